@@ -35,6 +35,7 @@ class CauseCode(StrEnum):
     MAX_FILES = "max-files"
     MAX_NEW_BYTES = "max-new-bytes"
     MAX_MEMORY = "max-memory"
+    QUOTA = "quota"
     KILLED = "killed"
     INTERNAL_ERROR = "internal-error"
 
@@ -63,6 +64,7 @@ FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.MAX_FILES: _EXCEEDED,
     CauseCode.MAX_NEW_BYTES: _EXCEEDED,
     CauseCode.MAX_MEMORY: _EXCEEDED,
+    CauseCode.QUOTA: _EXCEEDED,
 }
 """What belongs to a code, nothing where it is not here. Shares are fractions; `line` is one of rsync's, the words of a host."""
 

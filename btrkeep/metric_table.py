@@ -46,6 +46,13 @@ HOST_DURATION = Metric(
 HOST_SIZE = Metric("btrkeep_host_last_success_size_bytes", "gauge", "Size of all files in the newest complete backup.", ("host",))
 HOST_NEW = Metric("btrkeep_host_last_success_new_bytes", "gauge", "New data that rsync wrote for it.", ("host",))
 HOST_FILES = Metric("btrkeep_host_last_success_files", "gauge", "Files in the newest complete backup.", ("host",))
+HOST_ALIVE = Metric(
+    "btrkeep_host_alive_bytes",
+    "gauge",
+    "What a host wrote and is still alive; without simple quotas: no sample.",
+    ("host",),
+)
+HOST_QUOTA = Metric("btrkeep_host_quota_bytes", "gauge", "How much of that `quota` allows; without one: no sample.", ("host",))
 HOSTS = Metric("btrkeep_hosts", "gauge", "Hosts that are enabled, by state.", ("state",))
 
 BACKUPS = Metric("btrkeep_backups", "gauge", "Backups in the pool, by state.", ("state",))

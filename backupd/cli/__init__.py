@@ -26,6 +26,7 @@ COMMANDS = {
     "compare": "show the differences between two backups",
     "restore": "restore files to a folder, to the host, or as a tar",
     "usage": "show the space used, by host and by backup",
+    "quota": "show and limit what each host takes, by simple quotas",
     "accept": "let a suspect backup count as complete",
     "hold": "keep a backup whatever the retention says",
     "release": "end the hold of a backup",

@@ -15,6 +15,7 @@ from btrkeep.decisions import findings as health
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge
+from btrkeep.pool import quota
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 
@@ -44,8 +45,12 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         found, moment = _statuses(site, host), site.clock.now()
         running = [entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)]
         verdict = judge(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config))
+        alive = quota.alive(site.pool) if as_json else {}
     if as_json:
-        hosts, transfers = [_as_json(status) for status in found], [_progress_as_json(entry) for entry in running]
+        hosts, transfers = (
+            [{**_as_json(status), "alive_bytes": alive.get(status.host)} for status in found],
+            [_progress_as_json(entry) for entry in running],
+        )
         pool = health.as_json(verdict)
         clock = {"clock": site.clock_doubt, "clock_synchronised": synchronised}
         echo_json({"hosts": hosts, "running": transfers, "pool": pool, "lost": site.lost, **clock})

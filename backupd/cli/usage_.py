@@ -11,6 +11,7 @@ from backupd.usage.measure import by_extents, by_sampling, by_writing, listed
 from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, MeasuredUsage, Use
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.parsed import Parsed
+from btrkeep.pool import quota
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_duration, printable
 
 
@@ -53,10 +54,17 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
             use = by_sampling(site.pool, backups, seconds)
         else:
             use = by_extents(site.pool, backups, seconds)
+        alive = quota.alive(site.pool).get(host) if host else None
+        since = quota.since(site.pool) if host else None
     if as_json:
-        echo_json(_as_json(use, host))
-    else:
-        _show(use, host)
+        echo_json({**_as_json(use, host), "alive": alive})
+        return 0
+    _show(use, host)
+    if alive is not None:
+        counted_since = f"; what was written before {format_time(since)} is not in it" if since else ""
+        click.echo(
+            f"{printable(host or '')}: {format_size(alive)} that it wrote are alive, by simple quotas, with metadata{counted_since}"
+        )
     return 0
 
 

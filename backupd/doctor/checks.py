@@ -16,6 +16,7 @@ from shutil import which
 
 from backupd.actions.discard import Unfinished, all_unfinished, more_room, or_discard
 from backupd.alarms.send import service_of
+from backupd.doctor.rules.quotas import idle_quotas
 from backupd.doctor.rules.site import known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
 from backupd.expire.clocks import clock_synchronised
@@ -37,6 +38,7 @@ from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool, is_on
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.process.programs import ProgramFailed, run
@@ -184,6 +186,13 @@ def _mount(path: Path) -> Iterator[Finding]:
         yield Finding("mount", "note", "access times are kept", hint)
 
 
+def _quotas(config: Config) -> Iterator[Finding]:
+    quotas = sum(host.enabled and host.quota is not None for host in config.hosts.values())
+    with suppress(PoolUnusable):  # of which _pool tells
+        if idle := idle_quotas(quotas, quota.mode(open_configured(config).filesystem), quota.is_known_to_kernel()):
+            yield Finding("quotas", "warning", idle, "`backupd doctor` says what it takes, and costs, to have them hold")
+
+
 def _clock(_: Config) -> Iterator[Finding]:
     yield from clock_findings(None, clock_synchronised())
 
@@ -276,7 +285,8 @@ def _sources(config: Config) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _configuration, _names, _rsync, _confined, _other_programs, _clock, _pool, _catalogue, _ssh_files, _hooks, _sources, _notify,
+    _configuration, _names, _rsync, _confined, _other_programs, _clock, _pool, _quotas, _catalogue, _ssh_files, _hooks, _sources,
+    _notify,
 )  # fmt: skip
 
 

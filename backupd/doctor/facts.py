@@ -141,6 +141,8 @@ class SiteFacts:
     `unfinished`: on a pool with little room, the host whose unfinished backup takes the most of it. `catalogue`: what is to be said
     of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find. `confine` is that of [backup], and
     `unconfined` the newest backup that came from a host, when its rsync was not confined: "" when it was, or there is none.
+    `quotas`: how many hosts have a quota. `quota_since`: `backupd quota` has switched simple quotas on. `programs`: see
+    backupd.actions.quota; read where that matters.
     """
 
     limits: HealthLimits
@@ -163,6 +165,9 @@ class SiteFacts:
     clock_doubt: str | None = None
     confine: str = "auto"
     unconfined: str = ""
+    quotas: int = 0
+    quota_since: datetime | None = None
+    programs: tuple[str, bool] = ("", True)
 
     @property
     def pool(self) -> Path:

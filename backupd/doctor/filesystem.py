@@ -7,6 +7,7 @@ from pathlib import Path
 from backupd.doctor.facts import FilesystemFacts
 from backupd.doctor.layers import SYS, device
 from backupd.health.look import device_errors
+from btrkeep.pool import quota
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.balance import exclusive_operation, missing_devices
 from btrkeep.pool.marker import filesystem_uuid
@@ -39,7 +40,7 @@ def read_filesystem(path: Path) -> FilesystemFacts:
         devices=tuple(device(name) for name in _present(folder / "devices")),
         missing=missing_devices(path),
         errors=device_errors(allocation),
-        quota=_quota(folder / "qgroups"),
+        quota=quota.mode(uuid),
         reclaim=_reclaim(folder / "allocation" / "data"),
         exclusive_operation=exclusive_operation(path) if (folder / "exclusive_operation").exists() else None,
         room=read_room(path),
@@ -79,12 +80,6 @@ def _profiles(allocation: Allocation) -> Mapping[str, tuple[str, ...]]:
         if space.total:
             found.setdefault(space.type, []).append(space.profile)
     return {kind: tuple(sorted(profiles)) for kind, profiles in found.items()}
-
-
-def _quota(folder: Path) -> str:
-    if _text(folder / "enabled") != "1":
-        return ""
-    return _text(folder / "mode") or "qgroup"  # Linux 6.7 knows two modes
 
 
 def _reclaim(folder: Path) -> Mapping[Path, str]:

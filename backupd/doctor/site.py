@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
+from backupd.actions.quota import programs
 from backupd.doctor.facts import KeyFile, SiteFacts
 from backupd.doctor.schedule import never_started, next_starts, what_starts
 from backupd.expire.clocks import doubt
@@ -17,6 +18,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.decisions.pool_health import HealthLimits
 from btrkeep.errors import OperatorError
+from btrkeep.pool import quota
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import is_machines
@@ -26,6 +28,7 @@ from btrkeep.units import parse_time
 def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
     """Reads the facts about this pool. Raises OSError."""
     enabled = [host for host in config.hosts.values() if host.enabled]
+    limited = [host for host in enabled if host.quota is not None]
     by_ssh = any(host.address for host in enabled)
     names = {host: names_of(pool, host) for host in hosts_of(pool)}
     expiring = read_holder(pool.locks / "expire")
@@ -53,6 +56,9 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         expiring=expiring is not None and expiring.alive,
         most_backups=max(((host, len(found)) for host, found in names.items()), key=lambda item: item[1], default=None),
         catalogue=catalogue,
+        quotas=len(limited),
+        quota_since=quota.since(pool),
+        programs=programs() if limited or quota.was_ever_on(pool.filesystem) else ("", True),
         clock_doubt=_clock_doubt(config.pool.state, pool, now) if catalogue.foreign == "" else None,
         confine=config.backup.confine,
         unconfined=_unconfined(pool, {host.name: max(names.get(host.name, ()), default="") for host in enabled if host.address}),

@@ -31,6 +31,7 @@ from btrkeep.clock import elapsed
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool import quota
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock
@@ -167,8 +168,16 @@ class ExpiryRunner:
             self._as_room_allows(lambda: mark(site, plan.hosts), lambda: drop_stale_notes(site, stale))
             summary.waiting_for_grace += summary.marked - without_grace
             remove_hosts(site, self.queue, [host.host for host in plan.hosts if host.forgotten])
+            self._remove_groups()
         summary.still_waiting = self.queue.look()
         summary.most_waiting = self.queue.most_waiting
+
+    def _remove_groups(self) -> None:
+        """Nobody is harmed by an empty group, so one that stays is no reason to fail."""
+        try:
+            quota.remove_unused(self.site.pool)
+        except OSError as error:
+            self.site.problem(f"empty groups of simple quotas could not be removed: {error.strerror}")
 
     def _as_room_allows(self, *steps: Callable[[], None]) -> None:
         """Leaves notes for which there is no room, and no reserve, to the next run: they must not prevent the deletions."""

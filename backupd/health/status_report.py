@@ -27,6 +27,7 @@ from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
 from btrkeep.errors import PoolUnusable
+from btrkeep.pool import quota
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
 from btrkeep.pool.model import Room
 from btrkeep.pool.orphans import count_orphans
@@ -76,6 +77,8 @@ class StatusReport:
     """How many there are in each state."""
     day: tuple[RunTotals, ...] = ()
     """Runs that ended in the last 24 hours."""
+    alive: Mapping[str, int] = field(default_factory=dict)
+    """By host, what it wrote and is still alive; empty without simple quotas."""
 
     @property
     def fault(self) -> str:
@@ -144,6 +147,7 @@ def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> Sta
         score=catalogue.newest_score(pool.filesystem),
         balance=next((one for one in catalogue.balances(pool.filesystem, 2) if _has_ended(one)), None),
         balance_totals=catalogue.balance_totals(pool.filesystem),
+        alive=quota.alive(pool),
     )
 
 

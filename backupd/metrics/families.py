@@ -90,6 +90,8 @@ def _hosts(samples: _Samples, report: StatusReport) -> None:
             samples.add(table.HOST_STATE, state == status.state, host.name, state)
         samples.add(table.HOST_SUCCESS, _seconds(status.last_complete), host.name)
         samples.add(table.HOST_AGE, status.age, host.name)
+        samples.add(table.HOST_ALIVE, report.alive.get(host.name), host.name)
+        samples.add(table.HOST_QUOTA, host.quota, host.name)
         if facts := report.facts.get(host.name):
             samples.add(table.HOST_DURATION, _duration(facts), host.name)
             samples.add(table.HOST_SIZE, facts.last_complete_bytes, host.name)

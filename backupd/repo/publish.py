@@ -1,10 +1,13 @@
 """What the dashboard may know of the configuration, written into the catalogue by whoever has read it as root."""
 
+import json
 import logging
 
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import Clock
 from btrkeep.config import Config, point, publish
+from btrkeep.config.published import ALIVE
+from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool
 from btrkeep.units import printable
 
@@ -24,3 +27,11 @@ def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Cloc
         _log.info("%s", printable(error.message))
     except OSError as error:
         _log.info("the dashboard is not told where %s is: %s", printable(str(config.pool.state)), error.strerror)
+
+
+def tell_alive(pool: Pool, catalogue: Catalogue) -> None:
+    """Publish what each host wrote and is still alive, which the dashboard cannot see. Raises OSError, CatalogueBusy."""
+    found = quota.alive(pool)
+    text = json.dumps(found, separators=(",", ":"), sort_keys=True) if found else None
+    if text != catalogue.get_fact(ALIVE):
+        catalogue.set_fact(ALIVE, text)

@@ -1,8 +1,8 @@
 """What rsync and ssh complain about, sorted into what it means for the backup.
 
 Exit status 23 alone says little: a full pool, a missing source and one unreadable file are all 23. A line of the receiving side
-(``[receiver]``, ``[generator]``, ``[Receiver]``) with ENOSPC, EROFS, EIO or EDQUOT is the server's fault; a line of the sender
-is the host's. The sender can print anything, so nothing here may harm any other host.
+(``[receiver]``, ``[generator]``, ``[Receiver]``) with ENOSPC, EROFS or EIO is the server's fault, and so is EDQUOT unless the host
+has a quota here; a line of the sender is the host's. The sender can print anything, so nothing here may harm any other host.
 """
 
 import re
@@ -27,8 +27,8 @@ _SERVER_ERRNOS = {
     "30": "read-only filesystem",
     "5": "input/output error",
     "117": "structure needs cleaning",  # what btrfs says of damaged metadata
-    "122": "quota exceeded",
 }
+_EDQUOT = "122"
 # An attribute of more than 16 KiB is ENOSPC on btrfs however much room there is; hosts with other filesystems can have them.
 _ATTRIBUTE = re.compile(r"\w+: [lf]?setxattr\(|set_acl: ")
 _CONNECTION_ERRNOS = {"32", "104"}  # broken pipe, reset by peer: the other end went away, no file is to blame
@@ -43,6 +43,7 @@ class Class(Enum):
     """What one line of standard error is about."""
 
     SERVER_FAULT = auto()
+    OVER_QUOTA = auto()
     PATH_BROKEN = auto()
     UNREADABLE = auto()
     NOT_KEPT = auto()
@@ -69,6 +70,8 @@ def classify(line: str) -> Class:
     if not match or not match["errno"] or match["errno"] in _CONNECTION_ERRNOS:
         return Class.OTHER
     if match["role"] in ("receiver", "generator", "Receiver"):
+        if match["errno"] == _EDQUOT:
+            return Class.OVER_QUOTA
         too_big = match["errno"] == "28" and _ATTRIBUTE.match(match["what"])
         return Class.SERVER_FAULT if match["errno"] in _SERVER_ERRNOS and not too_big else Class.NOT_KEPT
     if match["what"].startswith(("link_stat ", "change_dir ")):

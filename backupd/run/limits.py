@@ -49,6 +49,8 @@ def exceeds_memory(host: HostConfig, taken: int, of_machine: int) -> Cause | Non
 
 def still_exceeds(cause: Cause | None, host: HostConfig) -> bool:
     """Whether what was stopped for that would be stopped again."""
+    if cause is not None and cause.code is CauseCode.QUOTA:  # which ends a run before as much is there
+        return host.quota is not None and host.quota <= cause.facts["limit"]
     if cause is None or cause.code not in (CauseCode.MAX_FILES, CauseCode.MAX_NEW_BYTES):
         return False
     limit = host.max_files if cause.code is CauseCode.MAX_FILES else host.max_new_bytes

@@ -17,6 +17,7 @@ from backupd.rsync.remote_end import RemoteEnd, expected_words
 from backupd.run.context import RunContext, RunningTransfer
 from backupd.run.limits import LimitWatch
 from backupd.run.other_paths import drop_other_paths
+from backupd.run.quota import HostQuota
 from backupd.run.unlisted import files_below
 from backupd.run.verdict import SuspectLimits, enough_below, judge, waited_in_vain
 from backupd.run.work_subvolume import Prepared
@@ -60,6 +61,7 @@ class HostTransfer:
         self.running = running
         self.pause = pause
         self.limits = LimitWatch(host, prepared.path, stopper)
+        self.quota = HostQuota(site.pool, host)
         self.results: dict[str, PathResult] = {}
         self.seconds = {"rsync": 0.0}
         self.attempts = 0
@@ -122,11 +124,15 @@ class HostTransfer:
         self.running.path = path
         with ExitStack() as held:
             command, cell = self._command(path, data, one_pass, held)
-            self.writing = True
-            ended = self._last = await transfer(
-                command, self.lock, self.stopper, self.host.stall, self.running.take, self._heard, cell
-            )
+            async with self.quota.held():
+                self.writing = True
+                ended = self._last = await transfer(
+                    command, self.lock, self.stopper, self.host.stall, self.running.take, self._heard, cell
+                )
         self.writing = False
+        if (cause := self.quota.exceeded(ended.messages)) and not ended.stopped:
+            self.stopper.cancel_for(cause)
+            ended = self._last = replace(ended, stopped=cause)
         if (cause := await self.limits.at_end()) and not ended.stopped:
             ended = self._last = replace(ended, stopped=cause)
         self.protocol = ended.output.protocol or self.protocol

@@ -107,7 +107,7 @@ def _cause(
 ) -> Cause | None:
     """Why the path is not complete, the worst first."""
     ended = {"exit_cause": means.cause.value, "exit_code": exit_code}
-    if line := messages.first(Class.SERVER_FAULT):
+    if line := messages.first(Class.SERVER_FAULT) or messages.first(Class.OVER_QUOTA):
         return Cause(CauseCode.SERVER_FAULT, facts={"line": line})
     if means.kind is ExitKind.STOPPED:
         return Cause(CauseCode.STOPPED)

@@ -18,6 +18,7 @@ from backupd.repo.backup_json import DATA, Record
 from backupd.repo.final_backups import FinalBackup, NotOurs, discard, is_named, is_unfinished_run, newest_base, recover, take_name
 from backupd.repo.hardlinks import split
 from backupd.repo.notes_json import read_notes
+from backupd.run import quota
 from backupd.run.doubt import doubt, drop_doubted
 from backupd.run.limits import still_exceeds
 from backupd.run.other_paths import drop_other_paths
@@ -27,13 +28,16 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.orphans import wait_for
 from btrkeep.pool.reserve import with_reserve
-from btrkeep.pool.subvolume import Subvolume, create, delete, describe, set_read_only, snapshot
+from btrkeep.pool.subvolume import Subvolume, commit, create, delete, describe, set_read_only, snapshot
 from btrkeep.pool.syncfs import Syncfs
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.units import backup_name, counted
 
 log = logging.getLogger(__name__)
+
+_UNTIL_DROPPED = 30.0  # seconds; what takes longer is dropped by the night after
 
 
 class Forgotten(OperatorError):
@@ -77,6 +81,7 @@ def recover_and_prepare(
     pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, cancelled: Cancellation | None = None
 ) -> tuple[Record | None, Prepared]:
     """Both at once, for a run: one trip into a thread."""
+    quota.begin(pool, host.name)
     return recover(pool, host.name), prepare(pool, host, now, disk, cancelled)
 
 
@@ -101,6 +106,7 @@ def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, cancelled
     left = _left(path, host, base)
     prepared = _continue(path, left, base, host, now, cancelled) if left else _make(pool, host, base, now)
     try:
+        quota.join(pool, host.name, prepared.id)
         _ensure_folder(path / DATA, mode=0o777)
         drop_other_paths(path / DATA, host.paths)
         if not prepared.fresh:  # the mark is gone for good before anything is written; and a tree search sees committed inodes only
@@ -212,6 +218,9 @@ def _left(path: Path, host: HostConfig, base: FinalBackup | None) -> _Left | Non
         if error.errno != errno.ENOTEMPTY:
             raise
         raise NotOurs(f"{path} holds a subvolume that is not ours, so it cannot be discarded", "move that away") from error
+    if host.quota is not None:  # what it has is counted until it is dropped
+        commit(path.parent)
+        wait_for(path.parent, subvolume.id, _UNTIL_DROPPED)
     return None
 
 

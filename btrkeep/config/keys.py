@@ -74,6 +74,9 @@ TABLE = (
         'or with ``"none"``: no limit.'),
     ConfigKey("max_memory", _ALL, kinds.FLOOR, "50%", '"4GiB"',
         "How much memory a host's rsync may take here: a share of this machine's or a size. If it takes more, it is stopped."),
+    ConfigKey("quota", _ALL, kinds.SIZE_LIMIT, None, '"500GiB"',
+        "How much of what is on the disks a host may have written, for all of its backups together: see :doc:`quotas`. It holds "
+        'once simple quotas are switched on (``backupd quota enable``). Without it, or with ``"none"``: no limit.'),
     ConfigKey("inplace", _ALL, kinds.IN_PLACE, "always", '"large"',
         "Which changed files are written in place, so that unchanged blocks stay shared with earlier backups: "
         "all, large ones or none."),

@@ -150,6 +150,7 @@ class HostConfig:
     deadline: float = DEFAULTS["deadline"]
     max_files: int | None = DEFAULTS["max_files"]
     max_new_bytes: int | None = DEFAULTS["max_new_bytes"]
+    quota: int | None = DEFAULTS["quota"]
     max_memory: MinFree = DEFAULTS["max_memory"]
     inplace: Literal["always", "large", "never"] = DEFAULTS["inplace"]
     shrink_limit: float = DEFAULTS["shrink_limit"]

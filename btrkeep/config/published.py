@@ -22,9 +22,11 @@ from btrkeep.units import format_time, parse_time
 FACT = "published"
 LOST, CLOCK = "lost", "clock_doubt"
 """Facts of the catalogue while it knows none of the pool's backups, and while something is against the clock: what."""
+ALIVE = "alive"
+"""The fact of what each host wrote and is still alive, as JSON: bytes by host. There is none without simple quotas."""
 _HOST = (
     "group", "address", "enabled", "optional", "bandwidth", "every", "attempts", "stall", "deadline", "max_files",
-    "max_new_bytes", "inplace", "shrink_limit", "unreadable_limit", "one_file_system",
+    "max_new_bytes", "quota", "inplace", "shrink_limit", "unreadable_limit", "one_file_system",
 )  # fmt: skip
 _HOST_LISTS = ("paths", "exclude")
 _RETENTION = tuple(one.name for one in fields(Retention))

@@ -36,7 +36,8 @@ def _shrunk(what: str, show: Callable[[int], str]) -> Callable[[Mapping[str, Any
     return words
 
 
-_A_LIMIT = "raise that, or `exclude` some of it; the next run begins anew while it does not allow more"
+_ANEW = "the next run begins anew while it does not allow more"
+_A_LIMIT = f"raise that, or `exclude` some of it; {_ANEW}"
 
 _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.POOL: "{text}".format_map,
@@ -72,6 +73,11 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     CauseCode.MAX_MEMORY: lambda facts: (
         f"its rsync took {format_size(facts['found'])} of memory, more than `max_memory` allows ({format_size(facts['limit'])})"
+    ),
+    CauseCode.QUOTA: lambda facts: (
+        f"its quota is used up: {format_size(facts['found'])} that it wrote are alive, of {format_size(facts['limit'])} that "
+        "`quota` allows; "
+        f"raise that, `exclude` some of it, or delete old backups; {_ANEW}"
     ),
     CauseCode.KILLED: "the run was killed before it came to its end",
     CauseCode.INTERNAL_ERROR: "internal error",

@@ -50,6 +50,7 @@ FILESYSTEM = FilesystemFacts(
     allocated=2 * TIB,
     subvolumes=90_000,
 )
+WITH_SIMPLE_QUOTA = FILESYSTEM.features | {"simple_quota"}
 LIMITS = HealthLimits(Path("/srv/the pool/backup"), Path("/var/lib/btrkeep/main"), MinFree("5%", 0.05), 0.9)
 SITE = SiteFacts(
     limits=LIMITS,
@@ -123,6 +124,9 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("scrub", "error", scrubbed(uncorrectable=1)),
     ("qgroups", "warning", fs(quota="qgroup")),
     ("qgroups", "note", fs(quota="squota")),
+    ("quotas", "warning", site(quotas=1)),
+    ("quotas", "warning", replace(fs(quota="squota"), site=replace(SITE, quota_since=NOW))),
+    ("quotas", "warning", replace(fs(features=WITH_SIMPLE_QUOTA), site=replace(SITE, programs=("6.2", False)))),
     ("reclaim", "warning", fs(reclaim={KNOB: "1"})),
     ("reclaim", "note", replace(fs(reclaim={KNOB: "1"}), site=replace(SITE, own_balance=False))),
     ("balance", "warning", fs(exclusive_operation="balance paused")),

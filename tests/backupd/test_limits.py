@@ -48,6 +48,12 @@ def test_what_was_stopped_is_continued_only_when_it_would_not_be_stopped_again(n
         assert still_exceeds(read, host) == (raised is not None and raised < cause.facts["found"])
 
 
+@given(limit=numbers, raised=st.none() | numbers)
+def test_what_used_up_its_quota_is_continued_only_when_that_was_raised(limit: int, raised: int | None) -> None:
+    cause = cause_of(Cause(CauseCode.QUOTA, facts={"found": limit - 1, "limit": limit}).as_json())
+    assert still_exceeds(cause, replace(HOST, quota=raised)) == (raised is not None and raised <= limit)
+
+
 @pytest.mark.parametrize("cause", [None, Cause(CauseCode.DEADLINE), Cause(CauseCode.MAX_MEMORY, facts={"found": 2, "limit": 1})])
 def test_what_was_stopped_for_something_else_is_continued(cause: Cause | None) -> None:
     assert not still_exceeds(cause, HOST)

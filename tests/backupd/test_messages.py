@@ -187,10 +187,10 @@ def test_a_connection_that_breaks_is_the_fault_of_no_file(source: Path, tmp_path
         assert (sent, pulled.exit_code in (12, 255), pulled.counts()) == (sent, True, {})
 
 
-@pytest.mark.parametrize("errno", [5, 28, 30, 117, 122])
-def test_errors_of_the_disk_are_the_servers_fault_only_where_the_server_met_them(errno: int) -> None:
+@pytest.mark.parametrize(("errno", "kind"), [*((errno, Class.SERVER_FAULT) for errno in (5, 28, 30, 117)), (122, Class.OVER_QUOTA)])
+def test_errors_of_the_disk_are_the_servers_fault_only_where_the_server_met_them(errno: int, kind: Class) -> None:
     line = f'write failed on "/srv/backup/x": {os.strerror(errno)} ({errno})'
-    assert [classify(f"rsync: [{role}] {line}") for role in ("receiver", "generator", "Receiver")] == [Class.SERVER_FAULT] * 3
+    assert [classify(f"rsync: [{role}] {line}") for role in ("receiver", "generator", "Receiver")] == [kind] * 3
     assert classify(f"rsync: [sender] {line}") is Class.UNREADABLE
 
 

@@ -22,7 +22,7 @@ from tests.backupd.seen import balance, config, expiry, numbers, seen
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
 
-WEB = HostConfig("web1", group="debian")
+WEB = HostConfig("web1", group="debian", quota=2000)
 SCORE = FreeSpaceScore("u", NOW, 10, 100, 60, 5, 33, 12.5, 2, 9, 8, ())
 promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed (Debian: prometheus)")
 
@@ -46,6 +46,7 @@ def everything() -> bytes:
         balance=balance("done"),
         score=SCORE,
         numbers=numbers(write=3),
+        alive={"web1": 1500},
     )
     alarm = StoredAlarm("failure", "host web1", "", 0, NOW, 1, None, None, None)
     return generate_latest(Registry(look, [alarm], NOW))

@@ -459,7 +459,7 @@ def test_the_text_has_reason_commands_and_risk_and_ends_with_a_count(pool: Night
     assert f"mount -o remount,noatime {pool.top}" in text
     assert text.count("  why:  ") == text.count("  risk: ") == len(doctor(pool)["findings"])
     assert re.search(r"^\d+ checks: ", text, re.MULTILINE)
-    assert re.search(r"^qgroups +qgroups or simple quotas", text, re.MULTILINE), "-v lists what is well"
+    assert re.search(r"^qgroups +qgroups, or simple quotas", text, re.MULTILINE), "-v lists what is well"
 
 
 def test_facts_are_plain_data(plain: Path) -> None:

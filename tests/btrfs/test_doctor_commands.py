@@ -4,12 +4,10 @@ What cannot be run here is listed at the end with the reason; a rule that is nei
 """
 
 import contextlib
-import fcntl
 import mmap
 import os
 import re
 import shlex
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +27,6 @@ from tests.btrfs.test_doctor import MIB, NOW, Make, again, facts_of
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 Look = Callable[[Path], DoctorFacts]
-_QUOTA_CTL, _ENABLE_SIMPLE = 0xC0109428, 4
 TRIED: set[str] = set()
 """Rules of which a test of this module runs commands; those name them before they run."""
 
@@ -158,22 +155,14 @@ def test_those_for_which_it_is_unmounted(plain: Path, name: str, options: str) -
     follow(again(plain, options=options), name)
 
 
-def squota(point: Path) -> None:
-    """`btrfs quota enable --simple`, which the btrfs-progs of Debian 12 do not know."""
-    fd = os.open(point, os.O_RDONLY)
-    try:
-        fcntl.ioctl(fd, _QUOTA_CTL, bytearray(struct.pack("=QQ", _ENABLE_SIMPLE, 0)))
-    except OSError as error:
-        pytest.skip(f"this kernel knows no simple quotas: {error.strerror}")
-    finally:
-        os.close(fd)
-
-
 @tried("qgroups", "reclaim")
 def test_quotas_simple_quotas_and_the_kernels_reclaim(plain: Path) -> None:
     work("btrfs", "quota", "enable", plain)
     follow(again(plain), "qgroups")
-    squota(plain)
+    try:
+        btrfs.simple_quotas(plain)
+    except OSError as error:
+        pytest.skip(f"this kernel knows no simple quotas: {error.strerror}")
     assert finding_of(facts_of(plain), "qgroups").level == "note"
     follow(plain, "qgroups")
     knob = Path("/sys/fs/btrfs") / facts_of(plain).filesystem.uuid / "allocation/data/dynamic_reclaim"
@@ -399,6 +388,7 @@ NOT_TRIED = {
     "clock": "would install a package",
     "window": "is text for a timer: tests/backupd/test_doctor.py",
     "schedule": "needs systemd: tests/systemd enable these timers",
+    "quotas": "asks first, or would install a package: tests/btrfs/test_quotas.py",
     "retention": "is text for the configuration",
     "catalogue": "is `backupd rebuild`: tests/backupd/test_cli_lost.py",
     "room": "as many backups have to expire, or a device to be added, as it takes",

@@ -1,9 +1,7 @@
 """Trees of real filesystems of every shape, read in bulk; the truth is what python-btrfs, btrfs-progs and sysfs say of them."""
 
 import bisect
-import fcntl
 import os
-import struct
 import subprocess
 import sys
 import tarfile
@@ -26,7 +24,7 @@ from btrkeep.treescan.extents import extents, gaps
 from btrkeep.treescan.free_space import free_space, has_free_space_tree
 from btrkeep.treescan.search import BUFFER_SIZE
 from tests.beds import dumped, session, work
-from tests.beds.btrfs import devices_of
+from tests.beds.btrfs import devices_of, simple_quotas
 from tests.beds.shapes import MIB, SECTOR, SHAPES, Read, fragment, rows, settled, take_turns
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
@@ -272,9 +270,7 @@ def test_with_simple_quotas_the_owner_of_an_extent_is_who_made_it(make_btrfs: Ca
     if not Path("/sys/fs/btrfs/features/simple_quota").exists():
         pytest.skip("this kernel knows no simple quotas")
     point = make_btrfs()
-    with btrfs.FileSystem(str(point)) as theirs:
-        quota_ctl, enable_simple_quota = 0xC0109428, 4  # btrfs.h: BTRFS_IOC_QUOTA_CTL, BTRFS_QUOTA_CTL_ENABLE_SIMPLE_QUOTA
-        fcntl.ioctl(theirs.fd, quota_ctl, bytearray(struct.pack("=QQ", enable_simple_quota, 0)))
+    simple_quotas(point)
     for name in ("maker", "heir"):
         work("btrfs", "-q", "subvolume", "create", point / name)
     (point / "maker" / "file").write_bytes(os.urandom(MIB))

@@ -8,6 +8,7 @@ import click
 import pytest
 
 from backupd.cli import COMMANDS, group
+from backupd.cli.quota_ import STATES as QUOTA_STATES
 from backupd.repo.backup_json import Record
 from backupd.run.synced import MARK
 from backupd.usage.model import METHODS
@@ -96,6 +97,7 @@ def own_words(pages: dict[str, Page]) -> set[str]:
         *LEVELS,
         *CHECKS,
         *RetentionCode,
+        *QUOTA_STATES.values(),
     }
     files = {"data", "latest", ".working", "night", ".btrkeep", "backup.json", "notes.json", "pool.json", "null"}
     return KEYS | {*COMMANDS} | keys | states | files | {*Record.__dataclass_fields__, MARK}

@@ -29,7 +29,15 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("host") / "state"
     policy = Retention(daily=14, weekly=12, monthly=12, min_keep=3, grace=86400.0)
     hosts = [
-        HostConfig("web1", "front", "root@web1", paths=("/etc", "/srv/<b>"), window=parse_window("22:00-06:00"), retention=policy),
+        HostConfig(
+            "web1",
+            "front",
+            "root@web1",
+            paths=("/etc", "/srv/<b>"),
+            window=parse_window("22:00-06:00"),
+            retention=policy,
+            quota=5 << 30,
+        ),
         HostConfig("web2", retention=policy),
         HostConfig("db1", retention=policy, enabled=False, optional=True),
     ]
@@ -44,7 +52,8 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run("web1", EVENING + timedelta(hours=3), "partial", exit_code=255, meaning="ssh could not connect", last_lines=said)
     )
     runs.append(run("ghost1", EVENING, "failed"))
-    write(found, hosts, backups, runs).close()
+    with write(found, hosts, backups, runs) as catalogue:
+        catalogue.set_fact("alive", '{"web1":3221225472}')
     return found
 
 
@@ -61,7 +70,9 @@ def test_the_head_says_how_it_is_and_what_is_set(olga: FlaskClient) -> None:
     shown = words(olga.get("/hosts/web1").text)
     assert "The newest run brought no complete backup; the newest complete backup began 11h ago. Next due Sat 21 Nov 22:00" in shown
     assert "daily 14, weekly 12, monthly 12; min_keep 3, grace 1d" in shown
-    for term in ("root@web1", "22:00-06:00", "/etc", "/srv/&lt;b&gt;"):
+    assert "It wrote 3.00 GiB that are still alive." in shown
+    assert "still alive" not in words(olga.get("/hosts/web2").text)
+    for term in ("Quota 5 GiB", "root@web1", "22:00-06:00", "/etc", "/srv/&lt;b&gt;"):
         assert term in shown
 
 

@@ -5,6 +5,7 @@ a host was given up (`backupd forget`) or a backup deleted by hand, which is onl
 `in_doubt` says so, and the root service can be asked (`exact`).
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,6 +14,7 @@ from typing import Any
 
 from btrkeep.catalogue import Backup, Run
 from btrkeep.config import HostConfig, Retention
+from btrkeep.config.published import ALIVE
 from btrkeep.decisions.calendar_strip import StripLetter, kind_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
@@ -97,6 +99,7 @@ class HostSettings:
     optional: bool
     enabled: bool
     bandwidth: int | None
+    quota: int | None
     attempts: int
     deadline: float
     one_file_system: bool
@@ -125,6 +128,8 @@ class HostPage:
     history: tuple[LogRun, ...]
     night_words: str
     """What a night of its strip is."""
+    alive: int | None = None
+    """What it wrote and is still alive, bytes, as of the last sample; None where simple quotas do not count it."""
 
     @property
     def newest(self) -> str | None:
@@ -194,6 +199,7 @@ def host_page(
         runs=tuple(runs[:RUNS]),
         history=tuple(run for run in reversed(runs) if run.seconds is not None and run.outcome in _FINAL),
         night_words=explained(config.window if config else None),
+        alive=json.loads(source.catalogue.get_fact(ALIVE) or "{}").get(host),
     )
 
 

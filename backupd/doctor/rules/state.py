@@ -8,9 +8,10 @@ from datetime import timedelta
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.finding import DoctorRule, diagnosis, unless
 from backupd.doctor.rules.commands import backupd, balance, filters
+from backupd.doctor.rules.quotas import QUOTA_RULES
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.remedy import FixCommand, Remedy, Write
+from btrkeep.decisions.remedy import Remedy, Write
 from btrkeep.units import counted, format_duration
 
 SCRUB_EVERY = timedelta(days=35)
@@ -53,25 +54,6 @@ def _discard(facts: DoctorFacts) -> tuple[str, ...]:
     """What gives up the largest unfinished backup: nobody can restore from it."""
     host = facts.site.unfinished
     return (f"{backupd(facts.site, f'discard {shlex.quote(host)} --dry-run')}   # then without --dry-run",) if host else ()
-
-
-def _quota(facts: DoctorFacts) -> Iterator[Finding]:
-    fs = facts.filesystem
-    if not fs.quota:
-        return
-    simple = fs.quota == "squota"
-    yield diagnosis(
-        "qgroups",
-        "note" if simple else "warning",
-        f"{'simple quotas' if simple else 'qgroups'} are switched on",
-        "every new extent is accounted to the subvolume that it was written for, which costs little"
-        if simple
-        else "for every extent that changes hands all snapshots that refer to it are found, again and again: to delete snapshots "
-        "takes many times as long and can stop the whole filesystem",
-        "limits and numbers of qgroups are gone; btrkeep needs none (`backupd usage` tells where the space goes)",
-        (),
-        (FixCommand(("btrfs", "quota", "disable", str(facts.site.pool))),),
-    )
 
 
 def _reclaim(facts: DoctorFacts) -> Iterator[Finding]:
@@ -175,7 +157,7 @@ RULES = (
     DoctorRule("used", ("warning",), "more of the pool used than used_limit", _used),
     DoctorRule("scrub", ("warning", "error"), f"no complete scrub for {SCRUB_EVERY.days} days, or errors that it could not correct",
          _scrub, blind=_unseen_scrubs),
-    DoctorRule("qgroups", ("note", "warning"), "qgroups or simple quotas switched on", _quota, fixable=True),
+    *QUOTA_RULES,
     DoctorRule("reclaim", ("note", "warning"), "the kernel's own reclaim, beside btrfs-balancer", _reclaim, fixable=True),
     DoctorRule("balance", ("warning",), "a paused balance", _balance, blind=_BLIND_TO_OPERATION),
     DoctorRule("subvolumes", ("note",),

@@ -1,0 +1,114 @@
+"""Simple quotas of a pool's filesystem, switched on and off: what speaks against it, and what it costs, is said before.
+
+Nothing switches them on by itself: kernels before 6.7 do not mount the filesystem any more afterwards.
+"""
+
+import os
+import platform
+import re
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+
+from backupd.repo.final_backups import unfinished
+from backupd.repo.listing import hosts_of
+from btrkeep.config import Config
+from btrkeep.errors import OperatorError
+from btrkeep.pool import quota
+from btrkeep.pool.marker import WORKING, Pool
+from btrkeep.process.programs import ProgramFailed, run
+
+_PROGRAMS = (6, 7)
+"""The first btrfs-progs that know simple quotas."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaState:
+    """How simple quotas stand. `mode`: see btrkeep.pool.quota. `since`: when they were switched on, None where that is not known.
+
+    `ever_on`: the filesystem has the feature, which stays when they are switched off. `alive` and `limits` are bytes by host.
+    """
+
+    mode: str
+    since: datetime | None
+    ever_on: bool
+    alive: dict[str, int]
+    limits: dict[str, int]
+
+
+def look(config: Config, pool: Pool) -> QuotaState:
+    """Raises OSError, OperatorError."""
+    mode = quota.mode(pool.filesystem)
+    return QuotaState(
+        mode=mode,
+        since=quota.since(pool) if mode == quota.SIMPLE else None,
+        ever_on=quota.was_ever_on(pool.filesystem),
+        alive=quota.alive(pool),
+        limits={host.name: host.quota for host in config.hosts.values() if host.quota is not None},
+    )
+
+
+def costs(kernel: str, version: str) -> tuple[str, ...]:
+    """What it costs to switch them on, a sentence each, the gravest first. `kernel`, `version`: of this machine, of btrfs-progs."""
+    older = (
+        "kernels before 6.7 will not mount the filesystem any more, and btrfs-progs before 6.7 will not check or repair it; "
+        f"this machine has Linux {kernel} and btrfs-progs {version}"
+    )
+    stays = (
+        "`backupd quota disable` ends the counting, not that: only `btrfstune --remove-simple-quota` of a recent btrfs-progs does, "
+        "on the unmounted filesystem"
+    )
+    moved = (
+        "a balance, by btrfs-balancer or by the kernel's own reclaim, has what it moves counted for other hosts (Linux 6.18): "
+        "the numbers are a hint at the most then, and a quota may stop a host for what another one wrote"
+    )
+    later = "only what is written from then on is counted: a host's number is too small until its backups of before are deleted"
+    slower = "nights and deletions may take a few percent longer, and the kernel keeps about 2 KiB in memory for each subvolume"
+    return older, stays, moved, later, slower
+
+
+def programs() -> tuple[str, bool]:
+    """The version of this machine's btrfs-progs, and whether they can check and repair a filesystem that has had simple quotas."""
+    try:
+        said = run(("btrfs", "--version")).stdout
+    except ProgramFailed:
+        return "none", False
+    found = re.search(r"v(\d+(?:\.\d+)+)", said)
+    return (found[1], tuple(map(int, found[1].split("."))) >= _PROGRAMS) if found else ("unknown", False)
+
+
+def require_enableable(pool: Pool) -> None:
+    """Raises OperatorError when they cannot be switched on."""
+    if not quota.is_known_to_kernel():
+        raise OperatorError(
+            f"Linux {platform.release()} knows no simple quotas", "they came with Linux 6.7; nothing else here needs them"
+        )
+    if quota.mode(pool.filesystem) == quota.FULL:
+        raise OperatorError(
+            "qgroups are switched on, which simple quotas would replace",
+            f"if nobody needs them: btrfs quota disable {shlex.quote(str(pool.path))}",
+        )
+    quota.require_numbers(pool)
+
+
+def enable(pool: Pool, now: datetime) -> None:
+    """Switches them on; what runs write now is counted from now on. Raises OperatorError, OSError."""
+    require_enableable(pool)
+    quota.enable(pool, now)
+    for host in hosts_of(pool):
+        path = pool.host(host) / WORKING
+        if os.path.lexists(path) and (there := unfinished(path, host)) and not there.read_only:
+            quota.join(pool, host, there.id)
+
+
+def require_disableable(pool: Pool) -> None:
+    """Raises OperatorError when somebody else has groups on the filesystem, which would be lost too."""
+    if quota.mode(pool.filesystem) == quota.FULL:
+        raise OperatorError(
+            "these are qgroups, not simple quotas", f"if nobody needs them: btrfs quota disable {shlex.quote(str(pool.path))}"
+        )
+    if others := quota.strangers(pool):
+        raise OperatorError(
+            f"the filesystem has groups that are not of this pool: {', '.join(others[:3])}",
+            f"if nobody needs them: btrfs quota disable {shlex.quote(str(pool.path))}",
+        )

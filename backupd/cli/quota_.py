@@ -1,0 +1,137 @@
+"""`backupd quota`: what each host wrote and is still alive, and the simple quotas by which that is known."""
+
+from datetime import datetime
+from platform import release
+from typing import Any
+
+import click
+
+from backupd.actions.quota import QuotaState, costs, enable, look, programs, require_disableable, require_enableable
+from backupd.cli.context import clock_for, load_config, now_option
+from backupd.cli.names import confirmed
+from backupd.repo.context import open_configured, require_writable
+from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli.progress import prose
+from btrkeep.errors import Exit
+from btrkeep.pool import quota
+from btrkeep.units import format_share, format_size, format_time, printable
+
+STATES = {quota.SIMPLE: "on", quota.FULL: "qgroups", quota.OFF: "off"}
+"""What JSON calls a mode."""
+
+
+@click.group("quota", no_args_is_help=True)
+def command() -> None:
+    """Show what each host wrote and is still alive, and switch the simple quotas on or off that count it.
+
+    With simple quotas (Linux 6.7) btrfs counts each extent for the subvolume that it was written for, as long as any backup holds
+    it. So it is known what a host takes, and `quota` in the configuration can limit it. A balance makes the numbers wrong. Nothing
+    switches them on by itself.
+    """
+
+
+@command.command("show")
+@json_option
+@click.pass_context
+def show_command(ctx: click.Context, as_json: bool) -> int:
+    """Show what each host wrote and is still alive, and its quota."""
+    config = load_config(ctx)
+    found = look(config, open_configured(config))
+    if as_json:
+        echo_json(_as_json(found))
+        return Exit.OK
+    rows = [_row(host, found) for host in sorted({*found.alive, *found.limits})]
+    if rows:
+        click.echo(table(rows, ["HOST", "ALIVE", "QUOTA", "USED"], right=["ALIVE", "QUOTA", "USED"]))
+    prose(_state_words(found))
+    return Exit.OK
+
+
+@command.command("enable")
+@click.option("--dry-run", is_flag=True, help="Show what it costs; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@now_option
+@click.pass_context
+def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
+    """Switch simple quotas on, for the whole filesystem of the pool.
+
+    It is said first what that costs. Older kernels and btrfs-progs cannot use the filesystem any more afterwards, not even when
+    simple quotas are switched off again.
+    """
+    config = load_config(ctx)
+    pool = open_configured(config)
+    clock = clock_for(pool, now)
+    if quota.mode(pool.filesystem) == quota.SIMPLE:
+        return _tell(look(config, pool), as_json, dry_run, changed=False)
+    require_enableable(pool)
+    if not as_json or not yes:
+        for line in costs(release(), programs()[0]):
+            prose(f"- {line}", err=as_json)
+    if dry_run:
+        return _tell(look(config, pool), as_json, dry_run, changed=True)
+    confirmed("simple quotas are switched on", config.name, yes, as_json)
+    require_writable(pool)
+    enable(pool, clock.now())
+    return _tell(look(config, pool), as_json, dry_run, changed=True)
+
+
+@command.command("disable")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_context
+def disable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
+    """Switch simple quotas off. All numbers are lost, and no quota holds any more.
+
+    Refused when the filesystem has groups that are not of this pool: they would be lost too.
+    """
+    config = load_config(ctx)
+    pool = open_configured(config)
+    if quota.mode(pool.filesystem) == quota.OFF:
+        return _tell(look(config, pool), as_json, dry_run, changed=False)
+    require_disableable(pool)
+    if not dry_run:
+        confirmed("all numbers are lost", config.name, yes, as_json)
+        require_writable(pool)
+        require_disableable(pool)  # the question may have waited for long
+        quota.disable(pool)
+    return _tell(look(config, pool), as_json, dry_run, changed=True)
+
+
+def _tell(found: QuotaState, as_json: bool, dry_run: bool, *, changed: bool) -> int:
+    if as_json:
+        echo_json({"dry_run": dry_run, "changed": changed and not dry_run, **_as_json(found)})
+    elif dry_run and changed:
+        wanted = "on" if found.mode == quota.OFF else "off"
+        prose(f"simple quotas would be switched {wanted}; nothing was changed")
+    else:
+        prose(_state_words(found))
+    return Exit.OK
+
+
+def _row(host: str, found: QuotaState) -> tuple[str, str, str, str]:
+    alive, most = found.alive.get(host), found.limits.get(host)
+    share = format_share(alive / most) if alive is not None and most else "-"
+    return printable(host), format_size(alive), format_size(most) if most is not None else "none", share
+
+
+def _state_words(found: QuotaState) -> str:
+    if found.mode == quota.SIMPLE:
+        since = f" since {format_time(found.since)}; what was written before is not counted" if found.since else ""
+        return f"simple quotas are on{since}"
+    if found.mode == quota.FULL:
+        return "qgroups are switched on, not simple quotas: nothing is counted for hosts, and no quota holds"
+    idle = ", so no quota holds" if found.limits else ""
+    stays = "; older kernels still cannot mount the filesystem" if found.ever_on else ""
+    return f"simple quotas are off{idle}{stays}"
+
+
+def _as_json(found: QuotaState) -> dict[str, Any]:
+    hosts = sorted({*found.alive, *found.limits})
+    return {
+        "state": STATES[found.mode],
+        "since": format_time(found.since) if found.since else None,
+        "ever_on": found.ever_on,
+        "hosts": [{"host": host, "bytes": found.alive.get(host), "quota": found.limits.get(host)} for host in hosts],
+    }

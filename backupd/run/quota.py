@@ -1,0 +1,62 @@
+"""A host's quota in a run: how much of what is on the disks it may have written. The kernel holds it, while its rsync writes.
+
+It does not hold while this program writes: a host that has used up its quota still gets its record and its final name, and the next
+run can put right what this one left.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from backupd.rsync.messages import Class, Messages
+from btrkeep.causes import Cause, CauseCode
+from btrkeep.config import HostConfig
+from btrkeep.pool import quota
+from btrkeep.pool.marker import Pool
+
+log = logging.getLogger(__name__)
+
+
+def begin(pool: Pool, host: str) -> None:
+    """Lifts what a killed run left, before anything is written for the host. Raises OSError, OperatorError."""
+    if quota.mode(pool.filesystem) == quota.SIMPLE and pool.host(host).is_dir():
+        group = quota.group_of(pool, host)
+        if quota.limit_of(pool, group) is not None:
+            quota.limit(pool, group, None)
+
+
+def join(pool: Pool, host: str, subvolume_id: int) -> None:
+    """Has what is written into the subvolume from now on counted as the host's. Raises OSError, OperatorError."""
+    if quota.mode(pool.filesystem) == quota.SIMPLE:
+        quota.join(pool, host, subvolume_id)
+
+
+class HostQuota:
+    """The quota of one run's host; none where the configuration has none, or simple quotas are not switched on."""
+
+    def __init__(self, pool: Pool, host: HostConfig) -> None:
+        self._pool = pool
+        self._most = host.quota if quota.mode(pool.filesystem) == quota.SIMPLE else None
+        self._group = quota.group_of(pool, host.name) if self._most is not None else 0
+        if host.quota is not None and self._most is None:
+            log.warning("%s: its quota has no effect, because simple quotas are not switched on (`backupd quota`)", host.name)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """The kernel refuses what is beyond the quota in here. Raises OSError."""
+        if self._most is None:
+            yield
+            return
+        await asyncio.to_thread(quota.limit, self._pool, self._group, self._most)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(quota.limit, self._pool, self._group, None)
+
+    def exceeded(self, messages: Messages) -> Cause | None:
+        """Whether rsync ended because the quota is used up."""
+        if self._most is None or not messages.count(Class.OVER_QUOTA):
+            return None
+        found = quota.referenced(self._pool, self._group) or 0
+        return Cause(CauseCode.QUOTA, facts={"found": found, "limit": self._most})

@@ -1,0 +1,274 @@
+"""Simple quotas (Linux 6.7): how much of what is on the disks a host wrote, and a limit on that.
+
+An extent belongs, for as long as it lives, to the subvolume that it was written for, however many snapshots share it. The
+subvolumes of a host are members of one group of level 1, whose number of bytes is therefore what the host wrote and is still alive,
+metadata included. What was written before simple quotas were switched on belongs to nobody.
+
+The number of a host's group is made of the pool's subvolume and the inode of the host's folder: no two hosts share one, a renamed
+host keeps it, and nothing has to be kept that could be lost.
+
+The group of a deleted subvolume stays until somebody removes it; the kernel lets that happen once nothing of it is alive. Layouts:
+include/uapi/linux/btrfs.h, btrfs_tree.h. What changes something, and what reads trees, takes CAP_SYS_ADMIN.
+"""
+
+import errno
+import json
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import btrfs
+from btrfs import ctree
+from btrfs.ioctl import ULLONG_MAX, search_v2
+
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.errors import OperatorError
+from btrkeep.ioctl import ioctl
+from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.pool.subvolume import opened
+from btrkeep.units import format_time, parse_time
+
+SYSFS = Path("/sys/fs/btrfs")
+SIMPLE, FULL, OFF = "squota", "qgroup", ""
+"""What `mode` answers."""
+
+_CONTROL = struct.Struct("=QQ")  # command, status
+_ASSIGN = struct.Struct("=QQQ")  # to be a member or not, member, group
+_CREATE = struct.Struct("=QQ")  # to make or to remove, group
+_LIMIT = struct.Struct("=QQQ24x")  # group, which limits, bytes referenced
+_DISABLE, _ENABLE_SIMPLE = 2, 4
+_MAX_REFERENCED = 1
+_NO_LIMIT = ULLONG_MAX
+
+_QUOTA_TREE = 8
+_INFO_KEY, _RELATION_KEY = 242, 246
+_INFO = struct.Struct("<8xQ")  # generation, bytes referenced
+_LEVEL_SHIFT, _INODE_BITS, _SUBVOLUME_BITS = 48, 28, 20  # in a group's number, which has 64 bits
+
+
+def _iowr(number: int, size: int) -> int:
+    return 3 << 30 | size << 16 | 0x94 << 8 | number
+
+
+def _iow(number: int, size: int) -> int:
+    return 1 << 30 | size << 16 | 0x94 << 8 | number
+
+
+def _ior(number: int, size: int) -> int:
+    return 2 << 30 | size << 16 | 0x94 << 8 | number
+
+
+_QUOTA_CTL = _iowr(40, _CONTROL.size)
+_QGROUP_ASSIGN = _iow(41, _ASSIGN.size)
+_QGROUP_CREATE = _iow(42, _CREATE.size)
+_QGROUP_LIMIT = _ior(43, _LIMIT.size)
+
+
+def mode(filesystem: str) -> str:
+    """SIMPLE, FULL (qgroups that look for all owners of an extent) or OFF, of the btrfs with that UUID."""
+    folder = SYSFS / filesystem / "qgroups"
+    if _text(folder / "enabled") != "1":
+        return OFF
+    return _text(folder / "mode") or FULL  # Linux 6.7 knows two modes
+
+
+def is_known_to_kernel() -> bool:
+    """Whether this kernel has simple quotas."""
+    return (SYSFS / "features" / "simple_quota").exists()
+
+
+def was_ever_on(filesystem: str) -> bool:
+    """Whether the filesystem has the incompatible feature, which stays when simple quotas are switched off."""
+    return (SYSFS / filesystem / "features" / "simple_quota").exists()
+
+
+@Checkpoint("simple quotas switched on")
+def enable(pool: Pool, now: datetime) -> None:
+    """Switches simple quotas on, for the whole filesystem. Raises OSError."""
+    write_atomically(_since_file(pool), json.dumps({"since": format_time(now)}) + "\n")
+    _control(pool, _ENABLE_SIMPLE)
+
+
+@Checkpoint("simple quotas switched off")
+def disable(pool: Pool) -> None:
+    """Switches them off; the kernel forgets all groups and numbers. Raises OSError."""
+    _control(pool, _DISABLE)
+    _since_file(pool).unlink(missing_ok=True)
+
+
+def strangers(pool: Pool) -> list[str]:
+    """The groups that nobody made by themselves and that are not of this pool, as btrfs-progs writes them. Raises OSError."""
+    try:
+        names = [entry.name.split("_") for entry in os.scandir(SYSFS / pool.filesystem / "qgroups")]
+    except FileNotFoundError:
+        return []
+    ours = group_number(_subvolume_of(pool), 0) >> _INODE_BITS
+    numbers = [int(words[0]) << _LEVEL_SHIFT | int(words[1]) for words in names if len(words) == 2 and words[0].isdecimal()]
+    return [group_name(number) for number in sorted(numbers) if number >> _LEVEL_SHIFT and number >> _INODE_BITS != ours]
+
+
+def since(pool: Pool) -> datetime | None:
+    """When `enable` was called last; None: it was not, or that cannot be read."""
+    try:
+        return parse_time(json.loads(_since_file(pool).read_text())["since"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _since_file(pool: Pool) -> Path:
+    return pool.path / MARKER / "quota.json"
+
+
+def _control(pool: Pool, command: int) -> None:
+    with opened(pool.path.resolve()) as fd:
+        ioctl(fd, _QUOTA_CTL, bytearray(_CONTROL.pack(command, 0)))
+
+
+def group_of(pool: Pool, host: str) -> int:
+    """The number of the host's group, whose folder there is. Raises OSError; OperatorError where it does not fit into one."""
+    return group_number(_subvolume_of(pool), pool.host(host).stat(follow_symlinks=False).st_ino)
+
+
+def require_numbers(pool: Pool) -> None:
+    """Raises OperatorError where hosts of this pool could have no group."""
+    group_number(_subvolume_of(pool), pool.hosts.stat().st_ino)
+
+
+def _subvolume_of(pool: Pool) -> int:
+    """The id of the subvolume that the pool's folder of hosts lies in."""
+    with opened(pool.hosts) as fd:
+        return int(btrfs.ioctl.ino_lookup(fd).treeid)
+
+
+def group_number(subvolume: int, inode: int) -> int:
+    """That of the folder which has this inode in this subvolume. Raises OperatorError."""
+    if subvolume >> _SUBVOLUME_BITS or inode >> _INODE_BITS:
+        raise OperatorError(
+            f"a group of simple quotas has no room for subvolume {subvolume} and inode {inode}",
+            "this pool has to do without them: backupd quota disable",
+        )
+    return 1 << _LEVEL_SHIFT | subvolume << _INODE_BITS | inode
+
+
+def group_name(group: int) -> str:
+    """As btrfs-progs writes it: "1/68719476993"."""
+    return f"{group >> _LEVEL_SHIFT}/{group & (1 << _LEVEL_SHIFT) - 1}"
+
+
+def alive(pool: Pool) -> dict[str, int]:
+    """By host, the bytes that it wrote since simple quotas were switched on and that are still alive, as of the last commit.
+
+    Without hosts that wrote nothing since. Needs no privilege but to list the pool's folder of hosts.
+    """
+    if mode(pool.filesystem) != SIMPLE:
+        return {}
+    subvolume, found = _subvolume_of(pool), {}
+    for entry in os.scandir(pool.hosts):
+        with suppress(OperatorError):  # a host that can have no group; its run says so
+            number = referenced(pool, group_number(subvolume, entry.inode()))
+            if number is not None:
+                found[entry.name] = number
+    return found
+
+
+@Checkpoint("subvolume counted for its host")
+def join(pool: Pool, host: str, subvolume_id: int) -> None:
+    """Makes the subvolume a member of the host's group, with all that it has. Raises OSError, OperatorError."""
+    group = group_of(pool, host)
+    with opened(pool.hosts) as fd:
+        with suppress(FileExistsError):
+            _change(fd, _QGROUP_CREATE, _CREATE.pack(1, group))
+        with suppress(FileExistsError):
+            _change(fd, _QGROUP_ASSIGN, _ASSIGN.pack(1, subvolume_id, group))
+
+
+def _change(fd: int, request: int, arguments: bytes) -> None:
+    """Nothing where quotas were switched off meanwhile: nobody counts then, and no limit holds."""
+    try:
+        ioctl(fd, request, bytearray(arguments))
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:
+            raise
+
+
+@Checkpoint("limit of the host's group set")
+def limit(pool: Pool, group: int, most: int | None) -> None:
+    """The group may have so many bytes alive, None: any number. What is beyond it ends with EDQUOT. Raises OSError."""
+    with opened(pool.hosts) as fd:
+        _change(fd, _QGROUP_LIMIT, _LIMIT.pack(group, _MAX_REFERENCED, _NO_LIMIT if most is None else most))
+
+
+def referenced(pool: Pool, group: int) -> int | None:
+    """What of a group is alive, bytes; None: there is no such group."""
+    number = _text(_folder(pool, group) / "referenced")
+    return int(number) if number.isdecimal() else None
+
+
+def limit_of(pool: Pool, group: int) -> int | None:
+    """The limit that the kernel holds now, None: none."""
+    folder = _folder(pool, group)
+    flags, most = _text(folder / "limit_flags"), _text(folder / "max_referenced")
+    return int(most) if flags.isdecimal() and int(flags) & _MAX_REFERENCED and most.isdecimal() else None
+
+
+def _folder(pool: Pool, group: int) -> Path:
+    return SYSFS / pool.filesystem / "qgroups" / group_name(group).replace("/", "_")
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:  # an older kernel, no quotas, or no such group
+        return ""
+
+
+def remove_unused(pool: Pool) -> int:
+    """Removes this pool's groups of which nothing is left; how many. Raises OSError.
+
+    Those of subvolumes that are gone and of which no extent lives any more, and those of hosts that have no folder any more.
+    """
+    if mode(pool.filesystem) != SIMPLE:
+        return 0
+    removed = 0
+    with opened(pool.hosts) as fd:
+        first = 1 << _LEVEL_SHIFT | _subvolume_of(pool) << _INODE_BITS
+        ours = range(first, first + (1 << _INODE_BITS))
+        empty = sorted(_empty_groups(fd))  # those of subvolumes first: a group that has members cannot be removed
+        folders = {first + entry.inode() for entry in os.scandir(pool.hosts)}  # read after that: a host's folder comes first
+        for group in empty:
+            is_of_subvolume = group >> _LEVEL_SHIFT == 0
+            if is_of_subvolume and (_has_subvolume(fd, group) or not any(parent in ours for parent in _parents(fd, group))):
+                continue
+            if not is_of_subvolume and (group not in ours or group in folders):
+                continue
+            try:
+                with Checkpoint("empty group removed"):
+                    ioctl(fd, _QGROUP_CREATE, bytearray(_CREATE.pack(0, group)))
+                removed += 1
+            except OSError as error:
+                if error.errno not in (errno.EBUSY, errno.ENOENT):  # in use after all, or gone meanwhile
+                    raise
+    return removed
+
+
+def _empty_groups(fd: int) -> Iterator[int]:
+    first, last = ctree.Key(0, _INFO_KEY, 0), ctree.Key(0, _INFO_KEY, ULLONG_MAX)
+    for header, data in search_v2(fd, _QUOTA_TREE, first, last, buf_size=1 << 16):
+        if _INFO.unpack_from(data)[0] == 0:
+            yield header.offset
+
+
+def _parents(fd: int, group: int) -> Iterator[int]:
+    first, last = ctree.Key(group, _RELATION_KEY, 0), ctree.Key(group, _RELATION_KEY, ULLONG_MAX)
+    for header, _ in search_v2(fd, _QUOTA_TREE, first, last):
+        yield header.offset
+
+
+def _has_subvolume(fd: int, id_: int) -> bool:
+    """Whether there is one of that id, be it a deleted one that the cleaner has not dropped yet."""
+    first, last = ctree.Key(id_, ctree.ROOT_ITEM_KEY, 0), ctree.Key(id_, ctree.ROOT_ITEM_KEY, ULLONG_MAX)
+    return any(True for _ in search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, nr_items=1))
