@@ -116,7 +116,7 @@ def _one(site: PoolContext, replica: ReplicaSettings, hosts: tuple[str, ...], *,
             site.catalogue,
             replica,
             site.clock.now(),
-            lambda: FarPool(command),
+            lambda look: FarPool(command, look),
             observer,
             confined=_is_confined(replica),
         )

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from btrkeep.units import parse_backup_name, printable
 _MOST_HOSTS, _MOST_BACKUPS = 200_000, 100_000
 _LONGEST_REASON = 1000
 _ERRORS = 1 << 16
+_PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
 _KEPT_NOTES = 64 << 10
 
 
@@ -60,9 +61,10 @@ def send_command(config: Config, replica: ReplicaSettings, buckets: Sequence[Buc
 
 
 class FarPool:
-    """One connection. Its process is ours: it ends with the connection."""
+    """One connection. Its process is ours: it ends with the connection. `look` is called now and then, and may raise."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], look: Callable[[], None] = lambda: None) -> None:
+        self._look = look
         self._errors = os.fdopen(os.memfd_create("said"), "w+b")
         self.bytes = 0
         try:
@@ -80,6 +82,7 @@ class FarPool:
 
     def _count(self, size: int) -> None:
         self.bytes += size
+        self._look()
 
     def __enter__(self) -> "FarPool":
         try:
@@ -97,6 +100,7 @@ class FarPool:
             )
         self.id, self.version = said["pool"], printable(str(said.get("version")))[:40]
         self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
+        self._frames.patience = _PATIENCE
         return self
 
     def __exit__(self, *_: object) -> None:

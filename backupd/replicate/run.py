@@ -125,7 +125,7 @@ class ReplicationContext:
     catalogue: Catalogue
     replica: ReplicaSettings
     now: datetime
-    connect: Callable[[], FarPool]
+    connect: Callable[[Callable[[], None]], FarPool]
     observer: ProgressSinks[ReplicationEvent]
     confined: bool
     cancellation: Cancellation = field(default_factory=Cancellation)
@@ -255,17 +255,17 @@ class _Work:
             self.site.observer(event)
 
     def _work(self) -> None:
-        """One host after the other. A connection is used for one host after a failure no more: who knows where in an answer it is."""
+        """One host after the other. After a failure the connection is closed: nobody knows where in an answer it is."""
         try:
             far: FarPool | None = None
             with ExitStack() as held:
                 while not self._is_over and (planned := self._next()):
                     try:
-                        far = far or held.enter_context(self.site.connect())
+                        far = far or held.enter_context(self.site.connect(self._require_going))
                         self._wait()
                         if not self._is_over:
                             self._host(far, planned)
-                    except Exception as error:
+                    except Exception as error:  # noqa: BLE001 - one host's trouble costs the others nothing
                         self._failed(planned.host, error)
                         held.close()
                         far = None
@@ -277,6 +277,10 @@ class _Work:
     @property
     def _is_over(self) -> bool:
         return self._ends or bool(self.site.cancellation) or self._unusable is not None
+
+    def _require_going(self) -> None:
+        if self._is_over:
+            raise OperatorError("stopped")
 
     def _next(self) -> HostFetches | None:
         try:
@@ -323,8 +327,6 @@ class _Work:
 
         def look() -> None:
             self._at[host] = far.bytes - before
-            if self._is_over:
-                raise OperatorError("stopped")
             if far.bytes - looked[0] >= _LOOK:
                 looked[0] = far.bytes
                 _require_room(site)

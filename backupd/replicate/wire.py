@@ -7,16 +7,20 @@ been looked at, and nothing is longer than it may be.
 
 import json
 import os
+import select
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from btrkeep.errors import OperatorError
+from btrkeep.units import format_duration
 
 PROTOCOL = 1
 OBJECT, PIECE, END = b"o", b"p", b"e"
 LONGEST_PIECE = 1 << 18
 _LONGEST_OBJECT = 16 << 20  # a host's list of some ten thousand backups
+_LOOK = 500  # ms
 _HEAD = struct.Struct(">cI")
 _NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
 
@@ -51,11 +55,17 @@ def parse_object(content: bytes) -> dict[str, Any]:
 
 
 class Frames:
-    """Answers, read from a descriptor. `on_read` is told of each count of bytes that came."""
+    """Answers, read from a descriptor, of which each byte must come within `patience` seconds.
 
-    def __init__(self, fd: int, on_read: Callable[[int], None] = lambda _: None) -> None:
+    `on_read` is told of each count of bytes that came, and of 0 now and then while none does; it may raise.
+    """
+
+    def __init__(self, fd: int, on_read: Callable[[int], None] = lambda _: None, patience: float = 60.0) -> None:
         self._fd = fd
         self._on_read = on_read
+        self.patience = patience
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
 
     def answer(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the frames of one answer, kind and content, without its END. Raises LineBroken, Refused."""
@@ -78,18 +88,23 @@ class Frames:
             yield parse_object(content)
 
     def _exactly(self, length: int) -> bytes:
-        found = os.read(self._fd, length) if length else b""
-        if len(found) == length:
-            self._on_read(length)
-            return found
-        pieces, left = [found], length - len(found)
+        pieces, left = list[bytes](), length
         while left:
-            if not pieces[-1]:
+            self._wait()
+            piece = os.read(self._fd, left)
+            if not piece:
                 raise LineBroken("the connection has ended in the middle of an answer")
-            pieces.append(os.read(self._fd, left))
-            left -= len(pieces[-1])
-        self._on_read(length)
-        return b"".join(pieces)
+            pieces.append(piece)
+            left -= len(piece)
+            self._on_read(len(piece))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _wait(self) -> None:
+        end = time.monotonic() + self.patience
+        while not self._poll.poll(_LOOK):
+            self._on_read(0)
+            if time.monotonic() > end:
+                raise LineBroken(f"the other side has said nothing for {format_duration(self.patience)}")
 
 
 def write_all(fd: int, content: bytes | memoryview) -> None:

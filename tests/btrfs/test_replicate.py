@@ -2,17 +2,35 @@
 
 import json
 import os
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.beds import work
+from tests.beds import TOP, work
 from tests.beds.nights import Nights
 
 pytestmark = pytest.mark.btrfs
+
+RELAY = """
+import os, sys, time
+left = int(sys.argv[2])
+while data := bytearray(os.read(0, 65536)):
+    if 0 <= left < len(data):
+        if sys.argv[1] == "flip":
+            data[left] ^= 1
+        else:
+            os.write(1, data[:left])
+            time.sleep(60 if sys.argv[1] == "stop" else 0)
+            sys.exit()
+    left -= len(data)
+    os.write(1, data)
+"""
 
 
 class TwoPools:
@@ -39,9 +57,19 @@ class TwoPools:
         assert "Traceback" not in done.stderr, done.stderr
         return json.loads(done.stdout) if done.stdout else done.stderr
 
+    def over_ssh(self, script: str) -> None:
+        """The same by ssh, for which lines of the shell stand in: "$@" is what answers on the other server."""
+        answers = f"{sys.executable} -m backupd --config {self.first.config} send-only"
+        file = self.second.top / "ssh"
+        file.write_text(f"#!/bin/bash\ncd {TOP}\nRELAY='{RELAY}'\nset -- {answers}\n{script}\n")
+        file.chmod(0o755)
+        self.second.settings("ssh", command=str(file))
+        self.second.tables["replica.office"]["from"] = "ssh://root@first"
+        self.second.write()
+
     def names(self, pool: Path, host: str = "web1") -> list[str]:
         folder = pool / "hosts" / host
-        return sorted(name for name in os.listdir(folder) if name.startswith("20")) if folder.is_dir() else []
+        return sorted(path.name for path in folder.glob("20*"))
 
     def differences(self, name: str) -> str:
         """What rsync, which knows nothing of us, finds different between the two copies of a backup, by checksums."""
@@ -52,6 +80,13 @@ class TwoPools:
 @pytest.fixture
 def two(make_btrfs: Callable[..., Path]) -> TwoPools:
     return TwoPools(make_btrfs(), make_btrfs())
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end, f"waited for {what}"
+        time.sleep(0.02)
 
 
 def shown(path: Path) -> dict[str, str]:
@@ -86,7 +121,7 @@ def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_g
     two.second.host("web1", two.source)
     refused = two.second.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z", check=False)
     assert refused.returncode == 1
-    assert "copies" in refused.stderr
+    assert "copies" in refused.stdout
     assert two.names(two.second.pool) == [first]
     two.second.backupd("promote", "web1", "--yes")
     told = json.loads(two.second.backupd("run", "web1", "--json", "--now", "2026-03-03T22:00:00Z").stdout)
@@ -95,13 +130,72 @@ def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_g
     assert two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z", check=False).returncode == 1
 
 
-def test_what_was_cut_off_leaves_nothing_and_is_fetched_again(two: TwoPools) -> None:
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ('"$@" | python3 -c "$RELAY" cut 2000000', "connection has ended"),
+        ('"$@" | python3 -c "$RELAY" flip 3000000', "crc"),
+        ("echo banner; cat", "none of the protocol"),
+        ("exit 255", "connection has ended"),
+    ],
+)
+def test_what_was_cut_off_or_garbled_leaves_nothing_and_is_fetched_again(two: TwoPools, script: str, why: str) -> None:
     (two.source / "large").write_bytes(os.urandom(6_000_000))
     first = two.night("2026-03-01T22:00:00Z", "a")
-    far = two.second.top / "far"
-    far.write_text('#!/bin/sh\n"$REAL" "$@" | head -c 2000000\n')
+    two.over_ssh(script)
+    told = two.fetch(status=1)
+    assert why in (told if isinstance(told, str) else json.dumps(told))
+    assert two.names(two.second.pool) == []
+    assert not (two.second.pool / "hosts/web1/.receiving").exists()
+    two.over_ssh('"$@"')
+    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [first]
+    assert two.differences(first) == ""
+
+
+def test_a_kill_in_the_middle_leaves_what_the_next_one_clears_away(two: TwoPools) -> None:
+    (two.source / "large").write_bytes(os.urandom(6_000_000))
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.over_ssh('"$@" | python3 -c "$RELAY" stop 3000000')
+    words = [sys.executable, "-m", "backupd", "--config", str(two.second.config), "replicate", "--now", "2026-03-20T12:00:00Z"]
+    with subprocess.Popen(words, cwd=TOP, start_new_session=True) as killed:
+        receiving = two.second.pool / "hosts/web1/.receiving"
+        wait_until(lambda: receiving.is_dir() and any(receiving.rglob("large")), "the stream to be half received")
+        os.killpg(killed.pid, signal.SIGKILL)
+    assert receiving.is_dir()
+    two.over_ssh('"$@"')
     two.fetch()
     assert two.names(two.second.pool) == [first]
+    assert not receiving.exists()
+    assert two.differences(first) == ""
+
+
+def test_holds_and_acceptances_come_along_and_their_ends_do_not(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.first.backupd("hold", "web1", first, "--why", "audit", "--now", "2026-03-02T01:00:00Z")
+    two.fetch()
+    two.first.backupd("release", "web1", first, "--now", "2026-03-02T02:00:00Z")
+    two.fetch()
+    assert json.loads((two.second.pool / "hosts/web1/notes.json").read_text())["backups"][first]["hold"]["why"] == "audit"
+
+
+def test_what_is_deleted_there_stays_here(two: TwoPools) -> None:
+    first, second = two.night("2026-03-01T22:00:00Z", "a"), two.night("2026-03-02T22:00:00Z", "b")
+    two.fetch()
+    two.first.backupd("delete", f"web1@{first}", "--now-without-grace", "--now", "2026-03-03T02:00:00Z")
+    assert two.names(two.first.pool) == [second]
+    two.fetch()
+    assert two.names(two.second.pool) == [first, second]
+
+
+def test_a_pool_that_took_the_place_of_another_is_not_fetched(two: TwoPools, make_btrfs: Callable[..., Path]) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    other = TwoPools(make_btrfs(), make_btrfs())
+    other.night("2026-03-01T22:00:00Z", "x")
+    two.second.tables["replica.office"]["from"] = str(other.first.pool)
+    two.second.write()
+    assert "a copy of another pool" in json.dumps(two.fetch(status=1))
+    assert two.differences(first) == ""
 
 
 def test_a_change_by_hand_is_noticed_and_not_built_upon(two: TwoPools) -> None:
@@ -121,17 +215,53 @@ def test_the_last_common_backup_stays_on_both_sides(two: TwoPools) -> None:
     two.fetch()
     for day in range(2, 8):
         two.night(f"2026-03-{day:02}T22:00:00Z", str(day))
-    two.first.tables["retention"] = {"daily": 2, "min_keep": 1, "grace": "0s"}
+    two.first.tables["retention"] = {"daily": 2, "min_keep": 1, "grace": "1s"}
     two.first.write()
-    two.first.backupd("expire", "--now", "2026-03-10T12:00:00Z")
+    two.first.backupd("expire", "--force", "hosts", "--now", "2026-03-10T12:00:00Z", check=False)
+    two.first.backupd("expire", "--force", "hosts", "--now", "2026-03-11T12:00:00Z")
     assert two.names(two.first.pool)[0] == first
     assert len(two.names(two.first.pool)) == 3
     why = two.first.backupd("retention", "explain", "web1", "--now", "2026-03-10T12:00:00Z").stdout
     assert "common with replica office" in why
 
 
-def test_a_second_machine_is_gone_subprocess(two: TwoPools) -> None:
+def test_a_disk_that_was_never_there_needs_a_look(two: TwoPools) -> None:
     two.second.tables["replica.office"]["from"] = str(two.first.pool.parent / "nowhere")
     two.second.write()
-    assert subprocess.run(["true"], check=True).returncode == 0
     assert "never fetched" in two.fetch(status=1)
+
+
+ATTACKS = (
+    "through-a-symlink", "through-a-folder", "above", "absolute", "moved-out", "hard-link", "nested", "clone", "another-record",
+    "no-record", "bad-host", "bad-name",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_server_that_was_taken_over_writes_nothing_but_what_is_thrown_away(two: TwoPools, tmp_path: Path, attack: str) -> None:
+    """Its targets: another host's folder, this host's notes, and a file of this machine."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    other, notes = two.second.pool / "hosts/other", two.second.pool / "hosts/web1/notes.json"
+    other.mkdir()
+    before = everything(two.second.pool)
+    for target in (str(victim), "../notes.json", "../../other/taken", str(tmp_path), "../../other", str(notes)):
+        two.over_ssh(f"exec {sys.executable} -m tests.beds.hostile_pool {attack} {target}")
+        two.fetch(status=1)
+        assert victim.read_text() == "mine"
+        assert [path.name for path in tmp_path.iterdir()] == ["victim"]
+        new = {path for path in everything(two.second.pool) - before if not path.startswith(".btrkeep/")}
+        assert new <= {"hosts/web1", "hosts/web1/notes.json"}
+        if notes.exists():
+            assert json.loads(notes.read_text())["replica"]["pool"] == "p"
+
+
+def everything(top: Path) -> set[str]:
+    return {str(path.relative_to(top)) for path in top.rglob("*")}
+
+
+def test_a_device_comes_along_and_lies_there_as_any_backup_of_one_does(two: TwoPools) -> None:
+    two.over_ssh(f"exec {sys.executable} -m tests.beds.hostile_pool device x")
+    assert two.fetch()[0]["fetched"]
+    node = two.second.pool / "hosts/web1/2026-03-01T220000Z/disk"
+    assert node.is_block_device()
