@@ -10,6 +10,7 @@ host, in which the notes cannot be written: a stream may make a symlink and then
 
 import contextlib
 import os
+import select
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,13 +30,14 @@ from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, delete, describe, opened
 from btrkeep.pool.syncfs import syncing
-from btrkeep.process.programs import environment, wait_for_end
+from btrkeep.process.programs import UNENDING, environment, wait_for_end
 
 RECEIVING = ".receiving"
 _TOP = "/pool"
 _CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "DAC_READ_SEARCH", "SETFCAP", "MKNOD")
 _SUBVOLUME_ROOT = 256
 _ERRORS = 1 << 16
+_TO_ITS_END = 5.0  # seconds, after the end of its input
 
 
 class NotReceived(OperatorError):
@@ -114,22 +116,50 @@ def _through_receive(command: tuple[str, ...], guard: StreamGuard, pieces: Itera
 @contextlib.contextmanager
 def _started(command: tuple[str, ...]) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """The program, which is gone afterwards, and the file of its messages."""
-    with os.fdopen(os.memfd_create("said"), "w+b") as errors:
+    with os.fdopen(os.memfd_create("said"), "w+b") as errors, _all_gone() as alive:
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, env=environment(), bufsize=0
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=environment(),
+                pass_fds=(alive,),
+                bufsize=0,
             )
         except OSError as error:
             raise NotReceived(f"{command[0]}: {error.strerror}", "apt install bubblewrap btrfs-progs") from None
         try:
             yield process, errors
         finally:
-            if process.poll() is None:
-                process.kill()
-            wait_for_end(process)
             if process.stdin:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
+            try:
+                process.wait(_TO_ITS_END)  # by itself: a cell that is killed while it is made can leave its beginning behind
+            except subprocess.TimeoutExpired:
+                process.kill()
+            wait_for_end(process)
+
+
+@contextlib.contextmanager
+def _all_gone() -> Iterator[int]:
+    """A descriptor for a program to inherit: afterwards nobody has it any more. What runs in the cell ends after the cell's own
+    process, and would go on writing until then.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        yield writing
+    finally:
+        os.close(writing)
+        waiting = select.poll()
+        waiting.register(reading, 0)
+        is_gone = waiting.poll(UNENDING * 1000)
+        os.close(reading)
+    if not is_gone:
+        raise NotReceived(
+            "btrfs receive cannot be ended: it waits in the kernel (state D)", "look at the kernel's messages (dmesg)"
+        )
 
 
 def _last_line(errors: IO[bytes]) -> str:
