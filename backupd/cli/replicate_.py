@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import completing_config, now_option, opened
-from backupd.replicate.far_pool import FarPool, FarPoolMissing, send_command
+from backupd.replicate.far_pool import FarPoolMissing, connected, send_command
 from backupd.replicate.run import (
     Fetched,
     HostFailed,
@@ -109,14 +109,14 @@ def _one(site: PoolContext, replica: ReplicaSettings, hosts: tuple[str, ...], *,
             ensure_reserve(site.pool.path)
             if done := reconcile(site.pool, site.catalogue, since):
                 observer.notice(f"the catalogue was brought up to date with the pool: {done}")
-        far = held.enter_context(FarPool(command))
+        far = held.enter_context(connected(command))
         context = ReplicationContext(
             site.config,
             site.pool,
             site.catalogue,
             replica,
             site.clock.now(),
-            lambda look: FarPool(command, look),
+            lambda look: connected(command, look),
             observer,
             confined=_is_confined(replica),
         )

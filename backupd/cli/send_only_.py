@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import load_config
-from backupd.replicate.sender import Sender, request_lines
+from backupd.replicate.sender import BackupSender, request_lines
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import OperatorError, UsageError
@@ -38,11 +38,11 @@ def command(ctx: click.Context, path: Path | None) -> int:
     os.dup2(2, 1)  # whatever else prints must not end up among the answers
     with ExitStack() as held:
         if path:
-            sender = Sender(open_pool(path), None, out)
+            sender = BackupSender(open_pool(path), None, out)
         else:
             config = load_config(ctx)
             pool = open_configured(config)
-            sender = Sender(pool, _catalogue(held, config.pool.state, pool.id), out)
+            sender = BackupSender(pool, _catalogue(held, config.pool.state, pool.id), out)
         try:
             sender.serve(request_lines(0))
         except BrokenPipeError:

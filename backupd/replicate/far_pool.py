@@ -1,15 +1,14 @@
 """The pool that backups are fetched from: a connection to the program that sends them."""
 
-import contextlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, Frames, LineBroken, parse_object, write_all
+from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, LineBroken, parse_object, write_all
 from backupd.rsync.bandwidth import Bucket, relay_command
 from backupd.rsync.command import ssh_command
 from btrkeep.config import Config, HostConfig
@@ -17,12 +16,12 @@ from btrkeep.config.model import ReplicaSettings
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
-from btrkeep.process.programs import environment, wait_for_end
+from btrkeep.process.piped import PipedProgram, piped
+from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import parse_backup_name, printable
 
 _MOST_HOSTS, _MOST_BACKUPS = 200_000, 100_000
 _LONGEST_REASON = 1000
-_ERRORS = 1 << 16
 _PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
 _KEPT_NOTES = 64 << 10
 
@@ -61,62 +60,25 @@ def send_command(config: Config, replica: ReplicaSettings, buckets: Sequence[Buc
 
 
 class FarPool:
-    """One connection. Its process is ours: it ends with the connection. `look` is called now and then, and may raise."""
+    """One connection, through a program that answers at its other end. `look` is called now and then, and may raise."""
 
-    def __init__(self, command: Sequence[str], look: Callable[[], None] = lambda: None) -> None:
-        self._look = look
-        self._errors = os.fdopen(os.memfd_create("said"), "w+b")
+    def __init__(self, program: PipedProgram, look: Callable[[], None]) -> None:
+        self._program, self._look = program, look
+        self._frames = AnswerReader(program.output, self._count)
         self.bytes = 0
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=_environment(), bufsize=0
-            )
-        except OSError as error:
-            self._errors.close()
-            raise FarPoolMissing(f"{command[0]}: {error.strerror}") from None
-        assert self._process.stdout is not None
-        self._frames = Frames(self._process.stdout.fileno(), self._count)
-        self.id = ""
-        self.version = ""
-        self.stream = 1
+            said = self._one({"verb": "hello"})
+        except OperatorError as error:
+            raise FarPoolMissing(self._said() or error.message) from None
+        if said.get("protocol") != PROTOCOL or not isinstance(said.get("pool"), str):
+            raise FarPoolMissing(f"it speaks another protocol ({said.get('protocol')!r})", "use the same btrkeep on both")
+        self.id, self.version = said["pool"], printable(str(said.get("version")))[:40]
+        self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
+        self._frames.patience = _PATIENCE
 
     def _count(self, size: int) -> None:
         self.bytes += size
         self._look()
-
-    def __enter__(self) -> "FarPool":
-        try:
-            said = self._one({"verb": "hello"})
-        except OperatorError as error:
-            self.close()
-            raise FarPoolMissing(self._said() or error.message) from None
-        except BaseException:
-            self.close()
-            raise
-        if said.get("protocol") != PROTOCOL or not isinstance(said.get("pool"), str):
-            self.close()
-            raise FarPoolMissing(
-                f"the other side speaks another protocol ({said.get('protocol')!r})", "use the same btrkeep on both"
-            )
-        self.id, self.version = said["pool"], printable(str(said.get("version")))[:40]
-        self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
-        self._frames.patience = _PATIENCE
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the connection and whoever answers."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        try:
-            self._process.wait(2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            wait_for_end(self._process)
 
     def hosts(self) -> Iterator[FarHost]:
         """Yields the hosts of the other pool that have something to fetch. Raises LineBroken, Refused."""
@@ -150,9 +112,8 @@ class FarPool:
             pass
 
     def _ask(self, asked: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
         try:
-            write_all(self._process.stdin.fileno(), json.dumps(asked).encode() + b"\n")
+            write_all(self._program.input, json.dumps(asked).encode() + b"\n")
         except OSError:
             raise LineBroken(self._said() or "the connection has ended") from None
 
@@ -164,17 +125,26 @@ class FarPool:
         return found[0]
 
     def _said(self) -> str:
-        """The last line of its errors."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(2)
-        self._errors.seek(0)
-        lines = self._errors.read(_ERRORS).decode(errors="replace").strip().splitlines()
+        """The last line of the program's messages, when it has had the time to say it."""
+        self._program.end()
+        lines = self._program.said()
         return printable(lines[-1])[:_LONGEST_REASON] if lines else ""
 
 
-def _environment() -> dict[str, str]:
+@contextmanager
+def connected(command: Sequence[str], look: Callable[[], None] = lambda: None) -> Iterator[FarPool]:
+    """A connection by that command. Raises FarPoolMissing."""
+    with ExitStack() as held:
+        try:
+            program = held.enter_context(piped(command, _own_modules()))
+        except ProgramFailed as error:
+            raise FarPoolMissing(error.message) from None
+        yield FarPool(program, look)
+
+
+def _own_modules() -> dict[str, str]:
     """This program's own modules are found where they are now, also in a checkout."""
-    return environment({"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
+    return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def _pieces(answer: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:

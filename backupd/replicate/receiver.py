@@ -10,12 +10,9 @@ host, in which the notes cannot be written: a stream may make a symlink and then
 
 import contextlib
 import os
-import select
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from backupd.replicate.stream_guard import StreamGuard
 from backupd.replicate.wire import LineBroken, write_all
@@ -30,14 +27,12 @@ from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, delete, describe, opened
 from btrkeep.pool.syncfs import syncing
-from btrkeep.process.programs import UNENDING, environment, wait_for_end
+from btrkeep.process.piped import piped
 
 RECEIVING = ".receiving"
 _TOP = "/pool"
-_CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "DAC_READ_SEARCH", "SETFCAP", "MKNOD")
+_CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
 _SUBVOLUME_ROOT = 256
-_ERRORS = 1 << 16
-_TO_ITS_END = 5.0  # seconds, after the end of its input
 
 
 class NotReceived(OperatorError):
@@ -94,78 +89,20 @@ def receive(
 
 
 def _through_receive(command: tuple[str, ...], guard: StreamGuard, pieces: Iterator[bytes], look: Callable[[], None]) -> None:
-    with _started(command) as (process, errors):
-        assert process.stdin is not None
-        into = process.stdin.fileno()
+    with piped(command) as program:
         try:
             for piece in pieces:
                 for passed in guard.pass_on(piece):
-                    write_all(into, passed)
+                    write_all(program.input, passed)
                 look()
-            process.stdin.close()
         except BrokenPipeError:  # it says why
             pass
-        status = process.wait()
-        said = _last_line(errors)
+        status = program.wait()
+        said = [line for line in program.said() if line.startswith(("ERROR", PROGRAM))]
     if status:
-        raise NotReceived(f"btrfs receive: {said or f'exit status {status}'}")
+        raise NotReceived(f"btrfs receive: {said[0].removeprefix('ERROR: ') if said else f'exit status {status}'}")
     if not guard.whole:
         raise LineBroken("the stream has no end")
-
-
-@contextlib.contextmanager
-def _started(command: tuple[str, ...]) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """The program, which is gone afterwards, and the file of its messages."""
-    with os.fdopen(os.memfd_create("said"), "w+b") as errors, _all_gone() as alive:
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env=environment(),
-                pass_fds=(alive,),
-                bufsize=0,
-            )
-        except OSError as error:
-            raise NotReceived(f"{command[0]}: {error.strerror}", "apt install bubblewrap btrfs-progs") from None
-        try:
-            yield process, errors
-        finally:
-            if process.stdin:
-                with contextlib.suppress(OSError):
-                    process.stdin.close()
-            try:
-                process.wait(_TO_ITS_END)  # by itself: a cell that is killed while it is made can leave its beginning behind
-            except subprocess.TimeoutExpired:
-                process.kill()
-            wait_for_end(process)
-
-
-@contextlib.contextmanager
-def _all_gone() -> Iterator[int]:
-    """A descriptor for a program to inherit: afterwards nobody has it any more. What runs in the cell ends after the cell's own
-    process, and would go on writing until then.
-    """
-    reading, writing = os.pipe2(os.O_CLOEXEC)
-    try:
-        yield writing
-    finally:
-        os.close(writing)
-        waiting = select.poll()
-        waiting.register(reading, 0)
-        is_gone = waiting.poll(UNENDING * 1000)
-        os.close(reading)
-    if not is_gone:
-        raise NotReceived(
-            "btrfs receive cannot be ended: it waits in the kernel (state D)", "look at the kernel's messages (dmesg)"
-        )
-
-
-def _last_line(errors: IO[bytes]) -> str:
-    errors.seek(0)
-    lines = [line for line in errors.read(_ERRORS).decode(errors="replace").splitlines() if line.startswith(("ERROR", PROGRAM))]
-    return lines[0].removeprefix("ERROR: ") if lines else ""
 
 
 def _require_whole(path: Path, expected: Expected) -> tuple[Subvolume, Record]:
@@ -195,7 +132,7 @@ def _command(pool: Pool, host: str, *, confined: bool) -> tuple[str, ...]:
     hidden = [name for name in (NOTES, WORKING) if os.path.lexists(pool.host(host) / name)]
     return (
         PROGRAM,
-        *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--as-pid-1"),
+        *("--unshare-pid", "--unshare-net", "--die-with-parent", "--as-pid-1"),
         *shown_programs(),
         *("--ro-bind", str(skeleton), _TOP),
         *("--bind", str(pool.host(host)), inside),

@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -125,7 +125,7 @@ class ReplicationContext:
     catalogue: Catalogue
     replica: ReplicaSettings
     now: datetime
-    connect: Callable[[Callable[[], None]], FarPool]
+    connect: Callable[[Callable[[], None]], AbstractContextManager[FarPool]]
     observer: ProgressSinks[ReplicationEvent]
     confined: bool
     cancellation: Cancellation = field(default_factory=Cancellation)
@@ -265,8 +265,15 @@ class _Work:
                         self._wait()
                         if not self._is_over:
                             self._host(far, planned)
-                    except Exception as error:  # noqa: BLE001 - one host's trouble costs the others nothing
-                        self._failed(planned.host, error)
+                    except PoolUnusable as error:
+                        self._unusable = self._unusable or error
+                    except (OperatorError, OSError) as error:
+                        self._events.put((HostFailed(planned.host, str(error)), None))
+                        held.close()
+                        far = None
+                    except Exception as error:
+                        log.exception("%s", planned.host)
+                        self._events.put((HostFailed(planned.host, repr(error)), None))
                         held.close()
                         far = None
                     finally:
@@ -287,15 +294,6 @@ class _Work:
             return self._waiting.get_nowait()
         except queue.Empty:
             return None
-
-    def _failed(self, host: str, error: Exception) -> None:
-        if isinstance(error, PoolUnusable):
-            self._unusable = self._unusable or error
-        elif isinstance(error, OperatorError | OSError):
-            self._events.put((HostFailed(host, str(error)), None))
-        else:
-            log.error("%s", host, exc_info=error)
-            self._events.put((HostFailed(host, repr(error)), None))
 
     def _wait(self) -> None:
         """Gives way to a night, an expiry and a balance."""

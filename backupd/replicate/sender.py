@@ -42,7 +42,7 @@ class NotHere(OperatorError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class BackupSender:
     """`catalogue` is None where the pool is all that there is: then the pool itself is read, which takes longer."""
 
     pool: Pool

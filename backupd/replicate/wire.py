@@ -54,7 +54,7 @@ def parse_object(content: bytes) -> dict[str, Any]:
     return found
 
 
-class Frames:
+class AnswerReader:
     """Answers, read from a descriptor, of which each byte must come within `patience` seconds.
 
     `on_read` is told of each count of bytes that came, and of 0 now and then while none does; it may raise.
