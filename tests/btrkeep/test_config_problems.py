@@ -107,8 +107,10 @@ def of_host(folder: Path, line: str) -> list[str]:
         ("retension.daily = 1", 'retension = {daily = 1}: unknown key; did you mean "retention"?'),
         (
             "daily = 1",
-            "daily = 1: belongs in [retention] or [group.NAME.retention] or [host.NAME.retention] or [replica.NAME.retention], "
-            "not in [host.NAME]",
+            (
+                "daily = 1: belongs in [retention] or [group.NAME.retention] or [host.NAME.retention] or [replica.NAME.retention], "
+                "not in [host.NAME]"
+            ),
         ),
         ("expiry.max_orphans = 1", "expiry = {max_orphans = 1}: is a section of its own, [expiry]"),
         ("paths.x = 1", 'paths = {x = 1}: expected a list of one absolute path or more, such as ["/etc", "/srv"]'),
