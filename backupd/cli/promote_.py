@@ -10,6 +10,7 @@ import click
 from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool, confirmed
 from backupd.replicate.receiver import discard_received
+from backupd.repo.common import drop_common
 from backupd.repo.context import writing
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes, write_notes
@@ -42,7 +43,10 @@ def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool
                 held.enter_context(take_lock(site.pool.locks / f"host-{host}", "backupd promote", since))
                 discard_received(site.pool, host)
                 folder = site.pool.host(host)
-                write_notes(folder, replace(read_notes(folder), replica=None))
+                notes = read_notes(folder)
+                write_notes(folder, replace(notes, replica=None))
+                if notes.replica:
+                    drop_common(site.pool, str(notes.replica.get("name")), [host])
         missing = [host for host in chosen if host not in site.config.hosts]
     if as_json:
         echo_json({"hosts": chosen, "unconfigured": missing})

@@ -5,7 +5,7 @@ administrator who gives a replica up deletes the file.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,18 @@ def write_common(pool: Pool, replica: str, hosts: Any) -> None:
     path = folder / f"{replica}.json"
     if not path.exists() and len(list(folder.iterdir())) >= _MOST:
         raise OperatorError(f"{folder} has {_MOST} replicas already", "delete those that are given up")
+    _write(path, hosts)
+
+
+def _write(path: Path, hosts: Mapping[str, str]) -> None:
     write_atomically(path, json.dumps({"format": FORMAT, "hosts": hosts}) + "\n")
+
+
+def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
+    """Leaves no backup of these hosts alone for that replica any more. Raises UnreadableRecord."""
+    for file in _files(pool):
+        if file.replica == replica:
+            _write(file.path, {host: name for host, name in _read(file.path).items() if host not in hosts})
 
 
 def _is_named(host: Any, name: Any) -> bool:
@@ -66,6 +77,18 @@ def common_backups(pool: Pool) -> CommonBackups:
             of_host = found.setdefault(host, {})
             of_host[name] = (*of_host.get(name, ()), file.replica)
     return found
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        content = json.loads(text_of_file(path))
+        if content["format"] > FORMAT:
+            raise ValueError(f"it has format {content['format']}, this program knows {FORMAT}")
+        return dict(content["hosts"])
+    except (OSError, *NOT_UNDERSTOOD) as error:
+        raise UnreadableRecord(
+            f"{path} cannot be read: {error}", "mend it, or delete it if the replica is given up; nothing expires now"
+        ) from None
 
 
 def _files(pool: Pool) -> Iterator[_File]:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
+from tests.beds.ssh import Sshd
 
 pytestmark = pytest.mark.btrfs
 
@@ -123,7 +124,9 @@ def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_g
     assert refused.returncode == 1
     assert "copies" in refused.stdout
     assert two.names(two.second.pool) == [first]
+    assert "common with replica" in two.second.backupd("retention", "explain", "web1").stdout
     two.second.backupd("promote", "web1", "--yes")
+    assert "common with replica" not in two.second.backupd("retention", "explain", "web1").stdout
     told = json.loads(two.second.backupd("run", "web1", "--json", "--now", "2026-03-03T22:00:00Z").stdout)
     assert told[0]["outcome"] == "complete"
     assert told[0]["new_bytes"] < 100_000  # of three million
@@ -265,3 +268,43 @@ def test_a_device_comes_along_and_lies_there_as_any_backup_of_one_does(two: TwoP
     assert two.fetch()[0]["fetched"]
     node = two.second.pool / "hosts/web1/2026-03-01T220000Z/disk"
     assert node.is_block_device()
+
+
+def test_by_ssh_the_key_lists_and_sends_and_does_nothing_else(two: TwoPools, sshd: Sshd) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    answers = f"cd {TOP} && {sys.executable} -m backupd --config {two.first.config} send-only"
+    key = sshd.authorize(f'restrict,command="{answers}"')
+    two.second.settings("ssh", command="ssh", key=str(key), known_hosts=str(sshd.known_hosts))
+    two.second.tables["replica.office"] |= {"from": f"ssh://{sshd.address}", "port": sshd.port}
+    two.second.write()
+    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [first]
+    assert two.differences(first) == ""
+    asked = [
+        "cat /etc/passwd",
+        json.dumps({"verb": "send", "host": "../..", "name": "etc", "uuid": "x"}),
+        json.dumps({"verb": "delete"}),
+    ]
+    for words in asked:
+        said = work(*sshd.ssh(key), sshd.address, "cat", "/etc/passwd", input=words + "\n", check=False)
+        assert "root:" not in said.stdout
+        assert "error" in said.stdout
+    assert two.names(two.first.pool) == [first]
+
+
+def test_a_chain_of_three_knows_what_it_has(two: TwoPools, make_btrfs: Callable[..., Path]) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    third = Nights(make_btrfs(), "--rehearsal")
+    third.tables["replica.second"] = {"from": str(two.second.pool)}
+    third.write()
+    third.backupd("replicate", "--now", "2026-03-20T12:00:00Z")
+    second = two.night("2026-03-02T22:00:00Z", "b")
+    two.fetch()
+    told = json.loads(third.backupd("replicate", "--json", "--now", "2026-03-20T12:00:00Z").stdout)
+    assert [(one["backup"], one["parent"]) for one in told[0]["fetched"]] == [(second, first)]
+    assert (
+        work(
+            "rsync", "-n", "-aHAXc", "--delete", "-i", f"{two.source}/", f"{third.pool}/hosts/web1/{second}/data{two.source}/"
+        ).stdout
+        == ""
+    )
