@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 
 from backupd.replicate.far_pool import Announced, FarHost, FarPool
 from backupd.replicate.receiver import Expected, discard_received, receive
-from backupd.repo.common import write_common
+from backupd.repo.common import common_with, write_common
 from backupd.repo.final_backups import final_backups, point_latest
 from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, read_notes, write_notes
 from backupd.repo.reconcile import row_of
@@ -55,12 +55,16 @@ _PARTS = ("at", "until", "why")  # of a note
 
 @dataclass(frozen=True, slots=True)
 class ReplicationPlan:
-    """What is to be done. `hosts`: those with something to fetch; `obstacles`: those of which nothing can be; `common`: by host."""
+    """What is to be done. `hosts`: those with something to fetch; `obstacles`: those of which nothing can be; `common`: by host.
+
+    `total`: all backups there. `is_of_some`: only hosts that somebody has named were looked at.
+    """
 
     hosts: tuple[HostFetches, ...]
     obstacles: tuple[HostFetches, ...]
     common: Mapping[str, str]
     total: int
+    is_of_some: bool = False
 
     @property
     def count(self) -> int:
@@ -157,7 +161,7 @@ def make_plan(site: ReplicationContext, far: FarPool, named: tuple[str, ...] = (
             common[found.host] = found.common
         if found.fetches:
             hosts.append(found)
-    return ReplicationPlan(tuple(hosts), tuple(obstacles), common, total), listed
+    return ReplicationPlan(tuple(hosts), tuple(obstacles), common, total, bool(named)), listed
 
 
 def _plan_host(
@@ -197,7 +201,8 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     site.observer(plan)
     work = _Work(site, plan, listed, summary)
     work.run()
-    common = {**plan.common, **work.common}
+    others = common_with(site.pool, site.replica.name) if plan.is_of_some else {}
+    common = {**others, **plan.common, **work.common}
     if not site.cancellation:
         write_common(site.pool, site.replica.name, common)
         far.note_common(site.replica.name, common)

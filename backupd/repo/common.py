@@ -41,18 +41,18 @@ def write_common(pool: Pool, replica: str, hosts: Any) -> None:
     path = folder / f"{replica}.json"
     if not path.exists() and len(list(folder.iterdir())) >= _MOST:
         raise OperatorError(f"{folder} has {_MOST} replicas already", "delete those that are given up")
-    _write(path, hosts)
-
-
-def _write(path: Path, hosts: Mapping[str, str]) -> None:
     write_atomically(path, json.dumps({"format": FORMAT, "hosts": hosts}) + "\n")
+
+
+def common_with(pool: Pool, replica: str) -> dict[str, str]:
+    """What one replica has, by host. Raises UnreadableRecord."""
+    return next((_read(file.path) for file in _files(pool) if file.replica == replica), {})
 
 
 def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
     """Leaves no backup of these hosts alone for that replica any more. Raises UnreadableRecord."""
-    for file in _files(pool):
-        if file.replica == replica:
-            _write(file.path, {host: name for host, name in _read(file.path).items() if host not in hosts})
+    if known := common_with(pool, replica):
+        write_common(pool, replica, {host: name for host, name in known.items() if host not in hosts})
 
 
 def _is_named(host: Any, name: Any) -> bool:
@@ -63,17 +63,7 @@ def common_backups(pool: Pool) -> CommonBackups:
     """What all replicas have. Raises UnreadableRecord: nobody knows what may be deleted then."""
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for file in _files(pool):
-        try:
-            content = json.loads(text_of_file(file.path))
-            if content["format"] > FORMAT:
-                raise ValueError(f"it has format {content['format']}, this program knows {FORMAT}")
-            pairs = dict(content["hosts"]).items()
-        except (OSError, *NOT_UNDERSTOOD) as error:
-            raise UnreadableRecord(
-                f"{file.path} cannot be read: {error}",
-                "mend it, or delete it if the replica is given up; until then nothing expires",
-            ) from None
-        for host, name in pairs:
+        for host, name in _read(file.path).items():
             of_host = found.setdefault(host, {})
             of_host[name] = (*of_host.get(name, ()), file.replica)
     return found

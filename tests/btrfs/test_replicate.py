@@ -291,6 +291,17 @@ def test_by_ssh_the_key_lists_and_sends_and_does_nothing_else(two: TwoPools, ssh
     assert two.names(two.first.pool) == [first]
 
 
+def test_what_one_host_alone_is_fetched_for_takes_nothing_from_the_others(two: TwoPools) -> None:
+    (two.first.source / "db1").mkdir()
+    two.first.host("db1", two.first.source / "db1")
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.first.backupd("run", "db1", "--now", "2026-03-01T23:00:00Z")
+    two.fetch()
+    two.fetch("office", "web1")
+    for pool in (two.first.pool, two.second.pool):
+        assert set(json.loads((pool / ".btrkeep/common/office.json").read_text())["hosts"]) == {"web1", "db1"}
+
+
 def test_a_chain_of_three_knows_what_it_has(two: TwoPools, make_btrfs: Callable[..., Path]) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.fetch()
