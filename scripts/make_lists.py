@@ -30,6 +30,7 @@ TITLES = {
     "ssh": "Connection to the hosts",
     "group": "Hosts: for a group or one host",
     "host": "Hosts: for one host only",
+    "replica": "Second copies",
 }
 _BLANK = "\0"  # one at which no line ends
 _MARKUP = re.compile(r"``(?P<code>.+?)``|:manpage:`(?P<man>[^`]+)`|:doc:`(?P<page>[^`]+)`|`(?P<here>[^`]+)`_")

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from backupd.actions.hold import is_held
 from backupd.expire.batch import write_many
 from backupd.expire.clocks import judge_clock, read_clocks
-from backupd.expire.look import HostOnPool, look_again, policy_of
+from backupd.expire.look import HostOnPool, look_again
 from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import LATEST, newest_complete, point_latest
 from backupd.repo.notes_json import ASKED, HOLD, Notes
@@ -70,7 +70,7 @@ def choose(site: ExpiryContext, host: str, wanted: Sequence[str], asked: Deletio
     Raises UsageError for a name that is none, Unfit for a backup that must stay, UnreadableRecord when nobody knows.
     """
     rows = {one.name: one.state for one in site.catalogue.backups(host) if one.name}
-    seen = look_again(site.pool, host, policy_of(site.config, host), rows)
+    seen = look_again(site.pool, site.config, host, rows)
     if seen.facts.forgotten:
         raise Unfit(f"{host} is forgotten, so all its backups go", f"`backupd expire {host} --skip-grace` deletes them at once")
     found = {one.name: one for one in seen.facts.candidates}

@@ -35,6 +35,8 @@ COMMANDS = {
     "delete": "delete backups by name, after the usual grace or at once",
     "discard": "delete the unfinished backup of a host",
     "unexpire": "take back an expired backup during its grace",
+    "replicate": "fetch the backups of another pool",
+    "promote": "take over hosts whose backups were fetched",
     "progress": "watch the kernel drop deleted subvolumes",
     "sample": "record the state of the pool, for a timer",
     "trend": "show allocated and used space over months",
@@ -51,9 +53,9 @@ COMMANDS = {
     "completion": "print the script for completion in a shell",
 }
 
-HIDDEN = {"run-job": "run_job", "asked": "run_job"}
-"""For units, not for people. `asked` is the former name: units that systemd has not read again since an upgrade use it, and so does
-a service that runs from a checkout and was started before."""
+HIDDEN = {"run-job": "run_job", "asked": "run_job", "send-only": "send_only"}
+"""For units and for forced commands of ssh, not for people. `asked` is the former name: units that systemd has not read again since
+an upgrade use it, and so does a service that runs from a checkout and was started before."""
 
 
 @click.group(

@@ -9,6 +9,7 @@ from backupd.cli.context import now_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
 from backupd.expire.look import policy_of
 from backupd.repo.context import PoolContext
+from backupd.repo.notes_json import read_notes
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.units import counted, format_duration, format_time
@@ -37,7 +38,7 @@ def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool,
     with locked_host(ctx, host, "forget", now) as (site, moment):  # the question may have waited for long
         require_forgettable(site.config, site.pool, host, moment)
         since = forget(site.pool, host, moment)
-        grace = policy_of(site.config, host).grace
+        grace = policy_of(site.config, host, read_notes(site.pool.host(host))).grace
     if as_json:
         _as_json(host, since, goods)
         return 0
@@ -67,6 +68,6 @@ def _undo(ctx: click.Context, host: str, as_json: bool, now: datetime | None) ->
 
 
 def _rules(site: PoolContext, host: str) -> str:
-    if policy_of(site.config, host).missing:
+    if policy_of(site.config, host, read_notes(site.pool.host(host))).missing:
         return "no retention policy is configured for it, so all of them are kept"
     return f"`backupd retention explain {host}` shows which of them are kept"

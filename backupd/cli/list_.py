@@ -105,7 +105,11 @@ class _BackupNotes:
         """When an expired one may be deleted."""
         if (asked := self.asked(backup)) and asked.at_once:
             return backup.expired
-        return backup.expired + timedelta(seconds=policy_of(self.config, backup.host).grace) if backup.expired else None
+        return (
+            backup.expired + timedelta(seconds=policy_of(self.config, backup.host, self._notes(backup.host)).grace)
+            if backup.expired
+            else None
+        )
 
 
 def _notes(site: PoolContext, host: str) -> Notes:

@@ -14,6 +14,7 @@ from backupd.cli.context import TIME, complete_host, now_option, opened
 from backupd.cli.names import require_host_or_folder
 from backupd.expire.look import look, look_again, policy_of
 from backupd.expire.words import expiry_words, left_out_words
+from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, json_option, stream_json, table
 from btrkeep.config import Retention
@@ -110,9 +111,9 @@ def _one(asked: _Asked, host: str) -> int:
     require_host_or_folder(site, host)
     rows = {row.name: row.state for row in site.catalogue.backups(host) if row.name}
     try:
-        seen = look_again(site.pool, host, policy_of(site.config, host), rows)
+        seen = look_again(site.pool, site.config, host, rows)
     except FileNotFoundError:  # configured, and never backed up
-        facts, unreadable = HostBackups(host, (), policy_of(site.config, host)), dict[str, str]()
+        facts, unreadable = HostBackups(host, (), policy_of(site.config, host, NO_NOTES)), dict[str, str]()
     else:
         facts, unreadable = seen.facts, dict(seen.unreadable)
     found, policy = _explained(asked, facts)

@@ -47,7 +47,7 @@ def _remove(site: ExpiryContext, queue: CleanerQueue, host: str) -> None:
     given_up = forgotten_at(notes)
     if given_up is None:
         return
-    is_over = given_up + timedelta(seconds=policy_of(site.config, host).grace) <= site.now and not site.clock_waits
+    is_over = given_up + timedelta(seconds=policy_of(site.config, host, notes).grace) <= site.now and not site.clock_waits
     put_off = set() if is_over and _delete_working(queue, folder, names_of(site.pool, host)) else {WORKING}
     queue.commit()  # the notes say that the backups may go; they go last of all
     if others := set(_others(folder)):

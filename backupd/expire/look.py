@@ -5,13 +5,15 @@ Where the two differ the pool wins. A host whose notes cannot be read is left ou
 
 import os
 import stat
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.catalogue_row import NO_NOTES
+from backupd.repo.common import common_backups
 from backupd.repo.final_backups import ours
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, hold_of, read_notes
@@ -25,34 +27,47 @@ from btrkeep.pool.subvolume import Subvolume, describe
 from btrkeep.units import parse_backup_name, parse_time
 
 
-def policy_of(config: Config, host: str) -> Retention:
-    """Returns the host's policy; if it is not configured, one without rules, which keeps everything, with the pool's grace."""
-    known = config.hosts.get(host)
+def policy_of(config: Config, host: str, notes: Notes) -> Retention:
+    """Returns the host's policy; if it is not configured, one without rules, which keeps everything, with the pool's grace.
+
+    A host that is fetched from another pool has that of the replica.
+    """
+    known = config.replicas.get(str(notes.replica.get("name"))) if notes.replica else config.hosts.get(host)
     return known.retention if known else Retention(grace=config.retention.grace)
 
 
 def look(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str] | None = None) -> Iterator[HostBackups]:
     """Yields every host of the pool, or these, by name. Of backups whose row says enough only the name is read."""
+    common = common_backups(pool)
     rows: dict[str, dict[str, BackupState]] = {}
     for row in catalogue.states():
         rows.setdefault(row.host, {})[row.name or WORKING] = row
     for host in hosts_of(pool):
         if hosts is not None and host not in hosts:
             continue
-        yield _facts(pool, config, host, rows.get(host, {}))
+        yield _facts(pool, config, host, rows.get(host, {}), common.get(host, {}))
 
 
-def _facts(pool: Pool, config: Config, host: str, rows: Mapping[str, BackupState]) -> HostBackups:
+def is_fetched(config: Config, notes: Notes) -> bool:
+    """Returns whether the host is fetched from another pool by a replica that is configured."""
+    return notes.replica is not None and notes.replica.get("name") in config.replicas
+
+
+def _facts(
+    pool: Pool, config: Config, host: str, rows: Mapping[str, BackupState], common: Mapping[str, tuple[str, ...]]
+) -> HostBackups:
     folder = pool.host(host)
-    policy, configured = policy_of(config, host), host in config.hosts
+    policy, configured = policy_of(config, host, NO_NOTES), host in config.hosts
     try:
         notes = read_notes(folder)
+        policy, configured = policy_of(config, host, notes), configured or is_fetched(config, notes)
         base = _base_in_use(rows)
         candidates = [
             one
             for name in _names(folder, rows)
             if (one := _from_row(rows.get(name), notes, base) or _from_pool(folder, name, notes, base))
         ]
+        candidates = _with_common(candidates, common)
     except UnreadableRecord as error:
         return HostBackups(host, (), policy, configured=configured, trouble=UnreadableHost(error.message))
     except OSError as error:
@@ -140,7 +155,12 @@ class HostOnPool:
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
-def look_again(pool: Pool, host: str, policy: Retention, rows: Mapping[str, str]) -> HostOnPool:
+def _with_common(candidates: Sequence[Candidate], common: Mapping[str, tuple[str, ...]]) -> list[Candidate]:
+    """Returns the candidates with the replicas that have them in common with this pool."""
+    return [replace(one, common=", ".join(common[one.name])) if one.name in common else one for one in candidates]
+
+
+def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -> HostOnPool:
     """Reads the host from the pool alone: notes, names, and every backup's own record. To be called under the host's lock.
 
     Raises UnreadableRecord if its notes cannot be read, OSError if the folder is gone.
@@ -160,7 +180,8 @@ def look_again(pool: Pool, host: str, policy: Retention, rows: Mapping[str, str]
         if found:
             subvolumes[name] = found[0]
             candidates.append(_candidate(found[1], notes, base))
-    facts = HostBackups(host, candidates, policy, rows, forgotten_at(notes))
+    candidates = _with_common(candidates, common_backups(pool).get(host, {}))
+    facts = HostBackups(host, candidates, policy_of(config, host, notes), rows, forgotten_at(notes))
     return HostOnPool(facts, notes, subvolumes, unreadable)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from backupd.expire.look import HostOnPool, look_again, policy_of
+from backupd.expire.look import HostOnPool, look_again
 from backupd.expire.report import ExpiryEvent, Summary
 from backupd.repo.reconcile import RECONCILING
 from btrkeep.catalogue import Catalogue
@@ -57,7 +57,7 @@ class ExpiryContext:
 
     def look_again(self, plan: HostPlan) -> tuple[HostOnPool, HostPlan]:
         """Returns the host as it is under its lock, and what is to be done by both plan and second look."""
-        on_pool = look_again(self.pool, plan.host, policy_of(self.config, plan.host), plan.rows)
+        on_pool = look_again(self.pool, self.config, plan.host, plan.rows)
         again = plan_host(on_pool.facts, self.zone, self.now, clock_waits=self.clock_waits)
         for name in plan.names & on_pool.unreadable.keys():
             self.problem(f"{plan.host} {name} is left alone: {on_pool.unreadable[name]}")

@@ -46,12 +46,13 @@ class NotOurs(OperatorError):
 def ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
     """The subvolume and record of a backup of ours, or None: its name, and the record's host, name and UUID, must agree.
 
-    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. Made under a name that the host
-    had earlier it is ours as well, and the record comes with today's name. Raises UnreadableRecord.
+    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. One that came from another
+    pool has that of the subvolume which it is a copy of. Made under a name that the host had earlier it is ours as well, and the
+    record comes with today's name. Raises UnreadableRecord.
     """
     subvolume = describe(path)
     record = records.read(path) if subvolume else None
-    if subvolume is None or record is None or record.uuid != subvolume.uuid or not is_named(record.host, host, path.parent):
+    if subvolume is None or record is None or record.uuid != subvolume.content_uuid or not is_named(record.host, host, path.parent):
         return None
     if path.name != ".working" and record.name != path.name:
         return None
@@ -61,6 +62,15 @@ def ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
 def is_named(name: str, host: str, folder: Path) -> bool:
     """Whether the host in that folder has that name, or had it (`backupd rename`). Raises UnreadableRecord."""
     return name == host or name in read_notes(folder).was
+
+
+def require_own(pool: Pool, host: str) -> None:
+    """Raises OperatorError for a host that is fetched from another pool: a backup of it here would be a history of its own."""
+    if fetched := read_notes(pool.host(host)).replica:
+        raise OperatorError(
+            f"its backups are copies, fetched from another pool (replica {fetched.get('name')})",
+            f"`backupd promote {host}` if that pool is gone",
+        )
 
 
 def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:

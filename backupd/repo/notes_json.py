@@ -4,7 +4,8 @@ It lies beside the backups and is the truth; the catalogue's rows follow it. It 
 depends on it is done. One that cannot be read means that nothing of this host is deleted.
 
     {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"},
-     "expired": {"at", "why", "rules"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}}}
+     "expired": {"at", "why", "rules"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}},
+     "replica": {"pool", "name", "at"}}
 
 A backup that somebody asked to be deleted is expired with {"asked": {"last", "at_once"}} besides.
 """
@@ -36,13 +37,15 @@ class Notes:
     """notes.json of a host. `backups`: by a backup's name and the note's key. `was`: names that the host had before it was renamed.
 
     `forgotten`: the host was given up, all its backups may go. `deleted`: what is gone because somebody asked for it, by name: when
-    that was, when it was gone, and why.
+    that was, when it was gone, and why. `replica`: the host is fetched from another pool and not backed up here: that pool's id,
+    the replica's name, and since when.
     """
 
     backups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     was: tuple[str, ...] = ()
     forgotten: Mapping[str, Any] | None = None
     deleted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    replica: Mapping[str, Any] | None = None
 
     def note(self, name: str, key: str) -> Mapping[str, Any] | None:
         """One note of one backup."""
@@ -104,6 +107,7 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
         tuple(str(name) for name in fields.get("was", ())),
         dict(fields["forgotten"]) if fields.get("forgotten") else None,
         {str(name): dict(one) for name, one in fields.get("deleted", {}).items()},
+        dict(fields["replica"]) if fields.get("replica") else None,
     )
     for name in notes.backups:  # whoever reads the notes may rely on their times
         notes.expired_at(name)
@@ -128,6 +132,8 @@ def text_of(notes: Notes) -> str:
         fields["forgotten"] = notes.forgotten
     if notes.deleted:
         fields["deleted"] = notes.deleted
+    if notes.replica:
+        fields["replica"] = notes.replica
     return json.dumps(fields, indent=1) + "\n"
 
 

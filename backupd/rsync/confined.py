@@ -190,7 +190,7 @@ def confined_command(command: Sequence[str], data: str | None, calls: int) -> tu
         PROGRAM,
         "--unshare-pid",
         "--die-with-parent",
-        *_shown(program),
+        *shown_programs(program),
         *(("--bind", data, data) if data else ()),
         "--proc",
         "/proc",
@@ -212,7 +212,7 @@ def confined_command(command: Sequence[str], data: str | None, calls: int) -> tu
 
 
 @cache
-def _shown(program: str) -> tuple[str, ...]:
+def shown_programs(program: str = "/usr/bin") -> tuple[str, ...]:
     """The folders of programs and libraries, as they are on this machine; a program that is elsewhere is shown by itself."""
     folders = [Path(name) for name in (*_SHOWN, *(_ADDED if program.startswith("/usr/local/") else ())) if os.path.lexists(name)]
     words = [

@@ -18,7 +18,7 @@ from typing import Any
 
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
-from backupd.repo.final_backups import discard
+from backupd.repo.final_backups import discard, require_own
 from backupd.rsync.confined import require_harmless
 from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
@@ -128,6 +128,7 @@ class HostRun:
 
     async def _with_hooks(self, lock: Lock, running: RunningTransfer) -> HostResult:
         """`before` may skip or fail the host; `after` runs whenever `before` went through, and its failure is said."""
+        require_own(self.site.pool, self.host.name)
         trouble = await hooks.run("before", self.host, self.site.pool, self.stopper, state="")
         if trouble and trouble.skip:
             self._finish_run("skipped", trouble.message)

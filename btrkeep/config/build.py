@@ -16,6 +16,7 @@ from btrkeep.config.keys import (
     LEGAL,
     NOTIFY,
     POOL,
+    REPLICA,
     RETENTION,
     SERVE,
     SSH,
@@ -62,6 +63,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
     kept = [SelfExclusion("the pool", pool.get("path")), SelfExclusion("the state folder", pool.get("state"))]
     policies = Policies(sections.single[RETENTION])
     hosts = dict(_hosts(sections, kept, policies, problems))
+    replicas = dict(_replicas(sections, policies, problems))
     _say_who_keeps_everything(file, hosts.values(), problems)
     if problems.lines:
         raise ConfigError(problems.lines, f"{reference()} explains every key")
@@ -80,6 +82,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
         serve=model.ServeSettings(**sections.single[SERVE]),
         groups={group: _group(group, table.values, policies) for group, table in sections.named[GROUP].items()},
         hosts=hosts,
+        replicas=replicas,
         notices=tuple(problems.notices),
     )
 
@@ -137,6 +140,17 @@ def _hosts(
         values["left_out"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
         _say_what_is_empty(name, table.file, values, problems)
         yield name, model.HostConfig(name, **values)
+
+
+def _replicas(sections: Sections, policies: Policies, problems: Problems) -> Iterator[tuple[str, model.ReplicaSettings]]:
+    for name, table in sections.named[REPLICA].items():
+        values = dict(table.values)
+        source = values.pop("from", None)
+        if source is None and "from" not in table.given:
+            problems.add(table.file, dotted(REPLICA, name, "from"), 'missing: the other pool, such as from = "ssh://root@backup1"')
+        where = {"folder": source} if isinstance(source, Path) else {"address": source}
+        values[RETENTION] = policies.of(table.values)
+        yield name, model.ReplicaSettings(name, **where, **values)
 
 
 def _paths_refused(table: TomlSection, groups: Mapping[str, TomlSection]) -> bool:

@@ -13,12 +13,13 @@ from btrkeep.config.value_types import EVENT_WORDS, ValueKind
 
 POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
 BALANCE, WEB, SERVE = "balance", "web", "serve"
-SSH, GROUP, HOST = "ssh", "group", "host"
+SSH, GROUP, HOST, REPLICA = "ssh", "group", "host", "replica"
 SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, NOTIFY, WEB, SERVE, SSH)  # sections of which there is one
-NAMED = (GROUP, HOST)  # sections of which each has a name: [host.web1]
+NAMED = (GROUP, HOST, REPLICA)  # sections of which each has a name: [host.web1]
 SECTIONS = SINGLE + NAMED
-WITHIN = {GROUP: (RETENTION,), HOST: (RETENTION,)}  # sections that may stand in a named one too: [host.web1.retention]
+WITHIN = dict.fromkeys(NAMED, (RETENTION,))  # sections that may stand in a named one too: [host.web1.retention]
 _ALL, _SHARED = (BACKUP, GROUP, HOST), (GROUP, HOST)
+_WITH_REPLICAS = (*_ALL, REPLICA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +47,22 @@ TABLE = (
         "The free space below which no new transfer starts, and below a quarter of which one is stopped: a share of the filesystem "
         "or a size."),
 
-    ConfigKey("concurrency", (BACKUP, GROUP), kinds.COUNT, 4, "8",
+    ConfigKey("concurrency", (BACKUP, GROUP, REPLICA), kinds.COUNT, 4, "8",
         "How many transfers run at the same time, for a night and the dashboard together; a host that ``backupd run`` names "
-        "is not counted, unless with ``--wait``. In a group: how many of the group's hosts, within the pool's number.", False),
-    ConfigKey("bandwidth", _ALL, kinds.RATE, None, '"16MB"',
-        "Bytes per second for all transfers together; in a group for the group's hosts together, in a host for that host. "
+        "is not counted, unless with ``--wait``. In a group: how many of the group's hosts, within the pool's number. "
+        "In a replica: how many hosts are fetched at the same time.", False),
+    ConfigKey("bandwidth", _WITH_REPLICAS, kinds.RATE, None, '"16MB"',
+        "Bytes per second for all transfers together, those of replicas over ssh included; in a group for the group's hosts "
+        "together, in a host for that host, in a replica for that replica. "
         "All of these limits apply. Without it: no limit.", False),
     ConfigKey("confine", (BACKUP,), kinds.CONFINE, "auto", '"always"',
         "Whether the rsync that talks to a host is confined, so that it can write nothing but that host's new backup: where this "
         "machine can do it, always (otherwise nothing runs), or never. An rsync with known holes that cannot be confined runs only "
         "with never.", False),
-    ConfigKey("window", _ALL, kinds.WINDOW, None, '"22:00-06:00"',
+    ConfigKey("window", _WITH_REPLICAS, kinds.WINDOW, None, '"22:00-06:00"',
         'When transfers run, in the pool\'s zone; it may span midnight. ``"none"`` lifts an inherited one.'),
-    ConfigKey("every", _ALL, kinds.DURATION, "1d", '"12h"',
-        "How often a host is backed up."),
+    ConfigKey("every", _WITH_REPLICAS, kinds.DURATION, "1d", '"12h"',
+        "How often a host is backed up, or a replica fetched."),
     ConfigKey("attempts", _ALL, kinds.COUNT, 3, "5",
         "How often a broken transfer is tried in one run."),
     ConfigKey("stall", _ALL, kinds.DURATION, "30m", '"1h"',
@@ -194,11 +197,11 @@ TABLE = (
         "false: backed up only when it is named; its backups stay."),
     ConfigKey("optional", _SHARED, kinds.FLAG, False, "true",
         "true: for laptops and the like; if the host cannot be reached, that is no failure."),
-    ConfigKey("port", _SHARED, kinds.PORT, None, "2222",
-        "The port of the host's ssh. Without it: ssh's own choice, 22."),
+    ConfigKey("port", (*_SHARED, REPLICA), kinds.PORT, None, "2222",
+        "The port of the host's ssh, or of the other backup server's. Without it: ssh's own choice, 22."),
     ConfigKey("rsync_path", _SHARED, kinds.COMMAND, None, '"sudo rsync"',
         "How rsync is called on the host."),
-    ConfigKey("ssh_options", _SHARED, kinds.SSH_OPTIONS, [], '["ProxyJump=gate.example.org"]',
+    ConfigKey("ssh_options", (*_SHARED, REPLICA), kinds.SSH_OPTIONS, [], '["ProxyJump=gate.example.org"]',
         "Further options of ssh for this host, as in :manpage:`ssh_config(5)`, each given to ssh with ``-o``."),
     ConfigKey("before", _SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
         "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` are replaced by "
@@ -211,6 +214,19 @@ TABLE = (
         "The group whose settings the host takes. Without it: none.", False),
     ConfigKey("address", (HOST,), kinds.ADDRESS, None, '"root@web1.example.org"',
         "How ssh reaches the host; an IPv6 address in brackets. Without it: this machine.", False),
+
+    ConfigKey("from", (REPLICA,), kinds.COPY_SOURCE, None, '"ssh://root@backup1.example.org"',
+        "Where the backups are fetched from: another backup server, or the folder of a pool on this machine, such as that of a "
+        "disk which comes and goes. Required.", False),
+    ConfigKey("pool_name", (REPLICA,), kinds.POOL_NAME, "main", '"office"',
+        "The name that the pool has on the other backup server. A forced command there decides by itself.", False),
+    ConfigKey("hosts", (REPLICA,), kinds.HOST_PATTERNS, ["*"], '["web*", "db1"]',
+        "The hosts that are fetched: names, or patterns as the shell has them.", False),
+    ConfigKey("newest_only", (REPLICA,), kinds.FLAG, False, "true",
+        "true: of each host only the newest backup is fetched. false: all that this pool's retention keeps.", False),
+    ConfigKey("max_age", (REPLICA,), kinds.DURATION, None, '"3d"',
+        "How old the newest copy of a host's backup may be before that needs a look, and how long a disk may be away. Without it: "
+        "twice ``every``.", False),
 )  # fmt: skip
 
 WRITTEN = {

@@ -164,6 +164,33 @@ class HostConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaSettings:
+    """Another pool's backups, fetched into this one: from a `folder` of this machine, or from `address`. `retention` is this pool's
+    own for them. Times are seconds.
+    """
+
+    name: str
+    address: str | None = None
+    folder: Path | None = None
+    pool_name: str = DEFAULTS["pool_name"]
+    port: int | None = DEFAULTS["port"]
+    ssh_options: tuple[str, ...] = DEFAULTS["ssh_options"]
+    hosts: tuple[str, ...] = DEFAULTS["hosts"]
+    concurrency: int = DEFAULTS["concurrency"]
+    bandwidth: int | None = None
+    window: Window | None = DEFAULTS["window"]
+    every: float = DEFAULTS["every"]
+    max_age: float | None = DEFAULTS["max_age"]
+    newest_only: bool = DEFAULTS["newest_only"]
+    retention: Retention = field(default_factory=Retention)
+
+    @property
+    def oldest(self) -> float:
+        """The age in seconds from which on a copy needs a look."""
+        return self.max_age or 2 * self.every
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One pool's configuration. `name` is the pool's; `notices` are things worth saying that are not wrong."""
 
@@ -180,4 +207,5 @@ class Config:
     serve: ServeSettings = field(default_factory=ServeSettings)
     groups: Mapping[str, GroupSettings] = field(default_factory=dict)
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
+    replicas: Mapping[str, ReplicaSettings] = field(default_factory=dict)
     notices: tuple[str, ...] = ()

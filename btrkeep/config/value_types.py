@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import time
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -285,6 +286,22 @@ def _near_zone(name: str) -> str:
     return nearest(name, known) if known else "; this machine has no time zones, install the package tzdata"
 
 
+def _copy_source(value: Any) -> str | Path:
+    """An address, or the folder of a pool."""
+    if _text(value).startswith("ssh://"):
+        return parse_address(value.removeprefix("ssh://"))
+    return parse_path(value)
+
+
+_HOST_PATTERN = re.compile(r"[\w.*?\[\]!-]{1,200}")
+
+
+def _host_pattern(text: str) -> str:
+    if not _HOST_PATTERN.fullmatch(text):
+        raise ValueError
+    return text
+
+
 def _group(value: Any) -> str:
     fault = name_fault(_text(value))
     if fault:
@@ -314,6 +331,17 @@ SIZE_LIMIT = ValueKind("size", 'a size above zero such as "20GiB", or "none"', _
 TIME_LIMIT = ValueKind("duration", 'a duration such as "2h", or "none"', _time_limit)
 PATH = ValueKind("path", 'an absolute path such as "/srv/backup"', parse_path)
 GROUP = ValueKind("name of a group", 'the name of a group, such as "debian"', _group)
+POOL_NAME = ValueKind("name of a pool", 'the name of a pool, such as "main"', _group)
+COPY_SOURCE = ValueKind(
+    "address or path",
+    'an address such as "ssh://root@backup1.example.org", or an absolute path such as "/srv/backup"',
+    _copy_source,
+)
+HOST_PATTERNS = ValueKind(
+    "list of hosts",
+    'a list of names or patterns such as ["web*", "db1"]',
+    _list_of(_host_pattern, "expected a host's name, or a pattern of such"),
+)
 CONFINE = _one_of(("auto", "always", "never"))
 IN_PLACE = _one_of(("always", "large", "never"))
 PATTERNS = ValueKind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)

@@ -58,6 +58,7 @@ class RetentionCode(StrEnum):
     NEWEST_COMPLETE = "newest-complete"
     BEFORE_SUSPECT = "before-suspect"
     IN_USE = "in-use"
+    COMMON = "common"
     HELD = "held"
     NO_POLICY = "no-policy"
     IN_FUTURE = "in-future"
@@ -72,7 +73,7 @@ class Reason(NamedTuple):
     """One reason; btrkeep.decisions.words has the text. A tuple, since 90,000 backups are decided in a second.
 
     `number` of `of` periods; `state`: suspect or failed, for a rule that thins those; `text`: somebody's words (HELD, BY_HAND), a
-    backup's name (BEFORE_SUSPECT), a state (UNKNOWN_STATE); `until`: the end of a hold.
+    backup's name (BEFORE_SUSPECT), a state (UNKNOWN_STATE), the names of replicas (COMMON); `until`: the end of a hold.
     """
 
     code: RetentionCode
@@ -88,6 +89,7 @@ class Candidate:
     """A final backup. `state`: complete, suspect or failed, without regard to expiry; `expired`: when it was marked, or None.
 
     `in_use`: it is the base of the run in progress, or of one that will be continued. `asked`: somebody marked it, not a rule.
+    `common`: the replica with which this pool has it in common as the newest, which the next difference is to; "" for none.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Candidate:
     hold: Hold | None = None
     in_use: bool = False
     asked: DeletionRequest | None = None
+    common: str = ""
 
     def marked(self, now: datetime) -> datetime | None:
         """When it was marked; None when it was not, or the mark is stamped in the future: then its grace would end in years."""
@@ -284,6 +287,8 @@ def _by_itself(backups: Sequence[Candidate], now: datetime) -> Iterator[tuple[in
 def _kept_by_itself(backup: Candidate, now: datetime) -> Iterator[Reason]:
     if backup.in_use:
         yield Reason(RetentionCode.IN_USE)
+    if backup.common:
+        yield Reason(RetentionCode.COMMON, text=backup.common)
     if backup.hold and (backup.hold.until is None or now < backup.hold.until):
         yield Reason(RetentionCode.HELD, text=backup.hold.why, until=backup.hold.until)
 

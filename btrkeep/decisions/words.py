@@ -17,6 +17,7 @@ REASONS = {
     RetentionCode.MIN_KEEP: "min_keep {number} of {of}",
     RetentionCode.NEWEST_COMPLETE: "newest complete",
     RetentionCode.BEFORE_SUSPECT: "last complete before the suspect {text}",
+    RetentionCode.COMMON: "common with replica {text}",
     RetentionCode.IN_USE: "base of the run in progress",
     RetentionCode.NO_POLICY: "no retention policy",
     RetentionCode.IN_FUTURE: "stamped in the future",

@@ -48,6 +48,7 @@ _SNAP_DESTROY_V2 = _iow(63, 4096)
 class Subvolume:
     """What the kernel says of a subvolume. `parent_uuid` is that of the subvolume it is a snapshot of.
 
+    `received_uuid` is that of the subvolume, of another pool, that came here by `btrfs receive`; None of one that was made here.
     Generations are numbers of transactions: `created` that in which it came to be, `generation` that of its last change.
     """
 
@@ -57,6 +58,12 @@ class Subvolume:
     read_only: bool
     generation: int
     created: int
+    received_uuid: str | None = None
+
+    @property
+    def content_uuid(self) -> str:
+        """What it is called in every pool: the UUID of the subvolume that it is a copy of, else its own."""
+        return self.received_uuid or self.uuid
 
 
 @contextmanager
@@ -97,7 +104,7 @@ def describe(path: Path) -> Subvolume | None:
         if error.errno == 40:  # ELOOP: a symlink
             return None
         raise
-    parent = uuid.UUID(bytes=fields[7])
+    parent, received = uuid.UUID(bytes=fields[7]), uuid.UUID(bytes=fields[8])
     return Subvolume(
         id=fields[0],
         uuid=str(uuid.UUID(bytes=fields[6])),
@@ -105,6 +112,7 @@ def describe(path: Path) -> Subvolume | None:
         read_only=bool(flags & _RDONLY),
         generation=fields[4],
         created=fields[9],
+        received_uuid=str(received) if received.int else None,
     )
 
 

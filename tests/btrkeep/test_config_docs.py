@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 HEADS = {
     "group": ["[group.NAME]"],
     "host": ["[host.NAME]"],
-    "retention": ["[retention]", "[group.NAME.retention]", "[host.NAME.retention]"],
+    "replica": ["[replica.NAME]"],
+    "retention": ["[retention]", "[group.NAME.retention]", "[host.NAME.retention]", "[replica.NAME.retention]"],
     **{section: [f"[{section}]"] for section in ("pool", "backup", "expiry", "balance", "notify", "web", "serve", "ssh")},
 }
 MANUAL = ROOT / "man" / "btrkeep.toml.5"
@@ -77,7 +78,8 @@ def test_every_documented_example_loads_wherever_it_is_legal(tmp_path: Path, sec
     lines = "\n".join(f"{key.name} = {key.example}" for key in LEGAL[section].values() if key.name != "group")
     pool = "" if section == "pool" else '[pool]\npath = "/srv/backup"\n'
     host = "" if section == "host" else '[host.NAME]\naddress = "a"\npaths = ["/etc"]\n'
-    (tmp_path / "main.toml").write_text(f"{pool}{host}{head}\n{lines}\n")
+    replica = '[replica.NAME]\nfrom = "/srv/other"\n' if head.startswith("[replica.NAME.") else ""
+    (tmp_path / "main.toml").write_text(f"{pool}{host}{replica}{head}\n{lines}\n")
     assert list(load(folder=tmp_path).hosts) == ["NAME"]
 
 

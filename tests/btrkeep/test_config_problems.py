@@ -42,7 +42,7 @@ def of_host(folder: Path, line: str) -> list[str]:
         ('pathss = ["/x"]', 'pathss = ["/x"]: unknown key; did you mean "paths"?'),
         ("quux = 1", "quux = 1: unknown key"),
         ("Enabled = true", 'Enabled = true: unknown key; did you mean "enabled"?'),
-        ("concurrency = 3", "concurrency = 3: belongs in [backup] or [group.NAME], not in [host.NAME]"),
+        ("concurrency = 3", "concurrency = 3: belongs in [backup] or [group.NAME] or [replica.NAME], not in [host.NAME]"),
         ('min_free = "5%"', 'min_free = "5%": belongs in [pool], not in [host.NAME]'),
         ('every = "1x"', 'every = "1x": expected a duration such as "30m", "6h", "1d" or "2w"'),
         ("every = 86400", 'every = 86400: expected a duration such as "30m", "6h", "1d" or "2w"'),
@@ -105,7 +105,13 @@ def of_host(folder: Path, line: str) -> list[str]:
         ),
         ("retention.daily.x = 1", "retention.daily = {x = 1}: expected a whole number from 0"),
         ("retension.daily = 1", 'retension = {daily = 1}: unknown key; did you mean "retention"?'),
-        ("daily = 1", "daily = 1: belongs in [retention] or [group.NAME.retention] or [host.NAME.retention], not in [host.NAME]"),
+        (
+            "daily = 1",
+            (
+                "daily = 1: belongs in [retention] or [group.NAME.retention] or [host.NAME.retention] or [replica.NAME.retention], "
+                "not in [host.NAME]"
+            ),
+        ),
         ("expiry.max_orphans = 1", "expiry = {max_orphans = 1}: is a section of its own, [expiry]"),
         ("paths.x = 1", 'paths = {x = 1}: expected a list of one absolute path or more, such as ["/etc", "/srv"]'),
     ],

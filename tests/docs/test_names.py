@@ -17,6 +17,7 @@ from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.config.keys import TABLE
 from btrkeep.decisions.findings import CHECKS, LEVELS
 from btrkeep.decisions.host_state import STATES
+from btrkeep.decisions.replication import Obstacle
 from btrkeep.decisions.retention import RetentionCode
 from tests.beds import TOP, work
 from tests.docs.pages import OURS, Page
@@ -98,6 +99,7 @@ def own_words(pages: dict[str, Page]) -> set[str]:
         *CHECKS,
         *RetentionCode,
         *QUOTA_STATES.values(),
+        *Obstacle,
     }
     files = {"data", "latest", ".working", "night", ".btrkeep", "backup.json", "notes.json", "pool.json", "null"}
     return KEYS | {*COMMANDS} | keys | states | files | {*Record.__dataclass_fields__, MARK}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backupd.expire.look import look_again, policy_of
+from backupd.repo.catalogue_row import NO_NOTES
 from backupd.serve.call import Call
 from backupd.serve.verbs.keeping import require_host
 from btrkeep.decisions.expiry_plan import HostBackups
@@ -47,12 +48,11 @@ def retention(call: Call) -> list[dict[str, Any]]:
     with call.service.opened() as site:
         require_host(site, host)
         rows = {row.name: row.state for row in site.catalogue.backups(host) if row.name}
-        policy = policy_of(site.config, host)
         try:
-            facts = look_again(site.pool, host, policy, rows).facts
+            facts = look_again(site.pool, site.config, host, rows).facts
         except FileNotFoundError:  # configured, and never backed up
-            facts = HostBackups(host, (), policy)
-        return list(objects(explain(facts, policy, site.config.pool.zone, now)))
+            facts = HostBackups(host, (), policy_of(site.config, host, NO_NOTES))
+        return list(objects(explain(facts, facts.policy, site.config.pool.zone, now)))
 
 
 def hello(call: Call) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""`backupd promote`: hosts whose backups were fetched from another pool become this pool's own."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+import click
+
+from backupd.cli.context import now_option, opened
+from backupd.cli.names import complete_host_of_pool, confirmed
+from backupd.replicate.receiver import discard_received
+from backupd.repo.common import drop_common
+from backupd.repo.context import writing
+from backupd.repo.listing import hosts_of
+from backupd.repo.notes_json import read_notes, write_notes
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
+from btrkeep.errors import UsageError
+from btrkeep.pool.locks import take_lock
+from btrkeep.units import counted, format_time
+
+
+@click.command("promote")
+@click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_host_of_pool)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool, now: datetime | None) -> int:
+    """Take over HOSTs, whose backups were fetched from another pool: from now on this pool backs them up.
+
+    For when the other backup server is gone. A HOST may be a pattern, such as '*'. The next run of a host continues from the
+    newest copy, so nothing is transferred again that is here. Nothing is fetched for it any more; its configuration, [host.HOST],
+    is yours to add.
+    """
+    with opened(ctx, now, writes=True) as site:
+        chosen = _chosen(hosts, {host: read_notes(site.pool.host(host)).replica for host in hosts_of(site.pool)})
+        confirmed(f"{counted(len(chosen), 'host')} will be backed up here and no longer be fetched", chosen[0], yes, as_json)
+        since = format_time(site.clock.now())
+        with ExitStack() as held, writing(site.pool):
+            for host in chosen:
+                held.enter_context(take_lock(site.pool.locks / f"host-{host}", "backupd promote", since))
+                discard_received(site.pool, host)
+                folder = site.pool.host(host)
+                notes = read_notes(folder)
+                write_notes(folder, replace(notes, replica=None))
+                if notes.replica:
+                    drop_common(site.pool, str(notes.replica.get("name")), [host])
+        missing = [host for host in chosen if host not in site.config.hosts]
+    if as_json:
+        echo_json({"hosts": chosen, "unconfigured": missing})
+        return 0
+    prose(f"{counted(len(chosen), 'host')} promoted: {', '.join(chosen)}")
+    if missing:
+        prose(f"not configured yet: {', '.join(missing)}. `backupd host add` or the first server's files bring them back")
+    return 0
+
+
+def _chosen(patterns: tuple[str, ...], marks: dict[str, object]) -> list[str]:
+    """The hosts that the words name. Raises UsageError when one names none that is fetched."""
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        named = [host for host, mark in marks.items() if mark and fnmatchcase(host, pattern)]
+        if not named:
+            raise UsageError(f"{pattern}: no host of that name is fetched from another pool", "`backupd list` shows what there is")
+        found |= dict.fromkeys(named)
+    return list(found)

@@ -1,0 +1,213 @@
+"""`backupd replicate`: backups of another pool fetched into this one."""
+
+import shutil
+import time
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Any
+
+import click
+
+from backupd.cli.context import completing_config, now_option, opened
+from backupd.replicate.far_pool import FarPoolMissing, connected, send_command
+from backupd.replicate.run import (
+    Fetched,
+    HostFailed,
+    ReplicationContext,
+    ReplicationEvent,
+    ReplicationPlan,
+    ReplicationProgress,
+    ReplicationSummary,
+    make_plan,
+    replicate,
+)
+from backupd.replicate.state import note_session, overdue
+from backupd.repo.context import PoolContext
+from backupd.repo.reconcile import reconcile
+from backupd.rsync.bandwidth import prepare
+from backupd.rsync.confined import PROGRAM
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.replication import obstacle_words
+from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.error_report import report_error
+from btrkeep.process.programs import environment
+from btrkeep.process.progress import Notice, ProgressSinks, Waiting
+from btrkeep.units import counted, format_duration, format_size, format_time, printable
+
+
+def _complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    config = completing_config(ctx)
+    return [name for name in config.replicas if name.startswith(incomplete)] if config else []
+
+
+@click.command("replicate")
+@click.argument("name", required=False, shell_complete=_complete_replica)
+@click.argument("hosts", nargs=-1, metavar="[HOST]...")
+@click.option("--dry-run", is_flag=True, help="Show what would be fetched; change nothing.")
+@json_option
+@now_option
+@click.pass_context
+def command(
+    ctx: click.Context, name: str | None, hosts: tuple[str, ...], dry_run: bool, as_json: bool, now: datetime | None
+) -> int:
+    """Fetch the backups of another pool: of the replica NAME, or of all that are configured, and of all hosts or those named.
+
+    What comes are whole backups, as differences to what is here already; they are browsed, restored and compared like this pool's
+    own. Deletions, ends of holds and new names do not come along. What was cut off leaves nothing behind and is fetched again.
+
+    It waits while backups are made, expired or balanced here. Exit status 0: all is here; 1: some host could not be fetched, or a
+    pool that comes and goes was away for longer than `max_age`; 3: another replication of it is running; 4: this pool is unusable.
+    """
+    status = int(Exit.OK)
+    with opened(ctx, now, writes=not dry_run) as site:
+        found = []
+        for replica in _chosen(site, name):
+            try:
+                found.append(_one(site, replica, hosts, dry_run=dry_run, as_json=as_json))
+            except FarPoolMissing as error:
+                found.append({"replica": replica.name, "error": error.message})
+                if why := overdue(site.catalogue, replica, site.clock.now()):
+                    raise OperatorError(f"{replica.name}: {error.message}; {why}", error.hint) from None
+                if not as_json:
+                    prose(f"{replica.name}: {error.message}: not there now", err=True)
+                if replica.address:
+                    status = max(status, int(Exit.ATTENTION))
+        if as_json:
+            echo_json(found)
+    for one in found:
+        status = max(status, one.get("status", 0))
+    return status
+
+
+def _chosen(site: PoolContext, name: str | None) -> list[ReplicaSettings]:
+    known = site.config.replicas
+    if name is not None and name not in known:
+        hint = did_you_mean(name, known, f"add [replica.{name}] to {site.config.file}")
+        raise UsageError(f"no replica {printable(name)} is configured", hint)
+    if not known:
+        raise UsageError("no replica is configured", f"add [replica.NAME] to {site.config.file}; `man btrkeep.toml` explains it")
+    return [known[name]] if name is not None else list(known.values())
+
+
+def _one(site: PoolContext, replica: ReplicaSettings, hosts: tuple[str, ...], *, dry_run: bool, as_json: bool) -> dict[str, Any]:
+    since = format_time(site.clock.now())
+    buckets = [
+        prepare(site.pool.bandwidth, name, rate)
+        for name, rate in (("pool", site.config.backup.bandwidth), (f"replica-{replica.name}", replica.bandwidth))
+        if rate and not dry_run
+    ]
+    command = send_command(site.config, replica, buckets)
+    observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines())
+    with ExitStack() as held:
+        if not dry_run:
+            held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
+            ensure_reserve(site.pool.path)
+            if done := reconcile(site.pool, site.catalogue, since):
+                observer.notice(f"the catalogue was brought up to date with the pool: {done}")
+        far = held.enter_context(connected(command))
+        context = ReplicationContext(
+            site.config,
+            site.pool,
+            site.catalogue,
+            replica,
+            site.clock.now(),
+            lambda look: connected(command, look),
+            observer,
+            confined=_is_confined(replica),
+        )
+        plan, listed = make_plan(context, far, hosts)
+        if dry_run:
+            return _say_plan(replica, plan, as_json)
+        with context.cancellation.listening():
+            summary = replicate(context, plan, listed, far)
+        if not summary.cancelled and not hosts:
+            note_session(site.catalogue, replica, far.id, site.clock.now(), summary)
+    return _report(summary, context.cancellation, as_json)
+
+
+def _is_confined(replica: ReplicaSettings) -> bool:
+    """Whether `btrfs receive` runs in a cell: always for what another machine sends. Raises OperatorError where it cannot."""
+    if shutil.which(PROGRAM, path=environment()["PATH"]):
+        return True
+    if replica.address:
+        raise OperatorError(
+            "what another machine sends is received in a cell, and bubblewrap is not installed", "apt install bubblewrap"
+        )
+    return False
+
+
+def _say_plan(replica: ReplicaSettings, plan: ReplicationPlan, as_json: bool) -> dict[str, Any]:
+    if not as_json:
+        for host in plan.hosts:
+            for fetch in host.fetches:
+                how = f"as a difference to {fetch.parent.name}" if fetch.parent else "all of it"
+                prose(f"{host.host}@{fetch.backup.name}: would be fetched, {how}")
+        for host in plan.obstacles:
+            prose(f"{host.host}: would not be fetched: {printable(obstacle_words(host))}")
+        prose(f"{replica.name}: {counted(plan.count, 'backup')} of {plan.total} there would be fetched")
+    return {
+        "replica": replica.name,
+        "there": plan.total,
+        "fetches": [
+            {"host": host.host, "backup": fetch.backup.name, "parent": fetch.parent.name if fetch.parent else None}
+            for host in plan.hosts
+            for fetch in host.fetches
+        ],
+        "obstacles": [{"host": host.host, "code": host.obstacle, "reason": obstacle_words(host)} for host in plan.obstacles],
+    }
+
+
+def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bool) -> dict[str, Any]:
+    for failed in summary.failed:
+        report_error(OperatorError(f"{failed.host}: {printable(failed.error)}"))
+    if not as_json:
+        left = summary.planned - len(summary.fetched)
+        more = f"; {left} left for the next time" if left else ""
+        prose(f"{summary.replica}: {counted(len(summary.fetched), 'backup')} fetched, {format_size(summary.bytes)}{more}")
+    status = int(Exit.ATTENTION) if summary.failed else int(Exit.OK)
+    if cancellation:
+        status = int(signal_status(cancellation.signal))
+    return {
+        "replica": summary.replica,
+        "planned": summary.planned,
+        "bytes": summary.bytes,
+        "fetched": [
+            {"host": one.host, "backup": one.name, "parent": one.parent, "bytes": one.bytes, "duration": round(one.seconds, 3)}
+            for one in summary.fetched
+        ],
+        "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
+        "status": status,
+    }
+
+
+class _Lines:
+    """A line for each backup, and on a terminal how far it is."""
+
+    def __init__(self) -> None:
+        self._live = has_live_terminal()
+        self._begun = time.monotonic()
+
+    def __call__(self, event: ReplicationEvent) -> None:
+        match event:
+            case ReplicationPlan():
+                if event.count:
+                    prose(f"{counted(event.count, 'backup')} of {counted(len(event.hosts), 'host')} to fetch")
+            case Fetched():
+                how = f"after {event.parent}" if event.parent else "whole"
+                prose(f"{event.host}@{event.name}: {format_size(event.bytes)} in {format_duration(event.seconds)}, {how}")
+            case ReplicationProgress():
+                if self._live:
+                    seconds = max(0.001, time.monotonic() - self._begun)
+                    rate = format_size(round(event.bytes / seconds))
+                    click.echo(f"\r{event.done} of {event.planned}, {format_size(event.bytes)}, {rate}/s\033[K", nl=False, err=True)
+            case Notice():
+                prose(printable(event.text), err=True)
+            case Waiting():
+                prose(f"waits: {printable(event.why)}", err=True)
+            case HostFailed():
+                pass  # told at the end

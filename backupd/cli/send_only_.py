@@ -1,0 +1,59 @@
+"""`backupd send-only`: the other end of a replication; a forced command of ssh."""
+
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from backupd.cli.context import load_config
+from backupd.replicate.sender import BackupSender, request_lines
+from backupd.repo.context import open_configured
+from btrkeep.catalogue import Catalogue
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool.marker import open_pool
+from btrkeep.process.cancellation import exit_on_sigterm
+
+
+@click.command("send-only")
+@click.option("--path", type=click.Path(path_type=Path), help="The pool in this folder, instead of a configured one.")
+@click.pass_context
+def command(ctx: click.Context, path: Path | None) -> int:
+    """List and send backups to another backup server, and do nothing else.
+
+    It is the forced command of the key that the other server fetches with. In authorized_keys of this server:
+
+    \b
+        restrict,command="backupd send-only" ssh-ed25519 AAAA... backup2
+
+    It reads requests from its standard input, answers on its standard output, and ends with its input.
+    """
+    if sys.stdin.isatty() or sys.stdout.isatty():
+        raise UsageError(
+            "send-only speaks to another btrkeep, not to a terminal", "`backupd replicate` on the other server starts it"
+        )
+    exit_on_sigterm()
+    out = os.dup(1)
+    os.dup2(2, 1)  # whatever else prints must not end up among the answers
+    with ExitStack() as held:
+        if path:
+            sender = BackupSender(open_pool(path), None, out)
+        else:
+            config = load_config(ctx)
+            pool = open_configured(config)
+            sender = BackupSender(pool, _catalogue(held, config.pool.state, pool.id), out)
+        try:
+            sender.serve(request_lines(0))
+        except BrokenPipeError:
+            return 0
+    return 0
+
+
+def _catalogue(held: ExitStack, state: Path, pool: str) -> Catalogue | None:
+    """The catalogue, if it can be read and is this pool's; without it the pool itself is read."""
+    try:
+        catalogue = held.enter_context(Catalogue.open_readonly(state))
+        return catalogue if catalogue.pool_id() == pool else None
+    except OperatorError:
+        return None

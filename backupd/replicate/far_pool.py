@@ -1,0 +1,190 @@
+"""The pool that backups are fetched from: a connection to the program that sends them."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, LineBroken, parse_object, write_all
+from backupd.rsync.bandwidth import Bucket, relay_command
+from backupd.rsync.command import ssh_command
+from btrkeep.config import Config, HostConfig
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.config.sources import name_fault
+from btrkeep.decisions.replication import FarBackup, Fetch
+from btrkeep.errors import OperatorError
+from btrkeep.process.piped import PipedProgram, piped
+from btrkeep.process.programs import ProgramFailed
+from btrkeep.units import parse_backup_name, printable
+
+_MOST_HOSTS, _MOST_BACKUPS = 200_000, 100_000
+_LONGEST_REASON = 1000
+_PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
+_KEPT_NOTES = 64 << 10
+
+
+class FarPoolMissing(OperatorError):
+    """The other pool does not answer, or is not there now."""
+
+
+@dataclass(frozen=True, slots=True)
+class FarHost:
+    """A host as the other pool lists it. `was`: names that it had; `held`: why and until when a backup is held, by name."""
+
+    name: str
+    was: tuple[str, ...]
+    backups: tuple[FarBackup, ...]
+    held: dict[str, tuple[str | None, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What the other pool says of a stream before it comes. `notes`: what it notes of the backup; `bytes` None: unknown."""
+
+    notes: dict[str, dict[str, Any]]
+    bytes: int | None
+    stream: int
+
+
+def send_command(config: Config, replica: ReplicaSettings, buckets: Sequence[Bucket]) -> tuple[str, ...]:
+    """The command that answers for the other pool, within a bandwidth budget."""
+    if replica.folder:
+        return (sys.executable, "-m", "backupd", "send-only", "--path", str(replica.folder))
+    host = HostConfig(replica.name, address=replica.address, port=replica.port, ssh_options=replica.ssh_options)
+    shell = ssh_command(host, config.ssh)
+    remote = f"backupd --pool {replica.pool_name} send-only"
+    return (*relay_command(buckets, shell), replica.address or "", remote)
+
+
+class FarPool:
+    """One connection, through a program that answers at its other end. `look` is called now and then, and may raise."""
+
+    def __init__(self, program: PipedProgram, look: Callable[[], None]) -> None:
+        self._program, self._look = program, look
+        self._frames = AnswerReader(program.output, self._count)
+        self.bytes = 0
+        try:
+            said = self._one({"verb": "hello"})
+        except OperatorError as error:
+            raise FarPoolMissing(self._said() or error.message) from None
+        if said.get("protocol") != PROTOCOL or not isinstance(said.get("pool"), str):
+            raise FarPoolMissing(f"it speaks another protocol ({said.get('protocol')!r})", "use the same btrkeep on both")
+        self.id, self.version = said["pool"], printable(str(said.get("version")))[:40]
+        self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
+        self._frames.patience = _PATIENCE
+
+    def _count(self, size: int) -> None:
+        self.bytes += size
+        self._look()
+
+    def hosts(self) -> Iterator[FarHost]:
+        """Yields the hosts of the other pool that have something to fetch. Raises LineBroken, Refused."""
+        self._ask({"verb": "list"})
+        for number, said in enumerate(self._frames.objects()):
+            if number >= _MOST_HOSTS:
+                raise LineBroken("the other side lists hosts without end")
+            yield _host(said)
+
+    def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[Announced, Iterator[bytes]]:
+        """What is said of the stream, and the stream in pieces. Raises LineBroken, Refused."""
+        parent = fetch.parent
+        asked: dict[str, Any] = {
+            "verb": "send",
+            "host": host,
+            "name": fetch.backup.name,
+            "uuid": fetch.backup.uuid,
+            "stream": version,
+        }
+        self._ask(asked | ({"parent": parent.name, "parent_uuid": parent.uuid} if parent else {}))
+        answer = self._frames.answer()
+        kind, content = next(answer, (b"", b""))
+        if kind != OBJECT:
+            raise LineBroken("the other side does not say what it sends")
+        return _announced(parse_object(content), version), _pieces(answer)
+
+    def note_common(self, replica: str, hosts: dict[str, str]) -> None:
+        """Has the other pool leave these backups, by host, alone. Raises LineBroken, Refused."""
+        self._ask({"verb": "common", "replica": replica, "hosts": hosts})
+        for _ in self._frames.answer():
+            pass
+
+    def _ask(self, asked: dict[str, Any]) -> None:
+        try:
+            write_all(self._program.input, json.dumps(asked).encode() + b"\n")
+        except OSError:
+            raise LineBroken(self._said() or "the connection has ended") from None
+
+    def _one(self, asked: dict[str, Any]) -> dict[str, Any]:
+        self._ask(asked)
+        found = list(self._frames.objects())
+        if len(found) != 1:
+            raise LineBroken("the other side does not say who it is")
+        return found[0]
+
+    def _said(self) -> str:
+        """The last line of the program's messages, when it has had the time to say it."""
+        self._program.end()
+        lines = self._program.said()
+        return printable(lines[-1])[:_LONGEST_REASON] if lines else ""
+
+
+@contextmanager
+def connected(command: Sequence[str], look: Callable[[], None] = lambda: None) -> Iterator[FarPool]:
+    """A connection by that command. Raises FarPoolMissing."""
+    with ExitStack() as held:
+        try:
+            program = held.enter_context(piped(command, _own_modules()))
+        except ProgramFailed as error:
+            raise FarPoolMissing(error.message) from None
+        yield FarPool(program, look)
+
+
+def _own_modules() -> dict[str, str]:
+    """This program's own modules are found where they are now, also in a checkout."""
+    return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def _pieces(answer: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    for kind, content in answer:
+        if kind != PIECE:
+            raise LineBroken("the other side says something in the middle of a stream")
+        yield content
+
+
+def _host(said: dict[str, Any]) -> FarHost:
+    """Raises LineBroken for what names no host and no backups."""
+    name, was, backups = said.get("host"), said.get("was"), said.get("backups")
+    if not isinstance(name, str) or name_fault(name) or not isinstance(was, list) or not isinstance(backups, list):
+        raise LineBroken("the other side lists what is no host")
+    if len(backups) > _MOST_BACKUPS or not all(isinstance(old, str) for old in was):
+        raise LineBroken(f"the other side lists what is no host: {name}")
+    found, held = [], {}
+    for one in backups:
+        if not _is_backup(one):
+            raise LineBroken(f"the other side lists what is no backup of {name}")
+        found.append(FarBackup(*one[:3]))
+        if len(one) > 3:
+            held[one[0]] = (one[3][0], one[3][1])
+    return FarHost(name, tuple(was), tuple(found), held)
+
+
+def _is_backup(one: Any) -> bool:
+    if not isinstance(one, list) or len(one) not in (3, 4) or not all(isinstance(text, str) for text in one[:3]):
+        return False
+    if parse_backup_name(one[0]) is None or len(one[1]) != 36 or one[2] not in ("complete", "suspect"):
+        return False
+    hold = one[3] if len(one) == 4 else [None, ""]
+    return isinstance(hold, list) and len(hold) == 2 and isinstance(hold[1], str) and isinstance(hold[0], str | None)
+
+
+def _announced(said: dict[str, Any], version: int) -> Announced:
+    notes = said.get("notes")
+    if not isinstance(notes, dict) or len(json.dumps(notes)) > _KEPT_NOTES:
+        raise LineBroken("the other side says of a backup what cannot be noted")
+    size = said.get("bytes")
+    kept = {key: dict(note) for key, note in notes.items() if isinstance(note, dict)}
+    stream = said.get("stream")
+    return Announced(kept, size if type(size) is int else None, stream if type(stream) is int and stream <= version else 1)

@@ -1,0 +1,155 @@
+"""One backup received: `btrfs receive` in a cell, and the look at what it made before that gets its name.
+
+What is not whole lies at `.receiving` in the host's folder, and whatever lies there when a replication begins is deleted: it takes
+a cut at any moment, for nothing else ever has that name. It gets the backup's name, within its folder, when the stream has ended
+well, the subvolume is read-only and says whose copy it is, its own record says the same, and all of it is on the disk.
+
+The cell has programs and libraries, read-only, no network, no process but its own, and below /pool nothing but the folder of this
+host, in which the notes cannot be written: a stream may make a symlink and then write through it, and `btrfs receive` follows.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from backupd.replicate.stream_guard import StreamGuard
+from backupd.replicate.wire import LineBroken, write_all
+from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.backup_json import read as read_record
+from backupd.repo.final_backups import is_named, take_name
+from backupd.repo.notes_json import NOTES
+from backupd.rsync.confined import PROGRAM, shown_programs
+from btrkeep.backup_states import FINAL
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.errors import OperatorError
+from btrkeep.pool.marker import MARKER, WORKING, Pool
+from btrkeep.pool.subvolume import Subvolume, delete, describe, opened
+from btrkeep.pool.syncfs import syncing
+from btrkeep.process.piped import piped
+
+RECEIVING = ".receiving"
+_TOP = "/pool"
+_CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
+_SUBVOLUME_ROOT = 256
+
+
+class NotReceived(OperatorError):
+    """A backup that did not come, or that is not what it should be; nothing of it is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A backup that is to come: its host, name and UUID, and the name and UUID of the backup here that it is a difference to."""
+
+    host: str
+    name: str
+    uuid: str
+    parent_uuid: str | None = None
+
+
+def discard_received(pool: Pool, host: str) -> bool:
+    """Deletes what a replication that was cut off has left of a backup; whether there was something. Needs the host's lock."""
+    path = pool.host(host) / RECEIVING
+    left = describe(path)
+    if left is None:
+        return False
+    with Checkpoint("received part deleted"):
+        delete(path.parent, left.id)
+    return True
+
+
+def receive(
+    pool: Pool,
+    expected: Expected,
+    pieces: Iterator[bytes],
+    *,
+    version: int,
+    confined: bool,
+    look: Callable[[], None] = lambda: None,
+) -> tuple[Subvolume, Record]:
+    """Receives the stream of `pieces` and gives the backup its name; what it is. `look` is called now and then, and may raise.
+
+    Raises NotReceived, and what `pieces` raises; then nothing of it is left. Needs the host's lock.
+    """
+    folder = pool.host(expected.host)
+    guard = StreamGuard(expected.uuid, expected.parent_uuid, RECEIVING.encode(), version)
+    with syncing(pool.path) as disk:
+        try:
+            _through_receive(_command(pool, expected.host, confined=confined), guard, pieces, look)
+            found = _require_whole(folder / RECEIVING, expected)
+            disk.sync()
+            take_name(pool, folder / RECEIVING, expected.name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                discard_received(pool, expected.host)
+            raise
+    return found
+
+
+def _through_receive(command: tuple[str, ...], guard: StreamGuard, pieces: Iterator[bytes], look: Callable[[], None]) -> None:
+    with piped(command) as program:
+        try:
+            for piece in pieces:
+                for passed in guard.pass_on(piece):
+                    write_all(program.input, passed)
+                look()
+        except BrokenPipeError:  # it says why
+            pass
+        status = program.wait()
+        said = [line for line in program.said() if line.startswith(("ERROR", PROGRAM))]
+    if status:
+        raise NotReceived(f"btrfs receive: {said[0].removeprefix('ERROR: ') if said else f'exit status {status}'}")
+    if not guard.whole:
+        raise LineBroken("the stream has no end")
+
+
+def _require_whole(path: Path, expected: Expected) -> tuple[Subvolume, Record]:
+    """What lies at `path`, if it is the backup that was to come. Raises NotReceived."""
+    found = describe(path)
+    if found is None or not found.read_only or found.received_uuid != expected.uuid:
+        raise NotReceived(f"{expected.host}@{expected.name}: what came is not whole")
+    try:
+        record = read_record(path)
+    except UnreadableRecord as error:
+        raise NotReceived(f"{expected.host}@{expected.name}: {error.message}") from None
+    if record is None or (record.uuid, record.name) != (expected.uuid, expected.name) or record.state not in FINAL:
+        raise NotReceived(f"{expected.host}@{expected.name}: its backup.json speaks of another backup")
+    if not is_named(record.host, expected.host, path.parent):
+        raise NotReceived(f"{expected.host}@{expected.name}: its backup.json names the host {record.host!r}")
+    return found, record
+
+
+def _command(pool: Pool, host: str, *, confined: bool) -> tuple[str, ...]:
+    top = _subvolume_of(pool.path)
+    if not confined:
+        return ("btrfs", "receive", "-m", str(top), str(pool.host(host)))
+    within = pool.host(host).relative_to(top)
+    skeleton = pool.path / MARKER / "cell"
+    (skeleton / within).mkdir(mode=0o700, parents=True, exist_ok=True)
+    inside = f"{_TOP}/{within}"
+    hidden = [name for name in (NOTES, WORKING) if os.path.lexists(pool.host(host) / name)]
+    return (
+        PROGRAM,
+        *("--unshare-pid", "--unshare-net", "--die-with-parent", "--as-pid-1"),
+        *shown_programs(),
+        *("--ro-bind", str(skeleton), _TOP),
+        *("--bind", str(pool.host(host)), inside),
+        *(word for name in hidden for word in ("--ro-bind", str(pool.host(host) / name), f"{inside}/{name}")),
+        *("--remount-ro", "/"),
+        *("--cap-drop", "ALL"),
+        *(word for name in _CAPABILITIES for word in ("--cap-add", f"CAP_{name}")),
+        "--",
+        *("btrfs", "receive", "-m", _TOP, inside),
+    )
+
+
+def _subvolume_of(path: Path) -> Path:
+    """The root of the subvolume that a folder lies in, or of what of it is mounted."""
+    top = path
+    while True:
+        with opened(top) as fd:
+            if os.fstat(fd).st_ino == _SUBVOLUME_ROOT or top.is_mount():
+                return top
+        top = top.parent

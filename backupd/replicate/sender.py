@@ -1,0 +1,181 @@
+"""The side that has the backups: it lists them and sends them, and does nothing else.
+
+It runs behind a forced command of ssh, so whoever has the key gets what this module answers and no more. What is asked for is
+looked up in the pool by host and name; no path comes from outside. The one thing that it writes is which backup of each host the
+other side has in common with this pool, so that expiry leaves that one alone (common.py).
+"""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backupd.replicate.wire import END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, write_all
+from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.common import write_common
+from backupd.repo.final_backups import FinalBackup, NotOurs, ours
+from backupd.repo.listing import hosts_of
+from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
+from backupd.repo.read_lock import read
+from backupd.repo.reconcile import all_rows
+from btrkeep import __version__
+from btrkeep.backup_states import COMPLETE, SUSPECT
+from btrkeep.catalogue import Backup, BackupState, Catalogue
+from btrkeep.config.sources import name_fault
+from btrkeep.errors import OperatorError
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.send import newest_stream, send
+from btrkeep.units import format_time, parse_backup_name
+
+SENT = (COMPLETE, SUSPECT)
+"""The states of backups that are worth a copy: those that expire go, and what failed is no backup."""
+_LONGEST_REQUEST = 8 << 20
+_PIPE = 1 << 20
+_F_SETPIPE_SZ = 1031
+
+
+class NotHere(OperatorError):
+    """What is asked for is not in the pool, or not as it was listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSender:
+    """`catalogue` is None where the pool is all that there is: then the pool itself is read, which takes longer."""
+
+    pool: Pool
+    catalogue: Catalogue | None
+    out: int
+
+    def serve(self, lines: Iterator[bytes]) -> None:
+        """Answers one request after the other, until there are no more. Raises OSError when nobody reads the answers."""
+        verbs: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+            "hello": self._hello,
+            "list": self._list,
+            "send": self._send,
+            "common": self._common,
+        }
+        for line in lines:
+            trouble = None
+            try:
+                asked = _parsed(line)
+                verbs[asked["verb"]](asked)
+            except OperatorError as error:
+                trouble = error.message
+            except (KeyError, TypeError, ValueError) as error:
+                trouble = f"not a request: {error!r}"
+            write_all(self.out, object_frame({"error": trouble} if trouble else {}, END))
+
+    def _hello(self, _: Mapping[str, Any]) -> None:
+        said = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
+        write_all(self.out, object_frame(said))
+
+    def _list(self, _: Mapping[str, Any]) -> None:
+        """One object for each host that has something to send: its backups, oldest first, each as name, UUID, state and hold."""
+        found: dict[str, list[list[Any]]] = {host: [] for host in hosts_of(self.pool) if not name_fault(host)}
+        for row in self._rows():
+            if row.state in SENT and row.name and row.uuid and row.host in found:
+                until = format_time(row.held_until) if row.held_until else None
+                hold = None if row.held_why is None else [until, row.held_why]
+                found[row.host].append([row.name, row.uuid, row.state, *([hold] if hold else [])])
+        for host, backups in found.items():
+            try:
+                notes = read_notes(self.pool.host(host))
+            except UnreadableRecord:
+                continue
+            if backups and not notes.forgotten:
+                write_all(self.out, object_frame({"host": host, "was": notes.was, "backups": backups}))
+
+    def _rows(self) -> Iterator[BackupState] | Iterator[Backup]:
+        return self.catalogue.states() if self.catalogue else all_rows(self.pool, [])
+
+    def _send(self, asked: Mapping[str, Any]) -> None:
+        """An object with what follows, then the stream in pieces."""
+        host = str(asked["host"])
+        notes = self._notes(host)
+        chosen = self._backup(host, str(asked["name"]), str(asked["uuid"]), notes)
+        parent = self._backup(host, str(asked["parent"]), str(asked["parent_uuid"]), notes) if asked.get("parent") else None
+        version = min(int(asked.get("stream", 1)), newest_stream())
+        with read(chosen.path), read(parent.path if parent else chosen.path):
+            said = {
+                "uuid": chosen.subvolume.content_uuid,
+                "state": effective_state(chosen.record, notes),
+                "notes": {key: notes.note(chosen.path.name, key) for key in (HOLD, "accepted")},
+                "bytes": chosen.record.new_bytes if parent else chosen.record.total("bytes"),
+                "stream": version,
+            }
+            write_all(self.out, object_frame(said))
+            self._stream(chosen.path, parent.subvolume.id if parent else None, version)
+
+    def _notes(self, host: str) -> Notes:
+        if name_fault(host):
+            raise NotHere("there is no such host")
+        return read_notes(self.pool.host(host))
+
+    def _backup(self, host: str, name: str, uuid: str, notes: Notes) -> FinalBackup:
+        """The backup, if it is the very one. Raises NotHere."""
+        path = self.pool.host(host) / name
+        found = ours(path, host) if parse_backup_name(name) else None
+        if not found or not found[0].read_only or found[0].content_uuid != uuid:
+            raise NotHere(f"{host}@{name} is not here any more, or is another one")
+        if effective_state(found[1], notes) not in SENT:
+            raise NotHere(f"{host}@{name} expires")
+        return FinalBackup(path, *found)
+
+    def _stream(self, path: Path, parent: int | None, version: int) -> None:
+        """The kernel writes into a pipe, and the pieces go out of it. Raises NotHere when the kernel ends with an error."""
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        _widen(reading)
+        failed: list[OSError] = []
+
+        def work() -> None:
+            try:
+                send(path, writing, parent, version)
+            except OSError as error:
+                failed.append(error)
+            finally:
+                os.close(writing)
+
+        kernel = threading.Thread(target=work, daemon=True)
+        kernel.start()
+        try:
+            while piece := os.read(reading, LONGEST_PIECE):
+                write_all(self.out, frame(PIECE, piece))
+        finally:
+            os.close(reading)  # before the thread is waited for: a send that nobody reads ends with EPIPE
+            kernel.join()
+        if failed:
+            raise NotHere(f"{path.parent.name}@{path.name} cannot be sent: {failed[0].strerror}")
+
+    def _common(self, asked: Mapping[str, Any]) -> None:
+        write_common(self.pool, str(asked["replica"]), asked["hosts"])
+
+
+def _widen(pipe: int) -> None:
+    import fcntl
+
+    try:
+        fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE)
+    except OSError:  # the user's limit of pipes; it works as it is
+        return
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except RecursionError:
+        raise ValueError("nested without end") from None
+    if not isinstance(found, dict):
+        raise TypeError("no object")
+    return found
+
+
+def request_lines(fd: int) -> Iterator[bytes]:
+    """Yields the requests that come, each a line. Raises NotOurs for one that is too long."""
+    with os.fdopen(fd, "rb", closefd=False) as file:
+        while line := file.readline(_LONGEST_REQUEST):
+            if not line.endswith(b"\n"):
+                raise NotOurs("a request without an end", "look at what connects here")
+            yield line

@@ -1,0 +1,134 @@
+"""What comes from another machine as a stream of `btrfs send`, looked at before `btrfs receive` sees it.
+
+Each command is a length, a number, a checksum and so many bytes (fs/btrfs/send.h, Documentation/dev/dev-send-stream). One stream
+is one subvolume, which gets our name for what is not whole yet; it is the one that was asked for, a difference to the one that was
+named; it has no second subvolume, and nothing follows its end. What is in between `btrfs receive` understands, within its cell.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from btrkeep.errors import OperatorError
+
+_MAGIC = b"btrfs-stream\0"
+_VERSION = struct.Struct("<I")
+_HEADER = len(_MAGIC) + _VERSION.size
+_COMMAND = struct.Struct("<IHI")  # bytes that follow, number, crc32c
+_ATTRIBUTE = struct.Struct("<HH")
+_SUBVOL, _SNAPSHOT, _END, _NEWEST = 1, 2, 21, 26
+_UUID, _PATH, _CLONE_UUID = 1, 15, 20
+_LONGEST = 1 << 24  # bytes of a command; the kernel's are below 200 KiB
+
+
+class BadStream(OperatorError):
+    """The stream is not what was asked for, or none at all."""
+
+
+@dataclass(slots=True)
+class StreamGuard:
+    """`uuid`: of the subvolume that was asked for; `parent`: of the one that it is a difference to, None for all of it.
+
+    `name`: what the subvolume is called here. `whole`: its end has come.
+    """
+
+    uuid: str
+    parent: str | None
+    name: bytes
+    newest: int
+    whole: bool = False
+    _left: bytes = b""
+    _skip: int = 0
+    _begun: bool = False
+    _named: bool = False
+
+    def pass_on(self, piece: bytes) -> Iterator[bytes]:
+        """Yields what of the stream may go on, in order. Raises BadStream."""
+        data = self._left + piece if self._left else piece
+        at = 0
+        if not self._begun:
+            if len(data) < _HEADER:
+                self._left = data
+                return
+            self._require_header(data)
+            at = _HEADER
+        start = 0  # from here to `at` everything may go on
+        while True:
+            if self._skip:
+                step = min(self._skip, len(data) - at)
+                at, self._skip = at + step, self._skip - step
+            if self._skip or len(data) - at < _COMMAND.size:
+                break
+            if self.whole:
+                raise BadStream("something follows the end of the stream")
+            length, number, _ = _COMMAND.unpack_from(data, at)
+            if length > _LONGEST or not 0 < number <= _NEWEST:
+                raise BadStream(f"the stream has a command that is none ({number}, {length} bytes)")
+            if not self._named:
+                if len(data) - at < _COMMAND.size + length:
+                    break
+                renamed = self._subvolume(number, data[at + _COMMAND.size : at + _COMMAND.size + length])
+                yield data[start:at] + renamed
+                start = at = at + _COMMAND.size + length
+                continue
+            if number in (_SUBVOL, _SNAPSHOT):
+                raise BadStream("the stream has more than one subvolume")
+            self.whole = number == _END
+            at, self._skip = at + _COMMAND.size, length
+        if self.whole and not self._skip and at < len(data):
+            raise BadStream("something follows the end of the stream")
+        self._left = data[at:]
+        if at > start:
+            yield data[start:at]
+
+    def _require_header(self, data: bytes) -> None:
+        if not data.startswith(_MAGIC):
+            raise BadStream("this is no stream of btrfs send")
+        if not 0 < _VERSION.unpack_from(data, len(_MAGIC))[0] <= self.newest:
+            raise BadStream("the stream has a version that nobody asked for")
+        self._begun = True
+
+    def _subvolume(self, number: int, payload: bytes) -> bytes:
+        """The first command, with our name. Raises BadStream."""
+        if number != (_SNAPSHOT if self.parent else _SUBVOL):
+            raise BadStream("the stream does not begin with the subvolume that was asked for")
+        found = _attributes(payload)
+        if _is_not(found.get(_UUID), self.uuid):
+            raise BadStream("the stream is of another subvolume")
+        if self.parent and _is_not(found.get(_CLONE_UUID), self.parent):
+            raise BadStream("the stream is a difference to another subvolume")
+        if _PATH not in found:
+            raise BadStream("the stream's subvolume has no name")
+        self._named = True
+        found[_PATH] = self.name
+        content = b"".join(_ATTRIBUTE.pack(kind, len(value)) + value for kind, value in found.items())
+        return _COMMAND.pack(len(content), number, _crc32c(_COMMAND.pack(len(content), number, 0) + content)) + content
+
+
+def _is_not(value: bytes | None, uuid: str) -> bool:
+    return value is None or len(value) != 16 or str(UUID(bytes=value)) != uuid
+
+
+def _attributes(payload: bytes) -> dict[int, bytes]:
+    found, at = {}, 0
+    while at < len(payload):
+        if len(payload) - at < _ATTRIBUTE.size:
+            raise BadStream("the stream is damaged")
+        kind, length = _ATTRIBUTE.unpack_from(payload, at)
+        at += _ATTRIBUTE.size
+        if len(payload) - at < length or kind in found:
+            raise BadStream("the stream is damaged")
+        found[kind] = payload[at : at + length]
+        at += length
+    return found
+
+
+def _crc32c(data: bytes) -> int:
+    """Castagnoli's, as btrfs has it: it begins with 0 and is not inverted. For a hundred bytes, once in a stream."""
+    crc = 0
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc

@@ -1,0 +1,114 @@
+"""What the two sides of a replication say to each other: requests are lines of JSON, answers are frames.
+
+A frame is its kind, its length, and so many bytes: an object of JSON, a piece of a stream, or the end of an answer. An answer is
+objects or pieces, and then END with an object: {} or what went wrong. Nothing that the other side says is believed before it has
+been looked at, and nothing is longer than it may be.
+"""
+
+import json
+import os
+import select
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from btrkeep.errors import OperatorError
+from btrkeep.units import format_duration
+
+PROTOCOL = 1
+OBJECT, PIECE, END = b"o", b"p", b"e"
+LONGEST_PIECE = 1 << 18
+_LONGEST_OBJECT = 16 << 20  # a host's list of some ten thousand backups
+_LOOK = 500  # ms
+_HEAD = struct.Struct(">cI")
+_NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
+
+
+class LineBroken(OperatorError):
+    """The other side is gone, or says what is none of the protocol."""
+
+
+class Refused(OperatorError):
+    """The other side does not do what it was asked for, and says why."""
+
+
+def frame(kind: bytes, content: bytes) -> bytes:
+    """A frame."""
+    return _HEAD.pack(kind, len(content)) + content
+
+
+def object_frame(found: Mapping[str, Any], kind: bytes = OBJECT) -> bytes:
+    """A frame of an object."""
+    return frame(kind, json.dumps(found).encode())
+
+
+def parse_object(content: bytes) -> dict[str, Any]:
+    """The object. Raises LineBroken."""
+    try:
+        found = json.loads(content)
+    except _NOT_UNDERSTOOD as error:
+        raise LineBroken(f"the other side says what cannot be understood: {error!r}") from None
+    if not isinstance(found, dict):
+        raise LineBroken("the other side says something that is no object")
+    return found
+
+
+class AnswerReader:
+    """Answers, read from a descriptor, of which each byte must come within `patience` seconds.
+
+    `on_read` is told of each count of bytes that came, and of 0 now and then while none does; it may raise.
+    """
+
+    def __init__(self, fd: int, on_read: Callable[[int], None] = lambda _: None, patience: float = 60.0) -> None:
+        self._fd = fd
+        self._on_read = on_read
+        self.patience = patience
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+
+    def answer(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the frames of one answer, kind and content, without its END. Raises LineBroken, Refused."""
+        while True:
+            kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
+            if kind not in (OBJECT, PIECE, END) or length > (LONGEST_PIECE if kind == PIECE else _LONGEST_OBJECT):
+                raise LineBroken("the other side says what is none of the protocol")
+            content = self._exactly(length)
+            if kind == END:
+                if error := parse_object(content).get("error"):
+                    raise Refused(str(error)[:1000])
+                return
+            yield kind, content
+
+    def objects(self) -> Iterator[dict[str, Any]]:
+        """Yields the objects of one answer. Raises LineBroken, Refused."""
+        for kind, content in self.answer():
+            if kind != OBJECT:
+                raise LineBroken("the other side sends a stream that nobody asked for")
+            yield parse_object(content)
+
+    def _exactly(self, length: int) -> bytes:
+        pieces, left = list[bytes](), length
+        while left:
+            self._wait()
+            piece = os.read(self._fd, left)
+            if not piece:
+                raise LineBroken("the connection has ended in the middle of an answer")
+            pieces.append(piece)
+            left -= len(piece)
+            self._on_read(len(piece))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _wait(self) -> None:
+        end = time.monotonic() + self.patience
+        while not self._poll.poll(_LOOK):
+            self._on_read(0)
+            if time.monotonic() > end:
+                raise LineBroken(f"the other side has said nothing for {format_duration(self.patience)}")
+
+
+def write_all(fd: int, content: bytes | memoryview) -> None:
+    """Writes all of it. Raises OSError."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(fd, left) :]

@@ -1,0 +1,90 @@
+"""Which backup of each host two pools have in common: the newest, which the next difference is to.
+
+POOL/.btrkeep/common/NAME.json, written on both sides at the end of a replication; expiry on either side leaves these alone. An
+administrator who gives a replica up deletes the file.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backupd.repo.backup_json import NOT_UNDERSTOOD, UnreadableRecord, text_of_file
+from btrkeep.config.sources import name_fault
+from btrkeep.errors import OperatorError
+from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.units import parse_backup_name
+
+FORMAT = 1
+_FOLDER = "common"
+_MOST = 100  # replicas of one pool
+CommonBackups = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""By host and backup, the names of the replicas that have it in common with this pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    replica: str
+    path: Path
+
+
+def write_common(pool: Pool, replica: str, hosts: Any) -> None:
+    """Replaces what is known of one replica: `hosts`, the backup's name by host. Raises OperatorError for what is none of that."""
+    if name_fault(replica):
+        raise OperatorError("that cannot be a replica's name")
+    if not isinstance(hosts, dict) or not all(_is_named(host, name) for host, name in hosts.items()):
+        raise OperatorError("that is no list of backups")
+    folder = pool.path / MARKER / _FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{replica}.json"
+    if not path.exists() and len(list(folder.iterdir())) >= _MOST:
+        raise OperatorError(f"{folder} has {_MOST} replicas already", "delete those that are given up")
+    write_atomically(path, json.dumps({"format": FORMAT, "hosts": hosts}) + "\n")
+
+
+def common_with(pool: Pool, replica: str) -> dict[str, str]:
+    """What one replica has, by host. Raises UnreadableRecord."""
+    return next((_read(file.path) for file in _files(pool) if file.replica == replica), {})
+
+
+def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
+    """Leaves no backup of these hosts alone for that replica any more. Raises UnreadableRecord."""
+    if known := common_with(pool, replica):
+        write_common(pool, replica, {host: name for host, name in known.items() if host not in hosts})
+
+
+def _is_named(host: Any, name: Any) -> bool:
+    return isinstance(host, str) and not name_fault(host) and isinstance(name, str) and parse_backup_name(name) is not None
+
+
+def common_backups(pool: Pool) -> CommonBackups:
+    """What all replicas have. Raises UnreadableRecord: nobody knows what may be deleted then."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for file in _files(pool):
+        for host, name in _read(file.path).items():
+            of_host = found.setdefault(host, {})
+            of_host[name] = (*of_host.get(name, ()), file.replica)
+    return found
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        content = json.loads(text_of_file(path))
+        if content["format"] > FORMAT:
+            raise ValueError(f"it has format {content['format']}, this program knows {FORMAT}")
+        return dict(content["hosts"])
+    except (OSError, *NOT_UNDERSTOOD) as error:
+        raise UnreadableRecord(
+            f"{path} cannot be read: {error}", "mend it, or delete it if the replica is given up; nothing expires now"
+        ) from None
+
+
+def _files(pool: Pool) -> Iterator[_File]:
+    folder = pool.path / MARKER / _FOLDER
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except FileNotFoundError:
+        return
+    yield from (_File(name.removesuffix(".json"), folder / name) for name in names if name.endswith(".json"))

@@ -1,0 +1,157 @@
+"""Which backups of another pool are to be fetched, in which order, and as a difference to which. Pure.
+
+Backups are told apart by the UUID of what they are copies of, never by name. What is fetched is what this pool's own retention
+would keep of all there is on either side, so nothing comes that the next expiry takes away.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from zoneinfo import ZoneInfo
+
+from btrkeep.config import Retention
+from btrkeep.decisions.retention import Candidate, decide
+from btrkeep.units import parse_backup_name
+
+
+class Obstacle(StrEnum):
+    """Why nothing of a host can be fetched."""
+
+    BACKED_UP_HERE = "backed-up-here"
+    OF_ANOTHER_POOL = "of-another-pool"
+    RENAMED_THERE = "renamed-there"
+    FORGOTTEN_HERE = "forgotten-here"
+    OTHER_BACKUP = "other-backup"
+
+
+@dataclass(frozen=True, slots=True)
+class FarBackup:
+    """A backup of the other pool: `uuid` is what it is called in every pool."""
+
+    name: str
+    uuid: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class NearBackup:
+    """A final backup of this pool. `going`: retention has marked it."""
+
+    name: str
+    uuid: str
+    state: str
+    going: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMark:
+    """What this pool's notes say of a host that is fetched: the pool it is of, and the replica by which."""
+
+    pool: str
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class NearHost:
+    """A host as this pool has it. `mark` is None for one that is backed up here; `refused`: names that somebody deleted here."""
+
+    backups: Sequence[NearBackup] = ()
+    mark: ReplicaMark | None = None
+    forgotten: bool = False
+    refused: Collection[str] = ()
+    known: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One backup to fetch. `parent` is the backup that both sides have or will have by then; None: all of it comes."""
+
+    backup: FarBackup
+    parent: FarBackup | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostFetches:
+    """What is to be fetched of a host, oldest first. `common`: the newest backup that both have now, by name."""
+
+    host: str
+    fetches: tuple[Fetch, ...] = ()
+    common: str | None = None
+    obstacle: Obstacle | None = None
+    text: str = ""
+
+
+def plan_fetches(
+    host: str,
+    there: Sequence[FarBackup],
+    here: NearHost,
+    wanted: ReplicaMark,
+    policy: Retention,
+    zone: ZoneInfo,
+    now: datetime,
+    *,
+    newest_only: bool = False,
+) -> HostFetches:
+    """What of a host is to be fetched. `wanted` is what the notes will say of it."""
+    if found := _obstacle(here, wanted):
+        return HostFetches(host, obstacle=found[0], text=found[1])
+    names = {one.name: one.uuid for one in here.backups}
+    if other := [one.name for one in there if names.get(one.name, one.uuid) != one.uuid]:
+        return HostFetches(host, obstacle=Obstacle.OTHER_BACKUP, text=other[0])
+    present = {one.uuid for one in here.backups}
+    common = [one for one in there if one.uuid in present]
+    new = [one for one in there if one.uuid not in present and one.name not in here.refused]
+    kept = _kept([*here.backups, *new], policy, zone, now) if new else frozenset()
+    fetched = [one for one in new if one.name in kept]
+    if newest_only and fetched:
+        newest = max(fetched, key=_by_name)
+        fetched = [newest] if not common or newest.name > max(common, key=_by_name).name else []
+    return HostFetches(host, _with_parents(fetched, common), max((one.name for one in common), default=None))
+
+
+def _by_name(one: FarBackup) -> str:
+    return one.name
+
+
+def _obstacle(here: NearHost, wanted: ReplicaMark) -> tuple[Obstacle, str] | None:
+    if here.forgotten:
+        return Obstacle.FORGOTTEN_HERE, ""
+    if here.mark is None:
+        return (Obstacle.BACKED_UP_HERE, "") if here.known else None
+    if here.mark.pool != wanted.pool:
+        return Obstacle.OF_ANOTHER_POOL, here.mark.pool
+    return None
+
+
+def _kept(backups: Sequence[NearBackup | FarBackup], policy: Retention, zone: ZoneInfo, now: datetime) -> frozenset[str]:
+    candidates = [
+        Candidate(one.name, started, one.state) for one in backups if (started := parse_backup_name(one.name)) is not None
+    ]
+    return frozenset(decision.name for decision in decide(candidates, policy, zone, now) if decision.keep)
+
+
+def _with_parents(fetched: Sequence[FarBackup], common: Sequence[FarBackup]) -> tuple[Fetch, ...]:
+    """Each with the nearest backup before it that both have, what is fetched before it included; else the nearest after it."""
+    found: list[Fetch] = []
+    both = sorted(common, key=_by_name)
+    for one in sorted(fetched, key=_by_name):
+        before = [other for other in both if other.name < one.name]
+        parent = before[-1] if before else next(iter(both), None)
+        found.append(Fetch(one, parent))
+        both = sorted([*both, one], key=_by_name)
+    return tuple(found)
+
+
+OBSTACLES: Mapping[Obstacle, str] = {
+    Obstacle.BACKED_UP_HERE: "it is backed up into this pool itself: rename one of the two",
+    Obstacle.OF_ANOTHER_POOL: "it is a copy of another pool ({text}): `backupd promote` or `forget` it, or name other hosts",
+    Obstacle.RENAMED_THERE: "it was {text}: `backupd rename {text} {host}` here too",
+    Obstacle.FORGOTTEN_HERE: "it is forgotten here: `backupd forget {host} --undo` takes that back",
+    Obstacle.OTHER_BACKUP: "{text} is another backup there than here, of the same name; nothing is fetched",
+}
+
+
+def obstacle_words(found: HostFetches) -> str:
+    """Why nothing of the host can be fetched, in words; "" when it can."""
+    return OBSTACLES[found.obstacle].format(host=found.host, text=found.text) if found.obstacle else ""

@@ -1,0 +1,36 @@
+"""BTRFS_IOC_SEND: what makes one read-only subvolume of another, or all of one, as a stream.
+
+The layout is that of include/uapi/linux/btrfs.h; `btrfs receive` reads the stream. python-btrfs has no call for it.
+"""
+
+import ctypes
+import struct
+from pathlib import Path
+
+from btrkeep.ioctl import ioctl
+from btrkeep.pool.subvolume import opened
+
+_SEND = 1 << 30 | 72 << 16 | 0x94 << 8 | 38
+_ARGS = struct.Struct("=qQQQQI28x")  # fd, number of clone sources, their address, parent's id, flags, version
+_VERSION, _COMPRESSED = 1 << 3, 1 << 4
+_KNOWN = Path("/sys/fs/btrfs/features/send_stream_version")
+
+
+def newest_stream() -> int:
+    """The newest version of the stream that this kernel sends; before Linux 6.0 there was one."""
+    try:
+        return int(_KNOWN.read_text())
+    except (OSError, ValueError):
+        return 1
+
+
+def send(subvolume: Path, out: int, parent: int | None, version: int) -> None:
+    """Writes the stream to the pipe `out`, as the difference to the subvolume of the id `parent`. Raises OSError.
+
+    From version 2 on compressed extents are sent as they lie on the disk. It waits for whoever reads; other threads run meanwhile.
+    """
+    source = ctypes.c_uint64(parent or 0)
+    flags = _VERSION | _COMPRESSED if version > 1 else 0
+    args = _ARGS.pack(out, int(parent is not None), ctypes.addressof(source) if parent else 0, parent or 0, flags, version)
+    with opened(subvolume) as fd:
+        ioctl(fd, _SEND, bytearray(args))

@@ -1,0 +1,91 @@
+"""A program that is talked to through pipes, from any thread, and that is gone afterwards with everything it started."""
+
+import contextlib
+import os
+import select
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, wait_for_end
+
+_TO_ITS_END = 5.0  # seconds that it has after the end of its input
+_MOST = 1 << 16  # bytes of its messages
+
+
+class PipedProgram:
+    """`input` and `output` are descriptors of ours. Its messages are kept, the first 64 KiB."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", errors: int) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self._errors = process, errors
+        self.input, self.output = process.stdin.fileno(), process.stdout.fileno()
+
+    def end_input(self) -> None:
+        """Has it see the end of its input."""
+        if self._process.stdin and not self._process.stdin.closed:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def wait(self) -> int:
+        """Its exit status, negative for a signal, when it has ended by itself."""
+        self.end_input()
+        return self._process.wait()
+
+    def said(self) -> list[str]:
+        """The lines of its messages so far."""
+        return os.pread(self._errors, _MOST, 0).decode(errors="replace").strip().splitlines()
+
+    def end(self) -> None:
+        """Has it end by the end of its input, and kills it when it takes too long: a cell that is killed while it is being made
+        can leave its beginning behind.
+        """
+        self.end_input()
+        if self._process.stdout:
+            self._process.stdout.close()
+        try:
+            self._process.wait(_TO_ITS_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        wait_for_end(self._process)
+
+
+@contextmanager
+def piped(command: Sequence[str], extra: Mapping[str, str] | None = None) -> Iterator[PipedProgram]:
+    """Starts the program. Raises ProgramFailed when it cannot be started, or when not all of it can be ended afterwards."""
+    errors = os.memfd_create("messages")
+    alive, inherited = os.pipe2(os.O_CLOEXEC)
+    try:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment(extra),
+                pass_fds=(inherited,),
+                bufsize=0,
+            )
+        except OSError as error:
+            raise ProgramFailed(Finished(tuple(command), 127, "", f"{command[0]}: {error.strerror}")) from None
+        os.close(inherited)
+        inherited = -1
+        program = PipedProgram(process, errors)
+        try:
+            yield program
+        finally:
+            program.end()
+        if not _is_over(alive):
+            why = "it cannot be ended: it waits in the kernel (state D)"
+            raise ProgramFailed(Finished(tuple(command), 124, "", why), "see the kernel's messages (dmesg)")
+    finally:
+        for fd in (errors, alive, *((inherited,) if inherited >= 0 else ())):
+            os.close(fd)
+
+
+def _is_over(alive: int) -> bool:
+    """Whether nobody who inherited the other end has it any more; what ran in a cell ends a moment after the cell's own process."""
+    waiting = select.poll()
+    waiting.register(alive, 0)
+    return bool(waiting.poll(UNENDING * 1000))

@@ -1,0 +1,109 @@
+"""The other end of a replication, taken over: it lists one host, and sends a stream of its own making.
+
+    python -m tests.beds.hostile_pool ATTACK TARGET
+
+Written from btrfs's documentation of the stream alone: nothing of ours is imported.
+"""
+
+import json
+import struct
+import sys
+from collections.abc import Iterator
+from uuid import UUID
+
+_UUID = str(UUID(int=77))
+_NAME = "2026-03-01T220000Z"
+_RECORD = {
+    "format": 1, "host": "web1", "uuid": _UUID, "state": "complete", "started": "2026-03-01T22:00:00Z", "name": _NAME, "paths": [],
+}  # fmt: skip
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc
+
+
+def command(number: int, *attributes: tuple[int, bytes]) -> bytes:
+    content = b"".join(struct.pack("<HH", kind, len(value)) + value for kind, value in attributes)
+    head = struct.pack("<IHI", len(content), number, 0)
+    return struct.pack("<IHI", len(content), number, crc32c(head + content)) + content
+
+
+def subvolume(path: bytes = _NAME.encode(), uuid: str = _UUID) -> bytes:
+    return command(1, (15, path), (1, UUID(uuid).bytes), (2, struct.pack("<Q", 5)))
+
+
+def file(path: bytes, content: bytes) -> bytes:
+    return command(3, (15, path), (3, struct.pack("<Q", 300))) + write(path, content)
+
+
+def write(path: bytes, content: bytes) -> bytes:
+    return command(15, (15, path), (18, struct.pack("<Q", 0)), (19, content))
+
+
+def symlink(path: bytes, target: bytes) -> bytes:
+    return command(8, (15, path), (3, struct.pack("<Q", 301)), (17, target))
+
+
+def attack(kind: str, target: bytes) -> Iterator[bytes]:
+    yield b"btrfs-stream\0" + struct.pack("<I", 1)
+    yield subvolume()
+    yield file(b"backup.json", json.dumps(_RECORD).encode())
+    match kind:
+        case "through-a-symlink":
+            yield symlink(b"out", target) + write(b"out", b"taken over")
+        case "through-a-folder":
+            yield symlink(b"out", target) + file(b"out/taken", b"taken over")
+        case "above":
+            yield file(b"../" * 12 + target.lstrip(b"/"), b"taken over")
+        case "absolute":
+            yield file(target, b"taken over")
+        case "moved-out":
+            yield file(b"taken", b"taken over") + command(9, (15, b"taken"), (16, target))
+        case "hard-link":
+            yield command(10, (15, b"passwd"), (17, target)) + write(b"passwd", b"taken over")
+        case "nested":
+            yield subvolume(b"nested", str(UUID(int=78)))
+        case "clone":
+            yield command(16, (15, b"backup.json"), (18, bytes(8)), (24, struct.pack("<Q", 4096)), (20, UUID(int=5).bytes),
+                          (21, bytes(8)), (22, target), (23, bytes(8)))  # fmt: skip
+        case "another-record":
+            yield write(b"backup.json", json.dumps({**_RECORD, "host": "other"}).encode())
+        case "no-record":
+            yield command(11, (15, b"backup.json"))
+        case "device":
+            yield command(
+                5, (15, b"disk"), (3, struct.pack("<Q", 9)), (5, struct.pack("<Q", 0o60666)), (8, struct.pack("<Q", 1792))
+            )
+    yield command(21)
+
+
+def frame(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">cI", kind, len(content)) + content
+
+
+def main() -> None:
+    kind, target = sys.argv[1], sys.argv[2].encode()
+    out = sys.stdout.buffer
+    for line in sys.stdin:
+        verb = json.loads(line)["verb"]
+        if verb == "hello":
+            out.write(frame(b"o", json.dumps({"protocol": 1, "version": "x", "pool": "p", "stream": 1}).encode()))
+        if verb == "list":
+            host = "../other" if kind == "bad-host" else "web1"
+            name = "../../2026-03-01T220000Z" if kind == "bad-name" else _NAME
+            out.write(frame(b"o", json.dumps({"host": host, "was": [], "backups": [[name, _UUID, "complete"]]}).encode()))
+        if verb == "send":
+            out.write(frame(b"o", json.dumps({"uuid": _UUID, "state": "complete", "notes": {}, "bytes": 1, "stream": 1}).encode()))
+            for piece in attack(kind, target):
+                out.write(frame(b"p", piece))
+        out.write(frame(b"e", b"{}"))
+        out.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""A second pool, fetched from the first: what is there is the same by checksums of rsync, and can take over."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import TOP, work
+from tests.beds.nights import Nights
+from tests.beds.ssh import Sshd
+
+pytestmark = pytest.mark.btrfs
+
+RELAY = """
+import os, sys, time
+left = int(sys.argv[2])
+while data := bytearray(os.read(0, 65536)):
+    if 0 <= left < len(data):
+        if sys.argv[1] == "flip":
+            data[left] ^= 1
+        else:
+            os.write(1, data[:left])
+            time.sleep(60 if sys.argv[1] == "stop" else 0)
+            sys.exit()
+    left -= len(data)
+    os.write(1, data)
+"""
+
+
+class TwoPools:
+    """A first pool with a host that changes, and a second one that fetches from it."""
+
+    def __init__(self, first: Path, second: Path, **keys: Any) -> None:
+        self.first, self.second = Nights(first, "--rehearsal"), Nights(second, "--rehearsal")
+        self.source = self.first.source / "web1"
+        self.source.mkdir()
+        self.first.host("web1", self.source)
+        self.second.tables["replica.office"] = {"from": str(self.first.pool), **keys}
+        self.second.write()
+
+    def night(self, now: str, content: str) -> str:
+        """A night of the first pool, after a file has changed and one is new; the backup's name."""
+        (self.source / "changed").write_text(content * 5000)
+        (self.source / f"new-{now[:10]}").write_text(content)
+        self.first.backupd("run", "web1", "--now", now)
+        return now.replace("-", "-").replace(":", "")
+
+    def fetch(self, *words: str, status: int = 0, env: Mapping[str, str] | None = None) -> Any:
+        done = self.second.backupd("replicate", "--json", *words, "--now", "2026-03-20T12:00:00Z", check=False, env=env)
+        assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    def over_ssh(self, script: str) -> None:
+        """The same by ssh, for which lines of the shell stand in: "$@" is what answers on the other server."""
+        answers = f"{sys.executable} -m backupd --config {self.first.config} send-only"
+        file = self.second.top / "ssh"
+        file.write_text(f"#!/bin/bash\ncd {TOP}\nRELAY='{RELAY}'\nset -- {answers}\n{script}\n")
+        file.chmod(0o755)
+        self.second.settings("ssh", command=str(file))
+        self.second.tables["replica.office"]["from"] = "ssh://root@first"
+        self.second.write()
+
+    def names(self, pool: Path, host: str = "web1") -> list[str]:
+        folder = pool / "hosts" / host
+        return sorted(path.name for path in folder.glob("20*"))
+
+    def differences(self, name: str) -> str:
+        """What rsync, which knows nothing of us, finds different between the two copies of a backup, by checksums."""
+        one, other = (pool / "hosts/web1" / name for pool in (self.first.pool, self.second.pool))
+        return work("rsync", "-n", "-aHAXc", "--delete", "-i", f"{one}/", f"{other}/").stdout
+
+
+@pytest.fixture
+def two(make_btrfs: Callable[..., Path]) -> TwoPools:
+    return TwoPools(make_btrfs(), make_btrfs())
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def shown(path: Path) -> dict[str, str]:
+    """What `btrfs subvolume show` says."""
+    lines = work("btrfs", "subvolume", "show", path).stdout.splitlines()
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def test_what_is_fetched_is_the_same_and_a_difference_to_what_was_there(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    assert [one["parent"] for one in two.fetch()[0]["fetched"]] == [None]
+    second, third = two.night("2026-03-02T22:00:00Z", "b"), two.night("2026-03-03T22:00:00Z", "c")
+    told = two.fetch()[0]
+    assert [(one["backup"], one["parent"]) for one in told["fetched"]] == [(second, first), (third, second)]
+    assert two.names(two.second.pool) == [first, second, third]
+    for name in (first, second, third):
+        assert two.differences(name) == ""
+        here, there = (shown(pool / "hosts/web1" / name) for pool in (two.second.pool, two.first.pool))
+        assert here["Received UUID"] == there["UUID"]
+        assert here["Flags"] == "readonly"
+    assert two.fetch()[0]["planned"] == 0
+    assert [one["name"] for one in json.loads(two.second.backupd("list", "web1", "--json").stdout)] == [first, second, third]
+    assert json.loads(two.second.backupd("rebuild", "--json").stdout)["backups"] == 3
+    assert len(json.loads(two.second.backupd("list", "web1", "--json").stdout)) == 3
+    assert Path(two.second.pool / "hosts/web1/latest").readlink() == Path(third)
+
+
+def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_goes_on(two: TwoPools) -> None:
+    (two.source / "large").write_bytes(os.urandom(3_000_000))
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.second.host("web1", two.source)
+    refused = two.second.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z", check=False)
+    assert refused.returncode == 1
+    assert "copies" in refused.stdout
+    assert two.names(two.second.pool) == [first]
+    assert "common with replica" in two.second.backupd("retention", "explain", "web1").stdout
+    two.second.backupd("promote", "web1", "--yes")
+    assert "common with replica" not in two.second.backupd("retention", "explain", "web1").stdout
+    told = json.loads(two.second.backupd("run", "web1", "--json", "--now", "2026-03-03T22:00:00Z").stdout)
+    assert told[0]["outcome"] == "complete"
+    assert told[0]["new_bytes"] < 100_000  # of three million
+    assert two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z", check=False).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ('"$@" | python3 -c "$RELAY" cut 2000000', "connection has ended"),
+        ('"$@" | python3 -c "$RELAY" flip 3000000', "crc"),
+        ("echo banner; cat", "none of the protocol"),
+        ("exit 255", "connection has ended"),
+    ],
+)
+def test_what_was_cut_off_or_garbled_leaves_nothing_and_is_fetched_again(two: TwoPools, script: str, why: str) -> None:
+    (two.source / "large").write_bytes(os.urandom(6_000_000))
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.over_ssh(script)
+    told = two.fetch(status=1)
+    assert why in (told if isinstance(told, str) else json.dumps(told))
+    assert two.names(two.second.pool) == []
+    assert not (two.second.pool / "hosts/web1/.receiving").exists()
+    two.over_ssh('"$@"')
+    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [first]
+    assert two.differences(first) == ""
+
+
+def test_a_kill_in_the_middle_leaves_what_the_next_one_clears_away(two: TwoPools) -> None:
+    (two.source / "large").write_bytes(os.urandom(6_000_000))
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.over_ssh('"$@" | python3 -c "$RELAY" stop 3000000')
+    words = [sys.executable, "-m", "backupd", "--config", str(two.second.config), "replicate", "--now", "2026-03-20T12:00:00Z"]
+    with subprocess.Popen(words, cwd=TOP, start_new_session=True) as killed:
+        receiving = two.second.pool / "hosts/web1/.receiving"
+        wait_until(lambda: receiving.is_dir() and any(receiving.rglob("large")), "the stream to be half received")
+        os.killpg(killed.pid, signal.SIGKILL)
+    assert receiving.is_dir()
+    two.over_ssh('"$@"')
+    two.fetch()
+    assert two.names(two.second.pool) == [first]
+    assert not receiving.exists()
+    assert two.differences(first) == ""
+
+
+def test_holds_and_acceptances_come_along_and_their_ends_do_not(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.first.backupd("hold", "web1", first, "--why", "audit", "--now", "2026-03-02T01:00:00Z")
+    two.fetch()
+    two.first.backupd("release", "web1", first, "--now", "2026-03-02T02:00:00Z")
+    two.fetch()
+    assert json.loads((two.second.pool / "hosts/web1/notes.json").read_text())["backups"][first]["hold"]["why"] == "audit"
+
+
+def test_what_is_deleted_there_stays_here(two: TwoPools) -> None:
+    first, second = two.night("2026-03-01T22:00:00Z", "a"), two.night("2026-03-02T22:00:00Z", "b")
+    two.fetch()
+    two.first.backupd("delete", f"web1@{first}", "--now-without-grace", "--now", "2026-03-03T02:00:00Z")
+    assert two.names(two.first.pool) == [second]
+    two.fetch()
+    assert two.names(two.second.pool) == [first, second]
+
+
+def test_a_pool_that_took_the_place_of_another_is_not_fetched(two: TwoPools, make_btrfs: Callable[..., Path]) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    other = TwoPools(make_btrfs(), make_btrfs())
+    other.night("2026-03-01T22:00:00Z", "x")
+    two.second.tables["replica.office"]["from"] = str(other.first.pool)
+    two.second.write()
+    assert "a copy of another pool" in json.dumps(two.fetch(status=1))
+    assert two.differences(first) == ""
+
+
+def test_a_change_by_hand_is_noticed_and_not_built_upon(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    copy = two.second.pool / "hosts/web1" / first
+    work("btrfs", "property", "set", "-f", copy, "ro", "false")
+    (copy / "mine").write_text("x")
+    work("btrfs", "property", "set", copy, "ro", "true")
+    two.night("2026-03-02T22:00:00Z", "b")
+    two.fetch(status=1)
+    assert two.names(two.second.pool) == [first]
+
+
+def test_the_last_common_backup_stays_on_both_sides(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    for day in range(2, 8):
+        two.night(f"2026-03-{day:02}T22:00:00Z", str(day))
+    two.first.tables["retention"] = {"daily": 2, "min_keep": 1, "grace": "1s"}
+    two.first.write()
+    two.first.backupd("expire", "--force", "hosts", "--now", "2026-03-10T12:00:00Z", check=False)
+    two.first.backupd("expire", "--force", "hosts", "--now", "2026-03-11T12:00:00Z")
+    assert two.names(two.first.pool)[0] == first
+    assert len(two.names(two.first.pool)) == 3
+    why = two.first.backupd("retention", "explain", "web1", "--now", "2026-03-10T12:00:00Z").stdout
+    assert "common with replica office" in why
+
+
+def test_a_disk_that_was_never_there_needs_a_look(two: TwoPools) -> None:
+    two.second.tables["replica.office"]["from"] = str(two.first.pool.parent / "nowhere")
+    two.second.write()
+    assert "never fetched" in two.fetch(status=1)
+
+
+ATTACKS = (
+    "through-a-symlink", "through-a-folder", "above", "absolute", "moved-out", "hard-link", "nested", "clone", "another-record",
+    "no-record", "bad-host", "bad-name",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_server_that_was_taken_over_writes_nothing_but_what_is_thrown_away(two: TwoPools, tmp_path: Path, attack: str) -> None:
+    """Its targets: another host's folder, this host's notes, and a file of this machine."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    other, notes = two.second.pool / "hosts/other", two.second.pool / "hosts/web1/notes.json"
+    other.mkdir()
+    before = everything(two.second.pool)
+    for target in (str(victim), "../notes.json", "../../other/taken", str(tmp_path), "../../other", str(notes)):
+        two.over_ssh(f"exec {sys.executable} -m tests.beds.hostile_pool {attack} {target}")
+        two.fetch(status=1)
+        assert victim.read_text() == "mine"
+        assert [path.name for path in tmp_path.iterdir()] == ["victim"]
+        new = {path for path in everything(two.second.pool) - before if not path.startswith(".btrkeep/")}
+        assert new <= {"hosts/web1", "hosts/web1/notes.json"}
+        if notes.exists():
+            assert json.loads(notes.read_text())["replica"]["pool"] == "p"
+
+
+def everything(top: Path) -> set[str]:
+    return {str(path.relative_to(top)) for path in top.rglob("*")}
+
+
+def test_a_device_comes_along_and_lies_there_as_any_backup_of_one_does(two: TwoPools) -> None:
+    two.over_ssh(f"exec {sys.executable} -m tests.beds.hostile_pool device x")
+    assert two.fetch()[0]["fetched"]
+    node = two.second.pool / "hosts/web1/2026-03-01T220000Z/disk"
+    assert node.is_block_device()
+
+
+def test_by_ssh_the_key_lists_and_sends_and_does_nothing_else(two: TwoPools, sshd: Sshd) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    answers = f"cd {TOP} && {sys.executable} -m backupd --config {two.first.config} send-only"
+    key = sshd.authorize(f'restrict,command="{answers}"')
+    two.second.settings("ssh", command="ssh", key=str(key), known_hosts=str(sshd.known_hosts))
+    two.second.tables["replica.office"] |= {"from": f"ssh://{sshd.address}", "port": sshd.port}
+    two.second.write()
+    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [first]
+    assert two.differences(first) == ""
+    asked = [
+        "cat /etc/passwd",
+        json.dumps({"verb": "send", "host": "../..", "name": "etc", "uuid": "x"}),
+        json.dumps({"verb": "delete"}),
+    ]
+    for words in asked:
+        said = work(*sshd.ssh(key), sshd.address, "cat", "/etc/passwd", input=words + "\n", check=False)
+        assert "root:" not in said.stdout
+        assert "error" in said.stdout
+    assert two.names(two.first.pool) == [first]
+
+
+def test_what_one_host_alone_is_fetched_for_takes_nothing_from_the_others(two: TwoPools) -> None:
+    (two.first.source / "db1").mkdir()
+    two.first.host("db1", two.first.source / "db1")
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.first.backupd("run", "db1", "--now", "2026-03-01T23:00:00Z")
+    two.fetch()
+    two.fetch("office", "web1")
+    for pool in (two.first.pool, two.second.pool):
+        assert set(json.loads((pool / ".btrkeep/common/office.json").read_text())["hosts"]) == {"web1", "db1"}
+
+
+def test_a_chain_of_three_knows_what_it_has(two: TwoPools, make_btrfs: Callable[..., Path]) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    third = Nights(make_btrfs(), "--rehearsal")
+    third.tables["replica.second"] = {"from": str(two.second.pool)}
+    third.write()
+    third.backupd("replicate", "--now", "2026-03-20T12:00:00Z")
+    second = two.night("2026-03-02T22:00:00Z", "b")
+    two.fetch()
+    told = json.loads(third.backupd("replicate", "--json", "--now", "2026-03-20T12:00:00Z").stdout)
+    assert [(one["backup"], one["parent"]) for one in told[0]["fetched"]] == [(second, first)]
+    assert (
+        work(
+            "rsync", "-n", "-aHAXc", "--delete", "-i", f"{two.source}/", f"{third.pool}/hosts/web1/{second}/data{two.source}/"
+        ).stdout
+        == ""
+    )
