@@ -128,7 +128,7 @@ def _hosts(hosts: tuple[str, ...] | None) -> list[str] | None:
     return None if hosts is None else list(hosts)
 
 
-def _limits(hosts: list[str] | None) -> tuple[str, ...] | None:
+def _limits(hosts: Any) -> tuple[str, ...] | None:
     if hosts is None:
         return None
     limits = [parse_hosts(one) for one in hosts] if isinstance(hosts, list) else []
