@@ -1,6 +1,6 @@
 """What reads bytes that somebody else wrote, as targets for a fuzzer: of each the inputs to begin with, and what must hold.
 
-    python -m bench.fuzz_targets NAME CORPUS [options of libFuzzer]
+    python -m bench.fuzz_targets NAME CORPUS [options of libFuzzer | FILE ...]
 
 A target takes any bytes. It raises when something is wrong: an exception that nobody foresaw, or an answer that is none.
 `bench.fuzz` runs them.
@@ -467,13 +467,14 @@ def main() -> None:
     with atheris.instrument_imports(include=["backupd", "btrkeep", "heatmap", "web"]):
         run = target.make()
         seeds = list(target.seeds())
-    for number, seed in enumerate(seeds):
+    again = any(map(os.path.isfile, options))  # inputs, each alone: libFuzzer takes files or folders
+    for number, seed in enumerate(() if again else seeds):
         (Path(corpus) / f"seed{number}").write_bytes(seed)
 
     def once(data: bytes) -> None:
         run(data)
 
-    atheris.Setup([sys.argv[0], corpus, f"-max_len={target.longest}", *options], once)
+    atheris.Setup([sys.argv[0], *(() if again else (corpus,)), f"-max_len={target.longest}", *options], once)
     atheris.Fuzz()
 
 

@@ -52,3 +52,12 @@ def test_what_a_target_does_not_stand_is_found_kept_and_named(tmp_path: Path, mo
     assert status == 1
     assert "planted" in told["rsync-output"]["error"]
     assert b"negotiated=32" in Path(told["rsync-output"]["found"]).read_bytes()
+    again = [
+        sys.executable,
+        "-m",
+        "bench.fuzz_targets",
+        "rsync-output",
+        str(tmp_path / "rsync-output"),
+        told["rsync-output"]["found"],
+    ]
+    assert "planted" in subprocess.run(again, cwd=TOP, capture_output=True, text=True, timeout=60, check=False).stdout

@@ -128,7 +128,7 @@ def test_users_are_imported_whole_or_not_at_all(tmp_path: Path) -> None:
     for change in wrong:
         done = cli(second, "user", "import", given=json.dumps({**whole, **change}), check=False)
         assert (done.returncode, "these are no users" in done.stderr) == (2, True), change
-        assert Store(second.data).users() == Store(second.data).tokens() == []
+        assert (Store(second.data).users(), Store(second.data).tokens()) == ([], [])
     cli(second, "user", "import", given=json.dumps({**whole, "sessions": [one]}))
     assert json.loads(cli(second, "user", "export").stdout) == {**whole, "sessions": [one]}
 

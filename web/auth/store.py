@@ -147,15 +147,18 @@ class Store:
             return connection.execute("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", _user_row(user)).rowcount == 1
 
     def fill(self, users: Iterable[User], sessions: Iterable[LoginSession], tokens: Iterable[tuple[Token, bytes]]) -> bool:
-        """Takes all of them, tokens with their digests, or nothing: False when there has been anybody, sqlite3.IntegrityError when
-        something is there twice or a session is of nobody.
+        """Takes all of them, tokens with their digests, or nothing: False when there has been anybody. Raises ValueError when
+        something is there twice or is no value, or a session is of nobody.
         """
-        with self.writing() as connection:
-            if not _begin(connection):
-                return False
-            connection.executemany("INSERT INTO user VALUES (?, ?, ?, ?, ?, ?)", map(_user_row, users))
-            connection.executemany("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?)", map(_session_row, sessions))
-            connection.executemany("INSERT INTO token VALUES (?, ?, ?, ?, ?, NULL)", (_token_row(*one) for one in tokens))
+        try:
+            with self.writing() as connection:
+                if not _begin(connection):
+                    return False
+                connection.executemany("INSERT INTO user VALUES (?, ?, ?, ?, ?, ?)", map(_user_row, users))
+                connection.executemany("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?)", map(_session_row, sessions))
+                connection.executemany("INSERT INTO token VALUES (?, ?, ?, ?, ?, NULL)", (_token_row(*one) for one in tokens))
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
+            raise ValueError(str(error)) from error
         return True
 
     def change_user(self, name: str, role: str, hosts: tuple[str, ...] | None, now: datetime) -> bool:

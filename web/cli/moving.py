@@ -6,7 +6,6 @@ anything of the old file. It is done once: afterwards a file at the old place is
 
 import json
 import os
-import sqlite3
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -105,7 +104,7 @@ def imported(store: Store, text: str) -> None:
         ]
         if not store.fill(users, sessions, tokens) and (users or tokens):
             raise UsageError(f"{store.path} has had users already", "import into a new one, or add users: btrkeep-web user add")
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, sqlite3.Error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(f"these are no users: {printable(str(error))}", "give what `btrkeep-web user export` printed") from None
 
 
@@ -128,7 +127,7 @@ def _hosts(hosts: tuple[str, ...] | None) -> list[str] | None:
     return None if hosts is None else list(hosts)
 
 
-def _limits(hosts: list[str] | None) -> tuple[str, ...] | None:
+def _limits(hosts: Any) -> tuple[str, ...] | None:
     if hosts is None:
         return None
     limits = [parse_hosts(one) for one in hosts] if isinstance(hosts, list) else []
