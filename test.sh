@@ -1,7 +1,7 @@
 #!/bin/bash
 # sudo ./test.sh [--unit | --fast | --long] [pytest arguments]
 #
-# Installs what is missing (Debian packages, the virtual environment .venv) and runs every test, and beside them the linters and
+# Installs what is missing (Debian packages, the virtual environment .venv) and runs the tests, and beside them the linters and
 # mypy (scripts/lint.sh), unless single tests are asked for. Without root, or without btrfs, the tests that need it are left out, and
 # the summary counts them.
 # --fast leaves out the slow ones. --unit is the loop of a minute: what is quick, and needs no root, no btrfs, no server and no

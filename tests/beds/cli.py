@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.beds import preloaded
+from tests.beds.kill_at import Deed
 from tests.beds.work import explain, work
 
 TOP = Path(__file__).resolve().parents[2]
@@ -37,13 +38,14 @@ def command(
     env: Mapping[str, str] | None = None,
     timeout: float = 100,
     cwd: Path | None = None,
+    at: Deed | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `python -m PACKAGE WORDS`, one of our programs, to its end."""
+    """Runs `python -m PACKAGE WORDS`, one of our programs, to its end. `at`: what kill_at.py is to do at which checkpoint."""
     own = _environment(env)
-    if any(name.startswith(_PYTHON_READS) for name in env or ()):
+    if not at and any(name.startswith(_PYTHON_READS) for name in env or ()):
         return work(sys.executable, "-m", package, *words, check=check, env=own, timeout=timeout, cwd=cwd)
     everything = {**os.environ, "LC_ALL": "C.UTF-8", **own}
-    done = _forking(package).run([str(word) for word in words], everything, cwd or Path.cwd(), timeout)
+    done = _forking(package).run([str(word) for word in words], everything, cwd or Path.cwd(), timeout, at)
     if check:
         assert done.returncode == 0, explain(done)
     return done

@@ -21,6 +21,7 @@ from threading import Lock
 from typing import Any
 
 EVENT = "btrkeep.checkpoint"
+Deed = tuple[str, str, str, int]  # ACTION, WHEN, CHECKPOINT, COUNT
 
 
 def do(action: str) -> None:

@@ -3,8 +3,9 @@
 A command's start-up is mostly imports; so a year of nights takes minutes, and each command still runs, holds locks, handles
 signals and ends as a process of its own. What is forked has done nothing but import.
 
-Run as a program, with the package's name, it reads commands from standard input, one a line as JSON: [words, environment, folder];
-and answers each with one line: [exit status, standard output, standard error].
+Run as a program, with the package's name, it reads commands from standard input, one a line as JSON: [words, environment, folder,
+what kill_at.py is to do at which checkpoint, if anything]; and answers each with one line: [exit status, standard output, standard
+error].
 """
 
 import gc
@@ -23,6 +24,7 @@ from pathlib import Path
 from subprocess import PIPE, CompletedProcess, Popen
 from typing import IO
 
+from tests.beds.kill_at import Deed, listener
 from tests.beds.work import explain
 
 TOP = Path(__file__).resolve().parents[2]
@@ -43,13 +45,15 @@ class Preloaded:
         assert "Traceback" not in done.stderr, explain(done)
         return done
 
-    def run(self, words: list[str], env: Mapping[str, str], cwd: Path, timeout: float) -> "CompletedProcess[str]":
+    def run(
+        self, words: list[str], env: Mapping[str, str], cwd: Path, timeout: float, at: Deed | None = None
+    ) -> "CompletedProcess[str]":
         """As subprocess.run. What keeps the answer from being read to its end ends the process that all is forked from."""
         server = self._server
         assert server.stdin
         assert server.stdout
         try:
-            server.stdin.write(json.dumps([words, dict(env), str(cwd)]) + "\n")
+            server.stdin.write(json.dumps([words, dict(env), str(cwd), at]) + "\n")
             server.stdin.flush()
             if not select.select([server.stdout], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired([self._package, *words], timeout)
@@ -106,13 +110,13 @@ def _serve(package: str, commands: IO[str], answers: IO[str]) -> None:
         texts = [os.memfd_create("stdout"), os.memfd_create("stderr")]
         pid = os.fork()
         if pid == 0:
-            words, env, cwd = json.loads(line)
-            _become(package, words, env, cwd, texts)
+            words, env, cwd, at = json.loads(line)
+            _become(package, words, env, cwd, texts, at)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         print(json.dumps([status, *map(_read, texts)]), file=answers, flush=True)
 
 
-def _become(package: str, words: list[str], env: dict[str, str], cwd: str, texts: list[int]) -> None:
+def _become(package: str, words: list[str], env: dict[str, str], cwd: str, texts: list[int], at: Deed | None) -> None:
     """Never returns: what a program's end does beyond that (flushing, waiting for threads) our commands have done by then."""
     status = 1
     try:
@@ -125,6 +129,8 @@ def _become(package: str, words: list[str], env: dict[str, str], cwd: str, texts
         time.tzset()
         os.chdir(cwd)
         sys.argv = [package, *words]
+        if at:
+            sys.addaudithook(listener(*at))
         main()
     except SystemExit as end:
         status = int(end.code or 0)

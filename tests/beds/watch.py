@@ -11,9 +11,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.beds.cli import TOP
+from tests.beds.cli import TOP, command
+from tests.beds.kill_at import Deed
 from tests.beds.nights import Nights
-from tests.beds.work import work
+from tests.beds.work import explain, work
 
 KILL_AT = Path(__file__).resolve().parent / "kill_at.py"
 KILLED = -9
@@ -28,14 +29,15 @@ def watched(nights: Nights, action: str, when: str, checkpoint: str, count: int,
 
 def killed(nights: Nights, when: str, checkpoint: str, *words: str, count: int = 1) -> None:
     """Runs `backupd WORDS`, which has to die before or after that checkpoint, or at the `count`th of `any`."""
-    done = work(*watched(nights, "die", when, checkpoint, count, *words), check=False, env=ENVIRONMENT)
+    done = _done_at(nights, ("die", when, checkpoint, count), *words)
     assert done.returncode == KILLED, f"{when} {checkpoint} was never reached:\n{done.stdout}\n{done.stderr}"
 
 
 def checkpoints(nights: Nights, *words: str) -> list[str]:
     """Runs `backupd WORDS`: the checkpoints that it passed, such as `before subvolume created`."""
     file = nights.top / f"checkpoints-{time.monotonic_ns()}"
-    work(*watched(nights, f"list:{file}", "any", "any", 0, *words), env=ENVIRONMENT)
+    done = _done_at(nights, (f"list:{file}", "any", "any", 0), *words)
+    assert done.returncode == 0, explain(done)
     return file.read_text().splitlines()
 
 
@@ -43,7 +45,11 @@ def does_at(
     nights: Nights, command: str, when: str, checkpoint: str, *words: str, count: int = 1
 ) -> "subprocess.CompletedProcess[str]":
     """Runs `backupd WORDS`, with that line of the shell before or after the checkpoint."""
-    return work(*watched(nights, f"does:{command}", when, checkpoint, count, *words), check=False, env=ENVIRONMENT)
+    return _done_at(nights, (f"does:{command}", when, checkpoint, count), *words)
+
+
+def _done_at(nights: Nights, at: Deed, *words: str) -> "subprocess.CompletedProcess[str]":
+    return command("backupd", "--config", nights.config, *words, check=False, at=at)
 
 
 def slow_at(

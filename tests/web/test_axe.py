@@ -26,6 +26,7 @@ LOOKS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 ROOM = {"type": "rule", "values": ["scrollable-region-focusable", "target-size", "color-contrast"]}
 
 
+@pytest.mark.takes(75)
 @pytest.mark.parametrize(
     ("scheme", "size", "rules"), [("light", LAPTOP, EVERYTHING), ("dark", LAPTOP, LOOKS), ("light", PHONE, ROOM)]
 )
