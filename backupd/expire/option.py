@@ -107,8 +107,11 @@ class MountOption:
             self.say(
                 f"mount_option: it was {record.was}, we set {record.set}, and now it is {found}: somebody's choice, left alone"
             )
-        with Checkpoint("mount-option.json removed"):
-            record_path(self.pool).unlink(missing_ok=True)
+        try:
+            with Checkpoint("mount-option.json removed"):
+                record_path(self.pool).unlink(missing_ok=True)
+        except OSError as error:  # of a pool that has become read-only, whose option can be set all the same
+            self.complain(f"mount_option: {record_path(self.pool)}: {error.strerror}; the next `backupd expire` removes it")
         return done
 
     def _now(self) -> str:

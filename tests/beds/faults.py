@@ -16,7 +16,10 @@ from tests.beds.work import work
 
 @dataclass(frozen=True, slots=True)
 class FailingDisk:
-    """A btrfs at `point` of two disks: metadata is on both, data on one. Writes to that fail while `flag` is there."""
+    """A btrfs at `point` of two disks: metadata is on both, data on one. Writes to that fail while `flag` is there.
+
+    Or of that one disk alone: then the filesystem becomes read-only with the first commit that fails.
+    """
 
     point: Path
     device: str
@@ -39,7 +42,7 @@ class FailingDisk:
 
 
 @contextmanager
-def failing_disk() -> Iterator[FailingDisk]:
+def failing_disk(*, alone: bool = False) -> Iterator[FailingDisk]:
     """One that does not fail yet. Ends with the block."""
     if why := nbd.why_not():
         pytest.skip(leftout.reason("on a failing disk", why))
@@ -53,11 +56,12 @@ def failing_disk() -> Iterator[FailingDisk]:
         stack.callback(session.remove, folder)
         rate = ("error-pwrite=EIO", "error-pwrite-rate=100%", "error-pread-rate=0", f"error-file={flag}")
         disk = nbd.filtered(stack, bad, "error", *rate)
-        first, second = btrfs.attach(disk), btrfs.attach(good)  # mkfs puts the first data on the first, the kernel on the larger
-        stack.callback(work, "losetup", "--detach", first, second)
-        work("mkfs.btrfs", "-q", "-m", "raid1", "-d", "single", first, second)
-        stack.callback(work, "btrfs", "device", "scan", "--forget", first, second)
-        work("mount", "-t", "btrfs", "-o", f"device={second}", first, point)
+        first = btrfs.attach(disk)  # mkfs puts the first data on the first, the kernel on the larger
+        others = [] if alone else [btrfs.attach(good)]
+        stack.callback(work, "losetup", "--detach", first, *others)
+        work("mkfs.btrfs", "-q", "-m", "single" if alone else "raid1", "-d", "single", first, *others)
+        stack.callback(work, "btrfs", "device", "scan", "--forget", first, *others)
+        work("mount", "-t", "btrfs", "-o", ",".join(["nossd", *(f"device={other}" for other in others)]), first, point)
         stack.callback(work, "umount", point)
         stack.callback(flag.unlink, missing_ok=True)
         yield FailingDisk(point, first, flag)

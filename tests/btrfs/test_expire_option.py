@@ -14,6 +14,7 @@ import pytest
 from tests.beds import work
 from tests.beds.cli import BACKUPD, TOP
 from tests.beds.expiries import LAST, LATER, NOW, Expiries, at
+from tests.beds.faults import failing_disk
 from tests.beds.history import every, make_history
 from tests.beds.watch import ended, killed, rows, slow_at, wait_for
 
@@ -205,3 +206,26 @@ def test_a_command_without_the_pool_says_so(pool: Expiries) -> None:
         env={**os.environ, "PYTHONPATH": str(TOP)},
     )
     assert done.returncode == 4
+
+
+def test_a_pool_that_becomes_read_only_meanwhile_has_its_option_back_and_the_next_expiry_goes_on() -> None:
+    with failing_disk(alone=True) as disk:
+        pool = Expiries(disk.point)
+        pool.settings("expiry", mount_option="ssd")
+        pool.host("web", pool.source)
+        make_history(pool, "web", every(1, 13, LAST))
+        pool.expire(NOW)
+        process, flag = slow_at(pool, 2, "before", "subvolume deleted", "expire", "--json", *at(LATER))
+        wait_for(flag.exists)
+        disk.fail()
+        (disk.point / "made").touch()
+        work("btrfs", "filesystem", "sync", disk.point, check=False)
+        assert "ro" in options(pool)
+        status, _, said = ended(process)
+        assert (status, "Traceback" in said, "read-only" in said.lower()) == (4, False, True), said
+        assert "nossd" in options(pool) or "ssd" not in options(pool), said
+        assert "could not be put back" not in said
+        disk.flag.unlink()
+        disk.read_again()
+        assert pool.expire(LATER)["still_waiting"] == 0
+        assert not record(pool).exists()

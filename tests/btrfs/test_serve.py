@@ -19,7 +19,6 @@ from btrkeep.serving.protocol import RequestRefused
 from tests.beds import btrfs, work
 from tests.beds.anyone import readable
 from tests.beds.nights import Nights
-from tests.beds.opens import watched
 from tests.beds.serving import Service, serving
 from tests.beds.ssh import Sshd
 
@@ -415,15 +414,6 @@ def test_the_filesystem_can_be_unmounted_while_it_is_there(make_btrfs: Callable)
         with pytest.raises(RequestRefused) as refused:
             found.agent().ask("browse", host="web1", backup="latest", path="/etc")
         assert refused.value.kind == "unusable"
-
-
-def test_nothing_of_the_pool_is_opened_once_the_answer_is_there(pool: Nights) -> None:
-    marker = pool.pool / ".btrkeep" / "pool.json"
-    with serving(pool.config) as found, watched(marker) as opens:
-        browse(found, base(pool))  # the service has read its configuration, and has to tell the dashboard of it
-        assert opens.count()
-        time.sleep(0.3)
-        assert not opens.count()
 
 
 def test_a_socket_that_somebody_listens_at_is_left_to_him(pool: Nights, service: Service, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -16,6 +17,7 @@ from tests.beds import btrfs, work
 from tests.beds.history import every, moment
 from tests.beds.lineage import make_lineage
 from tests.beds.nights import Nights
+from tests.beds.opens import watched
 from tests.beds.serving import Service, serving
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
@@ -194,3 +196,13 @@ def test_one_who_asks_much_leaves_places_for_others(service: Service) -> None:
         assert [getattr(one, "kind", None) for one in refused] == ["busy"]
         assert service.agent("bob").ask("versions", host="crowd", path="/linked")["versions"]
         assert len(going) == 2
+
+
+def test_nothing_of_the_pool_is_opened_once_the_answer_is_there(shared_btrfs: Path) -> None:
+    nights = Nights(shared_btrfs)
+    marker = nights.pool / ".btrkeep" / "pool.json"
+    with serving(nights.config) as found, watched(marker) as opens:
+        found.agent().ask("hello")  # the service has read its configuration, and has to tell the dashboard of it
+        assert opens.count()
+        time.sleep(0.3)
+        assert not opens.count()
