@@ -8,7 +8,7 @@ from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.remote_end import RemoteEnd, expected_words
 from btrkeep.config import Config, HostConfig
 from btrkeep.process.group import Group
-from btrkeep.process.proc import physical_memory
+from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.process.programs import Finished, ProgramFailed, run
 
 _SECONDS = 90.0
@@ -28,6 +28,7 @@ async def _within_a_cell(config: Config, host: HostConfig, path: str) -> Finishe
     def hear(data: bytes) -> None:
         heard.extend(data[: _HEARD - len(heard)])
 
+    become_reaper()  # the cell's first process outlives the one that we started, and a container's PID 1 may bury nobody
     remote = RemoteEnd(shell_command(host, config.ssh, ()), expected_words(host), host.max_memory.bytes_of(physical_memory()))
     with ConfinedTransfer(remote) as cell:
         command = cell.command(probe_command(host, config.ssh, path, remote.words), None)
