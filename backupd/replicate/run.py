@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from backupd.replicate.far_pool import Announced, FarHost, FarPool
 from backupd.replicate.receiver import Expected, discard_received, receive
 from backupd.repo.common import common_with, write_common
-from backupd.repo.final_backups import final_backups, point_latest
+from backupd.repo.final_backups import final_backups, ours, point_latest
 from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, read_notes, write_notes
 from backupd.repo.reconcile import row_of
 from btrkeep.backup_states import FINAL
@@ -375,7 +375,8 @@ def _require_parent(pool: Pool, host: str, parent: FarBackup | None) -> None:
     """Raises OperatorError when the backup that the difference is to is not the very one."""
     if parent is None:
         return
-    if not any(one.path.name == parent.name and one.record.uuid == parent.uuid for one in final_backups(pool, host)):
+    found = ours(pool.host(host) / parent.name, host)
+    if found is None or not found[0].read_only or found[1].uuid != parent.uuid:
         raise OperatorError(f"{host}@{parent.name} is not here any more", "`backupd rebuild`, then fetch again")
 
 
