@@ -82,7 +82,7 @@ def test_without_words_the_help_is_shown_and_the_status_is_that_of_wrong_usage()
     ("words", "error", "hint"),
     [
         (["stauts"], "there is no command stauts", "did you mean status?"),
-        (["frobnicate"], "there is no command frobnicate", "`backupd --help` lists them"),
+        (["xyzzy"], "there is no command xyzzy", "`backupd --help` lists them"),
         (["--pol", "x", "status"], "backupd has no option --pol", "did you mean --pool?"),
         (["status", "--jsn"], "backupd status has no option --jsn", "did you mean --json?"),
         (["status", "-v"], "backupd status has no option -v", "it goes before the command: backupd -v status"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -60,9 +61,9 @@ class TwoPools:
 
     def over_ssh(self, script: str) -> None:
         """The same by ssh, for which lines of the shell stand in: "$@" is what answers on the other server."""
-        answers = f"{sys.executable} -m backupd --config {self.first.config} send-only"
+        answers = shlex.join([sys.executable, "-m", "backupd", "--config", str(self.first.config), "send-only"])
         file = self.second.top / "ssh"
-        file.write_text(f"#!/bin/bash\ncd {TOP}\nRELAY='{RELAY}'\nset -- {answers}\n{script}\n")
+        file.write_text(f"#!/bin/bash\ncd {shlex.quote(str(TOP))}\nRELAY='{RELAY}'\nset -- {answers}\n{script}\n")
         file.chmod(0o755)
         self.second.settings("ssh", command=str(file))
         self.second.tables["replica.office"]["from"] = "ssh://root@first"
@@ -247,7 +248,7 @@ def test_a_server_that_was_taken_over_writes_nothing_but_what_is_thrown_away(two
     before = everything(two.second.pool)
     targets = (str(victim), "../notes.json", "../../other/taken")
     for attack, target in (*((attack, target) for attack in AIMED for target in targets), *((attack, "x") for attack in OTHERS)):
-        two.over_ssh(f"exec {sys.executable} -m tests.beds.hostile_pool {attack} {target}")
+        two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool {attack} {shlex.quote(target)}")
         two.fetch(status=1)
         assert victim.read_text() == "mine", attack
         assert [path.name for path in tmp_path.iterdir()] == ["victim"], attack
@@ -262,7 +263,7 @@ def everything(top: Path) -> set[str]:
 
 
 def test_a_device_comes_along_and_lies_there_as_any_backup_of_one_does(two: TwoPools) -> None:
-    two.over_ssh(f"exec {sys.executable} -m tests.beds.hostile_pool device x")
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool device x")
     assert two.fetch()[0]["fetched"]
     node = two.second.pool / "hosts/web1/2026-03-01T220000Z/disk"
     assert node.is_block_device()
@@ -270,7 +271,8 @@ def test_a_device_comes_along_and_lies_there_as_any_backup_of_one_does(two: TwoP
 
 def test_by_ssh_the_key_lists_and_sends_and_does_nothing_else(two: TwoPools, sshd: Sshd) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
-    answers = f"cd {TOP} && {sys.executable} -m backupd --config {two.first.config} send-only"
+    words = [sys.executable, "-m", "backupd", "--config", str(two.first.config), "send-only"]
+    answers = f"cd {shlex.quote(str(TOP))} && {shlex.join(words)}"
     key = sshd.authorize(f'restrict,command="{answers}"')
     two.second.settings("ssh", command="ssh", key=str(key), known_hosts=str(sshd.known_hosts))
     two.second.tables["replica.office"] |= {"from": f"ssh://{sshd.address}", "port": sshd.port}
