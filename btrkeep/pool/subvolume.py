@@ -84,10 +84,10 @@ def create(path: Path) -> None:
 
 
 @Checkpoint("snapshot made")
-def snapshot(source: Path, path: Path) -> None:
-    """A writable snapshot of `source`; when this returns, the snapshot is committed."""
+def snapshot(source: Path, path: Path, *, read_only: bool = False) -> None:
+    """A snapshot of `source`; when this returns, the snapshot is committed. A read-only one has its `received_uuid`, too."""
     with opened(source) as origin, opened(path.parent) as parent:
-        ioctl(parent, _SNAP_CREATE_V2, bytearray(_ARGS_V2.pack(origin, 0, 0, os.fsencode(path.name))))
+        ioctl(parent, _SNAP_CREATE_V2, bytearray(_ARGS_V2.pack(origin, 0, _RDONLY if read_only else 0, os.fsencode(path.name))))
 
 
 def describe(path: Path) -> Subvolume | None:
