@@ -128,7 +128,7 @@ def _through_receive(command: tuple[str, ...], guard: StreamGuard, pieces: Itera
 
 def _require_whole(path: Path, expected: Expected) -> Record:
     """The record of what lies at `path`, if it is the backup that was to come, and nothing lies beside it. Raises NotReceived."""
-    if os.listdir(path.parent) != [path.name]:
+    if list(path.parent.iterdir()) != [path]:
         raise NotReceived(f"{expected.host}@{expected.name}: the stream has written outside of the backup")
     found = describe(path)
     if found is None or not found.read_only or found.received_uuid != expected.uuid:

@@ -18,6 +18,7 @@ from backupd.replicate.far_pool import Announced, FarHost, FarPool
 from backupd.replicate.receiver import Expected, discard_received, receive
 from backupd.repo.common import common_with, write_common
 from backupd.repo.final_backups import final_backups, point_latest
+from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, read_notes, write_notes
 from backupd.repo.reconcile import row_of
 from btrkeep.backup_states import FINAL
@@ -181,7 +182,12 @@ def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, NearHost]:
         of_host = backups.setdefault(row.host, [])
         if row.name and row.uuid and (row.outcome or row.state) in FINAL:
             of_host.append(NearBackup(row.name, row.uuid, row.outcome or row.state, row.expired is not None))
-    return {host: _near(pool, host, found) for host, found in backups.items() if pool.host(host).is_dir()}
+    return {host: _near(pool, host, backups.get(host, [])) for host in hosts_of(pool) if host in backups or _is_marked(pool, host)}
+
+
+def _is_marked(pool: Pool, host: str) -> bool:
+    """Whether the host is fetched, of which nothing may be left here but what its notes say."""
+    return read_notes(pool.host(host)).replica is not None
 
 
 def _near(pool: Pool, host: str, found: list[NearBackup]) -> NearHost:
@@ -205,7 +211,10 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     common = {**others, **plan.common, **work.common}
     if not site.cancellation:
         write_common(site.pool, site.replica.name, common)
-        far.note_common(site.replica.name, common)
+        try:
+            far.note_common(site.replica.name, common)
+        except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
+            site.observer.notice(f"the other pool does not note what both have in common: {error.message}")
     summary.cancelled = bool(site.cancellation)
     return summary
 

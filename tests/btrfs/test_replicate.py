@@ -181,6 +181,31 @@ def test_holds_and_acceptances_come_along_and_their_ends_do_not(two: TwoPools) -
     assert json.loads((two.second.pool / "hosts/web1/notes.json").read_text())["backups"][first]["hold"]["why"] == "audit"
 
 
+def test_what_is_deleted_here_goes_though_both_have_it_and_does_not_come_again(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.second.backupd("delete", f"web1@{first}", "--now-without-grace", "--force", "--now", "2026-03-03T02:00:00Z")
+    assert two.names(two.second.pool) == []
+    assert two.fetch()[0]["planned"] == 0
+
+
+def test_a_first_pool_that_became_read_only_is_fetched(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    work("mount", "-o", "remount,ro", work("findmnt", "-no", "TARGET", "-T", two.first.pool).stdout.strip())
+    done = two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z")
+    assert two.names(two.second.pool) == [first]
+    assert "Read-only file system" in done.stderr
+
+
+def test_a_host_that_cannot_be_fetched_says_why(two: TwoPools) -> None:
+    (two.source / "large").write_bytes(os.urandom(6_000_000))
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.over_ssh('"$@" | python3 -c "$RELAY" flip 3000000')
+    failed = two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z", check=False)
+    assert failed.returncode == 1
+    assert "crc" in failed.stderr
+
+
 def test_what_is_deleted_there_stays_here(two: TwoPools) -> None:
     first, second = two.night("2026-03-01T22:00:00Z", "a"), two.night("2026-03-02T22:00:00Z", "b")
     two.fetch()
