@@ -207,12 +207,15 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     site.observer(plan)
     work = _Work(site, plan, listed, summary)
     work.run()
-    others = common_with(site.pool, site.replica.name) if plan.is_of_some else {}
+    blocked = {name for one in plan.obstacles for name in (one.host, one.text)}
+    known = common_with(site.pool, site.replica.name)
+    others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked}
     common = {**others, **plan.common, **work.common}
     if not site.cancellation:
         write_common(site.pool, site.replica.name, common)
         try:
-            far.note_common(site.replica.name, common)
+            renamed = {one.host: known[one.text] for one in plan.obstacles if one.text in known}
+            far.note_common(site.replica.name, common | renamed)
         except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
             site.observer.notice(f"the other pool does not note what both have in common: {error.message}")
     summary.cancelled = bool(site.cancellation)
@@ -344,8 +347,8 @@ class _Work:
                 _require_room(site)
 
         _require_room(site)
+        _take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)  # first: it comes but once
         receive(site.pool, expected, pieces, version=announced.stream, confined=site.confined, look=look)
-        _take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)
         self.common[host] = max(fetch.backup.name, self.common.get(host, self.plan.common.get(host, "")))
         parent = fetch.parent.name if fetch.parent else None
         done = Fetched(host, fetch.backup.name, parent, far.bytes - before, time.monotonic() - begun)

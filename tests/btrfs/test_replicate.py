@@ -206,6 +206,27 @@ def test_a_host_that_cannot_be_fetched_says_why(two: TwoPools) -> None:
     assert "crc" in failed.stderr
 
 
+def test_a_hold_comes_along_whenever_the_replication_is_killed(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.first.backupd("hold", "web1", first, "--why", "audit", "--now", "2026-03-02T01:00:00Z")
+    words = ["die", "after", "snapshot made", "1", "--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z"]
+    killed = work(sys.executable, "-m", "tests.beds.kill_at", *words, check=False, cwd=TOP)
+    assert killed.returncode == -signal.SIGKILL
+    assert two.names(two.second.pool) == [first]
+    two.fetch()
+    assert json.loads((two.second.pool / "hosts/web1/notes.json").read_text())["backups"][first]["hold"]["why"] == "audit"
+
+
+def test_what_both_have_stays_when_a_host_gets_a_new_name(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.first.backupd("rename", "web1", "web2", "--yes")
+    two.fetch(status=1)
+    for pool, host in ((two.first, "web2"), (two.second, "web1")):
+        known = json.loads((pool.pool / ".btrkeep/common/office.json").read_text())["hosts"]
+        assert known.get(host) == first, host
+
+
 def test_what_is_deleted_there_stays_here(two: TwoPools) -> None:
     first, second = two.night("2026-03-01T22:00:00Z", "a"), two.night("2026-03-02T22:00:00Z", "b")
     two.fetch()
