@@ -1,8 +1,10 @@
 """A second pool, fetched from the first: what is there is the same by checksums of rsync, and can take over."""
 
+import fcntl
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -247,13 +249,24 @@ def test_a_pool_that_took_the_place_of_another_is_not_fetched(two: TwoPools, mak
     assert two.differences(first) == ""
 
 
-def test_a_change_by_hand_is_noticed_and_not_built_upon(two: TwoPools) -> None:
+def flag_by_ioctl(path: Path, flags: int) -> None:
+    """BTRFS_IOC_SUBVOL_SETFLAGS, which, other than `btrfs property`, leaves the received UUID as it is."""
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.ioctl(fd, 1 << 30 | 8 << 16 | 0x94 << 8 | 26, struct.pack("=Q", flags))
+    os.close(fd)
+
+
+@pytest.mark.parametrize("by", ["btrfs property", "ioctl"])
+def test_a_change_by_hand_is_noticed_and_not_built_upon(two: TwoPools, by: str) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.fetch()
     copy = two.second.pool / "hosts/web1" / first
-    work("btrfs", "property", "set", "-f", copy, "ro", "false")
+    if by == "ioctl":
+        flag_by_ioctl(copy, 0)
+    else:
+        work("btrfs", "property", "set", "-f", copy, "ro", "false")
     (copy / "mine").write_text("x")
-    work("btrfs", "property", "set", copy, "ro", "true")
+    flag_by_ioctl(copy, 2)
     two.night("2026-03-02T22:00:00Z", "b")
     two.fetch(status=1)
     assert two.names(two.second.pool) == [first]
