@@ -174,6 +174,17 @@ def test_a_kill_in_the_middle_leaves_what_the_next_one_clears_away(two: TwoPools
     assert two.differences(first) == ""
 
 
+def test_what_a_kill_left_goes_with_a_host_that_is_forgotten(two: TwoPools) -> None:
+    two.night("2026-03-01T22:00:00Z", "a")
+    words = ["die", "before", "snapshot made", "1", "--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z"]
+    work(sys.executable, "-m", "tests.beds.kill_at", *words, check=False, cwd=TOP)
+    assert (two.second.pool / "hosts/web1/.receiving/backup").is_dir()
+    two.second.backupd("forget", "web1", "--yes", "--now", "2026-03-20T13:00:00Z")
+    for day in (21, 23):
+        two.second.backupd("expire", "--now", f"2026-03-{day}T14:00:00Z")
+    assert not (two.second.pool / "hosts/web1").exists()
+
+
 def test_holds_and_acceptances_come_along_and_their_ends_do_not(two: TwoPools) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.first.backupd("hold", "web1", first, "--why", "audit", "--now", "2026-03-02T01:00:00Z")
