@@ -12,7 +12,6 @@ through it, and `btrfs receive` follows.
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +21,15 @@ from backupd.replicate.wire import LineBroken, write_all
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named
+from backupd.repo.received import RECEIVING, discard_received
 from backupd.rsync.confined import PROGRAM, shown_programs
 from btrkeep.backup_states import FINAL
-from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.subvolume import Subvolume, delete, describe, opened, snapshot
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.piped import piped
 
-RECEIVING = ".receiving"
 _SUBVOLUME = "backup"
 _TOP = "/pool"
 _CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
@@ -50,19 +48,6 @@ class Expected:
     name: str
     uuid: str
     parent_uuid: str | None = None
-
-
-def discard_received(pool: Pool, host: str) -> bool:
-    """Deletes what a replication that was cut off has left of a backup; whether there was something. Needs the host's lock."""
-    folder = pool.host(host) / RECEIVING
-    if not os.path.lexists(folder):
-        return False
-    with Checkpoint("received part deleted"):
-        for path in folder.iterdir():
-            if left := describe(path):
-                delete(folder, left.id)
-        shutil.rmtree(folder)
-    return True
 
 
 def receive(

@@ -15,11 +15,12 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 
 from backupd.replicate.far_pool import Announced, FarHost, FarPool
-from backupd.replicate.receiver import Expected, discard_received, receive
+from backupd.replicate.receiver import Expected, receive
 from backupd.repo.common import common_with, write_common
 from backupd.repo.final_backups import final_backups, point_latest
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, read_notes, write_notes
+from backupd.repo.received import discard_received
 from backupd.repo.reconcile import row_of
 from btrkeep.backup_states import FINAL
 from btrkeep.catalogue import Backup, Catalogue
