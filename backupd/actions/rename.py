@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
+from backupd.repo.common import rename_common
 from backupd.repo.final_backups import point_latest
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import read_notes, write_notes
@@ -73,6 +74,7 @@ def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
         write_notes(pool.host(old), replace(notes, was=tuple(dict.fromkeys((*notes.was, old)))))
         with _nobody_reads(pool, old), Checkpoint("folder of the host renamed"):
             pool.host(old).rename(pool.host(new))
+    rename_common(pool, old, new)
     commit(pool.hosts)
     point_latest(pool, new)
     _in_catalogue(pool, catalogue, old, new)

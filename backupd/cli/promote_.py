@@ -9,11 +9,11 @@ import click
 
 from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool, confirmed
-from backupd.replicate.receiver import discard_received
 from backupd.repo.common import drop_common
 from backupd.repo.context import writing
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes, write_notes
+from backupd.repo.received import discard_received
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError

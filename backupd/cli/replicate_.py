@@ -26,7 +26,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.bandwidth import prepare
 from backupd.rsync.confined import PROGRAM
-from btrkeep.cli import echo_json, json_option
+from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.replication import obstacle_words
@@ -34,7 +34,6 @@ from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation, signal_status
-from btrkeep.process.error_report import report_error
 from btrkeep.process.programs import environment
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
@@ -164,7 +163,7 @@ def _say_plan(replica: ReplicaSettings, plan: ReplicationPlan, as_json: bool) ->
 
 def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bool) -> dict[str, Any]:
     for failed in summary.failed:
-        report_error(OperatorError(f"{failed.host}: {printable(failed.error)}"))
+        complain(OperatorError(f"{failed.host}: {failed.error}"))
     if not as_json:
         left = summary.planned - len(summary.fetched)
         more = f"; {left} left for the next time" if left else ""

@@ -16,6 +16,7 @@ from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import LATEST, unfinished
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import NOTES, read_notes
+from backupd.repo.received import discard_received
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.pool.subvolume import delete
@@ -49,6 +50,8 @@ def _remove(site: ExpiryContext, queue: CleanerQueue, host: str) -> None:
         return
     is_over = given_up + timedelta(seconds=policy_of(site.config, host, notes).grace) <= site.now and not site.clock_waits
     put_off = set() if is_over and _delete_working(queue, folder, names_of(site.pool, host)) else {WORKING}
+    if is_over:
+        discard_received(site.pool, host)
     queue.commit()  # the notes say that the backups may go; they go last of all
     if others := set(_others(folder)):
         strangers = sorted(others - put_off)

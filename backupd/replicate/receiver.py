@@ -1,11 +1,13 @@
 """One backup received: `btrfs receive` in a cell, and the look at what it made before that gets its name.
 
-What is not whole lies at `.receiving` in the host's folder, and whatever lies there when a replication begins is deleted: it takes
-a cut at any moment, for nothing else ever has that name. It gets the backup's name, within its folder, when the stream has ended
-well, the subvolume is read-only and says whose copy it is, its own record says the same, and all of it is on the disk.
+What is not whole lies in `.receiving` in the host's folder, and whatever lies there when a replication begins is deleted: it takes
+a cut at any moment, for nothing else ever has that name. It gets the backup's name when the stream has ended
+well, the subvolume is read-only and says whose copy it is, its own record says the same, and all of it is on the disk: a
+read-only snapshot of it gets the name.
 
 The cell has programs and libraries, read-only, no network, no process but its own, and below /pool nothing but the folder of this
-host, in which the notes cannot be written: a stream may make a symlink and then write through it, and `btrfs receive` follows.
+host, in which nothing can be written or renamed but in `.receiving`: a stream may say "../", or make a symlink and then write
+through it, and `btrfs receive` follows.
 """
 
 import contextlib
@@ -18,18 +20,17 @@ from backupd.replicate.stream_guard import StreamGuard
 from backupd.replicate.wire import LineBroken, write_all
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
-from backupd.repo.final_backups import is_named, take_name
-from backupd.repo.notes_json import NOTES
+from backupd.repo.final_backups import is_named
+from backupd.repo.received import RECEIVING, discard_received
 from backupd.rsync.confined import PROGRAM, shown_programs
 from btrkeep.backup_states import FINAL
-from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
-from btrkeep.pool.marker import MARKER, WORKING, Pool
-from btrkeep.pool.subvolume import Subvolume, delete, describe, opened
+from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.pool.subvolume import Subvolume, delete, describe, opened, snapshot
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.piped import piped
 
-RECEIVING = ".receiving"
+_SUBVOLUME = "backup"
 _TOP = "/pool"
 _CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
 _SUBVOLUME_ROOT = 256
@@ -49,17 +50,6 @@ class Expected:
     parent_uuid: str | None = None
 
 
-def discard_received(pool: Pool, host: str) -> bool:
-    """Deletes what a replication that was cut off has left of a backup; whether there was something. Needs the host's lock."""
-    path = pool.host(host) / RECEIVING
-    left = describe(path)
-    if left is None:
-        return False
-    with Checkpoint("received part deleted"):
-        delete(path.parent, left.id)
-    return True
-
-
 def receive(
     pool: Pool,
     expected: Expected,
@@ -73,18 +63,34 @@ def receive(
 
     Raises NotReceived, and what `pieces` raises; then nothing of it is left. Needs the host's lock.
     """
-    folder = pool.host(expected.host)
-    guard = StreamGuard(expected.uuid, expected.parent_uuid, RECEIVING.encode(), version)
+    folder = pool.host(expected.host) / RECEIVING
+    guard = StreamGuard(expected.uuid, expected.parent_uuid, _SUBVOLUME.encode(), version)
+    folder.mkdir(mode=0o700)
     with syncing(pool.path) as disk:
         try:
             _through_receive(_command(pool, expected.host, confined=confined), guard, pieces, look)
-            found = _require_whole(folder / RECEIVING, expected)
+            record = _require_whole(folder / _SUBVOLUME, expected)
             disk.sync()
-            take_name(pool, folder / RECEIVING, expected.name)
-        except BaseException:
+            found = _named(pool, expected, folder / _SUBVOLUME)
+        finally:
             with contextlib.suppress(OSError):
                 discard_received(pool, expected.host)
-            raise
+    return found, record
+
+
+def _named(pool: Pool, expected: Expected, path: Path) -> Subvolume:
+    """A read-only snapshot of `path` under the backup's name, which remembers whose copy it is: what is read-only cannot be moved
+    into another folder. Raises NotReceived, OSError.
+    """
+    final = pool.host(expected.host) / expected.name
+    if os.path.lexists(final):
+        raise NotReceived(f"{final} is there already, and is no copy of it", "look at it, and move it away")
+    snapshot(path, final, read_only=True)
+    found = describe(final)
+    assert found is not None
+    if found.received_uuid != expected.uuid:
+        delete(final.parent, found.id)
+        raise NotReceived(f"{expected.host}@{expected.name}: this kernel's snapshots forget whose copy they are")
     return found
 
 
@@ -105,8 +111,10 @@ def _through_receive(command: tuple[str, ...], guard: StreamGuard, pieces: Itera
         raise LineBroken("the stream has no end")
 
 
-def _require_whole(path: Path, expected: Expected) -> tuple[Subvolume, Record]:
-    """What lies at `path`, if it is the backup that was to come. Raises NotReceived."""
+def _require_whole(path: Path, expected: Expected) -> Record:
+    """The record of what lies at `path`, if it is the backup that was to come, and nothing lies beside it. Raises NotReceived."""
+    if list(path.parent.iterdir()) != [path]:
+        raise NotReceived(f"{expected.host}@{expected.name}: the stream has written outside of the backup")
     found = describe(path)
     if found is None or not found.read_only or found.received_uuid != expected.uuid:
         raise NotReceived(f"{expected.host}@{expected.name}: what came is not whole")
@@ -116,32 +124,32 @@ def _require_whole(path: Path, expected: Expected) -> tuple[Subvolume, Record]:
         raise NotReceived(f"{expected.host}@{expected.name}: {error.message}") from None
     if record is None or (record.uuid, record.name) != (expected.uuid, expected.name) or record.state not in FINAL:
         raise NotReceived(f"{expected.host}@{expected.name}: its backup.json speaks of another backup")
-    if not is_named(record.host, expected.host, path.parent):
+    if not is_named(record.host, expected.host, path.parent.parent):
         raise NotReceived(f"{expected.host}@{expected.name}: its backup.json names the host {record.host!r}")
-    return found, record
+    return record
 
 
 def _command(pool: Pool, host: str, *, confined: bool) -> tuple[str, ...]:
     top = _subvolume_of(pool.path)
+    receiving = pool.host(host) / RECEIVING
     if not confined:
-        return ("btrfs", "receive", "-m", str(top), str(pool.host(host)))
+        return ("btrfs", "receive", "-m", str(top), str(receiving))
     within = pool.host(host).relative_to(top)
     skeleton = pool.path / MARKER / "cell"
     (skeleton / within).mkdir(mode=0o700, parents=True, exist_ok=True)
     inside = f"{_TOP}/{within}"
-    hidden = [name for name in (NOTES, WORKING) if os.path.lexists(pool.host(host) / name)]
     return (
         PROGRAM,
         *("--unshare-pid", "--unshare-net", "--die-with-parent", "--as-pid-1"),
         *shown_programs(),
         *("--ro-bind", str(skeleton), _TOP),
-        *("--bind", str(pool.host(host)), inside),
-        *(word for name in hidden for word in ("--ro-bind", str(pool.host(host) / name), f"{inside}/{name}")),
+        *("--ro-bind", str(pool.host(host)), inside),
+        *("--bind", str(receiving), f"{inside}/{RECEIVING}"),
         *("--remount-ro", "/"),
         *("--cap-drop", "ALL"),
         *(word for name in _CAPABILITIES for word in ("--cap-add", f"CAP_{name}")),
         "--",
-        *("btrfs", "receive", "-m", _TOP, inside),
+        *("btrfs", "receive", "-m", _TOP, f"{inside}/{RECEIVING}"),
     )
 
 

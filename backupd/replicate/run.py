@@ -15,10 +15,12 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 
 from backupd.replicate.far_pool import Announced, FarHost, FarPool
-from backupd.replicate.receiver import Expected, discard_received, receive
+from backupd.replicate.receiver import Expected, receive
 from backupd.repo.common import common_with, write_common
 from backupd.repo.final_backups import final_backups, ours, point_latest
+from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, read_notes, write_notes
+from backupd.repo.received import discard_received
 from backupd.repo.reconcile import row_of
 from btrkeep.backup_states import FINAL
 from btrkeep.catalogue import Backup, Catalogue
@@ -181,7 +183,12 @@ def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, NearHost]:
         of_host = backups.setdefault(row.host, [])
         if row.name and row.uuid and (row.outcome or row.state) in FINAL:
             of_host.append(NearBackup(row.name, row.uuid, row.outcome or row.state, row.expired is not None))
-    return {host: _near(pool, host, found) for host, found in backups.items() if pool.host(host).is_dir()}
+    return {host: _near(pool, host, backups.get(host, [])) for host in hosts_of(pool) if host in backups or _is_marked(pool, host)}
+
+
+def _is_marked(pool: Pool, host: str) -> bool:
+    """Whether the host is fetched, of which nothing may be left here but what its notes say."""
+    return read_notes(pool.host(host)).replica is not None
 
 
 def _near(pool: Pool, host: str, found: list[NearBackup]) -> NearHost:
@@ -201,11 +208,17 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     site.observer(plan)
     work = _Work(site, plan, listed, summary)
     work.run()
-    others = common_with(site.pool, site.replica.name) if plan.is_of_some else {}
+    blocked = {name for one in plan.obstacles for name in (one.host, one.text)}
+    known = common_with(site.pool, site.replica.name)
+    others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked}
     common = {**others, **plan.common, **work.common}
     if not site.cancellation:
         write_common(site.pool, site.replica.name, common)
-        far.note_common(site.replica.name, common)
+        try:
+            renamed = {one.host: known[one.text] for one in plan.obstacles if one.text in known}
+            far.note_common(site.replica.name, common | renamed)
+        except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
+            site.observer.notice(f"the other pool does not note what both have in common: {error.message}")
     summary.cancelled = bool(site.cancellation)
     return summary
 
@@ -335,8 +348,8 @@ class _Work:
                 _require_room(site)
 
         _require_room(site)
+        _take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)  # first: it comes but once
         receive(site.pool, expected, pieces, version=announced.stream, confined=site.confined, look=look)
-        _take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)
         self.common[host] = max(fetch.backup.name, self.common.get(host, self.plan.common.get(host, "")))
         parent = fetch.parent.name if fetch.parent else None
         done = Fetched(host, fetch.backup.name, parent, far.bytes - before, time.monotonic() - begun)

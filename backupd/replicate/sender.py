@@ -64,8 +64,12 @@ class BackupSender:
                 verbs[asked["verb"]](asked)
             except OperatorError as error:
                 trouble = error.message
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 trouble = f"not a request: {error!r}"
+            except BrokenPipeError:
+                raise
+            except OSError as error:  # of the pool: read-only, full, damaged
+                trouble = f"{error.filename or self.pool.path}: {error.strerror}"
             write_all(self.out, object_frame({"error": trouble} if trouble else {}, END))
 
     def _hello(self, _: Mapping[str, Any]) -> None:

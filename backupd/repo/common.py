@@ -55,6 +55,13 @@ def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
         write_common(pool, replica, {host: name for host, name in known.items() if host not in hosts})
 
 
+def rename_common(pool: Pool, old: str, new: str) -> None:
+    """Has what replicas have in common with this pool follow a host to its new name. Raises UnreadableRecord."""
+    for file in _files(pool):
+        if old in (known := _read(file.path)):
+            write_common(pool, file.replica, {new if host == old else host: name for host, name in known.items()})
+
+
 def _is_named(host: Any, name: Any) -> bool:
     return isinstance(host, str) and not name_fault(host) and isinstance(name, str) and parse_backup_name(name) is not None
 

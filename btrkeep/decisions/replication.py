@@ -11,6 +11,7 @@ from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 from btrkeep.config import Retention
+from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, decide
 from btrkeep.units import parse_backup_name
 
@@ -101,13 +102,33 @@ def plan_fetches(
         return HostFetches(host, obstacle=Obstacle.OTHER_BACKUP, text=other[0])
     present = {one.uuid for one in here.backups}
     common = [one for one in there if one.uuid in present]
-    new = [one for one in there if one.uuid not in present and one.name not in here.refused]
+    new = [one for one in there if one.uuid not in present and one.name not in here.refused and not _is_future(one.name, now)]
+    new = _without_replacing(new, here.backups, policy, zone, now)
     kept = _kept([*here.backups, *new], policy, zone, now) if new else frozenset()
     fetched = [one for one in new if one.name in kept]
     if newest_only and fetched:
         newest = max(fetched, key=_by_name)
         fetched = [newest] if not common or newest.name > max(common, key=_by_name).name else []
     return HostFetches(host, _with_parents(fetched, common), max((one.name for one in common), default=None))
+
+
+def _is_future(name: str, now: datetime) -> bool:
+    started = parse_backup_name(name)
+    return started is not None and started > latest(now)
+
+
+def _without_replacing(
+    new: Sequence[FarBackup], here: Sequence[NearBackup], policy: Retention, zone: ZoneInfo, now: datetime
+) -> list[FarBackup]:
+    """`new` without those that are older than the newest one here, when with them something would expire here that is kept now.
+
+    Backups that the other pool invents for days that are over would take the place of the genuine ones.
+    """
+    newest = max((one.name for one in here), default="")
+    late = [one for one in new if one.name < newest]
+    if not late or _kept(here, policy, zone, now) <= _kept([*here, *late], policy, zone, now):
+        return list(new)
+    return [one for one in new if one.name > newest]
 
 
 def _by_name(one: FarBackup) -> str:

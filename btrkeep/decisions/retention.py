@@ -170,9 +170,9 @@ def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candi
 
 
 def _by_word(backup: Candidate, policy: Retention, now: datetime) -> Decision:
-    """What becomes of one that was asked to be deleted: a hold keeps it, and so does a run that grew from it."""
+    """What becomes of one that was asked to be deleted: a hold keeps it, and so does a run that grew from it, but no replica."""
     assert backup.asked is not None
-    if kept := tuple(_kept_by_itself(backup, now)):
+    if kept := tuple(_kept_by_itself(replace(backup, common=""), now)):
         return Decision(backup.name, True, kept, None)
     grace = timedelta(0) if backup.asked.at_once else timedelta(seconds=policy.grace)
     return Decision(

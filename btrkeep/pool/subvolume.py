@@ -25,7 +25,7 @@ _ARGS_V2 = struct.Struct("=qQQ32x4040s")  # fd, transid, flags, unused, name
 _ARGS_V2_BY_ID = struct.Struct("=qQQ32xQ4032x")
 _FLAGS = struct.Struct("=Q")
 # treeid, name, parent_id, dirid, generation, flags, uuid, parent_uuid, received_uuid, four transids, four times, reserved
-_INFO = struct.Struct("=Q256sQQQQ16s16s16s8xQ16x64x64x")
+_INFO = struct.Struct("=Q256sQQQQ16s16s16sQQ16x64x64x")
 
 
 def _iow(number: int, size: int) -> int:
@@ -49,7 +49,8 @@ class Subvolume:
     """What the kernel says of a subvolume. `parent_uuid` is that of the subvolume it is a snapshot of.
 
     `received_uuid` is that of the subvolume, of another pool, that came here by `btrfs receive`; None of one that was made here.
-    Generations are numbers of transactions: `created` that in which it came to be, `generation` that of its last change.
+    Generations are numbers of transactions: `created` that in which it came to be, `generation` that of its last change, which may
+    be one of its place on the disk, and `written` that in which a file of it was last changed.
     """
 
     id: int
@@ -59,11 +60,15 @@ class Subvolume:
     generation: int
     created: int
     received_uuid: str | None = None
+    written: int = 0
 
     @property
     def content_uuid(self) -> str:
-        """What it is called in every pool: the UUID of the subvolume that it is a copy of, else its own."""
-        return self.received_uuid or self.uuid
+        """What it is called in every pool: the UUID of the subvolume that it is a copy of, else its own.
+
+        A copy gets its name as a snapshot of what was received. One that was written to since is a copy of nothing.
+        """
+        return self.received_uuid if self.received_uuid and self.written <= self.created else self.uuid
 
 
 @contextmanager
@@ -84,10 +89,10 @@ def create(path: Path) -> None:
 
 
 @Checkpoint("snapshot made")
-def snapshot(source: Path, path: Path) -> None:
-    """A writable snapshot of `source`; when this returns, the snapshot is committed."""
+def snapshot(source: Path, path: Path, *, read_only: bool = False) -> None:
+    """A snapshot of `source`; when this returns, the snapshot is committed. A read-only one has its `received_uuid`, too."""
     with opened(source) as origin, opened(path.parent) as parent:
-        ioctl(parent, _SNAP_CREATE_V2, bytearray(_ARGS_V2.pack(origin, 0, 0, os.fsencode(path.name))))
+        ioctl(parent, _SNAP_CREATE_V2, bytearray(_ARGS_V2.pack(origin, 0, _RDONLY if read_only else 0, os.fsencode(path.name))))
 
 
 def describe(path: Path) -> Subvolume | None:
@@ -111,7 +116,8 @@ def describe(path: Path) -> Subvolume | None:
         parent_uuid=str(parent) if parent.int else None,
         read_only=bool(flags & _RDONLY),
         generation=fields[4],
-        created=fields[9],
+        created=fields[10],
+        written=fields[9],
         received_uuid=str(received) if received.int else None,
     )
 

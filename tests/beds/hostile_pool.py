@@ -13,6 +13,7 @@ from uuid import UUID
 
 _UUID = str(UUID(int=77))
 _NAME = "2026-03-01T220000Z"
+_LATER, _LATER_UUID = "2026-03-02T220000Z", str(UUID(int=78))
 _RECORD = {
     "format": 1, "host": "web1", "uuid": _UUID, "state": "complete", "started": "2026-03-01T22:00:00Z", "name": _NAME, "paths": [],
 }  # fmt: skip
@@ -51,6 +52,11 @@ def symlink(path: bytes, target: bytes) -> bytes:
 
 def attack(kind: str, target: bytes) -> Iterator[bytes]:
     yield b"btrfs-stream\0" + struct.pack("<I", 1)
+    if kind == "renamed-away":
+        yield subvolume(_LATER.encode(), _LATER_UUID)
+        yield file(b"backup.json", json.dumps({**_RECORD, "uuid": _LATER_UUID, "name": _LATER}).encode())
+        yield command(9, (15, f"../{_NAME}".encode()), (16, target)) + command(21)
+        return
     yield subvolume()
     yield file(b"backup.json", json.dumps(_RECORD).encode())
     match kind:
@@ -96,7 +102,10 @@ def main() -> None:
         if verb == "list":
             host = "../other" if kind == "bad-host" else "web1"
             name = "../../2026-03-01T220000Z" if kind == "bad-name" else _NAME
-            out.write(frame(b"o", json.dumps({"host": host, "was": [], "backups": [[name, _UUID, "complete"]]}).encode()))
+            backups = [[name, _UUID, "complete"]]
+            if kind == "renamed-away":
+                backups = [[_LATER, _LATER_UUID, "complete"]]
+            out.write(frame(b"o", json.dumps({"host": host, "was": [], "backups": backups}).encode()))
         if verb == "send":
             out.write(frame(b"o", json.dumps({"uuid": _UUID, "state": "complete", "notes": {}, "bytes": 1, "stream": 1}).encode()))
             for piece in attack(kind, target):

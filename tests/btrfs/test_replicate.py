@@ -1,9 +1,11 @@
 """A second pool, fetched from the first: what is there is the same by checksums of rsync, and can take over."""
 
+import fcntl
 import json
 import os
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -173,6 +175,17 @@ def test_a_kill_in_the_middle_leaves_what_the_next_one_clears_away(two: TwoPools
     assert two.differences(first) == ""
 
 
+def test_what_a_kill_left_goes_with_a_host_that_is_forgotten(two: TwoPools) -> None:
+    two.night("2026-03-01T22:00:00Z", "a")
+    words = ["die", "before", "snapshot made", "1", "--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z"]
+    work(sys.executable, "-m", "tests.beds.kill_at", *words, check=False, cwd=TOP)
+    assert (two.second.pool / "hosts/web1/.receiving/backup").is_dir()
+    two.second.backupd("forget", "web1", "--yes", "--now", "2026-03-20T13:00:00Z")
+    for day in (21, 23):
+        two.second.backupd("expire", "--now", f"2026-03-{day}T14:00:00Z")
+    assert not (two.second.pool / "hosts/web1").exists()
+
+
 def test_holds_and_acceptances_come_along_and_their_ends_do_not(two: TwoPools) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.first.backupd("hold", "web1", first, "--why", "audit", "--now", "2026-03-02T01:00:00Z")
@@ -180,6 +193,52 @@ def test_holds_and_acceptances_come_along_and_their_ends_do_not(two: TwoPools) -
     two.first.backupd("release", "web1", first, "--now", "2026-03-02T02:00:00Z")
     two.fetch()
     assert json.loads((two.second.pool / "hosts/web1/notes.json").read_text())["backups"][first]["hold"]["why"] == "audit"
+
+
+def test_what_is_deleted_here_goes_though_both_have_it_and_does_not_come_again(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.second.backupd("delete", f"web1@{first}", "--now-without-grace", "--force", "--now", "2026-03-03T02:00:00Z")
+    assert two.names(two.second.pool) == []
+    assert two.fetch()[0]["planned"] == 0
+
+
+def test_a_first_pool_that_became_read_only_is_fetched(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    work("mount", "-o", "remount,ro", work("findmnt", "-no", "TARGET", "-T", two.first.pool).stdout.strip())
+    done = two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z")
+    assert two.names(two.second.pool) == [first]
+    assert "Read-only file system" in done.stderr
+
+
+def test_a_host_that_cannot_be_fetched_says_why(two: TwoPools) -> None:
+    (two.source / "large").write_bytes(os.urandom(6_000_000))
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.over_ssh('"$@" | python3 -c "$RELAY" flip 3000000')
+    failed = two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z", check=False)
+    assert failed.returncode == 1
+    assert "crc" in failed.stderr
+
+
+def test_a_hold_comes_along_whenever_the_replication_is_killed(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.first.backupd("hold", "web1", first, "--why", "audit", "--now", "2026-03-02T01:00:00Z")
+    words = ["die", "after", "snapshot made", "1", "--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z"]
+    killed = work(sys.executable, "-m", "tests.beds.kill_at", *words, check=False, cwd=TOP)
+    assert killed.returncode == -signal.SIGKILL
+    assert two.names(two.second.pool) == [first]
+    two.fetch()
+    assert json.loads((two.second.pool / "hosts/web1/notes.json").read_text())["backups"][first]["hold"]["why"] == "audit"
+
+
+def test_what_both_have_stays_when_a_host_gets_a_new_name(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.first.backupd("rename", "web1", "web2", "--yes")
+    two.fetch(status=1)
+    for pool, host in ((two.first, "web2"), (two.second, "web1")):
+        known = json.loads((pool.pool / ".btrkeep/common/office.json").read_text())["hosts"]
+        assert known.get(host) == first, host
 
 
 def test_what_is_deleted_there_stays_here(two: TwoPools) -> None:
@@ -202,13 +261,24 @@ def test_a_pool_that_took_the_place_of_another_is_not_fetched(two: TwoPools, mak
     assert two.differences(first) == ""
 
 
-def test_a_change_by_hand_is_noticed_and_not_built_upon(two: TwoPools) -> None:
+def flag_by_ioctl(path: Path, flags: int) -> None:
+    """BTRFS_IOC_SUBVOL_SETFLAGS, which, other than `btrfs property`, leaves the received UUID as it is."""
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.ioctl(fd, 1 << 30 | 8 << 16 | 0x94 << 8 | 26, struct.pack("=Q", flags))
+    os.close(fd)
+
+
+@pytest.mark.parametrize("by", ["btrfs property", "ioctl"])
+def test_a_change_by_hand_is_noticed_and_not_built_upon(two: TwoPools, by: str) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.fetch()
     copy = two.second.pool / "hosts/web1" / first
-    work("btrfs", "property", "set", "-f", copy, "ro", "false")
+    if by == "ioctl":
+        flag_by_ioctl(copy, 0)
+    else:
+        work("btrfs", "property", "set", "-f", copy, "ro", "false")
     (copy / "mine").write_text("x")
-    work("btrfs", "property", "set", copy, "ro", "true")
+    flag_by_ioctl(copy, 2)
     two.night("2026-03-02T22:00:00Z", "b")
     two.fetch(status=1)
     assert two.names(two.second.pool) == [first]
@@ -256,6 +326,16 @@ def test_a_server_that_was_taken_over_writes_nothing_but_what_is_thrown_away(two
         assert new <= {"hosts/web1", "hosts/web1/notes.json"}, attack
         if notes.exists():
             assert json.loads(notes.read_text())["replica"]["pool"] == "p", attack
+
+
+@pytest.mark.parametrize("target", ["../.trash", "stolen"])
+def test_a_server_that_was_taken_over_cannot_rename_what_came_before(two: TwoPools, target: str) -> None:
+    two.over_ssh(f"exec {sys.executable} -m tests.beds.hostile_pool device x")
+    two.fetch()
+    before = everything(two.second.pool)
+    two.over_ssh(f"exec {sys.executable} -m tests.beds.hostile_pool renamed-away {target}")
+    two.fetch(status=1)
+    assert everything(two.second.pool) == before
 
 
 def everything(top: Path) -> set[str]:

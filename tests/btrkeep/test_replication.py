@@ -55,6 +55,17 @@ def test_what_somebody_deleted_here_does_not_come_again() -> None:
     assert planned(there(1, 2), here(2, refused=(1,))) == []
 
 
+def test_what_is_invented_for_days_that_are_over_takes_the_place_of_nothing_here() -> None:
+    invented = [FarBackup(f"2026-03-{day:02}T000001Z", f"evil-{day}", "complete") for day in range(1, 5)]
+    policy = Retention(daily=3, min_keep=1)
+    assert planned([*there(1, 2, 3, 4), *invented], here(1, 2, 3, 4), policy) == []
+    assert planned([*there(1, 2, 3, 4, 5), *invented], here(1, 2, 3, 4), policy) == [(name(5), name(4))]
+
+
+def test_what_is_stamped_in_the_future_waits() -> None:
+    assert planned(there(1, 21), here(1)) == []
+
+
 def test_the_newest_alone() -> None:
     assert planned(there(1, 2, 3), NearHost(), newest_only=True) == [(name(3), None)]
     assert planned(there(1, 2, 3), here(1), newest_only=True) == [(name(3), name(1))]
