@@ -183,13 +183,13 @@ def filter_file() -> int:
 def confined_command(command: Sequence[str], data: str | None, calls: int) -> tuple[str, ...]:
     """`command` in a cell in which `data` alone can be written; `calls` is the descriptor of filter_file().
 
-    The root of the cell is made read-only last: it lies in memory, which could be filled otherwise.
+    The root of the cell is made read-only last: it lies in memory, which could be filled otherwise. It does not die with its
+    parent: that ends as soon as rsync's first process does, and its receiver has still to keep what has arrived.
     """
     program = shutil.which(command[0], path=environment()["PATH"]) or command[0]
     return (
         PROGRAM,
         "--unshare-pid",
-        "--die-with-parent",
         *shown_programs(program),
         *(("--bind", data, data) if data else ()),
         "--proc",

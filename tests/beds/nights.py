@@ -26,6 +26,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import load
 from btrkeep.decisions.due import latest
 from btrkeep.pool.marker import open_pool
+from btrkeep.process.proc import become_reaper
 from btrkeep.process.progress import ProgressSinks
 from tests.beds import session
 from tests.beds.badssh import FAKESSH
@@ -119,6 +120,7 @@ class Nights:
     def night(self, *names: str, now: datetime | None = None) -> list[HostResult]:
         """The same within this process, without pauses between attempts. `now`: what its clock says, right or wrong."""
         self._begin()
+        become_reaper()  # as the command does: of a confined rsync somebody has to bury what its cell leaves
         config = load("main", self.config)
         pool = open_pool(config.pool.path)
         with Catalogue.open(config.pool.state) as catalogue:

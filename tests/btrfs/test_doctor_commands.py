@@ -388,6 +388,7 @@ NOT_TRIED = {
     "clock": "would install a package",
     "window": "is text for a timer: tests/backupd/test_doctor.py",
     "schedule": "needs systemd: tests/systemd enable these timers",
+    "confinement": "would install a package",
     "quotas": "asks first, or would install a package: tests/btrfs/test_quotas.py",
     "retention": "is text for the configuration",
     "catalogue": "is `backupd rebuild`: tests/backupd/test_cli_lost.py",

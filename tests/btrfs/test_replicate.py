@@ -177,7 +177,17 @@ def test_a_kill_in_the_middle_leaves_what_the_next_one_clears_away(two: TwoPools
 
 def test_what_a_kill_left_goes_with_a_host_that_is_forgotten(two: TwoPools) -> None:
     two.night("2026-03-01T22:00:00Z", "a")
-    words = ["die", "before", "snapshot made", "1", "--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z"]
+    words = [
+        "die",
+        "before",
+        "snapshot made",
+        "1",
+        "--config",
+        str(two.second.config),
+        "replicate",
+        "--now",
+        "2026-03-20T12:00:00Z",
+    ]
     work(sys.executable, "-m", "tests.beds.kill_at", *words, check=False, cwd=TOP)
     assert (two.second.pool / "hosts/web1/.receiving/backup").is_dir()
     two.second.backupd("forget", "web1", "--yes", "--now", "2026-03-20T13:00:00Z")
@@ -223,7 +233,7 @@ def test_a_host_that_cannot_be_fetched_says_why(two: TwoPools) -> None:
 def test_a_hold_comes_along_whenever_the_replication_is_killed(two: TwoPools) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.first.backupd("hold", "web1", first, "--why", "audit", "--now", "2026-03-02T01:00:00Z")
-    words = ["die", "after", "snapshot made", "1", "--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z"]
+    words = ["die", "after", "snapshot made", "1", "--config", str(two.second.config), "replicate", "--now", "2026-03-20T12:00:00Z"]
     killed = work(sys.executable, "-m", "tests.beds.kill_at", *words, check=False, cwd=TOP)
     assert killed.returncode == -signal.SIGKILL
     assert two.names(two.second.pool) == [first]
@@ -364,8 +374,8 @@ def test_by_ssh_the_key_lists_and_sends_and_does_nothing_else(two: TwoPools, ssh
         json.dumps({"verb": "send", "host": "../..", "name": "etc", "uuid": "x"}),
         json.dumps({"verb": "delete"}),
     ]
-    for words in asked:
-        said = work(*sshd.ssh(key), sshd.address, "cat", "/etc/passwd", input=words + "\n", check=False)
+    for line in asked:
+        said = work(*sshd.ssh(key), sshd.address, "cat", "/etc/passwd", input=line + "\n", check=False)
         assert "root:" not in said.stdout
         assert "error" in said.stdout
     assert two.names(two.first.pool) == [first]

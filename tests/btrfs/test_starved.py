@@ -94,7 +94,7 @@ def test_hosts_that_cannot_be_reached_leave_open_files_to_the_others(nights: Nig
 
 @pytest.mark.skipif(bool(cgroups.why_not("pids")), reason=f"left out: few processes ({cgroups.why_not('pids')})")
 def test_a_night_with_few_processes_takes_fewer_hosts_at_a_time_and_completes_them_all(nights: Nights) -> None:
-    with cgroups.limited("pids", 16) as group:
+    with cgroups.limited("pids", 24) as group:
         found, said = backed_up(nights, *cgroups.words_within(group))
     all_complete(nights, found)
     assert f"2 of {HOSTS} hosts at a time" in said
