@@ -340,10 +340,10 @@ def test_a_server_that_was_taken_over_writes_nothing_but_what_is_thrown_away(two
 
 @pytest.mark.parametrize("target", ["../.trash", "stolen"])
 def test_a_server_that_was_taken_over_cannot_rename_what_came_before(two: TwoPools, target: str) -> None:
-    two.over_ssh(f"exec {sys.executable} -m tests.beds.hostile_pool device x")
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool device x")
     two.fetch()
     before = everything(two.second.pool)
-    two.over_ssh(f"exec {sys.executable} -m tests.beds.hostile_pool renamed-away {target}")
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool renamed-away {target}")
     two.fetch(status=1)
     assert everything(two.second.pool) == before
 
