@@ -78,7 +78,9 @@ def cut(point: Path) -> Path:
 def after_cut(point: Path, copy: Path) -> None:
     """Puts that copy in the place of the filesystem at `point`; nobody has anything open there any more."""
     (loop,) = btrfs.devices_of(point)
+    image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loop).stdout.strip())
     btrfs.unmount(point)
     work("btrfs", "device", "scan", "--forget", loop)
     work("losetup", "--detach", loop)
+    image.unlink()
     work("mount", "-t", "btrfs", btrfs.attach(copy), point)

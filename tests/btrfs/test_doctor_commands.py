@@ -173,9 +173,9 @@ def test_quotas_simple_quotas_and_the_kernels_reclaim(plain: Path) -> None:
 
 @tried("balance")
 def test_a_paused_balance(make_btrfs: Make) -> None:
-    point = make_btrfs(size="1G")
-    for _ in range(10):
-        write(point, size=200 * MIB)
+    point = make_btrfs(size="8G")  # nobody writes as much; a full balance wants new block groups beside the old ones
+    for number in range(10):
+        write(point, f"part{number}", size=200 * MIB)
         work("btrfs", "balance", "start", "--full-balance", "--background", point)
         work("btrfs", "balance", "pause", point, check=False)
         if facts_of(point).filesystem.exclusive_operation == "balance paused":
