@@ -155,10 +155,13 @@ class Booted:
 
 
 @contextmanager
-def booted(files: dict[str, str], binds: Sequence[tuple[Path, str]], timeout: float = 100) -> Iterator[Booted]:
+def booted(
+    files: dict[str, str], binds: Sequence[tuple[Path, str]], timeout: float = 100, network: Path | None = None
+) -> Iterator[Booted]:
     """Boots, runs files["main.sh"] (bash -eu, in /payload, with the other files beside it) and powers off.
 
     `binds`: what of this machine is to be seen where. The clock is this machine's, and cannot be set; memory limits are not held.
+    `network`: a network namespace that several machines share; without one each is alone.
     """
     top = machine()
     payload = Path(tempfile.mkdtemp(prefix="boot-", dir=session.folder()))
@@ -167,7 +170,7 @@ def booted(files: dict[str, str], binds: Sequence[tuple[Path, str]], timeout: fl
         (payload / name).write_text(text, encoding="utf-8")
     try:
         with _cgroups(payload.name) as groups:
-            command = [*_enter(groups), *_command(top, payload, binds)]
+            command = [*_enter(groups), *_command(top, payload, binds, network)]
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
         said = (payload / "said").read_text(encoding="utf-8", errors="replace") if (payload / "said").exists() else ""
         shown = f"{said}\n--- console\n{done.stdout.decode(errors='replace')[-3000:]}{done.stderr.decode(errors='replace')[-3000:]}"
@@ -207,9 +210,10 @@ def _enter(groups: Sequence[Path]) -> Iterator[str]:
     yield from ("sh", "-euc", script, "sh", " ".join(map(str, groups)))
 
 
-def _command(top: Path, payload: Path, binds: Sequence[tuple[Path, str]]) -> Iterator[str]:
+def _command(top: Path, payload: Path, binds: Sequence[tuple[Path, str]], network: Path | None) -> Iterator[str]:
     yield from ("timeout", "--foreground", "--kill-after=5", "90", "systemd-nspawn", "--quiet", "--register=no", "--keep-unit")
-    yield from ("--volatile=overlay", f"--directory={top}", "--private-network", "--capability=all")
+    yield from ("--volatile=overlay", f"--directory={top}", "--capability=all")
+    yield f"--network-namespace-path={network}" if network else "--private-network"
     yield "--system-call-filter=pidfd_getfd"  # which systemd-nspawn refuses, and a machine of its own does not
     yield "--drop-capability=CAP_SYS_TIME"  # a container's clock is everybody's
     yield "--bind-ro=/sys/fs/btrfs"

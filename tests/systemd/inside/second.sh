@@ -1,0 +1,31 @@
+# The second backup server: it fetches, takes over when the first one is gone, and goes on with the host itself.
+. ./ground.sh
+. ./three.sh
+known
+configure '
+[replica.office]
+from = "ssh://root@127.0.1.2"
+'
+data=/srv/backup/hosts/web1
+await first-is-asked
+backupd replicate
+manifest "$(ls -d $data/2* | head -n 1)/data/home/data" >/shared/copy-1
+manifest "$(ls -d $data/2* | tail -n 1)/data/home/data" >/shared/copy-2
+btrfs subvolume show "$(ls -d $data/2* | tail -n 1)" >/shared/copy-shown
+backupd list --all --json >/shared/copies
+tell fetched
+
+await third-day # the first server is gone
+backupd replicate --json >/shared/from-nobody && echo 'fetched from nobody' >&2 && exit 1
+backupd list --all --json >/shared/copies-later
+backupd promote web1 --yes
+echo "$HOST" >>/etc/btrkeep/main.toml
+received() { cat /sys/class/net/lo/statistics/rx_bytes; }
+before=$(received)
+backupd run web1 # by name: it is not due again on this day
+echo "$(($(received) - before))" >/shared/bytes-of-the-night
+manifest "$(ls -d $data/2* | tail -n 1)/data/home/data" >/shared/copy-3
+backupd list --all --json >/shared/backups
+backupd restore web1@"$(basename "$(ls -d $data/2* | head -n 1)")" /home/data --privileged --to /root/restored >/dev/null
+manifest /root/restored/data >/shared/restored-1
+tell all-done
