@@ -14,7 +14,7 @@ cd "$TOP"
 . scripts/ground.sh
 
 TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again restore
-    weeks strip expiry what_is_left trends doctor fragments balance pictures dashboard)
+    weeks strip expiry what_is_left trends second_copy takeover doctor fragments balance pictures dashboard)
 NAME=btrkeep-demo
 HEADER="btrkeep demo, format 1"
 PLACES=(/var/tmp /srv /home /root /dev/shm)
@@ -27,8 +27,9 @@ usage: sudo ./demo.sh [--keep | --clean] [--no-serve] [--in FOLDER]
 
 Shows two nights of backups on a btrfs of its own, and brings an earlier
 version of a file back; weeks of them on a second one, of which most expire;
-scores and balances its free space, and draws it; ends with the dashboard, for
-a browser on this machine; and removes it all again, but for two pictures.
+fetches those into a third, which takes over when the second one is lost;
+scores and balances free space, and draws it; ends with the dashboard, for a
+browser on this machine; and removes it all again, but for two pictures.
 Takes about a minute, and some minutes the first time, when it installs what
 is missing: Debian packages, and a virtual environment in .venv.
 
@@ -235,7 +236,7 @@ say_how_to_look() {
     note "Its ssh server on 127.0.0.1 goes on too, so that another night can be made:"
     note "  backupd --config demo.toml run --all"
     note "And to see what another policy would delete of the diary:"
-    note "  $WEEKS retention explain diary --policy daily=3 --now $NEXT_EVENING"
+    note "  $COPY retention explain diary --policy daily=3 --now ${NEXT_EVENING/23:00/23:59}"
     if [ -n "$DASHBOARD" ] && answers "$DASHBOARD"; then
         note "The dashboard goes on as well: $DASHBOARD, as demo, with the password $PASSWORD"
     fi
@@ -566,6 +567,51 @@ step_trends() {
     try "$WEEKS trend --days 30 --now $later"
     tell "And the last day: what the disk read and wrote, and which jobs ran."
     try "$WEEKS day --now $later"
+}
+
+# The second pool, which fetches from the one of the weeks and takes over from it.
+COPY="backupd --config copy.toml"
+
+step_second_copy() {
+    tell "A fire takes all backups of one server. So a second pool, on another disk or another server, fetches them."
+    try_quietly "truncate -s 1G copy.img && mkfs.btrfs -q copy.img"
+    try "mkdir copy && mount -o loop,noatime copy.img copy"
+    cat >copy.toml <<END
+[pool]
+path = "$DEMO/copy"
+state = "$DEMO/copy-state.d"
+
+[replica.weeks]
+from = "$DEMO/weeks"
+END
+    try "tail -n 2 copy.toml"
+    try "$COPY init --rehearsal copy"
+    try "$COPY replicate --now $NEXT_EVENING"
+    tell "What was fetched is as what was there, by rsync's checksums; the hold came along."
+    try "for backup in weeks/hosts/diary/2*Z; do rsync -naHAXc --itemize-changes --delete \$backup/data/ copy/hosts/diary/\$(basename \$backup)/data/; done | tee differences"
+    [ ! -s differences ] || fail "a copy differs from its backup"
+    try "$COPY list diary --now $NEXT_EVENING"
+}
+
+step_takeover() {
+    local held newest
+    tell "The first pool is lost, with its disk."
+    try "umount weeks && rm weeks.img"
+    ! grep -q hosts <(ls weeks) || fail "the first pool is still there"
+    tell "The page of October 14th, from the second one:"
+    held=$(basename "$(printf '%s\n' copy/hosts/diary/2026-10-14T*)")
+    try "$COPY restore diary@$held $DEMO/diary/pages.txt --to page-from-the-copy"
+    try "tail -n 1 page-from-the-copy/pages.txt"
+    [ "$(tail -n 1 page-from-the-copy/pages.txt)" = "2026-10-14: all is well" ] || fail "that is not the page of October 14th"
+    tell "And it takes over: the diary becomes its own host, and the next night transfers only the new page and photo."
+    try "$COPY promote diary --yes --now $NEXT_EVENING"
+    printf '\n[host.diary]\npaths = ["%s"]\n' "$DEMO/diary" >>copy.toml
+    echo "${NEXT_EVENING%T*}: the first pool is gone" >>diary/pages.txt
+    head -c 3M /dev/urandom >diary/photo.jpg
+    try "$COPY run --now ${NEXT_EVENING/23:00/23:30}"
+    newest=$(printf '%s\n' copy/hosts/diary/2*Z | tail -n 1)
+    cmp -s diary/pages.txt "$newest/data$DEMO/diary/pages.txt" || fail "the second pool did not continue"
+    try "$COPY list diary --now ${NEXT_EVENING/23:00/23:31} | tail -n 4"
 }
 
 step_doctor() {

@@ -4,7 +4,6 @@ What the machines have is told by find, sha256sum and getfattr in them, what wen
 """
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -85,12 +84,12 @@ def shared(no_leftovers: None) -> Iterator[Path]:
 
 def _destroy(point: Path) -> None:
     """Nothing of the first server's pool is left that anybody could read."""
-    for name in os.listdir(point):
-        for nested in reversed(work("find", point / name, "-inum", "256", "-type", "d").stdout.split("\n")[:-1]):
+    for path in point.iterdir():
+        for nested in reversed(work("find", path, "-inum", "256", "-type", "d").stdout.split("\n")[:-1]):
             work("btrfs", "property", "set", "-f", nested, "ro", "false", check=False)
             work("btrfs", "subvolume", "delete", nested, check=False)
-        shutil.rmtree(point / name, ignore_errors=True)
-    assert os.listdir(point) == []
+        shutil.rmtree(path, ignore_errors=True)
+    assert list(point.iterdir()) == []
 
 
 Read = Callable[[str], str]
