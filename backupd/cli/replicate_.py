@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import completing_config, now_option, opened
-from backupd.replicate.far_pool import FarPoolMissing, connected, send_command
+from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, send_command
 from backupd.replicate.run import (
     Fetched,
     HostFailed,
@@ -21,7 +22,7 @@ from backupd.replicate.run import (
     make_plan,
     replicate,
 )
-from backupd.replicate.state import note_session, overdue
+from backupd.replicate.wire import LineBroken, Refused
 from backupd.repo.context import PoolContext
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.bandwidth import prepare
@@ -29,6 +30,8 @@ from backupd.rsync.confined import PROGRAM
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
 from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.copies import CopyState, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
+from btrkeep.decisions.due import is_due, window_end
 from btrkeep.decisions.replication import obstacle_words
 from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.pool.locks import take_lock
@@ -47,12 +50,13 @@ def _complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: s
 @click.command("replicate")
 @click.argument("name", required=False, shell_complete=_complete_replica)
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
+@click.option("--due", is_flag=True, help="Only replicas whose `every` has passed, within their window.")
 @click.option("--dry-run", is_flag=True, help="Show what would be fetched; change nothing.")
 @json_option
 @now_option
 @click.pass_context
 def command(
-    ctx: click.Context, name: str | None, hosts: tuple[str, ...], dry_run: bool, as_json: bool, now: datetime | None
+    ctx: click.Context, name: str | None, hosts: tuple[str, ...], due: bool, dry_run: bool, as_json: bool, now: datetime | None
 ) -> int:
     """Fetch the backups of another pool: of the replica NAME, or of all that are configured, and of all hosts or those named.
 
@@ -65,17 +69,14 @@ def command(
     status = int(Exit.OK)
     with opened(ctx, now, writes=not dry_run) as site:
         found = []
-        for replica in _chosen(site, name):
+        for replica in _chosen(site, name, is_asked=not due):
+            if due and not _is_due(site, replica):
+                continue
             try:
-                found.append(_one(site, replica, hosts, dry_run=dry_run, as_json=as_json))
-            except FarPoolMissing as error:
-                found.append({"replica": replica.name, "error": error.message})
-                if why := overdue(site.catalogue, replica, site.clock.now()):
-                    raise OperatorError(f"{replica.name}: {error.message}; {why}", error.hint) from None
-                if not as_json:
-                    prose(f"{replica.name}: {error.message}: not there now", err=True)
-                if replica.address:
-                    status = max(status, int(Exit.ATTENTION))
+                end = window_end(replica.window, site.config.pool.zone, site.clock.now()) if due and replica.window else None
+                found.append(_one(site, replica, hosts, end, dry_run=dry_run, as_json=as_json))
+            except (LineBroken, Refused, FarPoolMissing) as error:
+                found.append({"replica": replica.name, "error": error.message, "status": _unreached(site, replica, error, dry_run)})
         if as_json:
             echo_json(found)
     for one in found:
@@ -83,17 +84,43 @@ def command(
     return status
 
 
-def _chosen(site: PoolContext, name: str | None) -> list[ReplicaSettings]:
+def _is_due(site: PoolContext, replica: ReplicaSettings) -> bool:
+    """Whether it has not been fetched in this period, and its window is open."""
+    now, zone = site.clock.now(), site.config.pool.zone
+    if replica.window and not window_end(replica.window, zone, now):
+        return False
+    session = read_session(site.catalogue, replica.name)
+    return is_due(session.at if session and not session.behind else None, replica.every, replica.window, zone, now).due
+
+
+def _unreached(site: PoolContext, replica: ReplicaSettings, error: OperatorError, dry_run: bool) -> int:
+    """Notes and says that the other pool could not be asked; the exit status. A folder may be away until the copy is late."""
+    now = site.clock.now()
+    if not dry_run:
+        note_failure(site.catalogue, replica.name, now, error.message)
+    status = copy_status(replica, read_session(site.catalogue, replica.name), now)
+    if status.state in (CopyState.OK, CopyState.LATE) and isinstance(error, FarPoolMissing):
+        prose(f"{replica.name}: {error.message}: not there now", err=True)
+        return int(Exit.OK)
+    since = f"last fetched {format_duration(status.age)} ago" if status.age is not None else "never fetched"
+    complain(OperatorError(f"{replica.name}: {error.message}; {since}", error.hint))
+    return int(Exit.ATTENTION)
+
+
+def _chosen(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
     known = site.config.replicas
     if name is not None and name not in known:
         hint = did_you_mean(name, known, f"add [replica.{name}] to {site.config.file}")
         raise UsageError(f"no replica {printable(name)} is configured", hint)
-    if not known:
+    if not known and is_asked:
         raise UsageError("no replica is configured", f"add [replica.NAME] to {site.config.file}; `man btrkeep.toml` explains it")
     return [known[name]] if name is not None else list(known.values())
 
 
-def _one(site: PoolContext, replica: ReplicaSettings, hosts: tuple[str, ...], *, dry_run: bool, as_json: bool) -> dict[str, Any]:
+def _one(
+    site: PoolContext, replica: ReplicaSettings, hosts: tuple[str, ...], end: datetime | None, *, dry_run: bool, as_json: bool
+) -> dict[str, Any]:
+    """One replication, which begins no further backup after `end`."""
     since = format_time(site.clock.now())
     buckets = [
         prepare(site.pool.bandwidth, name, rate)
@@ -118,15 +145,44 @@ def _one(site: PoolContext, replica: ReplicaSettings, hosts: tuple[str, ...], *,
             lambda look: connected(command, look),
             observer,
             confined=_is_confined(replica),
+            seconds_left=(end - site.clock.now()).total_seconds() if end else None,
         )
         plan, listed = make_plan(context, far, hosts)
         if dry_run:
             return _say_plan(replica, plan, as_json)
+        begun = time.monotonic()
         with context.cancellation.listening():
             summary = replicate(context, plan, listed, far)
         if not summary.cancelled and not hosts:
-            note_session(site.catalogue, replica, far.id, site.clock.now(), summary)
+            before = read_session(site.catalogue, replica.name)
+            note_session(site.catalogue, replica.name, _session(before, site.clock.now(), far.id, plan, listed, summary, begun))
     return _report(summary, context.cancellation, as_json)
+
+
+def _session(
+    before: ReplicaSession | None,
+    now: datetime,
+    pool: str,
+    plan: ReplicationPlan,
+    listed: Mapping[str, FarHost],
+    summary: ReplicationSummary,
+    begun: float,
+) -> ReplicaSession:
+    """What there is to know of a replication of all hosts."""
+    why = {one.host: obstacle_words(one) for one in plan.obstacles} | {one.host: one.error for one in summary.failed}
+    newest = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
+    behind = [
+        HostBehind(
+            host,
+            max((one.name for one in listed[host].backups), default=None) if host in listed else None,
+            newest.get(host) or plan.common.get(host),
+            error,
+        )
+        for host, error in sorted(why.items())
+    ]
+    seconds = round(time.monotonic() - begun, 3)
+    at = before.at if summary.out_of_time and before else None if summary.out_of_time else now
+    return ReplicaSession(now, at, "", pool, len(listed), len(summary.fetched), summary.bytes, seconds, tuple(behind))
 
 
 def _is_confined(replica: ReplicaSettings) -> bool:
@@ -166,7 +222,8 @@ def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bo
         complain(OperatorError(f"{failed.host}: {failed.error}"))
     if not as_json:
         left = summary.planned - len(summary.fetched)
-        more = f"; {left} left for the next time" if left else ""
+        why = ", its window is over" if summary.out_of_time else ""
+        more = f"; {left} left for the next time{why}" if left else ""
         prose(f"{summary.replica}: {counted(len(summary.fetched), 'backup')} fetched, {format_size(summary.bytes)}{more}")
     status = int(Exit.ATTENTION) if summary.failed else int(Exit.OK)
     if cancellation:

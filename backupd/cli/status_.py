@@ -12,6 +12,7 @@ from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.copies import CopyStatus, copy_statuses
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge
@@ -20,6 +21,7 @@ from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 
 _LEVELS = {health.UNKNOWN: "yellow", health.NOTE: "cyan", health.WARNING: "yellow", health.ERROR: "red"}
+_MOST_BEHIND = 20
 _COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yellow", "never": "red"}
 
 
@@ -34,7 +36,8 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
     late: the newest complete backup is older than 1.5 times `every`. failing: the newest run brought no complete backup. suspect:
     the newest backup lost or missed too much. never: there is no complete backup yet.
 
-    Below the hosts stands what is wrong with the pool itself, as `backupd check` has it.
+    Below the hosts stand the replicas that are fetched into this pool: ok, late, failing or never; and what is wrong with the pool
+    itself, as `backupd check` has it.
 
     With HOST, that one alone and at length.
     """
@@ -46,6 +49,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         running = [entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)]
         verdict = judge(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config))
         alive = quota.alive(site.pool) if as_json else {}
+        copies = copy_statuses(site.config.replicas, site.catalogue, moment)
     if as_json:
         hosts, transfers = (
             [{**_as_json(status), "alive_bytes": alive.get(status.host)} for status in found],
@@ -53,14 +57,24 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         )
         pool = health.as_json(verdict)
         clock = {"clock": site.clock_doubt, "clock_synchronised": synchronised}
-        echo_json({"hosts": hosts, "running": transfers, "pool": pool, "lost": site.lost, **clock})
+        echo_json(
+            {
+                "hosts": hosts,
+                "running": transfers,
+                "copies": [*map(_copy_as_json, copies)],
+                "pool": pool,
+                "lost": site.lost,
+                **clock,
+            }
+        )
         return 0
     if host:
         _show_one(found[0], running, moment) if found else click.echo(
             f"{printable(host)} has backups but is not configured any more"
         )
     else:
-        _show_all(found, running, moment)
+        _show_all(found, running, moment, has_copies=bool(copies))
+        _show_copies(copies)
     for one in clock_findings(site.clock_doubt, synchronised):
         click.echo(click.style("clock: ", fg=_LEVELS[one.level]) + printable(one.text))
     _show_pool(verdict)
@@ -90,6 +104,26 @@ def _as_json(status: HostStatus) -> dict[str, Any]:
     }
 
 
+def _copy_as_json(copy: CopyStatus) -> dict[str, Any]:
+    """A replica, as `status --json` has it."""
+    session = copy.session
+    return {
+        "replica": copy.name,
+        "from": copy.source,
+        "state": copy.state,
+        "age": round(copy.age) if copy.age is not None else None,
+        "max_age": round(copy.replica.oldest),
+        "fetched_at": format_time(session.at) if session and session.at else None,
+        "tried_at": format_time(session.tried) if session else None,
+        "error": copy.error or None,
+        "hosts": session.hosts if session else 0,
+        "backups": session.fetched if session else 0,
+        "bytes": session.bytes if session else 0,
+        "seconds": session.seconds if session else None,
+        "behind": [{"host": one.host, "there": one.there, "here": one.here, "error": one.error} for one in copy.behind],
+    }
+
+
 def _progress_as_json(entry: Progress) -> dict[str, Any]:
     return {
         "host": entry.host,
@@ -104,7 +138,7 @@ def _progress_as_json(entry: Progress) -> dict[str, Any]:
     }
 
 
-def _show_all(found: list[HostStatus], running: list[Progress], now: datetime) -> None:
+def _show_all(found: list[HostStatus], running: list[Progress], now: datetime, *, has_copies: bool) -> None:
     rows = [
         (
             printable(status.host),
@@ -120,7 +154,40 @@ def _show_all(found: list[HostStatus], running: list[Progress], now: datetime) -
     for entry in running:
         click.echo(_running_line(entry))
     states = [f"{count} {state}" for state in STATES if (count := sum(status.state == state for status in found))]
-    click.echo(f"{counted(len(found), 'host')}: {', '.join(states)}" if found else "no host is configured")
+    if found:
+        click.echo(f"{counted(len(found), 'host')}: {', '.join(states)}")
+    elif not has_copies:
+        click.echo("no host is configured")
+
+
+def _show_copies(copies: list[CopyStatus]) -> None:
+    """A line for each replica, and one for each host of which not everything is here."""
+    rows = [
+        (
+            printable(copy.name),
+            click.style(copy.state, fg=_COLOURS[copy.state]),
+            format_duration(copy.age),
+            f"{copy.session.hosts:,}" if copy.session else "-",
+            f"{format_size(copy.session.bytes)}, {counted(copy.session.fetched, 'backup')}"
+            if copy.session and copy.age is not None
+            else "-",
+            printable(copy.error),
+        )
+        for copy in copies
+    ]
+    if rows:
+        click.echo(table(rows, ["REPLICA", "STATE", "AGE", "HOSTS", "LAST FETCHED", "REMARK"], right=["AGE", "HOSTS"]))
+    for copy in copies:
+        for one in copy.behind[:_MOST_BEHIND]:
+            click.echo(f"{printable(copy.name)}: {printable(one.host)}: {printable(one.error)}")
+        if len(copy.behind) > _MOST_BEHIND:
+            click.echo(f"{printable(copy.name)}: and {counted(len(copy.behind) - _MOST_BEHIND, 'more host')}")
+
+
+def _last_fetched(copy: CopyStatus) -> str:
+    if copy.session is None or copy.age is None:
+        return "-"
+    return f"{counted(copy.session.fetched, 'backup')}, {format_size(copy.session.bytes)}"
 
 
 def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:

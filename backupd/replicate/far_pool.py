@@ -125,9 +125,10 @@ class FarPool:
         return found[0]
 
     def _said(self) -> str:
-        """The last line of the program's messages, when it has had the time to say it."""
+        """The program's last error, else its last line, when it has had the time to say it."""
         self._program.end()
         lines = self._program.said()
+        lines = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
         return printable(lines[-1])[:_LONGEST_REASON] if lines else ""
 
 

@@ -112,6 +112,7 @@ class ReplicationSummary:
     fetched: list[Fetched] = field(default_factory=list)
     failed: list[HostFailed] = field(default_factory=list)
     cancelled: bool = False
+    out_of_time: bool = False
 
     @property
     def bytes(self) -> int:
@@ -124,7 +125,7 @@ ReplicationEvent = ReplicationPlan | Fetched | HostFailed | ReplicationProgress 
 
 @dataclass(slots=True)
 class ReplicationContext:
-    """What a replication works with. `connect` makes one more connection to the other pool."""
+    """What a replication works with. `connect` makes one more connection to the other pool. After `seconds_left` none is begun."""
 
     config: Config
     pool: Pool
@@ -134,6 +135,7 @@ class ReplicationContext:
     connect: Callable[[Callable[[], None]], AbstractContextManager[FarPool]]
     observer: ProgressSinks[ReplicationEvent]
     confined: bool
+    seconds_left: float | None = None
     cancellation: Cancellation = field(default_factory=Cancellation)
 
 
@@ -236,6 +238,7 @@ class _Work:
         self._at: dict[str, int] = {}
         self._unusable: PoolUnusable | None = None
         self._ends = False
+        self._end = time.monotonic() + site.seconds_left if site.seconds_left is not None else None
 
     def run(self) -> None:
         """Fetches all. Raises PoolUnusable when nothing more can be, and OperatorError of the catalogue."""
@@ -303,11 +306,20 @@ class _Work:
     def _is_over(self) -> bool:
         return self._ends or bool(self.site.cancellation) or self._unusable is not None
 
+    @property
+    def _begins_no_more(self) -> bool:
+        """After the end of the window what has begun goes on."""
+        if self._end is not None and time.monotonic() > self._end:
+            self.summary.out_of_time = True
+        return self._is_over or self.summary.out_of_time
+
     def _require_going(self) -> None:
         if self._is_over:
             raise OperatorError("stopped")
 
     def _next(self) -> HostFetches | None:
+        if self._begins_no_more:
+            return None
         try:
             return self._waiting.get_nowait()
         except queue.Empty:
@@ -328,7 +340,7 @@ class _Work:
             discard_received(site.pool, host)
             try:
                 for fetch in planned.fetches:
-                    if self._is_over:
+                    if self._begins_no_more:
                         return
                     self._fetch(far, host, fetch)
             finally:

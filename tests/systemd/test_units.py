@@ -11,7 +11,7 @@ from btrkeep.serving.protocol import socket_of
 from tests.beds import TOP, work
 
 UNITS = TOP / "systemd"
-JOBS = ("backup", "expire", "balance", "heatmap", "sample", "scrub", "news")
+JOBS = ("backup", "expire", "balance", "heatmap", "sample", "scrub", "news", "replicate")
 ASKED = ("run", "restore")  # what the root service starts
 SERVICES = (*JOBS, "notify", "serve", "web", *ASKED)
 UNTOLD = ("news", "notify", "serve", *ASKED)  # whose failure is nobody told of
@@ -25,6 +25,7 @@ EXPOSURE = {
     "heatmap": 12,
     "sample": 12,
     "scrub": 13,
+    "replicate": 38,
     "news": 18,
     "notify": 18,
     "serve": 14,

@@ -8,7 +8,7 @@ from = "ssh://root@127.0.1.2"
 '
 data=/srv/backup/hosts/web1
 await first-is-asked
-backupd replicate
+attempt btrkeep-replicate@main.service
 manifest "$(ls -d $data/2* | head -n 1)/data/home/data" >/shared/copy-1
 manifest "$(ls -d $data/2* | tail -n 1)/data/home/data" >/shared/copy-2
 btrfs subvolume show "$(ls -d $data/2* | tail -n 1)" >/shared/copy-shown
