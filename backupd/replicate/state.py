@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from backupd.replicate.run import ReplicationSummary
+from backupd.replicate.outcome import ReplicationSummary
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.units import format_duration, format_time, parse_time
