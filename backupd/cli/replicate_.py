@@ -11,7 +11,7 @@ import click
 
 from backupd.cli.context import completing_config, now_option, opened
 from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, send_command
-from backupd.replicate.run import (
+from backupd.replicate.outcome import (
     Fetched,
     HostFailed,
     ReplicationContext,
@@ -19,9 +19,9 @@ from backupd.replicate.run import (
     ReplicationPlan,
     ReplicationProgress,
     ReplicationSummary,
-    make_plan,
-    replicate,
 )
+from backupd.replicate.planning import make_plan
+from backupd.replicate.run import replicate
 from backupd.replicate.wire import LineBroken, Refused
 from backupd.repo.context import PoolContext
 from backupd.repo.reconcile import reconcile

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from btrkeep.errors import OperatorError
-from btrkeep.units import format_duration
+from btrkeep.units import format_duration, format_size
 
 PROTOCOL = 1
 OBJECT, PIECE, END = b"o", b"p", b"e"
 LONGEST_PIECE = 1 << 18
 _LONGEST_OBJECT = 16 << 20  # a host's list of some ten thousand backups
 _LOOK = 500  # ms
+_SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: 600 bytes a second; a modem has ten times that
 _HEAD = struct.Struct(">cI")
 _NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
 
@@ -55,7 +56,8 @@ def parse_object(content: bytes) -> dict[str, Any]:
 
 
 class AnswerReader:
-    """Answers, read from a descriptor, of which each byte must come within `patience` seconds.
+    """Answers, read from a descriptor: each byte must come within `patience` seconds, and in each span of `_SPAN` seconds at least
+    `_LEAST` bytes: whoever trickles would hold a host's lock for years.
 
     `on_read` is told of each count of bytes that came, and of 0 now and then while none does; it may raise.
     """
@@ -64,11 +66,13 @@ class AnswerReader:
         self._fd = fd
         self._on_read = on_read
         self.patience = patience
+        self._since, self._read = time.monotonic(), 0
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
 
     def answer(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the frames of one answer, kind and content, without its END. Raises LineBroken, Refused."""
+        self._since, self._read = time.monotonic(), 0
         while True:
             kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
             if kind not in (OBJECT, PIECE, END) or length > (LONGEST_PIECE if kind == PIECE else _LONGEST_OBJECT):
@@ -96,8 +100,17 @@ class AnswerReader:
                 raise LineBroken("the connection has ended in the middle of an answer")
             pieces.append(piece)
             left -= len(piece)
+            self._require_rate(len(piece))
             self._on_read(len(piece))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _require_rate(self, size: int) -> None:
+        self._read += size
+        now = time.monotonic()
+        if self._read >= _LEAST:
+            self._since, self._read = now, 0
+        elif now - self._since > _SPAN:
+            raise LineBroken(f"the other side has sent less than {format_size(_LEAST)} in {format_duration(_SPAN)}")
 
     def _wait(self) -> None:
         end = time.monotonic() + self.patience

@@ -251,6 +251,17 @@ def test_what_both_have_stays_when_a_host_gets_a_new_name(two: TwoPools) -> None
         assert known.get(host) == first, host
 
 
+def test_a_host_with_a_new_name_there_is_not_fetched_as_another_until_it_has_that_name_here(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.first.backupd("rename", "web1", "web2", "--yes")
+    assert "`backupd rename web1 web2` here too" in json.dumps(two.fetch(status=1))
+    assert not (two.second.pool / "hosts/web2").exists()
+    two.second.backupd("rename", "web1", "web2", "--yes")
+    assert two.fetch()[0]["planned"] == 0
+    assert two.names(two.second.pool, "web2") == [first]
+
+
 def test_what_is_deleted_there_stays_here(two: TwoPools) -> None:
     first, second = two.night("2026-03-01T22:00:00Z", "a"), two.night("2026-03-02T22:00:00Z", "b")
     two.fetch()
@@ -312,7 +323,11 @@ def test_the_last_common_backup_stays_on_both_sides(two: TwoPools) -> None:
 def test_a_disk_that_was_never_there_needs_a_look(two: TwoPools) -> None:
     two.second.tables["replica.office"]["from"] = str(two.first.pool.parent / "nowhere")
     two.second.write()
-    assert "never fetched" in two.fetch(status=1)
+    (told,) = two.fetch(status=1)
+    assert "nowhere" in told["error"]
+    assert not told["error"].startswith("hint")
+    (copy,) = json.loads(two.second.backupd("status", "--json", "--now", "2026-03-20T12:00:00Z").stdout)["copies"]
+    assert (copy["state"], copy["age"], copy["error"]) == ("failing", None, told["error"])
 
 
 AIMED = ("through-a-symlink", "through-a-folder", "above", "absolute", "moved-out", "hard-link")

@@ -1,0 +1,94 @@
+"""One host's backups fetched, one after the other, under that host's lock."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from backupd.replicate.far_pool import FarPool
+from backupd.replicate.marked import require_marked, take_notes
+from backupd.replicate.outcome import (
+    Fetched,
+    ReplicationContext,
+)
+from backupd.replicate.receiver import Expected, receive
+from backupd.repo.final_backups import ours, point_latest
+from backupd.repo.received import discard_received
+from btrkeep.decisions.pool_room import lacks_room
+from btrkeep.decisions.replication import (
+    FarBackup,
+    Fetch,
+)
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.room import read_room
+from btrkeep.pool.send import newest_stream
+from btrkeep.units import format_time
+
+_LOOK = 64 << 20  # bytes between two looks at the room
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopies:
+    """`is_over` says whether to stop between two backups; `follow` takes the bytes of the one that is coming.
+
+    `tell` takes each that has come.
+    """
+
+    site: ReplicationContext
+    far: FarPool
+    host: str
+    is_over: Callable[[], bool]
+    follow: Callable[[int], None]
+    tell: Callable[[Fetched], None]
+
+    def fetch(self, fetches: Iterable[Fetch]) -> None:
+        """Fetches them in that order. Raises OperatorError, OSError; PoolUnusable when nothing more can be fetched at all."""
+        site, host = self.site, self.host
+        folder = site.pool.host(host)
+        with take_lock(site.pool.locks / f"host-{host}", f"replication of {host}", format_time(site.now)):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            require_marked(site, self.far, host)
+            discard_received(site.pool, host)
+            try:
+                for fetch in fetches:
+                    if self.is_over():
+                        return
+                    self._fetch(fetch)
+            finally:
+                point_latest(site.pool, host)
+
+    def _fetch(self, fetch: Fetch) -> None:
+        site, far, host = self.site, self.far, self.host
+        begun, before = time.monotonic(), far.bytes
+        _require_parent(site.pool, host, fetch.parent)
+        announced, pieces = far.fetch(host, fetch, min(far.stream, newest_stream()))
+        expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None)
+        looked = before
+
+        def look() -> None:
+            nonlocal looked
+            self.follow(far.bytes - before)
+            if far.bytes - looked >= _LOOK:
+                looked = far.bytes
+                _require_room(site)
+
+        _require_room(site)
+        take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)  # first: it comes but once
+        receive(site.pool, expected, pieces, version=announced.stream, confined=site.confined, look=look)
+        parent = fetch.parent.name if fetch.parent else None
+        self.tell(Fetched(host, fetch.backup.name, parent, far.bytes - before, time.monotonic() - begun))
+
+
+def _require_room(site: ReplicationContext) -> None:
+    if why := lacks_room(read_room(site.pool.path), site.config.pool.min_free):
+        raise PoolUnusable(why, "expire backups, or give the pool more room")
+
+
+def _require_parent(pool: Pool, host: str, parent: FarBackup | None) -> None:
+    """Raises OperatorError when the backup that the difference is to is not the very one."""
+    if parent is None:
+        return
+    found = ours(pool.host(host) / parent.name, host)
+    if found is None or not found[0].read_only or found[1].uuid != parent.uuid:
+        raise OperatorError(f"{host}@{parent.name} is not here any more", "`backupd rebuild`, then fetch again")

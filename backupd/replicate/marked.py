@@ -1,0 +1,66 @@
+"""The notes of a host that is fetched: whose copy it is, and the holds and acceptances that come along."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from backupd.replicate.far_pool import Announced, FarPool
+from backupd.replicate.outcome import (
+    ReplicationContext,
+)
+from backupd.repo.final_backups import final_backups
+from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, read_notes, write_notes
+from btrkeep.decisions.replication import (
+    HostFetches,
+    Obstacle,
+    ReplicaMark,
+    obstacle_words,
+)
+from btrkeep.errors import OperatorError
+from btrkeep.pool.marker import Pool
+from btrkeep.units import format_time, parse_time
+
+_PARTS = ("at", "until", "why")  # of a note
+
+
+def mark_of(notes: Notes) -> ReplicaMark | None:
+    """Whose copy the host is; None for one that is backed up here."""
+    return ReplicaMark(str(notes.replica.get("pool")), str(notes.replica.get("name"))) if notes.replica else None
+
+
+def require_marked(site: ReplicationContext, far: FarPool, host: str) -> None:
+    """Has the host's notes say whose copy it is, before anything of it is here. Raises OperatorError when it is another's."""
+    folder = site.pool.host(host)
+    notes, wanted = read_notes(folder), ReplicaMark(far.id, site.replica.name)
+    if notes.replica is None:
+        if any(final_backups(site.pool, host)) or site.pool.working(host).exists():
+            raise OperatorError(obstacle_words(HostFetches(host, obstacle=Obstacle.BACKED_UP_HERE)))
+        write_notes(folder, replace(notes, replica={"pool": far.id, "name": site.replica.name, "at": format_time(site.now)}))
+    elif (mark := mark_of(notes)) and mark.pool != wanted.pool:
+        raise OperatorError(obstacle_words(HostFetches(host, obstacle=Obstacle.OF_ANOTHER_POOL, text=mark.pool)))
+    elif mark_of(notes) != wanted:  # the replica has another name now
+        write_notes(folder, replace(notes, replica={**notes.replica, "name": site.replica.name}))
+
+
+def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: str) -> None:
+    """Has a hold and an acceptance come along with the backup."""
+    folder = pool.host(host)
+    notes = read_notes(folder)
+    for key in (HOLD, ACCEPTED):
+        note = announced.notes.get(key)
+        if note and _is_note(note):
+            kept: dict[str, str | None] = {
+                part: str(note[part]) if note[part] is not None else None for part in _PARTS if part in note
+            }
+            notes = notes.with_note(name, key, {**kept, "from": replica})
+    if notes != read_notes(folder):
+        write_notes(folder, notes)
+
+
+def _is_note(note: Mapping[str, object]) -> bool:
+    try:
+        for part in ("at", "until"):
+            if note.get(part) is not None:
+                parse_time(str(note[part]))
+    except ValueError:
+        return False
+    return bool(note.get("at"))

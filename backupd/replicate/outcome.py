@@ -1,0 +1,101 @@
+"""What a replication works with, what it is to do, and what came of it."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from backupd.replicate.far_pool import FarPool
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import Config
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.replication import (
+    HostFetches,
+)
+from btrkeep.pool.marker import Pool
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Notice, ProgressSinks, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationPlan:
+    """What is to be done. `hosts`: those with something to fetch; `obstacles`: those of which nothing can be; `common`: by host.
+
+    `total`: all backups there. `is_of_some`: only hosts that somebody has named were looked at.
+    """
+
+    hosts: tuple[HostFetches, ...]
+    obstacles: tuple[HostFetches, ...]
+    common: Mapping[str, str]
+    total: int
+    is_of_some: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many backups are to be fetched."""
+        return sum(len(one.fetches) for one in self.hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A backup that has come: its bytes in the stream, and seconds."""
+
+    host: str
+    name: str
+    parent: str | None
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostFailed:
+    """A host whose backups have not all come, and why."""
+
+    host: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationProgress:
+    """How far it is: backups done of how many, bytes so far, and the hosts that are at it."""
+
+    done: int
+    planned: int
+    bytes: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class ReplicationSummary:
+    """What came of it."""
+
+    replica: str
+    planned: int = 0
+    fetched: list[Fetched] = field(default_factory=list)
+    failed: list[HostFailed] = field(default_factory=list)
+    cancelled: bool = False
+    out_of_time: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Of all streams."""
+        return sum(one.bytes for one in self.fetched)
+
+
+ReplicationEvent = ReplicationPlan | Fetched | HostFailed | ReplicationProgress | Notice | Waiting
+
+
+@dataclass(slots=True)
+class ReplicationContext:
+    """What a replication works with. `connect` makes one more connection to the other pool. After `seconds_left` none is begun."""
+
+    config: Config
+    pool: Pool
+    catalogue: Catalogue
+    replica: ReplicaSettings
+    now: datetime
+    connect: Callable[[Callable[[], None]], AbstractContextManager[FarPool]]
+    observer: ProgressSinks[ReplicationEvent]
+    confined: bool
+    seconds_left: float | None = None
+    cancellation: Cancellation = field(default_factory=Cancellation)

@@ -1,0 +1,88 @@
+"""What the other pool has compared with what is here: what is to be fetched.
+
+Deletions, ends of holds and new names never come along: whoever owns the other pool cannot take away what is here.
+"""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from backupd.replicate.far_pool import FarHost, FarPool
+from backupd.replicate.marked import mark_of
+from backupd.replicate.outcome import (
+    ReplicationContext,
+    ReplicationPlan,
+)
+from backupd.repo.listing import hosts_of
+from backupd.repo.notes_json import read_notes
+from btrkeep.backup_states import FINAL
+from btrkeep.catalogue import Catalogue
+from btrkeep.config.model import ReplicaSettings, Retention
+from btrkeep.decisions.replication import (
+    HostFetches,
+    NearBackup,
+    NearHost,
+    Obstacle,
+    ReplicaMark,
+    plan_fetches,
+)
+from btrkeep.errors import OperatorError
+from btrkeep.pool.marker import Pool
+
+
+def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...]) -> bool:
+    """Whether the replica fetches that host, and it is among those that somebody has named."""
+    return any(fnmatchcase(host, pattern) for pattern in replica.hosts) and (not named or host in named)
+
+
+def make_plan(site: ReplicationContext, far: FarPool, named: tuple[str, ...] = ()) -> tuple[ReplicationPlan, dict[str, FarHost]]:
+    """What is to be fetched, and the hosts as the other pool lists them. Raises LineBroken, Refused."""
+    if far.id == site.pool.id:
+        raise OperatorError("that is this very pool", "fetch from another one")
+    mark = ReplicaMark(far.id, site.replica.name)
+    policy = site.replica.retention
+    near = _near_hosts(site.pool, site.catalogue)
+    hosts, obstacles, common, listed, total = [], [], dict[str, str](), dict[str, FarHost](), 0
+    for far_host in far.hosts():
+        if not wants(site.replica, far_host.name, named):
+            continue
+        listed[far_host.name] = far_host
+        total += len(far_host.backups)
+        found = _plan_host(site, far_host, near, mark, policy)
+        if found.obstacle:
+            obstacles.append(found)
+            continue
+        if found.common:
+            common[found.host] = found.common
+        if found.fetches:
+            hosts.append(found)
+    return ReplicationPlan(tuple(hosts), tuple(obstacles), common, total, bool(named)), listed
+
+
+def _plan_host(
+    site: ReplicationContext, far: FarHost, near: Mapping[str, NearHost], mark: ReplicaMark, policy: Retention
+) -> HostFetches:
+    here = near.get(far.name, NearHost())
+    if not here.known and (old := next((name for name in far.was if (it := near.get(name)) and it.mark == mark), None)):
+        return HostFetches(far.name, obstacle=Obstacle.RENAMED_THERE, text=old)
+    zone = site.config.pool.zone
+    return plan_fetches(far.name, far.backups, here, mark, policy, zone, site.now, newest_only=site.replica.newest_only)
+
+
+def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, NearHost]:
+    """Every host of this pool, by what the catalogue and the notes say of it."""
+    backups: dict[str, list[NearBackup]] = {}
+    for row in catalogue.states():
+        of_host = backups.setdefault(row.host, [])
+        if row.name and row.uuid and (row.outcome or row.state) in FINAL:
+            of_host.append(NearBackup(row.name, row.uuid, row.outcome or row.state, row.expired is not None))
+    return {host: _near(pool, host, backups.get(host, [])) for host in hosts_of(pool) if host in backups or _is_marked(pool, host)}
+
+
+def _is_marked(pool: Pool, host: str) -> bool:
+    """Whether the host is fetched, of which nothing may be left here but what its notes say."""
+    return read_notes(pool.host(host)).replica is not None
+
+
+def _near(pool: Pool, host: str, found: list[NearBackup]) -> NearHost:
+    notes = read_notes(pool.host(host))
+    return NearHost(found, mark_of(notes), notes.forgotten is not None, frozenset(notes.deleted), known=True)
