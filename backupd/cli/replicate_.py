@@ -23,6 +23,7 @@ from backupd.replicate.run import (
 )
 from backupd.replicate.state import note_session, overdue
 from backupd.repo.context import PoolContext
+from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.bandwidth import prepare
 from backupd.rsync.confined import PROGRAM
@@ -124,6 +125,7 @@ def _one(site: PoolContext, replica: ReplicaSettings, hosts: tuple[str, ...], *,
             return _say_plan(replica, plan, as_json)
         with context.cancellation.listening():
             summary = replicate(context, plan, listed, far)
+        tell_copies(site.pool, site.catalogue)
         if not summary.cancelled and not hosts:
             note_session(site.catalogue, replica, far.id, site.clock.now(), summary)
     return _report(summary, context.cancellation, as_json)

@@ -1,40 +1,25 @@
 """What is known of a replica between two replications: when it was last complete. The catalogue has it as a fact."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 
 from backupd.replicate.run import ReplicationSummary
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.copies import REPLICATED, ReplicaSession, session_of
 from btrkeep.units import format_duration, format_time, parse_time
-
-_FACT = "replica:"
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaSession:
-    """The newest replication that came to its end: when, from which pool, how much came, and how many hosts did not."""
-
-    at: str
-    pool: str
-    fetched: int
-    bytes: int
-    failed: int
 
 
 def note_session(catalogue: Catalogue, replica: ReplicaSettings, pool: str, now: datetime, summary: ReplicationSummary) -> None:
     """Remembers a replication of all hosts."""
     session = ReplicaSession(format_time(now), pool, len(summary.fetched), summary.bytes, len(summary.failed))
-    catalogue.set_fact(_FACT + replica.name, json.dumps(asdict(session)))
+    catalogue.set_fact(REPLICATED + replica.name, json.dumps(asdict(session)))
 
 
 def last_session(catalogue: Catalogue, replica: str) -> ReplicaSession | None:
     """The newest one; None when there was none, or nothing is known of it."""
-    try:
-        return ReplicaSession(**json.loads(catalogue.get_fact(_FACT + replica) or ""))
-    except (ValueError, TypeError):
-        return None
+    return session_of(catalogue.get_fact(REPLICATED + replica))
 
 
 def overdue(catalogue: Catalogue, replica: ReplicaSettings, now: datetime) -> str:
