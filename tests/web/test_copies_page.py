@@ -44,6 +44,7 @@ def test_hosts_that_are_fetched_are_copies_and_nothing_can_be_run(tmp_path: Path
     assert f"Fetched by replica <b>office</b>: the newest that both pools have is {NEWEST}" in page
     assert "backupd promote web1" in page
     assert "forget web1" not in page
+    assert "everything is kept" not in page
     assert "/files/web1" in page
     assert '/hosts/own1/run"' in visitor.get("/hosts/own1").text
 

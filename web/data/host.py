@@ -198,7 +198,7 @@ def host_page(
         backups=tuple(reversed(backups)),
         kept=sum(one.keep is True for one in backups),
         going=sum(one.keep is False for one in backups),
-        retention=policy_words(config.retention) if config else "not configured, so everything is kept",
+        retention=_retention(row, config),
         in_doubt=exact is None and any(one.keep and one.state in _GOING for one in backups),
         calendar=calendar(marks, source.now.astimezone(zone).date()),
         runs=tuple(runs[:RUNS]),
@@ -207,6 +207,12 @@ def host_page(
         also=also_on(source, host),
         alive=json.loads(source.catalogue.get_fact(ALIVE) or "{}").get(host),
     )
+
+
+def _retention(row: HostRow, config: HostConfig | None) -> str:
+    if row.state == COPY:  # it is not published
+        return f"the replica's own, not known here: what follows may expire; `backupd retention explain {row.host}` tells"
+    return policy_words(config.retention) if config else "not configured, so everything is kept"
 
 
 def backup_of(page: HostPage, name: str) -> BackupRow | None:
