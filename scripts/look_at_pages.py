@@ -15,8 +15,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import HTTPCookieProcessor, build_opener
 
-PAGES = ("/", "/hosts", "/hosts/{host}", "/files/{host}", "/pool", "/pool/day", "/pool/heatmap", "/pool/timelapse", "/pool/score",
-         "/pool/balance", "/pool/expiry", "/jobs", "/log", "/doctor")  # fmt: skip
+PAGES = ("/", "/hosts", "/hosts/{host}", "/files/{host}", "/copies", "/pool", "/pool/day", "/pool/heatmap", "/pool/timelapse",
+         "/pool/score", "/pool/balance", "/pool/expiry", "/jobs", "/log", "/doctor")  # fmt: skip
 
 
 class Browser:

@@ -21,6 +21,7 @@ from web.words import absolute, ago, browser, exact, relative
 NAVIGATION = (
     ("overview", "/", "Overview"),
     ("hosts", "/hosts", "Hosts"),
+    ("copies", "/copies", "Copies"),
     ("pool", "/pool", "Pool"),
     ("jobs", "/jobs", "Jobs"),
     ("log", "/log", "Log"),

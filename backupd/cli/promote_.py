@@ -13,6 +13,7 @@ from backupd.repo.common import drop_common
 from backupd.repo.context import writing
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes, write_notes
+from backupd.repo.publish import tell_copies
 from backupd.repo.received import discard_received
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -47,6 +48,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool
                 write_notes(folder, replace(notes, replica=None))
                 if notes.replica:
                     drop_common(site.pool, str(notes.replica.get("name")), [host])
+            tell_copies(site.pool, site.catalogue)
         missing = [host for host in chosen if host not in site.config.hosts]
     if as_json:
         echo_json({"hosts": chosen, "unconfigured": missing})

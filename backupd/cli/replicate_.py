@@ -24,6 +24,7 @@ from backupd.replicate.planning import make_plan
 from backupd.replicate.run import replicate
 from backupd.replicate.wire import LineBroken, Refused
 from backupd.repo.context import PoolContext
+from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.bandwidth import prepare
 from backupd.rsync.confined import PROGRAM
@@ -153,6 +154,7 @@ def _one(
         begun = time.monotonic()
         with context.cancellation.listening():
             summary = replicate(context, plan, listed, far)
+        tell_copies(site.pool, site.catalogue)
         if not summary.cancelled and not hosts:
             before = read_session(site.catalogue, replica.name)
             note_session(site.catalogue, replica.name, _session(before, site.clock.now(), far.id, plan, listed, summary, begun))

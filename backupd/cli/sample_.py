@@ -8,7 +8,7 @@ import click
 
 from backupd.cli.context import now_option, opened
 from backupd.repo.context import PoolContext
-from backupd.repo.publish import tell_alive, tell_dashboard
+from backupd.repo.publish import tell_alive, tell_copies, tell_dashboard
 from backupd.sampling import take
 from btrkeep.catalogue import CatalogueBusy, Sample
 from btrkeep.cli import complain, echo_json, json_option
@@ -44,6 +44,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
         try:
             sample = _keep(site, site.clock.now(), found)
             tell_alive(site.pool, site.catalogue)
+            tell_copies(site.pool, site.catalogue)
         except CatalogueBusy as error:
             complain(OperatorError(f"left out this sample: {error.message}", error.hint))
             return Exit.OK

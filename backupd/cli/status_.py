@@ -11,6 +11,7 @@ from backupd.health.look import look_at_pool
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, json_option, table
+from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import CopyStatus, copy_statuses
 from btrkeep.decisions.due import latest
@@ -104,12 +105,12 @@ def _as_json(status: HostStatus) -> dict[str, Any]:
     }
 
 
-def _copy_as_json(copy: CopyStatus) -> dict[str, Any]:
+def _copy_as_json(copy: CopyStatus[ReplicaSettings]) -> dict[str, Any]:
     """A replica, as `status --json` has it."""
     session = copy.session
     return {
-        "replica": copy.name,
-        "from": copy.source,
+        "replica": copy.replica.name,
+        "from": copy.replica.source,
         "state": copy.state,
         "age": round(copy.age) if copy.age is not None else None,
         "max_age": round(copy.replica.oldest),
@@ -160,11 +161,11 @@ def _show_all(found: list[HostStatus], running: list[Progress], now: datetime, *
         click.echo("no host is configured")
 
 
-def _show_copies(copies: list[CopyStatus]) -> None:
+def _show_copies(copies: list[CopyStatus[ReplicaSettings]]) -> None:
     """A line for each replica, and one for each host of which not everything is here."""
     rows = [
         (
-            printable(copy.name),
+            printable(copy.replica.name),
             click.style(copy.state, fg=_COLOURS[copy.state]),
             format_duration(copy.age),
             f"{copy.session.hosts:,}" if copy.session else "-",
@@ -179,12 +180,12 @@ def _show_copies(copies: list[CopyStatus]) -> None:
         click.echo(table(rows, ["REPLICA", "STATE", "AGE", "HOSTS", "LAST FETCHED", "REMARK"], right=["AGE", "HOSTS"]))
     for copy in copies:
         for one in copy.behind[:_MOST_BEHIND]:
-            click.echo(f"{printable(copy.name)}: {printable(one.host)}: {printable(one.error)}")
+            click.echo(f"{printable(copy.replica.name)}: {printable(one.host)}: {printable(one.error)}")
         if len(copy.behind) > _MOST_BEHIND:
-            click.echo(f"{printable(copy.name)}: and {counted(len(copy.behind) - _MOST_BEHIND, 'more host')}")
+            click.echo(f"{printable(copy.replica.name)}: and {counted(len(copy.behind) - _MOST_BEHIND, 'more host')}")
 
 
-def _last_fetched(copy: CopyStatus) -> str:
+def _last_fetched(copy: CopyStatus[ReplicaSettings]) -> str:
     if copy.session is None or copy.age is None:
         return "-"
     return f"{counted(copy.session.fetched, 'backup')}, {format_size(copy.session.bytes)}"

@@ -49,6 +49,11 @@ def common_with(pool: Pool, replica: str) -> dict[str, str]:
     return next((_read(file.path) for file in _files(pool) if file.replica == replica), {})
 
 
+def common_of_all(pool: Pool) -> dict[str, dict[str, str]]:
+    """What each replica has, by host. Raises UnreadableRecord."""
+    return {file.replica: _read(file.path) for file in _files(pool)}
+
+
 def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
     """Leaves no backup of these hosts alone for that replica any more. Raises UnreadableRecord."""
     if known := common_with(pool, replica):

@@ -3,10 +3,15 @@
 import json
 import logging
 
+from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.common import common_of_all
+from backupd.repo.listing import hosts_of
+from backupd.repo.notes_json import read_notes
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import Clock
 from btrkeep.config import Config, point, publish
 from btrkeep.config.published import ALIVE
+from btrkeep.decisions.copies import COPIES, KnownCopies, copies_text
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool
 from btrkeep.units import printable
@@ -35,3 +40,20 @@ def tell_alive(pool: Pool, catalogue: Catalogue) -> None:
     text = json.dumps(found, separators=(",", ":"), sort_keys=True) if found else None
     if text != catalogue.get_fact(ALIVE):
         catalogue.set_fact(ALIVE, text)
+
+
+def tell_copies(pool: Pool, catalogue: Catalogue) -> None:
+    """Publish which hosts are copies, and what replicas have in common with this pool. Raises OSError, CatalogueBusy.
+
+    What cannot be read stays as it was published: expiry says so.
+    """
+    try:
+        common = common_of_all(pool)
+        marks = {host: read_notes(pool.host(host)).replica for host in hosts_of(pool)} if common else {}
+    except UnreadableRecord as error:
+        _log.info("%s", printable(error.message))
+        return
+    fetched = {host: str(mark.get("name")) for host, mark in marks.items() if mark}
+    text = copies_text(KnownCopies(fetched, common)) if common else None
+    if text != catalogue.get_fact(COPIES):
+        catalogue.set_fact(COPIES, text)

@@ -189,6 +189,16 @@ class ReplicaSettings:
         """The age in seconds from which on a copy needs a look."""
         return self.max_age or 2 * self.every
 
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether its pool is on a disk of this machine, which may be away."""
+        return self.folder is not None
+
+    @property
+    def source(self) -> str:
+        """Where it is fetched from, as the configuration has it."""
+        return f"ssh://{self.address}" if self.address else str(self.folder)
+
 
 @dataclass(frozen=True, slots=True)
 class Config:

@@ -43,10 +43,20 @@ class FactStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedReplica:
+    """`oldest`: the age in seconds from which on it needs a look; `comes_and_goes`: its pool may be away until then."""
+
+    name: str
+    oldest: float
+    comes_and_goes: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """A pool's configuration without its secrets. `filesystem` is the pool's UUID, which samples and scores are kept under.
 
     `since`: when a host was published first, of those that were not there already when that began to be noted.
+    `replicas`: without their addresses.
     `hosts` have no hooks and no options of ssh. Sizes are bytes, durations seconds, `used_limit` and `ping_goal` shares.
     """
 
@@ -68,6 +78,7 @@ class Published:
     web: WebSettings = field(default_factory=WebSettings)
     no_downloads: bool = DEFAULTS["no_downloads"]
     no_restores: bool = DEFAULTS["no_restores"]
+    replicas: Mapping[str, PublishedReplica] = field(default_factory=dict)
 
 
 _PLAIN = (
@@ -124,6 +135,7 @@ def _pool(config: Config) -> dict[str, Any]:
         "ping_goal": config.notify.ping_goal,
         "no_downloads": config.serve.no_downloads,
         "no_restores": config.serve.no_restores,
+        "replicas": {name: [replica.oldest, replica.comes_and_goes] for name, replica in config.replicas.items()},
         "expiry": {"max_orphans": config.expiry.max_orphans, "mount_option": config.expiry.mount_option},
         "hosts": {name: dict(_host(host)) for name, host in config.hosts.items()},
         "web": {one.name: _plain(getattr(config.web, one.name)) for one in fields(WebSettings)},
@@ -160,6 +172,7 @@ def _parsed(text: str) -> Published:
         expiry=ExpirySettings(**expiry),
         hosts={name: _host_of(name, values) for name, values in given["hosts"].items()},
         since={name: parse_time(since) for name, since in given.get("since", {}).items()},
+        replicas={name: PublishedReplica(name, *terms) for name, terms in given.get("replicas", {}).items()},
         web=_web_of(given.get("web", {})),
     )
 

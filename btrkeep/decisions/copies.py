@@ -5,15 +5,18 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Protocol
+from functools import lru_cache
+from typing import Any, Generic, Protocol, TypeVar
 
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.units import format_time, parse_time
 
+COPIES = "copies"
+"""The fact of which hosts are copies, and of what this pool and replicas have in common. There is none without replicas."""
 _FACT = "replica:"
 
 
@@ -60,23 +63,28 @@ class ReplicaSession:
         return self.bytes / self.seconds if self.bytes and self.seconds > 0 else None
 
 
+class ReplicaTerms(Protocol):
+    """What there is to know of a replica's configuration. Seconds; `comes_and_goes`: its pool may be away until it is late."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def oldest(self) -> float: ...
+    @property
+    def comes_and_goes(self) -> bool: ...
+
+
+Terms = TypeVar("Terms", bound=ReplicaTerms)
+
+
 @dataclass(frozen=True, slots=True)
-class CopyStatus:
+class CopyStatus(Generic[Terms]):
     """A replica and its state. `age`: seconds since it was last fetched; None when it never was."""
 
-    replica: ReplicaSettings
+    replica: Terms
     state: CopyState
     age: float | None
     session: ReplicaSession | None
-
-    @property
-    def name(self) -> str:
-        return self.replica.name
-
-    @property
-    def source(self) -> str:
-        """Where it is fetched from, as the configuration has it."""
-        return f"ssh://{self.replica.address}" if self.replica.address else str(self.replica.folder)
 
     @property
     def behind(self) -> tuple[HostBehind, ...]:
@@ -87,6 +95,16 @@ class CopyStatus:
     def error(self) -> str:
         """Why the newest attempt came to nothing, or ""."""
         return self.session.error if self.session else ""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCopies:
+    """`fetched`: the replica of each host that is fetched from another pool. `common`: by replica and host, the newest backup that
+    both pools have: here it is a copy, or the other pool has said that it has it.
+    """
+
+    fetched: Mapping[str, str] = field(default_factory=dict)
+    common: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class FactReader(Protocol):
@@ -103,11 +121,11 @@ class FactWriter(FactReader, Protocol):
         """Keep a fact."""
 
 
-def copy_status(replica: ReplicaSettings, session: ReplicaSession | None, now: datetime) -> CopyStatus:
-    """How the replica is doing. A pool that comes and goes (a folder) may be away until it is late."""
+def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -> CopyStatus[Terms]:
+    """How the replica is doing."""
     age = max(0.0, (now - session.at).total_seconds()) if session and session.at else None
     late = age is None or age > replica.oldest
-    if session and (session.behind or (session.error and (late or replica.address))):
+    if session and (session.behind or (session.error and (late or not replica.comes_and_goes))):
         state = CopyState.FAILING
     elif age is None:
         state = CopyState.NEVER
@@ -116,7 +134,7 @@ def copy_status(replica: ReplicaSettings, session: ReplicaSession | None, now: d
     return CopyStatus(replica, state, age, session)
 
 
-def copy_statuses(replicas: Mapping[str, ReplicaSettings], facts: FactReader, now: datetime) -> list[CopyStatus]:
+def copy_statuses(replicas: Mapping[str, Terms], facts: FactReader, now: datetime) -> list[CopyStatus[Terms]]:
     """Of all replicas, by what the catalogue knows."""
     return [copy_status(replica, read_session(facts, name), now) for name, replica in replicas.items()]
 
@@ -155,3 +173,15 @@ def read_session(facts: FactReader, name: str) -> ReplicaSession | None:
         return ReplicaSession(parse_time(tried), parse_time(at) if at else None, behind=behind, **said)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def copies_text(copies: KnownCopies) -> str:
+    """As the fact has it."""
+    return json.dumps({"fetched": copies.fetched, "common": copies.common}, separators=(",", ":"), sort_keys=True)
+
+
+@lru_cache(maxsize=4)
+def copies_of(text: str | None) -> KnownCopies:
+    """What the fact tells; nothing when it is none."""
+    found: dict[str, Any] = json.loads(text) if text else {}
+    return KnownCopies(found.get("fetched", {}), found.get("common", {}))

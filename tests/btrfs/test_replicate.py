@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -99,6 +100,13 @@ def shown(path: Path) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
+def published(of: Nights) -> Any:
+    """What the dashboard is told of copies, by sqlite3."""
+    with sqlite3.connect(of.state / "catalogue.sqlite") as rows:
+        found = rows.execute("SELECT value FROM about WHERE name = 'copies'").fetchone()
+    return json.loads(found[0]) if found else {}
+
+
 def test_what_is_fetched_is_the_same_and_a_difference_to_what_was_there(two: TwoPools) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
     assert [one["parent"] for one in two.fetch()[0]["fetched"]] == [None]
@@ -122,6 +130,10 @@ def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_g
     (two.source / "large").write_bytes(os.urandom(3_000_000))
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.fetch()
+    assert published(two.second) == {"fetched": {"web1": "office"}, "common": {"office": {"web1": first}}}
+    assert published(two.first) == {}
+    two.first.backupd("sample")
+    assert published(two.first) == {"fetched": {}, "common": {"office": {"web1": first}}}
     two.second.host("web1", two.source)
     refused = two.second.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z", check=False)
     assert refused.returncode == 1
@@ -129,6 +141,7 @@ def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_g
     assert two.names(two.second.pool) == [first]
     assert "common with replica" in two.second.backupd("retention", "explain", "web1").stdout
     two.second.backupd("promote", "web1", "--yes")
+    assert published(two.second)["fetched"] == {}
     assert "common with replica" not in two.second.backupd("retention", "explain", "web1").stdout
     told = json.loads(two.second.backupd("run", "web1", "--json", "--now", "2026-03-03T22:00:00Z").stdout)
     assert told[0]["outcome"] == "complete"

@@ -12,7 +12,16 @@ from tests.beds.browser import PHONE, Noticed, enter, log_in, visit
 from tests.beds.dashboard import LATIN1, MARKUP, OPERATOR, PASSWORD, Dashboard
 
 PAGES = (
-    *("/", "/hosts", "/hosts?state=failing", "/hosts/web0000.example.org", "/hosts/database0041.example.org", "/pool", "/pool/day"),
+    *(
+        "/",
+        "/hosts",
+        "/hosts?state=failing",
+        "/hosts/web0000.example.org",
+        "/hosts/database0041.example.org",
+        "/copies",
+        "/pool",
+        "/pool/day",
+    ),
     *(
         "/pool/score",
         "/pool/heatmap",

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from web.api.table import ApiRequest, Endpoint, OfHost
 from web.data import hosts as of_hosts
+from web.data.copies import CopiesPage
+from web.data.copies import copies as of_copies
 from web.data.host import BackupRow, HostPage, host_page
 from web.data.hosts import HostList, Query
 from web.data.overview import Overview
@@ -28,7 +30,8 @@ class HostsAsked:
 
     q: Annotated[str, Field(max_length=200, description="Words that are all in name, group or address.")] = ""
     state: Annotated[
-        Literal["", "ok", "late", "failing", "suspect", "never", "unconfigured"], Field(description="Only hosts in that state.")
+        Literal["", "ok", "late", "failing", "suspect", "never", "unconfigured", "copy"],
+        Field(description="Only hosts in that state."),
     ] = ""
     group: Annotated[str, Field(max_length=255, description="Only hosts of that group.")] = ""
     sort: Annotated[_ORDERS, Field(description="The order; a minus turns it round.")] = "host"
@@ -83,9 +86,15 @@ def running(asked: ApiRequest) -> RunningNow:
     return of_running(asked.source, asked.viewer)
 
 
+def copies(asked: ApiRequest) -> CopiesPage:
+    """Copies in and from other pools."""
+    return of_copies(asked.source, asked.viewer)
+
+
 ENDPOINTS = (
     Endpoint("GET", "/overview", "overview", STATE, "How it went and how it is, in short", OverviewSaid, overview),
     Endpoint("GET", "/running", "running", STATE, "What runs now", RunningNow, running),
+    Endpoint("GET", "/copies", "copies", STATE, "Copies in and from other pools, and hosts that have none", CopiesPage, copies),
     Endpoint("GET", "/hosts", "hosts", HOSTS, "Hosts: searched, filtered, sorted, a page at a time", HostList, hosts, HostsAsked),
     Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, OfHost),
     Endpoint("GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, OfHost),

@@ -16,6 +16,7 @@ from btrkeep.catalogue import Backup, Run
 from btrkeep.config import HostConfig, Retention
 from btrkeep.config.published import ALIVE
 from btrkeep.decisions.calendar_strip import StripLetter, kind_of
+from btrkeep.decisions.copies import COPIES, copies_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain
@@ -26,7 +27,8 @@ from btrkeep.units import format_duration, format_time, parse_time
 from web.data import hosts
 from web.data.alarms import OpenAlarm, open_alarms
 from web.data.calendar import Calendar, Mark, calendar
-from web.data.hosts import UNCONFIGURED, HostRow
+from web.data.copies import CopyElsewhere, also_on
+from web.data.hosts import COPY, UNCONFIGURED, HostRow
 from web.data.log import LogRun, as_shown
 from web.data.nights import explained
 from web.data.running import Transfer, alive_runs, running
@@ -128,6 +130,8 @@ class HostPage:
     history: tuple[LogRun, ...]
     night_words: str
     """What a night of its strip is."""
+    also: tuple[CopyElsewhere, ...] = ()
+    """What other pools said that they have of it; of a copy, what this one has in common with where it comes from."""
     alive: int | None = None
     """What it wrote and is still alive, bytes, as of the last sample; None where simple quotas do not count it."""
 
@@ -155,7 +159,8 @@ def host_row(source: RequestContext, host: str) -> HostRow | None:
     config, facts = source.site.hosts.get(host), hosts.every_facts(source).get(host)
     if config is None and facts is None:
         return None
-    return hosts.row_of(host, config, facts, len(source.catalogue.fates([host])), source.site.zone, source.now)
+    replica = copies_of(source.catalogue.get_fact(COPIES)).fetched.get(host)
+    return hosts.row_of(host, config, facts, len(source.catalogue.fates([host])), source.site.zone, source.now, replica)
 
 
 def host_page(
@@ -187,20 +192,27 @@ def host_page(
     return HostPage(
         row=hosts.with_strips(source, [row])[0],
         sentence=sentence(row, config),
-        settings=settings_of(config) if config else None,
+        settings=settings_of(config) if config and row.state != COPY else None,
         running=tuple(one for one in running(source, viewer).transfers if one.host == host),
         alarms=tuple(one for one in open_alarms(source, viewer) if one.host == host),
         backups=tuple(reversed(backups)),
         kept=sum(one.keep is True for one in backups),
         going=sum(one.keep is False for one in backups),
-        retention=policy_words(config.retention) if config else "not configured, so everything is kept",
+        retention=_retention(row, config),
         in_doubt=exact is None and any(one.keep and one.state in _GOING for one in backups),
         calendar=calendar(marks, source.now.astimezone(zone).date()),
         runs=tuple(runs[:RUNS]),
         history=tuple(run for run in reversed(runs) if run.seconds is not None and run.outcome in _FINAL),
         night_words=explained(config.window if config else None),
+        also=also_on(source, host),
         alive=json.loads(source.catalogue.get_fact(ALIVE) or "{}").get(host),
     )
+
+
+def _retention(row: HostRow, config: HostConfig | None) -> str:
+    if row.state == COPY:  # it is not published
+        return f"the replica's own, not known here: what follows may expire; `backupd retention explain {row.host}` tells"
+    return policy_words(config.retention) if config else "not configured, so everything is kept"
 
 
 def backup_of(page: HostPage, name: str) -> BackupRow | None:
@@ -310,6 +322,8 @@ def sentence(row: HostRow, config: HostConfig | None) -> str:
         if row.age is not None
         else "there is no complete backup yet"
     )
+    if row.state == COPY:
+        return f"It is a copy: its backups are fetched from another pool, and nothing is backed up here; {ago}."
     if row.state == UNCONFIGURED or config is None:
         return f"It is not in the configuration any more: nothing is backed up, and its backups are kept; {ago}."
     if row.state == "suspect":

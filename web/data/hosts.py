@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import BackupFate, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
+from btrkeep.decisions.copies import COPIES, copies_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status, status_error
 from btrkeep.serving.viewer import Viewer
@@ -24,8 +25,11 @@ from web.source import RequestContext
 PER_PAGE = 100
 UNCONFIGURED = "unconfigured"
 """The state of a host that has backups, and that the configuration does not name any more."""
-ALL_STATES = (*STATES, UNCONFIGURED)
-_WORST_FIRST = {state: place for place, state in enumerate(("failing", "suspect", "never", "late", "ok", UNCONFIGURED))}
+COPY = "copy"
+"""The state of a host whose backups are fetched from another pool: nothing is backed up here."""
+ALL_STATES = (*STATES, UNCONFIGURED, COPY)
+NOT_OURS = (UNCONFIGURED, COPY)
+_WORST_FIRST = {state: place for place, state in enumerate(("failing", "suspect", "never", "late", "ok", UNCONFIGURED, COPY))}
 _LONGEST_QUERY = 200
 
 
@@ -98,15 +102,27 @@ def every_facts(source: RequestContext) -> Mapping[str, HostFacts]:
 
 def _rows(source: RequestContext) -> tuple[HostRow, ...]:
     site, facts, counts = source.site, every_facts(source), source.catalogue.backup_counts()
+    fetched = copies_of(source.catalogue.get_fact(COPIES)).fetched
     return tuple(
-        row_of(name, site.hosts.get(name), facts.get(name), counts.get(name, 0), site.zone, source.now)
+        row_of(name, site.hosts.get(name), facts.get(name), counts.get(name, 0), site.zone, source.now, fetched.get(name))
         for name in sorted({*site.hosts, *counts})
     )
 
 
-def row_of(name: str, host: HostConfig | None, facts: HostFacts | None, backups: int, zone: ZoneInfo, now: datetime) -> HostRow:
-    """A host as `backupd status` reports it; one that is not configured (None) is known by its backups only: nothing is due."""
-    status = host_status(host, facts, zone, now) if host else _unconfigured(name, facts, now)
+def row_of(
+    name: str,
+    host: HostConfig | None,
+    facts: HostFacts | None,
+    backups: int,
+    zone: ZoneInfo,
+    now: datetime,
+    replica: str | None = None,
+) -> HostRow:
+    """A host as `backupd status` reports it; one that is not configured (None) is known by its backups only: nothing is due.
+
+    `replica`: by which it is fetched from another pool; then this pool does not back it up, configured or not.
+    """
+    status = host_status(host, facts, zone, now) if host and not replica else _not_ours(name, facts, now, replica)
     return HostRow(
         host=name,
         state=status.state,
@@ -122,7 +138,7 @@ def row_of(name: str, host: HostConfig | None, facts: HostFacts | None, backups:
         new_bytes=facts.last_complete_new_bytes if facts else None,
         backups=backups,
         words=_words(status),
-        tone="error" if status.error else "warning" if status.warnings else "",
+        tone="error" if status.error else "warning" if status.warnings and not replica else "",
     )
 
 
@@ -133,11 +149,13 @@ def _words(status: HostStatus) -> str:
     return f"{status.warnings[0]}{more}"
 
 
-def _unconfigured(name: str, facts: HostFacts | None, now: datetime) -> HostStatus:
-    """Of a host that only its backups tell of: nothing is due, and nothing of it expires."""
+def _not_ours(name: str, facts: HostFacts | None, now: datetime, replica: str | None) -> HostStatus:
+    """Of a host that only its backups tell of: nothing is due here."""
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
     words = "not in the configuration any more: nothing is backed up, and its backups are kept"
+    if replica:
+        return HostStatus(name, COPY, last, age, None, None, (f"copy: fetched from another pool by replica {replica}",))
     return HostStatus(name, UNCONFIGURED, last, age, None, None, (words,))
 
 

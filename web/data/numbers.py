@@ -18,7 +18,7 @@ from btrkeep.decisions.findings import CHECKS, FACT, from_text, grade
 from btrkeep.decisions.host_state import STATES
 from btrkeep.metric_table import Metric
 from web.data.health import STALE
-from web.data.hosts import UNCONFIGURED, HostRow, every_row
+from web.data.hosts import NOT_OURS, HostRow, every_row
 from web.source import RequestContext
 
 ERRORS = ("write", "read", "flush", "corruption", "generation")
@@ -63,7 +63,7 @@ def _itself(samples: _Samples, source: RequestContext) -> None:
 
 
 def _hosts(samples: _Samples, source: RequestContext) -> None:
-    rows = [row for row in every_row(source) if row.state != UNCONFIGURED]
+    rows = [row for row in every_row(source) if row.state not in NOT_OURS]
     for row in rows:
         _host(samples, row)
     for state in STATES:

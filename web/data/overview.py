@@ -7,6 +7,7 @@ from btrkeep.decisions.due import next_window
 from btrkeep.serving.viewer import Viewer
 from web.data import hosts, night_sum
 from web.data.alarms import OpenAlarm, open_alarms
+from web.data.copies import copies, in_a_sentence
 from web.data.health import PoolHealth, pool_health
 from web.data.night_sum import NightSum
 from web.data.nights import usual_window
@@ -59,6 +60,8 @@ class Overview:
     alarms_looked: datetime | None
     alarms: tuple[OpenAlarm, ...]
     limited: bool
+    copies: str
+    """Of copies in and from other pools, in one sentence; "" where there is none."""
 
 
 def overview(source: RequestContext, viewer: Viewer) -> Overview:
@@ -69,7 +72,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
     return Overview(
         name=site.name,
         now=source.now,
-        configured=sum(row.state != hosts.UNCONFIGURED for row in rows),
+        configured=sum(row.state not in hosts.NOT_OURS for row in rows),
         total=len(rows),
         states=hosts.state_counts(rows),
         nights=nights(source, viewer),
@@ -81,6 +84,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
         alarms_looked=health.looked if health.is_known else None,
         alarms=open_alarms(source, viewer),
         limited=viewer.limited,
+        copies=in_a_sentence(copies(source, viewer)),
     )
 
 

@@ -9,6 +9,7 @@ NAMES = (
     "hosts",
     "files",
     "restore",
+    "copies",
     "pool",
     "heatmap",
     "balance",

@@ -1,0 +1,122 @@
+"""Copies on the dashboard: of the pool that fetches, of the one that is fetched from, and for who sees some hosts only."""
+
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+from btrkeep.config import HostConfig
+from btrkeep.config.published import FACT
+from btrkeep.decisions.copies import COPIES, HostBehind, KnownCopies, ReplicaSession, copies_text, note_failure, note_session
+from btrkeep.units import backup_name
+from tests.web.made import DAY, EVENING, HOUR, NOW, backup, client, write
+from web.source import RequestContext
+
+NEWEST = backup_name(EVENING)
+
+
+@pytest.fixture(autouse=True)
+def _morning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RequestContext, "now", NOW)
+
+
+def second(state: Path, fetched_before: timedelta = 2 * HOUR, error: str = "", behind: tuple[HostBehind, ...] = ()) -> None:
+    """A second pool's: web1 and db1 are fetched by `office`, own1 is its own."""
+    with write(state, [HostConfig("own1", paths=("/etc",))], [backup(name, EVENING) for name in ("web1", "db1", "own1")]) as found:
+        text = copies_text(KnownCopies({"web1": "office", "db1": "office"}, {"office": {"web1": NEWEST, "db1": NEWEST}}))
+        found.set_fact(COPIES, text)
+        at = NOW - fetched_before
+        note_session(found, "office", ReplicaSession(at, at, "", "p", 2, 5, 7340032, 7.0, behind))
+        if error:
+            note_failure(found, "office", NOW, error)
+        published = found.get_fact(FACT)
+        assert published
+        found.set_fact(FACT, published.replace('"replicas":{}', '"replicas":{"office":[172800.0,false]}'))
+
+
+def test_hosts_that_are_fetched_are_copies_and_nothing_can_be_run(tmp_path: Path) -> None:
+    second(tmp_path)
+    visitor = client(tmp_path)
+    states = {row["host"]: row["state"] for row in visitor.get("/api/v1/hosts").json["rows"]}  # type: ignore[index]
+    assert states == {"web1": "copy", "db1": "copy", "own1": "ok"}
+    assert [row["host"] for row in visitor.get("/api/v1/hosts?state=copy").json["rows"]] == ["db1", "web1"]  # type: ignore[index]
+    page = visitor.get("/hosts/web1").text
+    assert '/hosts/web1/run"' not in page
+    assert f"Fetched by replica <b>office</b>: the newest that both pools have is {NEWEST}" in page
+    assert "backupd promote web1" in page
+    assert "forget web1" not in page
+    assert "everything is kept" not in page
+    assert "/files/web1" in page
+    assert '/hosts/own1/run"' in visitor.get("/hosts/own1").text
+
+
+@pytest.mark.parametrize(("before", "late"), [(2 * HOUR, False), (3 * DAY, True)])
+def test_the_overview_and_the_page_say_when_a_replica_is_late(tmp_path: Path, before: timedelta, late: bool) -> None:
+    second(tmp_path, before)
+    visitor = client(tmp_path)
+    office = visitor.get("/api/v1/copies").json["replicas"][0]  # type: ignore[index]
+    assert (office["hosts"], office["bytes"], office["rate"]) == (2, 7340032, 1048576.0)
+    assert office["state"] == ("late" if late else "ok")
+    assert visitor.get("/api/v1/copies").json["uncovered"] == ["own1"]  # type: ignore[index]
+    assert ("ago, late" in visitor.get("/").text) is late
+    assert ("backupd replicate office" in visitor.get("/copies").text) is late
+
+
+def test_what_failed_is_said_to_who_may_see_it(tmp_path: Path) -> None:
+    behind = tuple(HostBehind(host, "2026-03-02T220000Z", None, "no room") for host in ("web1", "db1"))
+    second(tmp_path, error="ssh: no route to backup1", behind=behind)
+    whole, part = client(tmp_path).get("/copies").text, client(tmp_path, "viewer", ("web1",)).get("/copies").text
+    assert "no route to backup1" in whole
+    assert whole.count("no room") == 2
+    assert "failing" in whole
+    assert "no route to backup1" not in part
+    assert part.count("no room") == 1
+    assert "db1" not in part
+
+
+def test_the_first_pool_tells_what_others_said_that_they_have(tmp_path: Path) -> None:
+    with write(tmp_path, [HostConfig(name, paths=("/etc",)) for name in ("web1", "new1")], [backup("web1", EVENING)]) as found:
+        found.set_fact(COPIES, copies_text(KnownCopies({}, {"disk": {"web1": NEWEST}})))
+    visitor = client(tmp_path)
+    assert f"Also on <b>disk</b>, which has said that it has {NEWEST}" in visitor.get("/hosts/web1").text
+    assert '/hosts/web1/run"' in visitor.get("/hosts/web1").text
+    assert "disk has 1 host of here; 1 host without a copy in another pool." in visitor.get("/").text
+    assert visitor.get("/api/v1/copies").json["uncovered"] == ["new1"]  # type: ignore[index]
+
+
+def test_who_sees_one_host_sees_its_copies_alone(tmp_path: Path) -> None:
+    second(tmp_path)
+    visitor = client(tmp_path, "viewer", ("web1",))
+    said = visitor.get("/api/v1/copies").json
+    assert said
+    assert [one["host"] for one in said["copies"]] == ["web1"]
+    assert said["uncovered"] == []
+    office = said["replicas"][0]
+    assert (office["hosts"], office["fetched"], office["bytes"], office["error"]) == (1, None, None, None)
+    for address in ("/", "/copies", "/hosts/web1"):
+        page = visitor.get(address).text
+        assert "db1" not in page, address
+        assert "own1" not in page, address
+    stranger = client(tmp_path, "viewer", ("nobody",))
+    assert "office" not in stranger.get("/copies").text + stranger.get("/").text + stranger.get("/api/v1/copies").text
+
+
+def test_a_pool_without_replicas_says_so(tmp_path: Path) -> None:
+    write(tmp_path, [HostConfig("web1", paths=("/etc",))], [backup("web1", EVENING)]).close()
+    visitor = client(tmp_path)
+    assert "No other pool has a copy" in visitor.get("/copies").text
+    assert "Copies</a>:" not in visitor.get("/").text
+
+
+def test_2800_copies_take_as_long_as_a_page_may(tmp_path: Path) -> None:
+    names = [f"host{number:04}" for number in range(2800)]
+    with write(tmp_path) as found:
+        found.set_fact(COPIES, copies_text(KnownCopies(dict.fromkeys(names, "office"), {"office": dict.fromkeys(names, NEWEST)})))
+    visitor = client(tmp_path)
+    begun = perf_counter()
+    page = visitor.get("/copies").text
+    assert perf_counter() - begun < 1.0
+    assert "2,800" in page
+    assert page.count("<tr>") < 210
+    assert len(page) < 100_000

@@ -1,0 +1,141 @@
+"""Copies: what is fetched from other pools into this one, what other pools said that they have, and hosts that have no copy.
+
+This server knows of other pools only what they noted here at the end of a replication: of each host the newest backup that both
+have. To a viewer who is limited to hosts everything is of these hosts alone.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from btrkeep.decisions.copies import COPIES, CopyState, HostBehind, copies_of, copy_status, read_session
+from btrkeep.serving.viewer import Viewer
+from btrkeep.units import counted, format_duration, parse_backup_name
+from web.source import RequestContext
+
+
+@dataclass(frozen=True, slots=True)
+class CopyElsewhere:
+    """`backup`: the newest that both pools have. `from_there`: it is fetched from that pool; else that pool fetches it."""
+
+    replica: str
+    backup: str
+    from_there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One replica. `fetches`: this pool fetches by it; else another pool fetches from this one, and all that follows but `hosts`
+    is known there alone. `state`: as `backupd status` has it; `at`: when the newest replication of all hosts ended, `age` seconds
+    since, `max_age` from when on that is late. `fetched`, `bytes`, `rate` (bytes per second): of that replication; `error`: why the
+    newest attempt came to nothing. None for who may not see all hosts. `behind`: hosts of which not everything came.
+    """
+
+    name: str
+    fetches: bool
+    hosts: int
+    state: CopyState | None
+    at: datetime | None
+    age: float | None
+    max_age: float | None
+    fetched: int | None
+    bytes: int | None
+    rate: float | None
+    error: str | None
+    behind: tuple[HostBehind, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """A host and a replica: the newest backup that both pools have, and how old it is, seconds."""
+
+    host: str
+    replica: str
+    from_there: bool
+    backup: str
+    age: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesPage:
+    """All of it. `uncovered`: hosts backed up here of which no other pool said that it has a backup."""
+
+    replicas: tuple[ReplicaView, ...]
+    copies: tuple[HostCopy, ...]
+    uncovered: tuple[str, ...]
+
+
+def also_on(source: RequestContext, host: str) -> tuple[CopyElsewhere, ...]:
+    """Where else a host's backups lie, as far as that is known here."""
+    known = copies_of(source.catalogue.get_fact(COPIES))
+    return tuple(
+        CopyElsewhere(replica, of[host], known.fetched.get(host) == replica)
+        for replica, of in sorted(known.common.items())
+        if host in of
+    )
+
+
+def copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
+    """What the viewer may see of it; kept between requests."""
+    return source.cached(("copies", viewer.hosts), lambda: _copies(source, viewer))
+
+
+def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
+    known, site = copies_of(source.catalogue.get_fact(COPIES)), source.site
+    found = tuple(
+        HostCopy(host, replica, known.fetched.get(host) == replica, name, _age(name, source.now))
+        for replica, of in sorted(known.common.items())
+        for host, name in sorted(of.items())
+        if viewer.may_see(host)
+    )
+    covered = {one.host for one in found}
+    ours = sorted(name for name in site.hosts if viewer.may_see(name) and name not in known.fetched)
+    names = {one.replica for one in found} if viewer.limited else {*known.common, *site.replicas}
+    return CopiesPage(
+        tuple(_replica(source, name, found, viewer) for name in sorted(names)),
+        found,
+        tuple(name for name in ours if name not in covered),
+    )
+
+
+def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], viewer: Viewer) -> ReplicaView:
+    terms = source.site.replicas.get(name)
+    session = read_session(source.catalogue, name) if terms else None
+    status = copy_status(terms, session, source.now) if terms else None
+    told = None if viewer.limited else session
+    return ReplicaView(
+        name=name,
+        fetches=terms is not None,
+        hosts=sum(one.replica == name for one in found),
+        state=status.state if status else None,
+        at=session.at if session else None,
+        age=status.age if status else None,
+        max_age=terms.oldest if terms else None,
+        fetched=told.fetched if told else None,
+        bytes=told.bytes if told else None,
+        rate=told.rate if told else None,
+        error=told.error or None if told else None,
+        behind=tuple(one for one in status.behind if viewer.may_see(one.host)) if status else (),
+    )
+
+
+def _age(name: str, now: datetime) -> float | None:
+    started = parse_backup_name(name)
+    return max(0.0, (now - started).total_seconds()) if started else None
+
+
+def in_a_sentence(page: CopiesPage) -> str:
+    """How it is, for the overview; "" where there is no replica."""
+    if not page.replicas:
+        return ""
+    words = [_words(one) for one in page.replicas]
+    if page.uncovered:
+        words.append(f"{counted(len(page.uncovered), 'host')} without a copy in another pool")
+    return "; ".join(words) + "."
+
+
+def _words(one: ReplicaView) -> str:
+    if not one.fetches:
+        return f"{one.name} has {counted(one.hosts, 'host')} of here"
+    when = f"last fetched {format_duration(one.age)} ago" if one.age is not None else "never fetched"
+    state = f", {one.state}" if one.state in (CopyState.LATE, CopyState.FAILING) else ""
+    return f"{one.name}: {counted(one.hosts, 'host')}, {when}{state}"
