@@ -100,6 +100,20 @@ EXPIRY_DURATION = Metric("btrkeep_expiry_last_duration_seconds", "gauge", "How l
 EXPIRY_END = Metric("btrkeep_expiry_last_end_timestamp_seconds", "gauge", "When the newest run of expire for all hosts ended.")
 EXPIRY_OK = Metric("btrkeep_expiry_last_success", "gauge", "1 when the newest run of expire for all hosts did not fail, else 0.")
 
+REPLICA_STATE = Metric(
+    "btrkeep_replica_state",
+    "gauge",
+    "1 for the state that a replica is in, 0 for the others, as in backupd status.",
+    ("replica", "state"),
+)
+REPLICA_FETCHED = Metric(
+    "btrkeep_replica_last_fetch_timestamp_seconds", "gauge", "When a replica was last fetched; never: no sample.", ("replica",)
+)
+REPLICA_MAX_AGE = Metric("btrkeep_replica_max_age_seconds", "gauge", "The age from which on it is late.", ("replica",))
+REPLICA_BYTES = Metric("btrkeep_replica_last_fetch_bytes", "gauge", "Bytes of all streams of the newest replication.", ("replica",))
+REPLICA_DURATION = Metric("btrkeep_replica_last_fetch_duration_seconds", "gauge", "How long it took.", ("replica",))
+REPLICA_BEHIND = Metric("btrkeep_replica_hosts_behind", "gauge", "Hosts of which not everything could be fetched.", ("replica",))
+
 HEALTH = Metric(
     "btrkeep_pool_health",
     "gauge",

@@ -24,6 +24,7 @@ from btrkeep.catalogue.model_alarm import (
     MISSING_DEVICE,
     POOL,
     READ_ONLY,
+    REPLICA,
     ROOM,
     SILENT,
     SUSPECT,
@@ -34,6 +35,7 @@ from btrkeep.catalogue.model_alarm import (
 )
 from btrkeep.config import HostConfig
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus
 from btrkeep.decisions.pool_health import HealthLimits, judge
@@ -95,7 +97,7 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     full once that was told.
     """
     verdict = _verdict(report, known)
-    alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_jobs(report)]
+    alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_copies(report, known), *_jobs(report)]
     unknown: set[str | Key] = {_UNKNOWN[check] for check in verdict.unlooked}
     if report.fault:
         unknown.add((FAILURE, BALANCE))
@@ -166,6 +168,23 @@ def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: K
     since = before.since if before and before.recovered is None else report.now
     text = words.never_complete(host.name, elapsed(since, report.now) or 0.0)
     yield Alarm(SILENT, subject, text, since, ripe=report.now - since > limit)
+
+
+def _copies(report: StatusReport, known: Known) -> Iterator[Alarm]:
+    """A replica that fails or is late, by its name alone: hosts are named in the text. One that never was fetched is waited for."""
+    for copy in report.copies:
+        subject, name = AlarmSubject(REPLICA, copy.replica.name), copy.replica.name
+        if copy.state == CopyState.NEVER:
+            before = known.get((SILENT, str(subject)))
+            since = before.since if before and before.recovered is None else report.now
+            waited = report.now - since
+            ripe = waited > timedelta(seconds=copy.replica.oldest)
+            yield Alarm(SILENT, subject, words.never_fetched(name, waited.total_seconds()), since, ripe=ripe)
+        elif copy.state == CopyState.FAILING and copy.session:
+            text = words.copy_fails(name, copy.error, [(one.host, one.error) for one in copy.behind])
+            yield Alarm(FAILURE, subject, text, copy.session.at or copy.session.tried, len(copy.behind))
+        elif copy.state == CopyState.LATE and copy.session and copy.session.at:
+            yield Alarm(FAILURE, subject, words.copy_is_late(name, copy.age or 0.0), copy.session.at)
 
 
 def _jobs(report: StatusReport) -> Iterator[Alarm]:

@@ -94,6 +94,25 @@ def never_complete(host: str, seconds: float) -> str:
     return f"{host}: no complete backup ever, {format_duration(seconds)} after it was first looked for"
 
 
+def copy_fails(replica: str, error: str, behind: Sequence[tuple[str, str]]) -> str:
+    """A replica could not be fetched, or not all of its hosts."""
+    if error:
+        return f"replica {replica}: {error}"
+    host, why = behind[0]
+    more = f" (and {counted(len(behind) - 1, 'more host')})" if len(behind) > 1 else ""
+    return f"replica {replica}: {host}: {why}{more}"
+
+
+def copy_is_late(replica: str, seconds: float) -> str:
+    """A replica has not been fetched for so long."""
+    return f"replica {replica}: not fetched for {format_duration(seconds)}"
+
+
+def never_fetched(replica: str, seconds: float) -> str:
+    """A replica has never been fetched, and has been waited for so long."""
+    return f"replica {replica}: never fetched, {format_duration(seconds)} after it was first looked for"
+
+
 def job_failed(job: str, outcome: str | None, reason: str | None) -> str:
     """An expiry or a balance did not end well; without an outcome it was killed."""
     return f"{job} {outcome or 'killed'}: {reason or 'see its log'}"

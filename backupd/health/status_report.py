@@ -22,6 +22,8 @@ from btrkeep.catalogue import (
     Sample,
 )
 from btrkeep.config import Config
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.copies import CopyStatus, copy_statuses
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_status
@@ -79,6 +81,7 @@ class StatusReport:
     """Runs that ended in the last 24 hours."""
     alive: Mapping[str, int] = field(default_factory=dict)
     """By host, what it wrote and is still alive; empty without simple quotas."""
+    copies: tuple[CopyStatus[ReplicaSettings], ...] = ()
 
     @property
     def fault(self) -> str:
@@ -117,6 +120,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         expiry_totals=catalogue.expiry_totals(),
         backups=catalogue.state_counts(),
         day=tuple(catalogue.run_totals(now - DAY, latest(now))),
+        copies=tuple(copy_statuses(config.replicas, catalogue, now)),
     )
     if report.fault:
         return report

@@ -14,6 +14,7 @@ from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import STATES
 from btrkeep.metric_table import Metric
@@ -45,7 +46,7 @@ class _Look(Collector):
 def families(report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> Iterator[Family]:
     """All families, in the order of the table; one without a sample is left out. `looked`: when somebody looked for alarms last."""
     samples = _Samples(report.config.name)
-    for collect in (_itself, _hosts, _queue, _pool, _numbers, _free_space, _balance, _expiry):
+    for collect in (_itself, _hosts, _queue, _pool, _numbers, _free_space, _balance, _expiry, _replicas):
         collect(samples, report)
     standing = [row.what for row in alarms if row.stands(report.now - timedelta(seconds=report.config.notify.silent))]
     for event in (*EVENT_WORDS[:-1], "service") if looked else ():
@@ -100,6 +101,19 @@ def _hosts(samples: _Samples, report: StatusReport) -> None:
     enabled = [status.state for status in report.hosts if report.config.hosts[status.host].enabled]
     for state in STATES:
         samples.add(table.HOSTS, enabled.count(state), state)
+
+
+def _replicas(samples: _Samples, report: StatusReport) -> None:
+    for copy in report.copies:
+        name, session = copy.replica.name, copy.session
+        for state in CopyState:
+            samples.add(table.REPLICA_STATE, state == copy.state, name, state)
+        samples.add(table.REPLICA_FETCHED, _seconds(session.at if session else None), name)
+        samples.add(table.REPLICA_MAX_AGE, copy.replica.oldest, name)
+        if session and session.at:
+            samples.add(table.REPLICA_BYTES, session.bytes, name)
+            samples.add(table.REPLICA_DURATION, session.seconds, name)
+        samples.add(table.REPLICA_BEHIND, len(copy.behind), name)
 
 
 def _duration(facts: HostFacts) -> float | None:

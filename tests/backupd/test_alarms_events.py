@@ -1,6 +1,7 @@
 """What is wrong: alarms from plain facts."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +9,11 @@ from backupd.alarms.events import Known, find
 from backupd.alarms.night import judge
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.config import HostConfig
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.copies import HostBehind, ReplicaSession, copy_status
 from btrkeep.decisions.pool_health import PoolFacts
 from btrkeep.pool.model import Room
-from tests.backupd.facts import ago, facts
+from tests.backupd.facts import NOW, ago, facts
 from tests.backupd.seen import GIB, balance, config, expiry, seen, well
 
 WEB = HostConfig("web1", paths=("/etc",))
@@ -56,6 +59,40 @@ def test_a_host_without_any_backup_is_silent_when_it_was_waited_for_long_enough(
     assert keys(None, known={key: stored(*key, since=ago(71), told=None)}) == []
     assert keys(None, known={key: stored(*key, since=ago(73), told=None)}) == ["silent host web1"]
     assert keys(None, known={key: stored(*key, since=ago(73), recovered=ago(1))}) == []  # that was another time
+
+
+OFFICE = ReplicaSettings("office", address="root@backup1")
+DISK = ReplicaSettings("disk", folder=Path("/srv/disk"))
+BEHIND = (HostBehind("db1", "2026-03-02T220000Z", None, "no room"),)
+
+
+def of_copies(replica: ReplicaSettings, session: ReplicaSession | None, known: Known | None = None) -> list[tuple[str, str]]:
+    look = replace(seen(config()), copies=(copy_status(replica, session, NOW),))
+    return [(f"{one.what} {one.subject}", one.text) for one in find(look, known or {}, {}).alarms if one.ripe]
+
+
+@pytest.mark.parametrize(
+    ("replica", "session", "expected"),
+    [
+        (OFFICE, ReplicaSession(ago(1), ago(1)), []),
+        (OFFICE, ReplicaSession(ago(49), ago(49)), [("failure replica office", "replica office: not fetched for 2d 1h")]),
+        (OFFICE, ReplicaSession(ago(1), ago(2), "no route"), [("failure replica office", "replica office: no route")]),
+        (OFFICE, ReplicaSession(ago(1), ago(1), behind=BEHIND), [("failure replica office", "replica office: db1: no room")]),
+        (DISK, ReplicaSession(ago(1), ago(40), "it is not there"), []),
+        (DISK, ReplicaSession(ago(1), ago(49), "it is not there"), [("failure replica disk", "replica disk: it is not there")]),
+        (OFFICE, None, []),
+    ],
+)
+def test_a_replica_is_told_when_it_fails_or_is_late_and_a_disk_only_when_it_is_late(
+    replica: ReplicaSettings, session: ReplicaSession | None, expected: list[tuple[str, str]]
+) -> None:
+    assert of_copies(replica, session) == expected
+
+
+def test_a_replica_that_never_was_fetched_is_waited_for() -> None:
+    key = ("silent", "replica office")
+    assert of_copies(OFFICE, None, {key: stored(*key, since=ago(47), told=None)}) == []
+    assert [one for one, _ in of_copies(OFFICE, None, {key: stored(*key, since=ago(49), told=None)})] == ["silent replica office"]
 
 
 def test_the_limit_of_room_is_left_again_only_well_below_it() -> None:

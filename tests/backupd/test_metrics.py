@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from backupd.metrics.families import Registry, families
 from btrkeep.catalogue import FreeSpaceScore, StoredAlarm
 from btrkeep.config import HostConfig
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.copies import ReplicaSession, copy_status
 from btrkeep.decisions.pool_health import PoolFacts
 from btrkeep.metric_table import METRICS
 from tests.backupd.facts import NOW, ago, facts
@@ -47,6 +49,7 @@ def everything() -> bytes:
         score=SCORE,
         numbers=numbers(write=3),
         alive={"web1": 1500},
+        copies=(copy_status(ReplicaSettings("office", address="a"), ReplicaSession(ago(2), ago(2), bytes=70, seconds=7.0), NOW),),
     )
     alarm = StoredAlarm("failure", "host web1", "", 0, NOW, 1, None, None, None)
     return generate_latest(Registry(look, [alarm], NOW))

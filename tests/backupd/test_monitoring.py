@@ -98,6 +98,12 @@ def lately(*names: str) -> dict[str, str]:
     return {series: values for name in names for series, values in gauge(f"{name}_timestamp_seconds", "0+300x99").items()}
 
 
+def fetched() -> dict[str, str]:
+    """A replica that was fetched at the beginning, and counts as late after two days."""
+    of_office = gauge("replica_last_fetch_timestamp_seconds", "0x900", replica="office")
+    return of_office | gauge("replica_max_age_seconds", "172800x900", replica="office")
+
+
 # What goes on, when one looks, and whether the alert is there then. No alert is looked at twice at the same time.
 CASES = (
     ("BtrkeepHostSilent", success("false"), "3d1h", True),
@@ -114,6 +120,10 @@ CASES = (
     ("BtrkeepHostSuspect", state("suspect", optional="true"), "15m", False),
     ("BtrkeepManyHostsFailing", hosts("2x99"), "2h", True),
     ("BtrkeepManyHostsFailing", hosts("1x99"), "3h", False),
+    ("BtrkeepReplicaLate", fetched(), "2d1h", True),
+    ("BtrkeepReplicaLate", fetched(), "1d23h", False),
+    ("BtrkeepReplicaFailing", gauge("replica_state", "1x400", replica="office", state="failing"), "1d1h", True),
+    ("BtrkeepReplicaFailing", gauge("replica_state", "1x400", replica="office", state="late"), "1d2h", False),
     ("BtrkeepPoolUnusable", gauge("pool_usable", "0x99"), "10m", True),
     ("BtrkeepPoolUnusable", gauge("pool_usable", "1x99"), "20m", False),
     ("BtrkeepPoolUnwell", gauge("pool_health", "2x99", check="room"), "10m", True),

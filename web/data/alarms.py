@@ -15,6 +15,7 @@ from btrkeep.catalogue.model_alarm import (
     MIN_FREE,
     POOL,
     READ_ONLY,
+    REPLICA,
     ROOM,
     SERVICE,
     SILENT,
@@ -105,6 +106,9 @@ _OF_KIND = {
     ),
     SERVICE: Advice("Alarms do not reach anybody by this service: see its URL in [notify].", "backupd notify --test"),
 }
+_OF_REPLICA = Advice(
+    "See what stands against it; the other pool may be away or full.", "backupd replicate {name} --dry-run", "copies"
+)
 _ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
 
@@ -151,4 +155,6 @@ def advice(row: StoredAlarm) -> Advice:
     if about.kind == UNIT:
         named = about.name if _UNIT_NAME.fullmatch(about.name) else "UNIT"
         return Advice("Read what it said last, mend that, and start it again.", f"journalctl -u {named} -n 50", "log")
+    if about.kind == REPLICA:
+        return Advice(_OF_REPLICA.words, _OF_REPLICA.command.format(name=about.name), _OF_REPLICA.page)
     return _OF_POOL.get((row.what, about.kind)) or _OF_KIND.get(row.what) or _ELSE
