@@ -11,21 +11,27 @@ from backupd.cli.context import load_config
 from backupd.replicate.sender import BackupSender, request_lines
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
+from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.cancellation import exit_on_sigterm
 
 
 @click.command("send-only")
+@click.option("--replica", metavar="NAME", help="What this server calls the copy, whatever the other one calls it.")
+@click.option("--host", "hosts", metavar="PATTERN", multiple=True, help="Only these hosts exist for the other server.")
 @click.option("--path", type=click.Path(path_type=Path), help="The pool in this folder, instead of a configured one.")
 @click.pass_context
-def command(ctx: click.Context, path: Path | None) -> int:
+def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], path: Path | None) -> int:
     """List and send backups to another backup server, and do nothing else.
 
     It is the forced command of the key that the other server fetches with. In authorized_keys of this server:
 
     \b
-        restrict,command="backupd send-only" ssh-ed25519 AAAA... backup2
+        restrict,command="backupd send-only --replica backup2" ssh-ed25519 AAAA... backup2
+
+    With --replica the key can only say for that copy what both servers have in common; without it, for any, and what they have in
+    common does not expire. --host can be given several times.
 
     It reads requests from its standard input, answers on its standard output, and ends with its input.
     """
@@ -33,16 +39,18 @@ def command(ctx: click.Context, path: Path | None) -> int:
         raise UsageError(
             "send-only speaks to another btrkeep, not to a terminal", "`backupd replicate` on the other server starts it"
         )
+    if replica is not None and (fault := name_fault(replica)):
+        raise UsageError(f"--replica {replica!r} {fault}")
     exit_on_sigterm()
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not end up among the answers
     with ExitStack() as held:
         if path:
-            sender = BackupSender(open_pool(path), None, out)
+            sender = BackupSender(open_pool(path), None, out, replica, hosts)
         else:
             config = load_config(ctx)
             pool = open_configured(config)
-            sender = BackupSender(pool, _catalogue(held, config.pool.state, pool.id), out)
+            sender = BackupSender(pool, _catalogue(held, config.pool.state, pool.id), out, replica, hosts)
         try:
             sender.serve(request_lines(0))
         except BrokenPipeError:

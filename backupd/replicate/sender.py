@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,17 @@ class NotHere(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class BackupSender:
-    """`catalogue` is None where the pool is all that there is: then the pool itself is read, which takes longer."""
+    """`catalogue` is None where the pool is all that there is: then the pool itself is read, which takes longer.
+
+    `replica`: under what name this pool notes what both have in common; None: under the one that the other side says. `hosts`: the
+    patterns of those that there are for the other side; none: all.
+    """
 
     pool: Pool
     catalogue: Catalogue | None
     out: int
+    replica: str | None = None
+    hosts: tuple[str, ...] = ()
 
     def serve(self, lines: Iterator[bytes]) -> None:
         """Answers one request after the other, until there are no more. Raises OSError when nobody reads the answers."""
@@ -78,7 +85,9 @@ class BackupSender:
 
     def _list(self, _: Mapping[str, Any]) -> None:
         """One object for each host that has something to send: its backups, oldest first, each as name, UUID, state and hold."""
-        found: dict[str, list[list[Any]]] = {host: [] for host in hosts_of(self.pool) if not name_fault(host)}
+        found: dict[str, list[list[Any]]] = {
+            host: [] for host in hosts_of(self.pool) if not name_fault(host) and self._may_know(host)
+        }
         for row in self._rows():
             if row.state in SENT and row.name and row.uuid and row.host in found:
                 until = format_time(row.held_until) if row.held_until else None
@@ -114,7 +123,7 @@ class BackupSender:
             self._stream(chosen.path, parent.subvolume.id if parent else None, version)
 
     def _notes(self, host: str) -> Notes:
-        if name_fault(host):
+        if name_fault(host) or not self._may_know(host):
             raise NotHere("there is no such host")
         return read_notes(self.pool.host(host))
 
@@ -153,8 +162,13 @@ class BackupSender:
         if failed:
             raise NotHere(f"{path.parent.name}@{path.name} cannot be sent: {failed[0].strerror}")
 
+    def _may_know(self, host: str) -> bool:
+        return not self.hosts or any(fnmatchcase(host, pattern) for pattern in self.hosts)
+
     def _common(self, asked: Mapping[str, Any]) -> None:
-        write_common(self.pool, str(asked["replica"]), asked["hosts"])
+        said = asked["hosts"]
+        hosts = {host: name for host, name in said.items() if self._may_know(host)} if isinstance(said, dict) else said
+        write_common(self.pool, self.replica or str(asked["replica"]), hosts)
 
 
 def _widen(pipe: int) -> None:

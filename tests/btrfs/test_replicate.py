@@ -333,6 +333,39 @@ def test_the_last_common_backup_stays_on_both_sides(two: TwoPools) -> None:
     assert "common with replica office" in why
 
 
+def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
+    """It keeps only what it has itself from expiring, and knows nothing of other hosts."""
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.first.host("db1", two.source)
+    two.first.backupd("run", "db1", "--now", "2026-03-01T22:00:00Z")
+    two.over_ssh('exec "$@" --replica backup2 --host "web*"')
+    assert [(one["host"], one["backup"]) for one in two.fetch()[0]["fetched"]] == [("web1", first)]
+    common = two.first.pool / ".btrkeep/common"
+    assert [path.name for path in common.iterdir()] == ["backup2.json"]
+    assert json.loads((common / "backup2.json").read_text())["hosts"] == {"web1": first}
+    answers = [
+        sys.executable,
+        "-m",
+        "backupd",
+        "--config",
+        str(two.first.config),
+        "send-only",
+        "--replica",
+        "backup2",
+        "--host",
+        "web*",
+    ]
+    uuid = json.loads((two.first.pool / "hosts/db1" / first / "backup.json").read_text())["uuid"]
+    asked = [
+        {"verb": "send", "host": "db1", "name": first, "uuid": uuid},
+        {"verb": "common", "replica": "other", "hosts": {"db1": first, "web1": first}},
+    ]
+    said = work(*answers, input="".join(f"{json.dumps(one)}\n" for one in asked)).stdout
+    assert "there is no such host" in said
+    assert [path.name for path in common.iterdir()] == ["backup2.json"]
+    assert json.loads((common / "backup2.json").read_text())["hosts"] == {"web1": first}
+
+
 def test_a_disk_that_was_never_there_needs_a_look(two: TwoPools) -> None:
     two.second.tables["replica.office"]["from"] = str(two.first.pool.parent / "nowhere")
     two.second.write()
