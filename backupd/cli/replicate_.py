@@ -39,13 +39,14 @@ from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 
-def _complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The configured replicas, for a completion."""
     config = completing_config(ctx)
     return [name for name in config.replicas if name.startswith(incomplete)] if config else []
 
 
 @click.command("replicate")
-@click.argument("name", required=False, shell_complete=_complete_replica)
+@click.argument("name", required=False, shell_complete=complete_replica)
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
 @click.option("--dry-run", is_flag=True, help="Show what would be fetched; change nothing.")
 @json_option
@@ -65,7 +66,7 @@ def command(
     status = int(Exit.OK)
     with opened(ctx, now, writes=not dry_run) as site:
         found = []
-        for replica in _chosen(site, name):
+        for replica in chosen_replicas(site, name):
             try:
                 found.append(_one(site, replica, hosts, dry_run=dry_run, as_json=as_json))
             except FarPoolMissing as error:
@@ -83,7 +84,8 @@ def command(
     return status
 
 
-def _chosen(site: PoolContext, name: str | None) -> list[ReplicaSettings]:
+def chosen_replicas(site: PoolContext, name: str | None) -> list[ReplicaSettings]:
+    """The replica of that name, or all. Raises UsageError when none is configured."""
     known = site.config.replicas
     if name is not None and name not in known:
         hint = did_you_mean(name, known, f"add [replica.{name}] to {site.config.file}")
