@@ -76,7 +76,10 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as
 
 
 def _require_demotable(site: PoolContext, host: str, far: FarHost | None) -> tuple[list[str], str]:
-    """Backups that only this pool has, oldest first, and the newest that both have, by name. Raises OperatorError when the host has to stay as it is."""
+    """Backups that only this pool has, oldest first, and the newest that both have, by name.
+
+    Raises OperatorError when the host has to stay as it is.
+    """
     if site.pool.working(host).exists():
         raise OperatorError(f"{host}: a backup of it is not finished", f"`backupd run {host}` or `backupd discard {host}`")
     notes = read_notes(site.pool.host(host))
