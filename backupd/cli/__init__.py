@@ -37,6 +37,7 @@ COMMANDS = {
     "unexpire": "take back an expired backup during its grace",
     "replicate": "fetch the backups of another pool",
     "promote": "take over hosts whose backups were fetched",
+    "demote": "fetch hosts from now on that were backed up here",
     "progress": "watch the kernel drop deleted subvolumes",
     "sample": "record the state of the pool, for a timer",
     "trend": "show allocated and used space over months",

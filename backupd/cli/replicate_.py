@@ -43,13 +43,14 @@ from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 
-def _complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The configured replicas, for a completion."""
     config = completing_config(ctx)
     return [name for name in config.replicas if name.startswith(incomplete)] if config else []
 
 
 @click.command("replicate")
-@click.argument("name", required=False, shell_complete=_complete_replica)
+@click.argument("name", required=False, shell_complete=complete_replica)
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
 @click.option("--due", is_flag=True, help="Only replicas whose `every` has passed, within their window.")
 @click.option("--dry-run", is_flag=True, help="Show what would be fetched; change nothing.")
@@ -70,7 +71,7 @@ def command(
     status = int(Exit.OK)
     with opened(ctx, now, writes=not dry_run) as site:
         found = []
-        for replica in _chosen(site, name, is_asked=not due):
+        for replica in chosen_replicas(site, name, is_asked=not due):
             if due and not _is_due(site, replica):
                 continue
             try:
@@ -108,7 +109,8 @@ def _unreached(site: PoolContext, replica: ReplicaSettings, error: OperatorError
     return int(Exit.ATTENTION)
 
 
-def _chosen(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
+def chosen_replicas(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
+    """The replica of that name, or all. Raises UsageError when none is configured."""
     known = site.config.replicas
     if name is not None and name not in known:
         hint = did_you_mean(name, known, f"add [replica.{name}] to {site.config.file}")

@@ -32,12 +32,16 @@ class FarPoolMissing(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class FarHost:
-    """A host as the other pool lists it. `was`: names that it had; `held`: why and until when a backup is held, by name."""
+    """A host as the other pool lists it. `was`: names that it had; `held`: why and until when a backup is held, by name.
+
+    `copy_of`: the id of the pool that it is fetched from there; None for one that is backed up there.
+    """
 
     name: str
     was: tuple[str, ...]
     backups: tuple[FarBackup, ...]
     held: dict[str, tuple[str | None, str]]
+    copy_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,8 @@ def _host(said: dict[str, Any]) -> FarHost:
         found.append(FarBackup(*one[:3]))
         if len(one) > 3:
             held[one[0]] = (one[3][0], one[3][1])
-    return FarHost(name, tuple(was), tuple(found), held)
+    copy_of = said.get("copy_of")
+    return FarHost(name, tuple(was), tuple(found), held, copy_of if isinstance(copy_of, str) else None)
 
 
 def _is_backup(one: Any) -> bool:

@@ -62,6 +62,8 @@ def _plan_host(
     site: ReplicationContext, far: FarHost, near: Mapping[str, NearHost], mark: ReplicaMark, policy: Retention
 ) -> HostFetches:
     here = near.get(far.name, NearHost())
+    if far.copy_of == site.pool.id:  # it is fetched from here
+        return HostFetches(far.name, obstacle=Obstacle.NOBODY_BACKS_UP if here.mark else None)
     if not here.known and (old := next((name for name in far.was if (it := near.get(name)) and it.mark == mark), None)):
         return HostFetches(far.name, obstacle=Obstacle.RENAMED_THERE, text=old)
     zone = site.config.pool.zone

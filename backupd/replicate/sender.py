@@ -99,7 +99,8 @@ class BackupSender:
             except UnreadableRecord:
                 continue
             if backups and not notes.forgotten:
-                write_all(self.out, object_frame({"host": host, "was": notes.was, "backups": backups}))
+                fetched = {"copy_of": notes.replica.get("pool")} if notes.replica else {}
+                write_all(self.out, object_frame({"host": host, "was": notes.was, "backups": backups, **fetched}))
 
     def _rows(self) -> Iterator[BackupState] | Iterator[Backup]:
         return self.catalogue.states() if self.catalogue else all_rows(self.pool, [])

@@ -4,15 +4,13 @@
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
-from btrkeep.config.model import ReplicaSettings
 from btrkeep.units import format_time, parse_time
 
 COPIES = "copies"
@@ -137,16 +135,6 @@ def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -
 def copy_statuses(replicas: Mapping[str, Terms], facts: FactReader, now: datetime) -> list[CopyStatus[Terms]]:
     """Of all replicas, by what the catalogue knows."""
     return [copy_status(replica, read_session(facts, name), now) for name, replica in replicas.items()]
-
-
-def not_copied(hosts: Collection[str], replicas: Collection[ReplicaSettings]) -> list[str]:
-    """Those of the hosts that no replica fetches."""
-    return [host for host in hosts if not any(fetches(replica, host) for replica in replicas)]
-
-
-def fetches(replica: ReplicaSettings, host: str) -> bool:
-    """Whether the replica fetches that host."""
-    return any(fnmatchcase(host, pattern) for pattern in replica.hosts)
 
 
 def note_session(facts: FactWriter, name: str, session: ReplicaSession) -> None:

@@ -17,13 +17,17 @@ from btrkeep.units import parse_backup_name
 
 
 class Obstacle(StrEnum):
-    """Why nothing of a host can be fetched."""
+    """Why nothing of a host can be fetched, or why it cannot be demoted."""
 
     BACKED_UP_HERE = "backed-up-here"
     OF_ANOTHER_POOL = "of-another-pool"
     RENAMED_THERE = "renamed-there"
     FORGOTTEN_HERE = "forgotten-here"
     OTHER_BACKUP = "other-backup"
+    BOTH_BACK_UP = "both-back-up"
+    NOBODY_BACKS_UP = "nobody-backs-up"
+    NOT_THERE = "not-there"
+    NOTHING_COMMON = "nothing-common"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ def plan_fetches(
     newest_only: bool = False,
 ) -> HostFetches:
     """What of a host is to be fetched. `wanted` is what the notes will say of it."""
-    if found := _obstacle(here, wanted):
+    if found := _obstacle(here, wanted, there):
         return HostFetches(host, obstacle=found[0], text=found[1])
     names = {one.name: one.uuid for one in here.backups}
     if other := [one.name for one in there if names.get(one.name, one.uuid) != one.uuid]:
@@ -135,10 +139,31 @@ def _by_name(one: FarBackup) -> str:
     return one.name
 
 
-def _obstacle(here: NearHost, wanted: ReplicaMark) -> tuple[Obstacle, str] | None:
+def demotion_obstacle(
+    there: Sequence[FarBackup], here: Sequence[NearBackup], *, is_copy_there: bool
+) -> tuple[Obstacle, str] | None:
+    """Why a host that is backed up here cannot become a copy of the other pool's, and what that is about; None when it can.
+
+    `is_copy_there`: the other pool fetches it, too, so nobody would back it up.
+    """
+    if not there:
+        return Obstacle.NOT_THERE, ""
+    if is_copy_there:
+        return Obstacle.NOBODY_BACKS_UP, ""
+    names = {one.name: one.uuid for one in here}
+    if other := [one.name for one in there if names.get(one.name, one.uuid) != one.uuid]:
+        return Obstacle.OTHER_BACKUP, other[0]
+    if not {one.uuid for one in here} & {one.uuid for one in there}:
+        return Obstacle.NOTHING_COMMON, ""
+    return None
+
+
+def _obstacle(here: NearHost, wanted: ReplicaMark, there: Sequence[FarBackup]) -> tuple[Obstacle, str] | None:
     if here.forgotten:
         return Obstacle.FORGOTTEN_HERE, ""
     if here.mark is None:
+        if {one.uuid for one in here.backups} & {one.uuid for one in there}:
+            return Obstacle.BOTH_BACK_UP, wanted.replica
         return (Obstacle.BACKED_UP_HERE, "") if here.known else None
     if here.mark.pool != wanted.pool:
         return Obstacle.OF_ANOTHER_POOL, here.mark.pool
@@ -170,6 +195,10 @@ OBSTACLES: Mapping[Obstacle, str] = {
     Obstacle.RENAMED_THERE: "it was {text}: `backupd rename {text} {host}` here too",
     Obstacle.FORGOTTEN_HERE: "it is forgotten here: `backupd forget {host} --undo` takes that back",
     Obstacle.OTHER_BACKUP: "{text} is another backup there than here, of the same name; nothing is fetched",
+    Obstacle.BOTH_BACK_UP: "both pools back it up: `backupd demote {text} {host}` in the one that is not to",
+    Obstacle.NOBODY_BACKS_UP: "each of the two pools takes it for a copy of the other's: `backupd promote {host}` in one of them",
+    Obstacle.NOT_THERE: "the other pool has no backup of it",
+    Obstacle.NOTHING_COMMON: "the two pools have no backup of it in common: rename one of the two",
 }
 
 

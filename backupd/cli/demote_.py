@@ -1,0 +1,108 @@
+"""`backupd demote`: hosts that this pool backed up are fetched from another pool from now on."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+import click
+
+from backupd.cli.context import now_option, opened
+from backupd.cli.names import complete_host_of_pool, confirmed
+from backupd.cli.replicate_ import chosen_replicas, complete_replica
+from backupd.replicate.far_pool import FarHost, connected, send_command
+from backupd.replicate.planning import wants
+from backupd.repo.common import common_with, write_common
+from backupd.repo.context import PoolContext, writing
+from backupd.repo.final_backups import final_backups
+from backupd.repo.listing import hosts_of
+from backupd.repo.notes_json import effective_state, read_notes, write_notes
+from backupd.repo.publish import tell_copies
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.progress import prose
+from btrkeep.decisions.replication import HostFetches, NearBackup, demotion_obstacle, obstacle_words
+from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool.locks import take_lock
+from btrkeep.units import counted, format_time
+
+
+@click.command("demote")
+@click.argument("name", shell_complete=complete_replica)
+@click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_host_of_pool)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as_json: bool, now: datetime | None) -> int:
+    """Have HOSTs fetched from the pool of the replica NAME from now on, and no longer backed up here.
+
+    The way back after `promote`: this server was away, the other one has backed up meanwhile. What is here stays, and `replicate`
+    fetches what was made there, as differences. A HOST may be a pattern, such as '*'. Refused when the other pool has no backup of
+    the host in common with this one, or fetches it itself. Backups that only this pool has are named; they do not go to the other.
+    """
+    with opened(ctx, now, writes=True) as site:
+        replica = chosen_replicas(site, name)[0]
+        own = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica is None]
+        chosen = _chosen(hosts, [host for host in own if wants(replica, host, ())], name)
+        confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
+        since = format_time(site.clock.now())
+        only_here: dict[str, list[str]] = {}
+        common = common_with(site.pool, replica.name)
+        with ExitStack() as held, writing(site.pool):
+            far = held.enter_context(connected(send_command(site.config, replica, [])))
+            if far.id == site.pool.id:
+                raise OperatorError("that is this very pool", "name the replica of another one")
+            for host in chosen:
+                held.enter_context(take_lock(site.pool.locks / f"host-{host}", "backupd demote", since))
+            there = {host.name: host for host in far.hosts() if host.name in chosen}
+            for host in chosen:  # all of them are looked at before the first is changed
+                only_here[host], common[host] = _require_demotable(site, host, there.get(host))
+            write_common(site.pool, replica.name, common)  # here and there, before either side expires what the difference is to
+            far.note_common(replica.name, common)
+            for host in chosen:
+                folder = site.pool.host(host)
+                mark = {"pool": far.id, "name": replica.name, "at": since}
+                write_notes(folder, replace(read_notes(folder), replica=mark))
+            tell_copies(site.pool, site.catalogue)
+        configured = [host for host in chosen if host in site.config.hosts]
+    if as_json:
+        echo_json({"hosts": chosen, "configured": configured, "only_here": only_here})
+        return 0
+    prose(f"{counted(len(chosen), 'host')} demoted: {', '.join(chosen)}")
+    for host, names in only_here.items():
+        if names:
+            prose(f"{host}: the other pool does not have {', '.join(names)}; what this pool's retention keeps of them stays here")
+    if configured:
+        prose(f"still configured: {', '.join(configured)}. Take them out of the configuration, or the next run fails for them")
+    return 0
+
+
+def _require_demotable(site: PoolContext, host: str, far: FarHost | None) -> tuple[list[str], str]:
+    """Backups that only this pool has, oldest first, and the newest that both have, by name.
+
+    Raises OperatorError when the host has to stay as it is.
+    """
+    if site.pool.working(host).exists():
+        raise OperatorError(f"{host}: a backup of it is not finished", f"`backupd run {host}` or `backupd discard {host}`")
+    notes = read_notes(site.pool.host(host))
+    here = [
+        NearBackup(one.path.name, one.subvolume.content_uuid, effective_state(one.record, notes))
+        for one in final_backups(site.pool, host)
+    ]
+    there = far.backups if far else ()
+    if found := demotion_obstacle(there, here, is_copy_there=bool(far and far.copy_of)):
+        raise OperatorError(f"{host}: {obstacle_words(HostFetches(host, obstacle=found[0], text=found[1]))}", "nothing was changed")
+    known = {one.uuid for one in there}
+    return sorted(one.name for one in here if one.uuid not in known), max(one.name for one in here if one.uuid in known)
+
+
+def _chosen(patterns: tuple[str, ...], own: list[str], replica: str) -> list[str]:
+    """The hosts that the words name. Raises UsageError when one names none that is backed up here."""
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        named = [host for host in own if fnmatchcase(host, pattern)]
+        if not named:
+            hint = "`backupd list` shows what there is"
+            raise UsageError(f"{pattern}: no host of that name is backed up here and fetched by replica {replica}", hint)
+        found |= dict.fromkeys(named)
+    return list(found)

@@ -1,0 +1,87 @@
+"""The way back: a first server that was away fetches what the second has made meanwhile, and takes over again."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.btrfs.test_replicate import TwoPools, shown
+
+pytestmark = pytest.mark.btrfs
+SMALL = 300_000  # bytes, where the whole host has three million
+
+
+@pytest.fixture
+def taken_over(make_btrfs: Callable[..., Path]) -> TwoPools:
+    """Two pools; the second has fetched a backup and was promoted. Each is configured to fetch from the other."""
+    two = TwoPools(make_btrfs(), make_btrfs())
+    (two.source / "large").write_bytes(os.urandom(3_000_000))
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.second.backupd("promote", "web1", "--yes")
+    two.second.host("web1", two.source)
+    two.first.tables["replica.back"] = {"from": str(two.second.pool)}
+    two.first.write()
+    return two
+
+
+def back(two: TwoPools, status: int = 0) -> str:
+    done = two.first.backupd("replicate", "--json", "--now", "2026-03-20T12:00:00Z", check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_there_and_back_nothing_is_transferred_twice_and_nothing_is_lost(taken_over: TwoPools) -> None:
+    two, first = taken_over, "2026-03-01T220000Z"
+    (two.source / "changed").write_text("made there" * 500)
+    two.second.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z")
+    second = "2026-03-02T220000Z"
+    two.first.backupd("demote", "back", "web1", "--yes")
+    for pool in (two.first.pool, two.second.pool):
+        assert json.loads((pool / ".btrkeep/common/back.json").read_text())["hosts"] == {"web1": first}
+    assert two.first.backupd("run", "web1", "--now", "2026-03-03T21:00:00Z", check=False).returncode == 1
+    told = json.loads(back(two))[0]["fetched"]
+    assert [(one["backup"], one["parent"]) for one in told] == [(second, first)]
+    assert told[0]["bytes"] < SMALL
+    assert two.differences(second) == ""
+    assert shown(two.first.pool / "hosts/web1" / second)["Received UUID"] == shown(two.second.pool / "hosts/web1" / second)["UUID"]
+    two.first.backupd("promote", "web1", "--yes")
+    two.second.backupd("demote", "office", "web1", "--yes")
+    third = two.night("2026-03-04T22:00:00Z", "d")
+    told = two.fetch()[0]["fetched"]
+    assert [(one["backup"], one["parent"]) for one in told] == [(third, second)]
+    assert told[0]["bytes"] < SMALL
+    assert two.differences(third) == ""
+    assert two.names(two.first.pool) == two.names(two.second.pool) == [first, second, third]
+    assert json.loads(back(two))[0]["planned"] == 0  # what is fetched from here is no obstacle
+
+
+def test_two_that_both_back_up_are_told_so_and_what_only_one_has_is_named_and_stays(taken_over: TwoPools) -> None:
+    two = taken_over
+    two.second.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z")
+    alone = two.night("2026-03-03T22:00:00Z", "b")
+    done = two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z", check=False)
+    assert done.returncode == 1
+    assert "both pools back it up" in done.stderr
+    assert "both pools back it up" in two.first.backupd("replicate", "--dry-run", "--now", "2026-03-20T12:00:00Z").stdout
+    assert alone in two.first.backupd("demote", "back", "web1", "--yes").stdout
+    back(two)
+    assert two.names(two.first.pool) == ["2026-03-01T220000Z", "2026-03-02T220000Z", alone]
+    refused = two.second.backupd("demote", "office", "web1", "--yes", check=False)
+    assert refused.returncode != 0
+    assert "each of the two pools" in refused.stderr
+    assert two.second.backupd("run", "web1", "--now", "2026-03-05T22:00:00Z").returncode == 0
+
+
+def test_a_host_that_only_has_the_same_name_is_not_demoted(make_btrfs: Callable[..., Path]) -> None:
+    two = TwoPools(make_btrfs(), make_btrfs())
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.second.host("web1", two.source)
+    two.second.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z")
+    refused = two.second.backupd("demote", "office", "web1", "--yes", check=False)
+    assert refused.returncode != 0
+    assert "no backup of it in common" in refused.stderr
+    notes = two.second.pool / "hosts/web1/notes.json"
+    assert not notes.exists() or "replica" not in json.loads(notes.read_text())
