@@ -173,7 +173,7 @@ def _session(
     begun: float,
 ) -> ReplicaSession:
     """What there is to know of a replication of all hosts."""
-    why = {one.host: obstacle_words(one) for one in plan.obstacles} | {one.host: one.error for one in summary.failed}
+    why = {one.host: obstacle_words(one) for one in plan.unwanted} | {one.host: one.error for one in summary.failed}
     newest = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
     behind = [
         HostBehind(

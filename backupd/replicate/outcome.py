@@ -9,9 +9,7 @@ from backupd.replicate.far_pool import FarPool
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.config.model import ReplicaSettings
-from btrkeep.decisions.replication import (
-    HostFetches,
-)
+from btrkeep.decisions.replication import HostFetches, Obstacle
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
@@ -29,6 +27,11 @@ class ReplicationPlan:
     common: Mapping[str, str]
     total: int
     is_of_some: bool = False
+
+    @property
+    def unwanted(self) -> tuple[HostFetches, ...]:
+        """The obstacles that somebody has to take away: not those of hosts that were forgotten here on purpose."""
+        return tuple(one for one in self.obstacles if one.obstacle != Obstacle.FORGOTTEN_HERE)
 
     @property
     def count(self) -> int:

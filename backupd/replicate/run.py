@@ -42,7 +42,7 @@ _TELL = 0.5  # seconds
 def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, FarHost], far: FarPool) -> ReplicationSummary:
     """Fetches what is planned, and has both pools leave alone what they have in common. Raises PoolUnusable."""
     summary = ReplicationSummary(site.replica.name, plan.count)
-    summary.failed += [HostFailed(one.host, obstacle_words(one)) for one in plan.obstacles]
+    summary.failed += [HostFailed(one.host, obstacle_words(one)) for one in plan.unwanted]
     site.observer(plan)
     work = _Work(site, plan, listed, summary)
     work.run()

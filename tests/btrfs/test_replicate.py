@@ -209,6 +209,17 @@ def test_what_a_kill_left_goes_with_a_host_that_is_forgotten(two: TwoPools) -> N
     assert not (two.second.pool / "hosts/web1").exists()
 
 
+def test_a_copy_that_is_forgotten_on_purpose_is_no_failure_and_nothing_of_it_comes(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.second.backupd("forget", "web1", "--yes", "--now", "2026-03-20T13:00:00Z")
+    two.night("2026-03-02T22:00:00Z", "b")
+    assert two.fetch()[0]["failed"] == []
+    assert two.names(two.second.pool) == [first]
+    (copy,) = json.loads(two.second.backupd("status", "--json", "--now", "2026-03-20T12:30:00Z").stdout)["copies"]
+    assert (copy["state"], copy["behind"]) == ("ok", [])
+
+
 def test_holds_and_acceptances_come_along_and_their_ends_do_not(two: TwoPools) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.first.backupd("hold", "web1", first, "--why", "audit", "--now", "2026-03-02T01:00:00Z")
