@@ -7,6 +7,7 @@ import click
 
 from backupd.cli.context import clock_for, load_config, now_option
 from backupd.doctor.checks import check_all, check_hosts
+from backupd.doctor.copies import reach_copies
 from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
@@ -17,7 +18,11 @@ _COLOURS = {"ok": "green", "unknown": "yellow", "note": "cyan", "warning": "yell
 
 
 @click.command("check")
-@click.option("--connect", is_flag=True, help="Also reach every host, by a harmless `rsync --list-only` of its paths.")
+@click.option(
+    "--connect",
+    is_flag=True,
+    help="Also reach every host, by a harmless `rsync --list-only` of its paths, and every replica's pool.",
+)
 @json_option
 @now_option
 @click.pass_context
@@ -31,7 +36,7 @@ def command(ctx: click.Context, connect: bool, as_json: bool, now: datetime | No
         clock_for(open_configured(config), now)
     found = list(check_all(config))
     if connect:
-        found += asyncio.run(check_hosts(config))
+        found += [*asyncio.run(check_hosts(config)), *reach_copies(config)]
     if as_json:
         echo_json([check_as_json(finding) for finding in found])
     else:

@@ -16,6 +16,7 @@ from shutil import which
 
 from backupd.actions.discard import Unfinished, all_unfinished, more_room, or_discard
 from backupd.alarms.send import service_of
+from backupd.doctor.copies import check_copies
 from backupd.doctor.rules.quotas import idle_quotas
 from backupd.doctor.rules.site import known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
@@ -68,7 +69,9 @@ def _tell(config: Config) -> None:
 
 def _configuration(config: Config) -> Iterator[Finding]:
     enabled = sum(host.enabled for host in config.hosts.values())
-    if not config.hosts:
+    if not config.hosts and config.replicas:
+        yield Finding("configuration", "ok", f"{config.file}: {counted(len(config.replicas), 'replica')}, no host of its own")
+    elif not config.hosts:
         yield Finding(
             "configuration", "warning", f"{config.file}: no host is configured", "add a [host.NAME] table; the README shows one"
         )
@@ -285,8 +288,8 @@ def _sources(config: Config) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _configuration, _names, _rsync, _confined, _other_programs, _clock, _pool, _quotas, _catalogue, _ssh_files, _hooks, _sources,
-    _notify,
+    _configuration, _names, _rsync, _confined, _other_programs, _clock, _pool, _quotas, _catalogue, check_copies, _ssh_files,
+    _hooks, _sources, _notify,
 )  # fmt: skip
 
 

@@ -57,10 +57,14 @@ def send_command(config: Config, replica: ReplicaSettings, buckets: Sequence[Buc
     """The command that answers for the other pool, within a bandwidth budget."""
     if replica.folder:
         return (sys.executable, "-m", "backupd", "send-only", "--path", str(replica.folder))
-    host = HostConfig(replica.name, address=replica.address, port=replica.port, ssh_options=replica.ssh_options)
-    shell = ssh_command(host, config.ssh)
     remote = f"backupd --pool {replica.pool_name} send-only"
-    return (*relay_command(buckets, shell), replica.address or "", remote)
+    return (*relay_command(buckets, remote_shell(config, replica)), replica.address or "", remote)
+
+
+def remote_shell(config: Config, replica: ReplicaSettings) -> Sequence[str]:
+    """The words of ssh up to the address."""
+    host = HostConfig(replica.name, address=replica.address, port=replica.port, ssh_options=replica.ssh_options)
+    return ssh_command(host, config.ssh)
 
 
 class FarPool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from btrkeep import __version__
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
 from tests.beds.ssh import Sshd
@@ -375,6 +376,42 @@ def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
     assert "there is no such host" in said
     assert [path.name for path in common.iterdir()] == ["backup2.json"]
     assert json.loads((common / "backup2.json").read_text())["hosts"] == {"web1": first}
+
+
+def of_replicas(nights: Nights, *words: str) -> list[tuple[str, str]]:
+    """Level and text of what `check` says of replicas."""
+    found = json.loads(nights.backupd("check", "--json", *words, check=False).stdout)
+    return [(one["level"], one["message"]) for one in found if one["subject"].startswith("replica")]
+
+
+def test_check_says_how_a_copy_is_doing_and_whether_the_key_runs_anything_else_there(two: TwoPools) -> None:
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.second.tables.pop("host.web1", None)
+    assert of_replicas(two.second) == [("note", "never fetched")]
+    two.over_ssh('exec "$@"')
+    two.fetch()
+    ((level, text),) = of_replicas(two.second)  # on the true day
+    assert level == "warning"
+    assert text.startswith("not fetched for")
+    answered = of_replicas(two.second, "--connect")[-1]
+    assert answered == ("ok", f"reached, btrkeep {__version__}, 1 host to fetch from")
+    two.over_ssh('exec "$@"')
+    file = two.second.top / "ssh"
+    file.write_text(file.read_text().replace("cd ", 'last="${@: -1}"; [[ $last != echo* ]] || exec bash -c "$last"\ncd ', 1))
+    assert of_replicas(two.second, "--connect")[-1][0] == "warning"
+    assert "runs any command" in of_replicas(two.second, "--connect")[-1][1]
+    two.over_ssh("echo 'Permission denied (publickey).' >&2; exit 255")
+    assert of_replicas(two.second, "--connect")[-1] == ("error", "Permission denied (publickey).")
+
+
+def test_check_says_that_a_copy_on_the_same_filesystem_is_none(two: TwoPools) -> None:
+    (two.second.top / "beside").mkdir()
+    beside = Nights(two.second.top / "beside", "--rehearsal")
+    two.second.tables["replica.office"]["from"] = str(beside.pool)
+    two.second.write()
+    assert ("warning", f"{beside.pool} is on the same filesystem as this pool: when that is lost, so is the copy") in of_replicas(
+        two.second
+    )
 
 
 def test_a_disk_that_was_never_there_needs_a_look(two: TwoPools) -> None:

@@ -1,0 +1,93 @@
+"""What `backupd check` has to say of replicas: how each is doing, and with a connection whether the other pool answers."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from shutil import which
+
+from backupd.replicate.far_pool import connected, remote_shell, send_command
+from backupd.repo.context import open_configured
+from backupd.rsync.confined import PROGRAM
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import Config
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.copies import CopyState, CopyStatus, copy_statuses
+from btrkeep.decisions.findings import Finding
+from btrkeep.errors import OperatorError
+from btrkeep.pool.marker import open_pool
+from btrkeep.process.programs import ProgramFailed, run
+from btrkeep.units import counted, format_duration, printable
+
+_CHECK = "replica"
+_MARK = "btrkeep-any-command"
+_SECONDS = 60.0
+
+
+def check_copies(config: Config) -> Iterator[Finding]:
+    """What the catalogue knows of each, and what is against receiving anything, without a connection."""
+    if not config.replicas:
+        return
+    if any(one.address for one in config.replicas.values()) and not which(PROGRAM):
+        why = "what another machine sends is received in a cell, and bubblewrap is not installed"
+        yield Finding(_CHECK, "error", why, "apt install bubblewrap")
+    for one in config.replicas.values():
+        if one.folder and _is_here(config, one.folder):
+            why = f"{one.folder} is on the same filesystem as this pool: when that is lost, so is the copy"
+            yield Finding(_CHECK, "warning", why, "put one of them on another disk", subject=f"replica {one.name}")
+    with suppress(OperatorError):  # of the catalogue, which has a finding of its own
+        with Catalogue.open_readonly(config.pool.state) as catalogue:
+            found = copy_statuses(config.replicas, catalogue, datetime.now(UTC))
+        yield from map(_of_status, found)
+
+
+def _is_here(config: Config, folder: Path) -> bool:
+    try:
+        return open_pool(folder).filesystem == open_configured(config).filesystem
+    except OperatorError:  # it is away, or this pool is: that is told elsewhere
+        return False
+
+
+def _of_status(copy: CopyStatus[ReplicaSettings]) -> Finding:
+    name = copy.replica.name
+    hint = f"`backupd replicate {name}` fetches what is missing, and says what is against it"
+    match copy.state:
+        case CopyState.OK:
+            return Finding(_CHECK, "ok", f"fetched {format_duration(copy.age)} ago", subject=f"replica {name}")
+        case CopyState.NEVER:
+            return Finding(_CHECK, "note", "never fetched", hint, subject=f"replica {name}")
+        case CopyState.LATE:
+            return Finding(_CHECK, "warning", f"not fetched for {format_duration(copy.age)}", hint, subject=f"replica {name}")
+    why = copy.error or f"{copy.behind[0].host}: {copy.behind[0].error}"
+    more = f" (and {counted(len(copy.behind) - 1, 'more host')})" if len(copy.behind) > 1 and not copy.error else ""
+    return Finding(_CHECK, "warning", printable(why) + more, hint, subject=f"replica {name}")
+
+
+def reach_copies(config: Config) -> Iterator[Finding]:
+    """Whether each of the other pools answers, and whether the key opens more there than it should."""
+    for one in config.replicas.values():
+        try:
+            with connected(send_command(config, one, [])) as far:
+                count = sum(1 for _ in far.hosts())
+                itself = far.id == open_configured(config).id
+        except OperatorError as error:
+            level = "note" if one.comes_and_goes else "error"
+            yield Finding(_CHECK, level, printable(error.message), error.hint, subject=f"replica {one.name}")
+            continue
+        if itself:
+            yield Finding(_CHECK, "error", "that is this very pool", "fetch from another one", subject=f"replica {one.name}")
+        elif one.address and _runs_any_command(config, one):
+            why = "its key runs any command there: whoever takes over this server has that one too"
+            hint = 'put restrict,command="backupd send-only --replica NAME" before the key in that server\'s authorized_keys'
+            yield Finding(_CHECK, "warning", why, hint, subject=f"replica {one.name}")
+        else:
+            text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch from"
+            yield Finding(_CHECK, "ok", text, subject=f"replica {one.name}")
+
+
+def _runs_any_command(config: Config, replica: ReplicaSettings) -> bool:
+    try:
+        done = run([*remote_shell(config, replica), replica.address or "", f"echo {_MARK}"], check=False, timeout=_SECONDS)
+    except ProgramFailed:
+        return False
+    return _MARK in done.stdout
