@@ -1,5 +1,6 @@
 """`backupd replicate`: backups of another pool fetched into this one."""
 
+import platform
 import shutil
 import time
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from backupd.replicate.wire import LineBroken, Refused
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
+from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.bandwidth import prepare
 from backupd.rsync.confined import PROGRAM
 from btrkeep.cli import complain, echo_json, json_option
@@ -191,12 +193,13 @@ def _session(
 
 def _is_confined(replica: ReplicaSettings) -> bool:
     """Whether `btrfs receive` runs in a cell: always for what another machine sends. Raises OperatorError where it cannot."""
-    if shutil.which(PROGRAM, path=environment()["PATH"]):
+    is_known = seccomp_filter(receives=True) is not None
+    if is_known and shutil.which(PROGRAM, path=environment()["PATH"]):
         return True
     if replica.address:
-        raise OperatorError(
-            "what another machine sends is received in a cell, and bubblewrap is not installed", "apt install bubblewrap"
-        )
+        missing = "bubblewrap is not installed" if is_known else f"the system calls of {platform.machine()} are not known here"
+        hint = "apt install bubblewrap" if is_known else "fetch on a machine of another kind, or from a folder"
+        raise OperatorError(f"what another machine sends is received in a cell, and {missing}", hint)
     return False
 
 

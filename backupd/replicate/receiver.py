@@ -5,7 +5,8 @@ a cut at any moment, for nothing else ever has that name. It gets the backup's n
 well, the subvolume is read-only and says whose copy it is, its own record says the same, and all of it is on the disk: a
 read-only snapshot of it gets the name.
 
-The cell has programs and libraries, read-only, no network, no process but its own, and below /pool nothing but the folder of this
+The cell has programs and libraries, read-only, no process but its own, only system calls that it needs (no socket, no mount), and
+below /pool nothing but the folder of this
 host, in which nothing can be written or renamed but in `.receiving`: a stream may say "../", or make a symlink and then write
 through it, and `btrfs receive` follows.
 """
@@ -13,6 +14,7 @@ through it, and `btrfs receive` follows.
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named
 from backupd.repo.received import RECEIVING, discard_received
-from backupd.rsync.confined import PROGRAM, shown_programs
+from backupd.rsync.confined import PROGRAM, filter_file, shown_programs
 from btrkeep.backup_states import FINAL
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import MARKER, Pool
@@ -68,7 +70,8 @@ def receive(
     folder.mkdir(mode=0o700)
     with syncing(pool.path) as disk:
         try:
-            _through_receive(_command(pool, expected.host, confined=confined), guard, pieces, look)
+            with _calls(confined) as calls:
+                _through_receive(_command(pool, expected.host, calls), calls, guard, pieces, look)
             record = _require_whole(folder / _SUBVOLUME, expected)
             disk.sync()
             found = _named(pool, expected, folder / _SUBVOLUME)
@@ -94,8 +97,23 @@ def _named(pool: Pool, expected: Expected, path: Path) -> Subvolume:
     return found
 
 
-def _through_receive(command: tuple[str, ...], guard: StreamGuard, pieces: Iterator[bytes], look: Callable[[], None]) -> None:
-    with piped(command) as program:
+@contextmanager
+def _calls(confined: bool) -> Iterator[int | None]:
+    """A descriptor of the list of system calls that the cell has; None without a cell."""
+    if not confined:
+        yield None
+        return
+    calls = filter_file(receives=True)
+    try:
+        yield calls
+    finally:
+        os.close(calls)
+
+
+def _through_receive(
+    command: tuple[str, ...], calls: int | None, guard: StreamGuard, pieces: Iterator[bytes], look: Callable[[], None]
+) -> None:
+    with piped(command, keep_open=() if calls is None else (calls,)) as program:
         try:
             for piece in pieces:
                 for passed in guard.pass_on(piece):
@@ -129,10 +147,11 @@ def _require_whole(path: Path, expected: Expected) -> Record:
     return record
 
 
-def _command(pool: Pool, host: str, *, confined: bool) -> tuple[str, ...]:
+def _command(pool: Pool, host: str, calls: int | None) -> tuple[str, ...]:
+    """`btrfs receive`, in a cell when `calls` is the descriptor of the list of its system calls."""
     top = _subvolume_of(pool.path)
     receiving = pool.host(host) / RECEIVING
-    if not confined:
+    if calls is None:
         return ("btrfs", "receive", "-m", str(top), str(receiving))
     within = pool.host(host).relative_to(top)
     skeleton = pool.path / MARKER / "cell"
@@ -140,7 +159,7 @@ def _command(pool: Pool, host: str, *, confined: bool) -> tuple[str, ...]:
     inside = f"{_TOP}/{within}"
     return (
         PROGRAM,
-        *("--unshare-pid", "--unshare-net", "--die-with-parent", "--as-pid-1"),
+        *("--unshare-pid", "--die-with-parent", "--as-pid-1"),
         *shown_programs(),
         *("--ro-bind", str(skeleton), _TOP),
         *("--ro-bind", str(pool.host(host)), inside),
@@ -148,6 +167,7 @@ def _command(pool: Pool, host: str, *, confined: bool) -> tuple[str, ...]:
         *("--remount-ro", "/"),
         *("--cap-drop", "ALL"),
         *(word for name in _CAPABILITIES for word in ("--cap-add", f"CAP_{name}")),
+        *("--seccomp", str(calls)),
         "--",
         *("btrfs", "receive", "-m", _TOP, f"{inside}/{RECEIVING}"),
     )

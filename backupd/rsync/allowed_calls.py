@@ -1,10 +1,13 @@
-"""The system calls that a confined rsync may make, as a seccomp filter (classic BPF, seccomp(2)). Pure.
+"""The system calls that a confined rsync or `btrfs receive` may make, as a seccomp filter (classic BPF, seccomp(2)). Pure.
 
 rsync keeps CAP_SYS_ADMIN, which attributes security.* and trusted.* take: the labels of SELinux, what overlayfs notes. This list
 makes that harmless. Without: mount, ioctl, socket, bpf, ptrace, setns, io_uring, open_by_handle_at, flock (of the lock, which
 it inherits), fallocate (room that no counter of written bytes shows), setsid and setpgid (with which a process would leave the
 group that is signalled). fcntl can duplicate descriptors and change their flags, but neither leases, owners of signals nor the size
 of pipes.
+
+`btrfs receive` may also reserve room and use the ioctls of btrfs with which a subvolume is made, found, written to and sealed: none
+deletes one, mounts, or waits.
 
 What is not allowed fails with ENOSYS, as on an older kernel, so that the C library takes its older way; ioctl with ENOTTY, as on
 what is no terminal.
@@ -44,6 +47,13 @@ _ONLY_X86 = {
     "chown": 92, "lchown": 94, "getpgrp": 111, "utime": 132, "mknod": 133, "arch_prctl": 158, "time": 201, "utimes": 235,
     "futimesat": 261,
 }  # fmt: skip
+_RECEIVE = {"fallocate": (285, 47), "prlimit64": (302, 261)}
+_RECEIVE_ONLY_X86 = {"creat": 85}
+_RECEIVE_IOCTLS = {  # of linux/btrfs.h, with the sizes of their structures in them
+    "SUBVOL_CREATE": 0x5000940E, "SNAP_CREATE_V2": 0x50009417, "SUBVOL_GETFLAGS": 0x80089419, "SUBVOL_SETFLAGS": 0x4008941A,
+    "SET_RECEIVED_SUBVOL": 0xC0C89425, "GET_SUBVOL_INFO": 0x81F8943C, "TREE_SEARCH": 0xD0009411, "INO_LOOKUP": 0xD0009412,
+    "FS_INFO": 0x8400941F, "CLONE_RANGE": 0x4020940D, "ENCODED_WRITE": 0x40809440,
+}  # fmt: skip
 _CLONE = (56, 220)
 _IOCTL = (16, 29)
 _FCNTL = (72, 25)
@@ -57,36 +67,50 @@ _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000  # SECCOMP_RET_* of 
 _INSTRUCTION = struct.Struct("=HBBI")
 
 
-@lru_cache(1)
-def seccomp_filter(machine: str = platform.machine()) -> bytes | None:
-    """The filter, as `bwrap --seccomp` takes it; None on a machine (as uname(2) names it) whose calls are not known here."""
+_REFUSED, _ALLOWED = -2, -1  # jumps to the last two instructions
+
+
+@lru_cache(2)
+def seccomp_filter(machine: str = platform.machine(), *, receives: bool = False) -> bytes | None:
+    """The filter, as `bwrap --seccomp` takes it: of rsync, or of what `receives`. None on a machine (as uname(2) names it) whose
+    calls are not known here.
+    """
     architecture = _ARCHITECTURES.get(machine)
     if architecture is None:
         return None
-    table, more = (0, list(_ONLY_X86.values())) if machine == "x86_64" else (1, [])
-    allowed = sorted([numbers[table] for numbers in _BOTH.values()] + more)
-    return program(architecture, _CLONE[table], _IOCTL[table], _FCNTL[table], allowed)
+    shared = _BOTH | (_RECEIVE if receives else {})
+    own = _ONLY_X86 | (_RECEIVE_ONLY_X86 if receives else {})
+    table, more = (0, list(own.values())) if machine == "x86_64" else (1, [])
+    allowed = sorted([numbers[table] for numbers in shared.values()] + more)
+    ioctls = list(_RECEIVE_IOCTLS.values()) if receives else []
+    return program(architecture, _CLONE[table], _IOCTL[table], _FCNTL[table], allowed, ioctls)
 
 
-def program(architecture: int, clone: int, ioctl: int, fcntl: int, allowed: Sequence[int]) -> bytes:
-    """The instructions: jumps are counted from the next one, and the last two refuse and allow."""
-    count = len(allowed)
+def program(architecture: int, clone: int, ioctl: int, fcntl: int, allowed: Sequence[int], ioctls: Sequence[int]) -> bytes:
+    """The instructions, of which the last two refuse and allow."""
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
-        (_EQUAL, 0, 1, ioctl),
+        (_EQUAL, 0, len(ioctls) + 2, ioctl),
+        (_LOAD, 0, 0, _SECOND_ARGUMENT),
+        *((_EQUAL, _ALLOWED, 0, number) for number in ioctls),
         (_RETURN, 0, 0, _REFUSE | errno.ENOTTY),
         (_EQUAL, 0, 3, fcntl),
         (_LOAD, 0, 0, _SECOND_ARGUMENT),
-        (_EQUAL, count + 5, 0, _F_DUPFD_CLOEXEC),
-        (_GREATER, count + 3, count + 4, _F_SETFL),
+        (_EQUAL, _ALLOWED, 0, _F_DUPFD_CLOEXEC),
+        (_GREATER, _REFUSED, _ALLOWED, _F_SETFL),
         (_EQUAL, 0, 2, clone),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_ANY_BIT, count, count + 1, _NEW_NAMESPACES),
-        *((_EQUAL, count - place, 0, number) for place, number in enumerate(allowed)),
+        (_ANY_BIT, _REFUSED, _ALLOWED, _NEW_NAMESPACES),
+        *((_EQUAL, _ALLOWED, 0, number) for number in allowed),
         (_RETURN, 0, 0, _REFUSE | errno.ENOSYS),
         (_RETURN, 0, 0, _ALLOW),
     ]
-    return b"".join(_INSTRUCTION.pack(*each) for each in code)
+
+    def jump(place: int, to: int) -> int:
+        """Counted from the next instruction."""
+        return to if to >= 0 else len(code) + to - place - 1
+
+    return b"".join(_INSTRUCTION.pack(what, jump(at, true), jump(at, false), k) for at, (what, true, false, k) in enumerate(code))

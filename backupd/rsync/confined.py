@@ -170,9 +170,9 @@ def _why_not_sealed() -> str:
     return ""
 
 
-def filter_file() -> int:
-    """A descriptor from which bubblewrap reads the filter. Raises OSError."""
-    found = seccomp_filter()
+def filter_file(*, receives: bool = False) -> int:
+    """A descriptor from which bubblewrap reads the filter, of rsync or of what `receives`. Raises OSError."""
+    found = seccomp_filter(receives=receives)
     assert found is not None
     file = os.memfd_create("seccomp")
     os.write(file, found)

@@ -52,8 +52,11 @@ class PipedProgram:
 
 
 @contextmanager
-def piped(command: Sequence[str], extra: Mapping[str, str] | None = None) -> Iterator[PipedProgram]:
-    """Starts the program. Raises ProgramFailed when it cannot be started, or when not all of it can be ended afterwards."""
+def piped(command: Sequence[str], extra: Mapping[str, str] | None = None, keep_open: Sequence[int] = ()) -> Iterator[PipedProgram]:
+    """Starts the program, with `keep_open` among its descriptors.
+
+    Raises ProgramFailed when it cannot be started, or when not all of it can be ended afterwards.
+    """
     errors = os.memfd_create("messages")
     alive, inherited = os.pipe2(os.O_CLOEXEC)
     try:
@@ -64,7 +67,7 @@ def piped(command: Sequence[str], extra: Mapping[str, str] | None = None) -> Ite
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=environment(extra),
-                pass_fds=(inherited,),
+                pass_fds=(inherited, *keep_open),
                 bufsize=0,
             )
         except OSError as error:

@@ -5,7 +5,7 @@ import ctypes.util
 
 import pytest
 
-from backupd.rsync.allowed_calls import _BOTH, _ONLY_X86, seccomp_filter
+from backupd.rsync.allowed_calls import _BOTH, _ONLY_X86, _RECEIVE, _RECEIVE_ONLY_X86, seccomp_filter
 from backupd.rsync.remote_end import expected_words
 from btrkeep.config import HostConfig
 
@@ -18,14 +18,15 @@ def test_the_numbers_are_those_of_libseccomp() -> None:
         pytest.skip("left out: numbers of system calls (libseccomp is not installed)")
     number = ctypes.CDLL(found).seccomp_syscall_resolve_name_arch
     number.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
-    theirs = {name: (number(X86_64, name.encode()), number(AARCH64, name.encode())) for name in _BOTH}
-    assert theirs == _BOTH
-    assert {name: number(X86_64, name.encode()) for name in _ONLY_X86} == _ONLY_X86
+    shared, own = _BOTH | _RECEIVE, _ONLY_X86 | _RECEIVE_ONLY_X86
+    assert {name: (number(X86_64, name.encode()), number(AARCH64, name.encode())) for name in shared} == shared
+    assert {name: number(X86_64, name.encode()) for name in own} == own
 
 
+@pytest.mark.parametrize("receives", [False, True])
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64", "riscv64"])
-def test_every_jump_of_the_filter_lands_within_it(machine: str) -> None:
-    found = seccomp_filter(machine)
+def test_every_jump_of_the_filter_lands_within_it(machine: str, receives: bool) -> None:
+    found = seccomp_filter(machine, receives=receives)
     assert found is not None
     for at in range(0, len(found), 8):
         code, taken, not_taken = int.from_bytes(found[at : at + 2], "little"), found[at + 2], found[at + 3]

@@ -10,77 +10,17 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from btrkeep import __version__
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
-from tests.beds.ssh import Sshd
+from tests.beds.two_pools import TwoPools, shown
 
 pytestmark = pytest.mark.btrfs
-
-RELAY = """
-import os, sys, time
-left = int(sys.argv[2])
-while data := bytearray(os.read(0, 65536)):
-    if 0 <= left < len(data):
-        if sys.argv[1] == "flip":
-            data[left] ^= 1
-        else:
-            os.write(1, data[:left])
-            time.sleep(60 if sys.argv[1] == "stop" else 0)
-            sys.exit()
-    left -= len(data)
-    os.write(1, data)
-"""
-
-
-class TwoPools:
-    """A first pool with a host that changes, and a second one that fetches from it."""
-
-    def __init__(self, first: Path, second: Path, **keys: Any) -> None:
-        self.first, self.second = Nights(first, "--rehearsal"), Nights(second, "--rehearsal")
-        self.source = self.first.source / "web1"
-        self.source.mkdir()
-        self.first.host("web1", self.source)
-        self.second.tables["replica.office"] = {"from": str(self.first.pool), **keys}
-        self.second.write()
-
-    def night(self, now: str, content: str) -> str:
-        """A night of the first pool, after a file has changed and one is new; the backup's name."""
-        (self.source / "changed").write_text(content * 5000)
-        (self.source / f"new-{now[:10]}").write_text(content)
-        self.first.backupd("run", "web1", "--now", now)
-        return now.replace("-", "-").replace(":", "")
-
-    def fetch(self, *words: str, status: int = 0, env: Mapping[str, str] | None = None) -> Any:
-        done = self.second.backupd("replicate", "--json", *words, "--now", "2026-03-20T12:00:00Z", check=False, env=env)
-        assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr, done.stderr
-        return json.loads(done.stdout) if done.stdout else done.stderr
-
-    def over_ssh(self, script: str) -> None:
-        """The same by ssh, for which lines of the shell stand in: "$@" is what answers on the other server."""
-        answers = shlex.join([sys.executable, "-m", "backupd", "--config", str(self.first.config), "send-only"])
-        file = self.second.top / "ssh"
-        file.write_text(f"#!/bin/bash\ncd {shlex.quote(str(TOP))}\nRELAY='{RELAY}'\nset -- {answers}\n{script}\n")
-        file.chmod(0o755)
-        self.second.settings("ssh", command=str(file))
-        self.second.tables["replica.office"]["from"] = "ssh://root@first"
-        self.second.write()
-
-    def names(self, pool: Path, host: str = "web1") -> list[str]:
-        folder = pool / "hosts" / host
-        return sorted(path.name for path in folder.glob("20*"))
-
-    def differences(self, name: str) -> str:
-        """What rsync, which knows nothing of us, finds different between the two copies of a backup, by checksums."""
-        one, other = (pool / "hosts/web1" / name for pool in (self.first.pool, self.second.pool))
-        return work("rsync", "-n", "-aHAXc", "--delete", "-i", f"{one}/", f"{other}/").stdout
 
 
 @pytest.fixture
@@ -93,12 +33,6 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
     while not true():
         assert time.monotonic() < end, f"waited for {what}"
         time.sleep(0.02)
-
-
-def shown(path: Path) -> dict[str, str]:
-    """What `btrfs subvolume show` says."""
-    lines = work("btrfs", "subvolume", "show", path).stdout.splitlines()
-    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def published(of: Nights) -> Any:
@@ -345,75 +279,6 @@ def test_the_last_common_backup_stays_on_both_sides(two: TwoPools) -> None:
     assert "common with replica office" in why
 
 
-def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
-    """It keeps only what it has itself from expiring, and knows nothing of other hosts."""
-    first = two.night("2026-03-01T22:00:00Z", "a")
-    two.first.host("db1", two.source)
-    two.first.backupd("run", "db1", "--now", "2026-03-01T22:00:00Z")
-    two.over_ssh('exec "$@" --replica backup2 --host "web*"')
-    assert [(one["host"], one["backup"]) for one in two.fetch()[0]["fetched"]] == [("web1", first)]
-    common = two.first.pool / ".btrkeep/common"
-    assert [path.name for path in common.iterdir()] == ["backup2.json"]
-    assert json.loads((common / "backup2.json").read_text())["hosts"] == {"web1": first}
-    answers = [
-        sys.executable,
-        "-m",
-        "backupd",
-        "--config",
-        str(two.first.config),
-        "send-only",
-        "--replica",
-        "backup2",
-        "--host",
-        "web*",
-    ]
-    uuid = json.loads((two.first.pool / "hosts/db1" / first / "backup.json").read_text())["uuid"]
-    asked = [
-        {"verb": "send", "host": "db1", "name": first, "uuid": uuid},
-        {"verb": "common", "replica": "other", "hosts": {"db1": first, "web1": first}},
-    ]
-    said = work(*answers, input="".join(f"{json.dumps(one)}\n" for one in asked)).stdout
-    assert "there is no such host" in said
-    assert [path.name for path in common.iterdir()] == ["backup2.json"]
-    assert json.loads((common / "backup2.json").read_text())["hosts"] == {"web1": first}
-
-
-def of_replicas(nights: Nights, *words: str) -> list[tuple[str, str]]:
-    """Level and text of what `check` says of replicas."""
-    found = json.loads(nights.backupd("check", "--json", *words, check=False).stdout)
-    return [(one["level"], one["message"]) for one in found if one["subject"].startswith("replica")]
-
-
-def test_check_says_how_a_copy_is_doing_and_whether_the_key_runs_anything_else_there(two: TwoPools) -> None:
-    two.night("2026-03-01T22:00:00Z", "a")
-    two.second.tables.pop("host.web1", None)
-    assert of_replicas(two.second) == [("note", "never fetched")]
-    two.over_ssh('exec "$@"')
-    two.fetch()
-    ((level, text),) = of_replicas(two.second)  # on the true day
-    assert level == "warning"
-    assert text.startswith("not fetched for")
-    answered = of_replicas(two.second, "--connect")[-1]
-    assert answered == ("ok", f"reached, btrkeep {__version__}, 1 host to fetch from")
-    two.over_ssh('exec "$@"')
-    file = two.second.top / "ssh"
-    file.write_text(file.read_text().replace("cd ", 'last="${@: -1}"; [[ $last != echo* ]] || exec bash -c "$last"\ncd ', 1))
-    assert of_replicas(two.second, "--connect")[-1][0] == "warning"
-    assert "runs any command" in of_replicas(two.second, "--connect")[-1][1]
-    two.over_ssh("echo 'Permission denied (publickey).' >&2; exit 255")
-    assert of_replicas(two.second, "--connect")[-1] == ("error", "Permission denied (publickey).")
-
-
-def test_check_says_that_a_copy_on_the_same_filesystem_is_none(two: TwoPools) -> None:
-    (two.second.top / "beside").mkdir()
-    beside = Nights(two.second.top / "beside", "--rehearsal")
-    two.second.tables["replica.office"]["from"] = str(beside.pool)
-    two.second.write()
-    assert ("warning", f"{beside.pool} is on the same filesystem as this pool: when that is lost, so is the copy") in of_replicas(
-        two.second
-    )
-
-
 def test_a_disk_that_was_never_there_needs_a_look(two: TwoPools) -> None:
     two.second.tables["replica.office"]["from"] = str(two.first.pool.parent / "nowhere")
     two.second.write()
@@ -424,70 +289,11 @@ def test_a_disk_that_was_never_there_needs_a_look(two: TwoPools) -> None:
     assert (copy["state"], copy["age"], copy["error"]) == ("failing", None, told["error"])
 
 
-AIMED = ("through-a-symlink", "through-a-folder", "above", "absolute", "moved-out", "hard-link")
-OTHERS = ("nested", "clone", "another-record", "no-record", "bad-host", "bad-name")
-
-
-def test_a_server_that_was_taken_over_writes_nothing_but_what_is_thrown_away(two: TwoPools, tmp_path: Path) -> None:
-    """Its targets: a file of this machine, this host's notes, and another host's folder."""
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    other, notes = two.second.pool / "hosts/other", two.second.pool / "hosts/web1/notes.json"
-    other.mkdir()
-    before = everything(two.second.pool)
-    targets = (str(victim), "../notes.json", "../../other/taken")
-    for attack, target in (*((attack, target) for attack in AIMED for target in targets), *((attack, "x") for attack in OTHERS)):
-        two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool {attack} {shlex.quote(target)}")
-        two.fetch(status=1)
-        assert victim.read_text() == "mine", attack
-        assert [path.name for path in tmp_path.iterdir()] == ["victim"], attack
-        new = {path for path in everything(two.second.pool) - before if not path.startswith(".btrkeep/")}
-        assert new <= {"hosts/web1", "hosts/web1/notes.json"}, attack
-        if notes.exists():
-            assert json.loads(notes.read_text())["replica"]["pool"] == "p", attack
-
-
-@pytest.mark.parametrize("target", ["../.trash", "stolen"])
-def test_a_server_that_was_taken_over_cannot_rename_what_came_before(two: TwoPools, target: str) -> None:
-    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool device x")
-    two.fetch()
-    before = everything(two.second.pool)
-    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool renamed-away {target}")
-    two.fetch(status=1)
-    assert everything(two.second.pool) == before
-
-
-def everything(top: Path) -> set[str]:
-    return {str(path.relative_to(top)) for path in top.rglob("*")}
-
-
 def test_a_device_comes_along_and_lies_there_as_any_backup_of_one_does(two: TwoPools) -> None:
     two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool device x")
     assert two.fetch()[0]["fetched"]
     node = two.second.pool / "hosts/web1/2026-03-01T220000Z/disk"
     assert node.is_block_device()
-
-
-def test_by_ssh_the_key_lists_and_sends_and_does_nothing_else(two: TwoPools, sshd: Sshd) -> None:
-    first = two.night("2026-03-01T22:00:00Z", "a")
-    words = [sys.executable, "-m", "backupd", "--config", str(two.first.config), "send-only"]
-    answers = f"cd {shlex.quote(str(TOP))} && {shlex.join(words)}"
-    key = sshd.authorize(f'restrict,command="{answers}"')
-    two.second.settings("ssh", command="ssh", key=str(key), known_hosts=str(sshd.known_hosts))
-    two.second.tables["replica.office"] |= {"from": f"ssh://{sshd.address}", "port": sshd.port}
-    two.second.write()
-    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [first]
-    assert two.differences(first) == ""
-    asked = [
-        "cat /etc/passwd",
-        json.dumps({"verb": "send", "host": "../..", "name": "etc", "uuid": "x"}),
-        json.dumps({"verb": "delete"}),
-    ]
-    for line in asked:
-        said = work(*sshd.ssh(key), sshd.address, "cat", "/etc/passwd", input=line + "\n", check=False)
-        assert "root:" not in said.stdout
-        assert "error" in said.stdout
-    assert two.names(two.first.pool) == [first]
 
 
 def test_what_one_host_alone_is_fetched_for_takes_nothing_from_the_others(two: TwoPools) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.btrfs.test_replicate import TwoPools, shown
+from tests.beds.two_pools import TwoPools, shown
 
 pytestmark = pytest.mark.btrfs
 SMALL = 300_000  # bytes, where the whole host has three million

@@ -25,7 +25,7 @@ EXPOSURE = {
     "heatmap": 12,
     "sample": 12,
     "scrub": 13,
-    "replicate": 38,
+    "replicate": 35,
     "news": 18,
     "notify": 18,
     "serve": 14,

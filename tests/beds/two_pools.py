@@ -1,0 +1,76 @@
+"""A first pool with a host, and a second one that fetches from it."""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.beds import TOP, work
+from tests.beds.nights import Nights
+
+RELAY = """
+import os, sys, time
+left = int(sys.argv[2])
+while data := bytearray(os.read(0, 65536)):
+    if 0 <= left < len(data):
+        if sys.argv[1] == "flip":
+            data[left] ^= 1
+        else:
+            os.write(1, data[:left])
+            time.sleep(60 if sys.argv[1] == "stop" else 0)
+            sys.exit()
+    left -= len(data)
+    os.write(1, data)
+"""
+
+
+class TwoPools:
+    """A first pool with a host that changes, and a second one that fetches from it."""
+
+    def __init__(self, first: Path, second: Path, **keys: Any) -> None:
+        self.first, self.second = Nights(first, "--rehearsal"), Nights(second, "--rehearsal")
+        self.source = self.first.source / "web1"
+        self.source.mkdir()
+        self.first.host("web1", self.source)
+        self.second.tables["replica.office"] = {"from": str(self.first.pool), **keys}
+        self.second.write()
+
+    def night(self, now: str, content: str) -> str:
+        """A night of the first pool, after a file has changed and one is new; the backup's name."""
+        (self.source / "changed").write_text(content * 5000)
+        (self.source / f"new-{now[:10]}").write_text(content)
+        self.first.backupd("run", "web1", "--now", now)
+        return now.replace("-", "-").replace(":", "")
+
+    def fetch(self, *words: str, status: int = 0, env: Mapping[str, str] | None = None) -> Any:
+        done = self.second.backupd("replicate", "--json", *words, "--now", "2026-03-20T12:00:00Z", check=False, env=env)
+        assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    def over_ssh(self, script: str) -> None:
+        """The same by ssh, for which lines of the shell stand in: "$@" is what answers on the other server."""
+        answers = shlex.join([sys.executable, "-m", "backupd", "--config", str(self.first.config), "send-only"])
+        file = self.second.top / "ssh"
+        file.write_text(f"#!/bin/bash\ncd {shlex.quote(str(TOP))}\nRELAY='{RELAY}'\nset -- {answers}\n{script}\n")
+        file.chmod(0o755)
+        self.second.settings("ssh", command=str(file))
+        self.second.tables["replica.office"]["from"] = "ssh://root@first"
+        self.second.write()
+
+    def names(self, pool: Path, host: str = "web1") -> list[str]:
+        folder = pool / "hosts" / host
+        return sorted(path.name for path in folder.glob("20*"))
+
+    def differences(self, name: str) -> str:
+        """What rsync, which knows nothing of us, finds different between the two copies of a backup, by checksums."""
+        one, other = (pool / "hosts/web1" / name for pool in (self.first.pool, self.second.pool))
+        return work("rsync", "-n", "-aHAXc", "--delete", "-i", f"{one}/", f"{other}/").stdout
+
+
+def shown(path: Path) -> dict[str, str]:
+    """What `btrfs subvolume show` says."""
+    lines = work("btrfs", "subvolume", "show", path).stdout.splitlines()
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
