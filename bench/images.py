@@ -3,6 +3,7 @@
 A copy has the UUID of its original, so only one of them is attached at a time.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,7 +91,10 @@ class Images:
         work("mount", "-t", "btrfs", "-o", options, device, self.point)
         yield Mounted(self.point, device)
         work("umount", self.point, timeout=_LONG)
-        work("btrfs", "device", "scan", "--forget", device)
+        for _ in range(50):  # somebody may look at all devices for a moment
+            if work("btrfs", "device", "scan", "--forget", device, check=False).returncode == 0:
+                break
+            time.sleep(0.1)
         work("losetup", "--detach", device)
 
 

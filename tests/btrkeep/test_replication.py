@@ -75,7 +75,8 @@ def test_the_newest_alone() -> None:
 @pytest.mark.parametrize(
     ("near", "far", "obstacle"),
     [
-        (here(1, mark=None), there(1), Obstacle.BACKED_UP_HERE),
+        (here(1, mark=None), there(2), Obstacle.BACKED_UP_HERE),
+        (here(1, mark=None), there(1), Obstacle.BOTH_BACK_UP),
         (here(1, mark=ReplicaMark("pool-2", "office")), there(1), Obstacle.OF_ANOTHER_POOL),
         (here(1, forgotten=True), there(2), Obstacle.FORGOTTEN_HERE),
         (here(1), [FarBackup(name(1), "uuid-x", "complete")], Obstacle.OTHER_BACKUP),
