@@ -42,7 +42,7 @@ from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.programs import environment
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
-from btrkeep.units import counted, format_duration, format_size, format_time, printable
+from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, printable
 
 
 def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -176,19 +176,21 @@ def _session(
 ) -> ReplicaSession:
     """What there is to know of a replication of all hosts."""
     why = {one.host: obstacle_words(one) for one in plan.unwanted} | {one.host: one.error for one in summary.failed}
-    newest = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
+    here = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
     behind = [
         HostBehind(
             host,
             max((one.name for one in listed[host].backups), default=None) if host in listed else None,
-            newest.get(host) or plan.common.get(host),
+            here.get(host) or plan.common.get(host),
             error,
         )
         for host, error in sorted(why.items())
     ]
     seconds = round(time.monotonic() - begun, 3)
     at = before.at if summary.out_of_time and before else None if summary.out_of_time else now
-    return ReplicaSession(now, at, "", pool, len(listed), len(summary.fetched), summary.bytes, seconds, tuple(behind))
+    names = [one.name for host in listed.values() for one in host.backups]
+    newest = parse_backup_name(max(names)) if names else None
+    return ReplicaSession(now, at, "", pool, len(listed), len(summary.fetched), summary.bytes, seconds, newest, tuple(behind))
 
 
 def _is_confined(replica: ReplicaSettings) -> bool:

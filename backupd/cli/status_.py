@@ -121,6 +121,7 @@ def _copy_as_json(copy: CopyStatus[ReplicaSettings]) -> dict[str, Any]:
         "backups": session.fetched if session else 0,
         "bytes": session.bytes if session else 0,
         "seconds": session.seconds if session else None,
+        "newest": format_time(session.newest) if session and session.newest else None,
         "behind": [{"host": one.host, "there": one.there, "here": one.here, "error": one.error} for one in copy.behind],
     }
 
@@ -172,7 +173,7 @@ def _show_copies(copies: list[CopyStatus[ReplicaSettings]]) -> None:
             f"{format_size(copy.session.bytes)}, {counted(copy.session.fetched, 'backup')}"
             if copy.session and copy.age is not None
             else "-",
-            printable(copy.error),
+            _copy_remark(copy),
         )
         for copy in copies
     ]
@@ -183,6 +184,14 @@ def _show_copies(copies: list[CopyStatus[ReplicaSettings]]) -> None:
             click.echo(f"{printable(copy.replica.name)}: {printable(one.host)}: {printable(one.error)}")
         if len(copy.behind) > _MOST_BEHIND:
             click.echo(f"{printable(copy.replica.name)}: and {counted(len(copy.behind) - _MOST_BEHIND, 'more host')}")
+
+
+def _copy_remark(copy: CopyStatus[ReplicaSettings]) -> str:
+    if copy.error:
+        return printable(copy.error)
+    if copy.session and copy.session.newest and copy.is_stale:
+        return f"the newest backup there began {format_time(copy.session.newest)}"
+    return ""
 
 
 def _last_fetched(copy: CopyStatus[ReplicaSettings]) -> str:

@@ -6,11 +6,12 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
+from btrkeep.decisions.due import latest
 from btrkeep.units import format_time, parse_time
 
 COPIES = "copies"
@@ -42,7 +43,7 @@ class ReplicaSession:
     """What is known of a replica. `tried`: the newest replication of all its hosts; `at`: the newest that came to its end.
 
     `error`: why the one that was tried came to none, or "". Hosts are those of the other pool that the replica fetches; `fetched`
-    backups, `bytes` of streams and `seconds` are of the session at `at`.
+    backups, `bytes` of streams and `seconds` are of the session at `at`; `newest`: when the newest of all backups there began.
     """
 
     tried: datetime
@@ -53,6 +54,7 @@ class ReplicaSession:
     fetched: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    newest: datetime | None = None
     behind: tuple[HostBehind, ...] = ()
 
     @property
@@ -90,6 +92,13 @@ class CopyStatus(Generic[Terms]):
         return self.session.behind if self.session else ()
 
     @property
+    def is_stale(self) -> bool:
+        """Whether everything was fetched, and even the newest backup there was older than `max_age`: nobody makes any, it seems."""
+        session = self.session
+        limit = timedelta(seconds=self.replica.oldest)
+        return bool(session and session.at and session.newest and session.at - session.newest > limit)
+
+    @property
     def error(self) -> str:
         """Why the newest attempt came to nothing, or ""."""
         return self.session.error if self.session else ""
@@ -120,9 +129,9 @@ class FactWriter(FactReader, Protocol):
 
 
 def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -> CopyStatus[Terms]:
-    """How the replica is doing."""
+    """How the replica is doing. One that was fetched in the future, by a clock that was wrong, is late."""
     age = max(0.0, (now - session.at).total_seconds()) if session and session.at else None
-    late = age is None or age > replica.oldest
+    late = age is None or age > replica.oldest or bool(session and session.at and session.at > latest(now))
     if session and (session.behind or (session.error and (late or not replica.comes_and_goes))):
         state = CopyState.FAILING
     elif age is None:
@@ -139,8 +148,9 @@ def copy_statuses(replicas: Mapping[str, Terms], facts: FactReader, now: datetim
 
 def note_session(facts: FactWriter, name: str, session: ReplicaSession) -> None:
     """Keeps what became of a replication of all hosts."""
-    at = format_time(session.at) if session.at else None
-    facts.set_fact(_FACT + name, json.dumps({**asdict(session), "tried": format_time(session.tried), "at": at}))
+    moments = {"tried": session.tried, "at": session.at, "newest": session.newest}
+    times = {key: format_time(moment) if moment else None for key, moment in moments.items()}
+    facts.set_fact(_FACT + name, json.dumps({**asdict(session), **times}))
 
 
 def note_failure(facts: FactWriter, name: str, now: datetime, error: str) -> None:
@@ -154,11 +164,12 @@ def read_session(facts: FactReader, name: str) -> ReplicaSession | None:
     try:
         said = json.loads(facts.get_fact(_FACT + name) or "null")
         behind = tuple(HostBehind(**one) for one in said.pop("behind", ()))
-        at = said.pop("at")
+        at, newest = said.pop("at"), said.pop("newest", None)
         tried = said.pop("tried", at)
         said["fetched"] = int(said.get("fetched", 0))
         said.pop("failed", None)  # of the first version
-        return ReplicaSession(parse_time(tried), parse_time(at) if at else None, behind=behind, **said)
+        at, newest = (parse_time(text) if text else None for text in (at, newest))
+        return ReplicaSession(parse_time(tried), at, newest=newest, behind=behind, **said)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 

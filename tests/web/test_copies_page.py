@@ -27,7 +27,7 @@ def second(state: Path, fetched_before: timedelta = 2 * HOUR, error: str = "", b
         text = copies_text(KnownCopies({"web1": "office", "db1": "office"}, {"office": {"web1": NEWEST, "db1": NEWEST}}))
         found.set_fact(COPIES, text)
         at = NOW - fetched_before
-        note_session(found, "office", ReplicaSession(at, at, "", "p", 2, 5, 7340032, 7.0, behind))
+        note_session(found, "office", ReplicaSession(at, at, "", "p", 2, 5, 7340032, 7.0, behind=behind))
         if error:
             note_failure(found, "office", NOW, error)
         published = found.get_fact(FACT)
