@@ -5,7 +5,7 @@ Sizes are bytes as int, durations are seconds as float, shares are fractions of 
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 
 _SIZE_UNITS = {
     "": 1, "B": 1,
@@ -128,11 +128,16 @@ def backup_name(started: datetime) -> str:
 
 
 def parse_backup_name(name: str) -> datetime | None:
-    """When the backup of that name started, or None when it is no backup's name."""
+    """When the backup of that name started, or None when it is no backup's name.
+
+    The first and the last year that there are count as none: they have days that not every zone has.
+    """
     match = _STAMP_SHAPE.fullmatch(name)
     if not match:
         return None
     year, month, day, hour, minute, second = map(int, match.groups())
+    if not MINYEAR < year < MAXYEAR:
+        return None
     try:
         return datetime(year, month, day, hour, minute, second, tzinfo=UTC)  # strptime takes five times as long
     except ValueError:
