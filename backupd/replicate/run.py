@@ -50,12 +50,12 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     known = common_with(site.pool, site.replica.name)
     others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked}
     common = {**others, **plan.common, **work.common}
-    if not site.cancellation:
-        write_common(site.pool, site.replica.name, common)
-        try:
-            renamed = {one.host: known[one.text] for one in plan.obstacles if one.text in known}
-            far.note_common(site.replica.name, common | renamed)
-        except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
+    write_common(site.pool, site.replica.name, common)
+    try:
+        renamed = {one.host: known[one.text] for one in plan.obstacles if one.text in known}
+        far.note_common(site.replica.name, common | renamed)
+    except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
+        if not site.cancellation:  # the signal has reached the other end too
             site.observer.notice(f"the other pool does not note what both have in common: {error.message}")
     summary.cancelled = bool(site.cancellation)
     return summary
