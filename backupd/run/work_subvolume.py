@@ -8,6 +8,7 @@ import contextlib
 import errno
 import logging
 import os
+import time
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -38,6 +39,7 @@ from btrkeep.units import backup_name, counted
 log = logging.getLogger(__name__)
 
 _UNTIL_DROPPED = 30.0  # seconds; what takes longer is dropped by the night after
+_WAKE_CLEANER_EVERY = 5.0  # seconds
 
 
 class Forgotten(OperatorError):
@@ -219,9 +221,21 @@ def _left(path: Path, host: HostConfig, base: FinalBackup | None) -> _Left | Non
             raise
         raise NotOurs(f"{path} holds a subvolume that is not ours, so it cannot be discarded", "move that away") from error
     if host.quota is not None:  # what it has is counted until it is dropped
-        commit(path.parent)
-        wait_for(path.parent, subvolume.id, _UNTIL_DROPPED)
+        _wait_until_dropped(path.parent, subvolume.id)
     return None
+
+
+def _wait_until_dropped(folder: Path, subvolume_id: int) -> None:
+    """Waits for the kernel, `_UNTIL_DROPPED` at most. Raises OSError.
+
+    It wakes the cleaner again and again: a subvolume in which a file is open is only queued when that is closed, and the cleaner
+    would then sleep until the next commit, up to 30 s.
+    """
+    until = time.monotonic() + _UNTIL_DROPPED
+    while time.monotonic() < until:
+        commit(folder)
+        if wait_for(folder, subvolume_id, _WAKE_CLEANER_EVERY):
+            return
 
 
 def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBackup | None) -> Record | None:
