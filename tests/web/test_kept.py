@@ -12,6 +12,7 @@ import pytest
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
+from btrkeep.serving.protocol import RequestRefused
 from tests.beds.template import with_catalogue
 from tests.web.made import EVENING, backup, client, run, write
 from web.pages.asked import Answers, ServiceAnswer
@@ -213,6 +214,47 @@ def test_an_answer_that_took_long_is_as_new_as_its_end(clock: Clock, monkeypatch
     answers.ask("doctor")
     answers.ask("doctor")
     assert asked == ["doctor"], "the second found the answer of the first"
+
+
+def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither whoever looks later, nor whoever waited for the same answer, is told that the session of somebody else has ended."""
+    under_way, go_on = threading.Event(), threading.Event()
+
+    class Service:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def ask(self, _verb: str) -> str:
+            self.calls += 1
+            if self.calls > 1:
+                return "fine"
+            under_way.set()
+            assert go_on.wait(10)
+            raise RequestRefused("your session has ended", "log in", "refused")
+
+    service = Service()
+    monkeypatch.setattr("web.pages.asked.agent", lambda: service)
+    answers, told = Answers(), []
+
+    def ask() -> None:
+        try:
+            answers.ask("doctor")
+        except RequestRefused as error:
+            told.append(error.message)
+
+    first, second = threading.Thread(target=ask), threading.Thread(target=ask)
+    first.start()
+    assert under_way.wait(10)
+    second.start()
+    time.sleep(0.1)  # it waits for the first one's answer now
+    assert answers.last("doctor") is None
+    go_on.set()
+    first.join()
+    second.join()
+    assert told == ["your session has ended"]
+    last = answers.last("doctor")
+    assert last is not None
+    assert (last.said, last.problem) == ("fine", "")
 
 
 def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path) -> None:

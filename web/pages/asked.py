@@ -15,6 +15,7 @@ from web.service_client import agent
 _FRESH = timedelta(seconds=20)  # since it came: one that took longer is new all the same
 _NAME = "btrkeep-answers"
 _AT_ONCE = 3  # requests that wait, each of which keeps a thread
+_OF_WHO_ASKS = ("refused", "busy", "usage")  # kinds of failures that say something about who asks, and nothing about the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,11 @@ class Answers:
         return found
 
     def ask(self, verb: str) -> None:
-        """Asks anew, unless somebody just did. While it is being asked others wait for that answer; Refused: many do already."""
+        """Asks anew, unless somebody just did. While it is being asked others wait for that answer.
+
+        RequestRefused: many wait already, or whoever asks may not, or may not now. That is for them alone: it is not kept, and who
+        waited meanwhile asks on their own.
+        """
         if not self._places.acquire(blocking=False):
             raise RequestRefused(
                 "that is being looked for already", "load the page in a moment: it is there then", "busy", own=True
@@ -48,7 +53,19 @@ class Answers:
         try:
             last = self.last(verb)
             is_fresh = last is not None and not last.problem and datetime.now(UTC) - last.at <= _FRESH
-            self._results.get(verb, lambda: _answer(verb), renew=not is_fresh)
+            asked_here = False
+
+            def answer() -> ServiceAnswer:
+                nonlocal asked_here
+                asked_here = True
+                return _answer(verb)
+
+            try:
+                self._results.get(verb, answer, renew=not is_fresh)
+            except RequestRefused:
+                if asked_here:
+                    raise
+                self._results.get(verb, answer, renew=True)
         finally:
             self._places.release()
 
@@ -63,5 +80,7 @@ def _answer(verb: str) -> ServiceAnswer:
     try:
         said = agent().ask(verb)
     except OperatorError as error:
+        if isinstance(error, RequestRefused) and error.kind in _OF_WHO_ASKS:
+            raise
         return ServiceAnswer(datetime.now(UTC), None, error.message, error.hint)
     return ServiceAnswer(datetime.now(UTC), said)
