@@ -134,7 +134,7 @@ processes_of() {
         fi
         case $(cat "$folder/comm" 2>/dev/null) in
         rsync | ssh | sshd*)
-            words=$(tr '\0' ' ' <"$folder/cmdline" 2>/dev/null) || continue
+            words=$({ tr '\0' ' ' <"$folder/cmdline"; } 2>/dev/null) || continue # it may have ended
             [[ $words == *"$1/"* ]] && echo "$pid"
             ;;
         esac
