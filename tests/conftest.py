@@ -108,6 +108,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(line)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where the tests decide whether a change lands, none is left out for a program that could be installed."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not os.environ.get("CI") or hasattr(session.config, "workerinput"):
+        return
+    missing = {str(one.longrepr[2]) for one in reporter.stats.get("skipped", []) if "not installed" in str(one.longrepr)}
+    for words in sorted(missing):
+        reporter.write_line(f"must not be left out here: {words}")
+    if missing:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 _ROOM = pytest.StashKey[BinaryIO]()
 
 

@@ -305,6 +305,19 @@ def test_what_measures_is_tried_again_at_last_alone_and_then_fails(tmp_path: Pat
     assert sorted((tmp_path / "tries").read_text()) == sorted("1" + "22" + "333" + "444")
 
 
+@pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", 0)], ids=["where it decides", "elsewhere"])
+def test_what_could_be_installed_is_not_left_out_where_the_tests_decide(tmp_path: Path, ci: str, status: int) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n\n@pytest.mark.skipif(True, reason='x is not installed')\ndef test_a(): pass\n\ndef test_b(): pass\n"
+    )
+    words = ("-n2", "-p", "tests.conftest", "-p", "no:cacheprovider", "-c", TOP / "pyproject.toml", "--rootdir", tmp_path)
+    env = {"PYTHONPATH": str(TOP), "CI": ci}
+    done = work(sys.executable, "-m", "pytest", "-q", *words, tmp_path / "test_it.py", cwd=tmp_path, env=env, check=False)
+    assert "1 passed, 1 skipped" in done.stdout, done.stdout
+    assert done.returncode == status
+    assert ("must not be left out here: Skipped: x is not installed" in done.stdout) == bool(status)
+
+
 @pytest.mark.root
 def test_without_root_what_makes_its_own_filesystem_is_left_out(tmp_path: Path) -> None:
     code = "from tests.beds import btrfs; btrfs.attach('image')"
