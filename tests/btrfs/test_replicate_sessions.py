@@ -1,6 +1,7 @@
 """What is kept of a replication, and whether what `status` says by that is true."""
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -36,6 +37,12 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
     while not true():
         assert time.monotonic() < end, f"waited for {what}"
         time.sleep(0.02)
+
+
+def of_replicas(two: TwoPools) -> list[tuple[str, str]]:
+    """Level and text of what `check` says of replicas."""
+    found = json.loads(two.second.backupd("check", "--json", check=False).stdout)
+    return [(one["level"], one["message"]) for one in found if one["subject"].startswith("replica")]
 
 
 def copies(two: TwoPools, now: str = "2026-03-20T12:30:00Z") -> dict[str, Any]:
@@ -147,9 +154,36 @@ def test_a_host_that_is_not_listed_any_more_is_named_and_its_copies_stay(two: Tw
         {"host": "db1", "newest": "2026-03-02T230000Z", "age": 17 * 86400 + 48600, "listed": True},
     ]
     assert f"web1: not listed there any more; its newest copy is {first}" in two.second.backupd("status").stdout
+    assert ("warning", "web1 is not listed there any more; the copies stay") in of_replicas(two)
+    doctor = json.loads(two.second.backupd("doctor", "--json", check=False).stdout)["findings"]
+    assert "replica office: web1 is not listed there any more; the copies stay" in [one["what"] for one in doctor]
     two.second.backupd("forget", "web1", "--yes", "--now", "2026-03-20T13:00:00Z")
     two.fetch()
     assert "not listed" not in two.second.backupd("status").stdout
+
+
+def test_check_says_what_has_no_room_for_as_much_again_what_is_stale_and_what_has_no_copy(two: TwoPools) -> None:
+    (two.source / "large").write_bytes(os.urandom(3_000_000))
+    two.night("2026-03-01T22:00:00Z", "a")
+    for name in ("db1", "db2"):
+        (two.first.source / name).mkdir()
+        two.first.host(name, two.first.source / name)
+    two.fetch()
+    two.first.backupd("sample")
+    said = json.loads(two.first.backupd("check", "--json", check=False).stdout)
+    assert [one["message"] for one in said if one["subject"] == "copies"] == ["no other pool has a copy of db1, db2"]
+    assert ("warning", "fetched") not in [(level, text[:7]) for level, text in of_replicas(two)]
+    two.second.tables["replica.office"] |= {"every": "5d", "max_age": "3000d"}
+    two.second.write()
+    assert not any("are free above min_free" in text for _, text in of_replicas(two))
+    free = int(work("stat", "-f", "-c", "%a", two.second.pool).stdout) * 4096 - 2_000_000
+    two.second.settings("pool", min_free=str(free))
+    assert [level for level, text in of_replicas(two) if "are free above min_free" in text] == ["warning"]
+    two.second.tables["replica.office"] |= {"every": "1d", "max_age": "10d"}
+    two.second.write()
+    assert copies(two)["office"]["state"] == "ok"
+    stale = two.second.backupd("status", "--now", "2026-03-20T12:30:00Z").stdout
+    assert "the newest backup there began 2026-03-01T22:00:00Z" in stale
 
 
 def test_whoever_asks_for_a_host_that_is_not_there_is_told(two: TwoPools) -> None:
