@@ -112,6 +112,12 @@ REPLICA_FETCHED = Metric(
 REPLICA_MAX_AGE = Metric("btrkeep_replica_max_age_seconds", "gauge", "The age from which on it is late.", ("replica",))
 REPLICA_BYTES = Metric("btrkeep_replica_last_fetch_bytes", "gauge", "Bytes of all streams of the newest replication.", ("replica",))
 REPLICA_DURATION = Metric("btrkeep_replica_last_fetch_duration_seconds", "gauge", "How long it took.", ("replica",))
+REPLICA_NEWEST = Metric(
+    "btrkeep_replica_host_newest_timestamp_seconds", "gauge", "When the newest copy of a host began.", ("replica", "host")
+)
+REPLICA_GONE = Metric(
+    "btrkeep_replica_hosts_gone", "gauge", "Hosts that were fetched, and that the other pool does not list any more.", ("replica",)
+)
 REPLICA_BEHIND = Metric("btrkeep_replica_hosts_behind", "gauge", "Hosts of which not everything could be fetched.", ("replica",))
 
 HEALTH = Metric(

@@ -23,20 +23,22 @@ from backupd.replicate.outcome import (
 )
 from backupd.replicate.planning import make_plan
 from backupd.replicate.run import replicate
-from backupd.replicate.wire import LineBroken, Refused
+from backupd.replicate.running import RunningNoted
+from backupd.replicate.wire import Refused
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.bandwidth import prepare
 from backupd.rsync.confined import PROGRAM
+from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.copies import CopyState, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
-from btrkeep.decisions.due import is_due, window_end
+from btrkeep.decisions.due import is_due, latest, window_end
 from btrkeep.decisions.replication import obstacle_words
-from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
+from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError, did_you_mean
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation, signal_status
@@ -79,8 +81,15 @@ def command(
             try:
                 end = window_end(replica.window, site.config.pool.zone, site.clock.now()) if due and replica.window else None
                 found.append(_one(site, replica, hosts, end, dry_run=dry_run, as_json=as_json))
-            except (LineBroken, Refused, FarPoolMissing) as error:
+            except LockHeld as error:
+                complain(error)
+                found.append({"replica": replica.name, "error": error.message, "status": error.exit_code})
+            except (CatalogueBusy, CatalogueUnusable, UsageError):
+                raise
+            except OperatorError as error:  # the others are fetched all the same
                 found.append({"replica": replica.name, "error": error.message, "status": _unreached(site, replica, error, dry_run)})
+            if found[-1].get("status", 0) >= Exit.INTERRUPTED:
+                break
         if as_json:
             echo_json(found)
     for one in found:
@@ -94,21 +103,22 @@ def _is_due(site: PoolContext, replica: ReplicaSettings) -> bool:
     if replica.window and not window_end(replica.window, zone, now):
         return False
     session = read_session(site.catalogue, replica.name)
-    return is_due(session.at if session and not session.behind else None, replica.every, replica.window, zone, now).due
+    whole = session.at if session and not session.behind and not session.error else None
+    return is_due(whole, replica.every, replica.window, zone, now).due
 
 
 def _unreached(site: PoolContext, replica: ReplicaSettings, error: OperatorError, dry_run: bool) -> int:
     """Notes and says that the other pool could not be asked; the exit status. A folder may be away until the copy is late."""
     now = site.clock.now()
     if not dry_run:
-        note_failure(site.catalogue, replica.name, now, error.message)
+        note_failure(site.catalogue, replica.name, now, error.message, away=isinstance(error, FarPoolMissing))
     status = copy_status(replica, read_session(site.catalogue, replica.name), now)
     if status.state in (CopyState.OK, CopyState.LATE) and isinstance(error, FarPoolMissing):
         prose(f"{replica.name}: {error.message}: not there now", err=True)
         return int(Exit.OK)
     since = f"last fetched {format_duration(status.age)} ago" if status.age is not None else "never fetched"
     complain(OperatorError(f"{replica.name}: {error.message}; {since}", error.hint))
-    return int(Exit.ATTENTION)
+    return int(error.exit_code)
 
 
 def chosen_replicas(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
@@ -133,7 +143,8 @@ def _one(
         if rate and not dry_run
     ]
     command = send_command(site.config, replica, buckets)
-    observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines())
+    running = RunningNoted(site.catalogue, replica.name, site.clock.now())
+    observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines(), running)
     with ExitStack() as held:
         if not dry_run:
             held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
@@ -153,28 +164,37 @@ def _one(
             seconds_left=(end - site.clock.now()).total_seconds() if end else None,
         )
         plan, listed = make_plan(context, far, hosts)
+        if unlisted := next((host for host in hosts if host not in listed), None):
+            raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")
+        if not listed:
+            hint = "see `hosts` of the replica, --host in that server's authorized_keys, and whether it has backups"
+            raise Refused("the other pool lists no host that is to be fetched", hint)
         if dry_run:
             return _say_plan(replica, plan, as_json)
         begun = time.monotonic()
-        with context.cancellation.listening():
-            summary = replicate(context, plan, listed, far)
-        tell_copies(site.pool, site.catalogue)
+        try:
+            with context.cancellation.listening():
+                summary = replicate(context, plan, listed, far)
+        finally:
+            running.end()
+            tell_copies(site.pool, site.catalogue)
         if not summary.cancelled and not hosts:
             before = read_session(site.catalogue, replica.name)
-            note_session(site.catalogue, replica.name, _session(before, site.clock.now(), far.id, plan, listed, summary, begun))
+            session = _session(before, (context.now, site.clock.now()), far.id, plan, listed, summary, begun)
+            note_session(site.catalogue, replica.name, session)
     return _report(summary, context.cancellation, as_json)
 
 
 def _session(
     before: ReplicaSession | None,
-    now: datetime,
+    times: tuple[datetime, datetime],
     pool: str,
     plan: ReplicationPlan,
     listed: Mapping[str, FarHost],
     summary: ReplicationSummary,
     begun: float,
 ) -> ReplicaSession:
-    """What there is to know of a replication of all hosts."""
+    """What there is to know of a replication of all hosts. `times`: when it began and ended."""
     why = {one.host: obstacle_words(one) for one in plan.unwanted} | {one.host: one.error for one in summary.failed}
     here = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
     behind = [
@@ -187,10 +207,11 @@ def _session(
         for host, error in sorted(why.items())
     ]
     seconds = round(time.monotonic() - begun, 3)
-    at = before.at if summary.out_of_time and before else None if summary.out_of_time else now
-    names = [one.name for host in listed.values() for one in host.backups]
-    newest = parse_backup_name(max(names)) if names else None
-    return ReplicaSession(now, at, "", pool, len(listed), len(summary.fetched), summary.bytes, seconds, newest, tuple(behind))
+    at = before.at if summary.out_of_time and before else None if summary.out_of_time else times[0]
+    began = [parse_backup_name(max(one.name for one in host.backups)) for host in listed.values() if host.backups]
+    newest = max((one for one in began if one and one <= latest(times[1])), default=None)
+    counts = len(listed), len(summary.fetched), summary.bytes, seconds
+    return ReplicaSession(times[1], at, "", pool, *counts, newest, tuple(behind), plan.gone)
 
 
 def _is_confined(replica: ReplicaSettings) -> bool:

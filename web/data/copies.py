@@ -7,9 +7,19 @@ have. To a viewer who is limited to hosts everything is of these hosts alone.
 from dataclasses import dataclass
 from datetime import datetime
 
-from btrkeep.decisions.copies import COPIES, CopyState, HostBehind, copies_of, copy_status, read_session
+from btrkeep.decisions.copies import (
+    COPIES,
+    CopyState,
+    HostBehind,
+    copies_of,
+    copy_status,
+    read_running,
+    read_session,
+    running_words,
+)
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import counted, format_duration, parse_backup_name
+from web.data.heartbeat import is_alive
 from web.source import RequestContext
 
 
@@ -42,17 +52,36 @@ class ReplicaView:
     rate: float | None
     error: str | None
     behind: tuple[HostBehind, ...]
+    gone: tuple[str, ...] = ()
+    """Hosts that were fetched, and that the other pool does not list any more."""
+    running: "FetchingNow | None" = None
+    """What it fetches now."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """A host and a replica: the newest backup that both pools have, and how old it is, seconds."""
+    """A host and a replica: the newest backup that both pools have, and how old it is, seconds. `gone`: it is fetched, and
+    the other pool does not list it any more.
+    """
 
     host: str
     replica: str
     from_there: bool
     backup: str
     age: float | None
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FetchingNow:
+    """How far a replication is. `rate`: bytes per second; `hosts`: those that are at it."""
+
+    done: int
+    planned: int
+    bytes: int
+    rate: float | None
+    hosts: tuple[str, ...]
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +110,13 @@ def copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
 
 def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
     known, site = copies_of(source.catalogue.get_fact(COPIES)), source.site
+    gone = {name: session.gone for name in site.replicas if (session := read_session(source.catalogue, name))}
     found = tuple(
-        HostCopy(host, replica, known.fetched.get(host) == replica, name, _age(name, source.now))
+        HostCopy(host, replica, here, name, _age(name, source.now), here and host in gone.get(replica, ()))
         for replica, of in sorted(known.common.items())
         for host, name in sorted(of.items())
         if viewer.may_see(host)
+        for here in (known.fetched.get(host) == replica,)
     )
     covered = {one.host for one in found}
     ours = sorted(name for name in site.hosts if viewer.may_see(name) and name not in known.fetched)
@@ -115,7 +146,16 @@ def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], vie
         rate=told.rate if told else None,
         error=told.error or None if told else None,
         behind=tuple(one for one in status.behind if viewer.may_see(one.host)) if status else (),
+        gone=tuple(one.host for one in found if one.replica == name and one.gone),
+        running=_running(source, name) if terms and not viewer.limited else None,
     )
+
+
+def _running(source: RequestContext, name: str) -> FetchingNow | None:
+    it = read_running(source.catalogue, name)
+    if it is None or not is_alive(it.pid, it.pid_started, it.updated, source.now):
+        return None
+    return FetchingNow(it.done, it.planned, it.bytes, it.rate, it.hosts, running_words(it))
 
 
 def _age(name: str, now: datetime) -> float | None:
