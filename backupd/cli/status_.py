@@ -12,9 +12,10 @@ from backupd.health.look import look_at_pool
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, json_option, table
-from btrkeep.config.model import ReplicaSettings
+from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.copies import CopyStatus, RunningFetch, copy_statuses, read_running, running_words
+from btrkeep.decisions.copies import CopyStatus, RunningFetch, copy_statuses, read_running
+from btrkeep.decisions.copy_words import running_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge
@@ -51,7 +52,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         running = [entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)]
         verdict = judge(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config))
         alive = quota.alive(site.pool) if as_json else {}
-        copies = copy_statuses(site.config.replicas, site.catalogue, moment)
+        copies = copy_statuses(site.config.copies, site.catalogue, moment)
         fetching = {name: it for name in site.config.replicas if (it := read_running(site.catalogue, name)) and _alive(it)}
     if as_json:
         hosts, transfers = (
@@ -107,11 +108,12 @@ def _as_json(status: HostStatus) -> dict[str, Any]:
     }
 
 
-def _copy_as_json(copy: CopyStatus[ReplicaSettings], running: RunningFetch | None) -> dict[str, Any]:
-    """A replica, as `status --json` has it."""
+def _copy_as_json(copy: CopyStatus[CopySettings], running: RunningFetch | None) -> dict[str, Any]:
+    """A copy, as `status --json` has it."""
     session = copy.session
     return {
         "replica": copy.replica.name,
+        "kind": copy.replica.kind,
         "from": copy.replica.source,
         "state": copy.state,
         "age": round(copy.age) if copy.age is not None else None,
@@ -179,8 +181,8 @@ def _show_all(found: list[HostStatus], running: list[Progress], now: datetime, *
         click.echo("no host is configured")
 
 
-def _show_copies(copies: list[CopyStatus[ReplicaSettings]], fetching: Mapping[str, RunningFetch]) -> None:
-    """A line for each replica, one for what it fetches now, and one for each host of which not everything is here."""
+def _show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:
+    """A line for each copy, one for what it fetches now, and one for each host of which not everything is here."""
     rows = [
         (
             printable(copy.replica.name),
@@ -195,7 +197,7 @@ def _show_copies(copies: list[CopyStatus[ReplicaSettings]], fetching: Mapping[st
         for copy in copies
     ]
     if rows:
-        click.echo(table(rows, ["REPLICA", "STATE", "AGE", "HOSTS", "LAST FETCHED", "REMARK"], right=["AGE", "HOSTS"]))
+        click.echo(table(rows, ["COPY", "STATE", "AGE", "HOSTS", "LAST TIME", "REMARK"], right=["AGE", "HOSTS"]))
     for name, running in fetching.items():
         click.echo(f"fetching: {name}: {running_words(running)}")
     for copy in copies:
@@ -207,7 +209,7 @@ def _show_copies(copies: list[CopyStatus[ReplicaSettings]], fetching: Mapping[st
             click.echo(f"{copy.replica.name}: and {counted(len(lines) - _MOST_BEHIND, 'more host')}")
 
 
-def _copy_remark(copy: CopyStatus[ReplicaSettings]) -> str:
+def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
     if copy.error:
         return printable(copy.error)
     if copy.session and copy.session.newest and copy.is_stale:

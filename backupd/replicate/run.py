@@ -29,8 +29,7 @@ from btrkeep.decisions.replication import (
     obstacle_words,
 )
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool.locks import POOL_LOCKS, read_holder
-from btrkeep.pool.marker import Pool
+from btrkeep.pool.locks import at_work
 from btrkeep.process.progress import Waiting
 
 log = logging.getLogger(__name__)
@@ -189,7 +188,7 @@ class _Work:
 
     def _wait(self) -> None:
         """Gives way to a night, an expiry and a balance."""
-        while not self._is_over and (who := _at_work(self.site.pool)):
+        while not self._is_over and (who := at_work(self.site.pool.locks)):
             self._events.put((Waiting(who), None))
             self.site.cancellation.sleep(_PAUSE)
 
@@ -203,12 +202,3 @@ class _Work:
             self._events.put((done, row_of(self.site.pool, host, done.name)))
 
         HostCopies(self.site, far, host, lambda: self._begins_no_more, follow, tell).fetch(planned.fetches)
-
-
-def _at_work(pool: Pool) -> str:
-    """Who makes, expires or balances backups, in words; "" when nobody does."""
-    for name in POOL_LOCKS:
-        holder = read_holder(pool.locks / name)
-        if holder and holder.alive:
-            return f"{holder.what} (process {holder.pid})"
-    return ""

@@ -44,15 +44,17 @@ class FactStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishedReplica:
-    """`oldest`: the age in seconds from which on it needs a look; `comes_and_goes`: its pool may be away until then.
+    """A replica or an offsite repository. `oldest`: the age in seconds from which on it needs a look; `comes_and_goes`: its pool
+    may be away until then.
 
-    `retention`: of what it fetches; None where an older version published it.
+    `retention`: of what a replica fetches; None where an older version published it.
     """
 
     name: str
     oldest: float
     comes_and_goes: bool
     retention: Retention | None = None
+    kind: str = "replica"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ def _pool(config: Config) -> dict[str, Any]:
         "no_downloads": config.serve.no_downloads,
         "no_restores": config.serve.no_restores,
         "replicas": {name: [replica.oldest, replica.comes_and_goes] for name, replica in config.replicas.items()},
+        "offsites": {name: offsite.oldest for name, offsite in config.offsites.items()},
         "replica_retention": {name: _policy(replica.retention) for name, replica in config.replicas.items()},
         "expiry": {"max_orphans": config.expiry.max_orphans, "mount_option": config.expiry.mount_option},
         "hosts": {name: dict(_host(host)) for name, host in config.hosts.items()},
@@ -189,7 +192,8 @@ def _parsed(text: str) -> Published:
         replicas={
             name: PublishedReplica(name, terms[0], terms[1], _policy_of(kept[name]) if name in kept else None)
             for name, terms in given.get("replicas", {}).items()
-        },
+        }
+        | {name: PublishedReplica(name, oldest, False, kind="offsite") for name, oldest in given.get("offsites", {}).items()},
         web=_web_of(given.get("web", {})),
     )
 

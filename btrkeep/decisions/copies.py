@@ -1,6 +1,7 @@
-"""How a replica is doing: ok, late, failing, or never fetched. Pure.
+"""How a copy is doing, a replica or an offsite repository: ok, late, failing, or never made. Pure.
 
-`backupd replicate` notes in the catalogue what became of it; `status`, alarms, metrics and the dashboard read it from there.
+`backupd replicate` and `backupd offsite run` note in the catalogue what became of it; `status`, alarms, metrics and the dashboard
+read it from there.
 """
 
 import json
@@ -12,12 +13,15 @@ from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from btrkeep.decisions.due import latest
-from btrkeep.units import counted, format_size, format_time, parse_backup_name, parse_time
+from btrkeep.units import format_time, parse_backup_name, parse_time
 
 COPIES = "copies"
 """The fact of which hosts are copies, and of what this pool and replicas have in common. There is none without replicas."""
-_FACT, _RUNNING = "replica:", "replicating:"
-_MOST_NAMED = 3
+REPLICA, OFFSITE = "replica", "offsite"
+"""Kinds of copies: pools that are fetched into this one, and repositories that this one is sent to."""
+OFFSITE_THERE = "offsite-there:"
+"""Begins the fact of what lies in a repository."""
+_RUNNING = "replicating:"
 
 
 class CopyState(StrEnum):
@@ -70,10 +74,14 @@ class ReplicaSession:
 
 
 class ReplicaTerms(Protocol):
-    """What there is to know of a replica's configuration. Seconds; `comes_and_goes`: its pool may be away until it is late."""
+    """What there is to know of a copy's configuration. `kind`: REPLICA or OFFSITE; `oldest`: seconds; `comes_and_goes`: its pool
+    may be away until it is late.
+    """
 
     @property
     def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
     @property
     def oldest(self) -> float: ...
     @property
@@ -134,7 +142,7 @@ class CopyStatus(Generic[Terms]):
     @property
     def is_stale(self) -> bool:
         """Whether everything was fetched, and even the newest backup there was older than `max_age`: nobody makes any, it seems."""
-        session = self.session
+        session = self.session if self.replica.kind == REPLICA else None
         limit = timedelta(seconds=self.replica.oldest)
         return bool(session and session.at and session.newest and session.at - session.newest > limit)
 
@@ -189,38 +197,44 @@ def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -
 def copy_statuses(replicas: Mapping[str, Terms], facts: FactReader, now: datetime) -> list[CopyStatus[Terms]]:
     """Of all replicas, by what the catalogue knows."""
     known = copies_of(facts.get_fact(COPIES)) if replicas else KnownCopies()
-    found = [copy_status(replica, read_session(facts, name), now) for name, replica in replicas.items()]
-    return [replace(one, lags=_lags(known, one, now)) for one in found]
+    found = [copy_status(replica, read_session(facts, name, replica.kind), now) for name, replica in replicas.items()]
+    return [replace(one, lags=_lags(_newest(known, one.replica, facts), one, now)) for one in found]
 
 
-def _lags(known: KnownCopies, copy: CopyStatus[Terms], now: datetime) -> tuple[HostLag, ...]:
-    """Of the hosts that are fetched by the replica, the one with the oldest copy first."""
+def _newest(known: KnownCopies, terms: ReplicaTerms, facts: FactReader) -> Mapping[str, str]:
+    if terms.kind == OFFSITE:
+        return offsite_newest(facts, terms.name)
+    return {host: newest for host, newest in known.common.get(terms.name, {}).items() if known.fetched.get(host) == terms.name}
+
+
+def _lags(newest_of: Mapping[str, str], copy: CopyStatus[Terms], now: datetime) -> tuple[HostLag, ...]:
+    """Of its hosts, the one with the oldest copy first."""
     gone = copy.session.gone if copy.session else ()
     found = [
         HostLag(host, newest, max(0.0, (now - began).total_seconds()), host in gone)
-        for host, newest in known.common.get(copy.replica.name, {}).items()
-        if known.fetched.get(host) == copy.replica.name and (began := parse_backup_name(newest))
+        for host, newest in newest_of.items()
+        if (began := parse_backup_name(newest))
     ]
     return tuple(sorted(found, key=lambda one: (-one.age, one.host)))
 
 
-def note_session(facts: FactWriter, name: str, session: ReplicaSession) -> None:
-    """Keeps what became of a replication of all hosts."""
+def note_session(facts: FactWriter, name: str, session: ReplicaSession, kind: str = REPLICA) -> None:
+    """Keeps what became of a replication, or a sending, of all hosts."""
     moments = {"tried": session.tried, "at": session.at, "newest": session.newest}
     times = {key: format_time(moment) if moment else None for key, moment in moments.items()}
-    facts.set_fact(_FACT + name, json.dumps({**asdict(session), **times}))
+    facts.set_fact(f"{kind}:{name}", json.dumps({**asdict(session), **times}))
 
 
-def note_failure(facts: FactWriter, name: str, now: datetime, error: str, *, away: bool = False) -> None:
-    """Keeps that nothing could be fetched; when it was last fetched stays. `away`: the other pool is not there."""
-    before = read_session(facts, name) or ReplicaSession(now)
-    note_session(facts, name, replace(before, tried=now, error=error, away=away))
+def note_failure(facts: FactWriter, name: str, now: datetime, error: str, kind: str = REPLICA, *, away: bool = False) -> None:
+    """Keeps that nothing could be copied; when it last was stays. `away`: the other side is not there."""
+    before = read_session(facts, name, kind) or ReplicaSession(now)
+    note_session(facts, name, replace(before, tried=now, error=error, away=away), kind)
 
 
-def read_session(facts: FactReader, name: str) -> ReplicaSession | None:
+def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSession | None:
     """What is known of the replica; None when it was never tried, or nothing can be understood of it."""
     try:
-        said = json.loads(facts.get_fact(_FACT + name) or "null")
+        said = json.loads(facts.get_fact(f"{kind}:{name}") or "null")
         behind, gone = tuple(HostBehind(**one) for one in said.pop("behind", ())), tuple(said.pop("gone", ()))
         at, newest = said.pop("at"), said.pop("newest", None)
         tried = said.pop("tried", at)
@@ -251,12 +265,19 @@ def read_running(facts: FactReader, name: str) -> RunningFetch | None:
         return None
 
 
-def running_words(running: RunningFetch) -> str:
-    """How far it is."""
-    rate = f", {format_size(round(running.rate))}/s" if running.rate else ""
-    at = f", at {', '.join(running.hosts[:_MOST_NAMED])}" if running.hosts else ""
-    more = f" and {len(running.hosts) - _MOST_NAMED} more" if len(running.hosts) > _MOST_NAMED else ""
-    return f"{running.done:,} of {counted(running.planned, 'backup')}, {format_size(running.bytes)}{rate}{at}{more}"
+def offsite_newest(facts: FactReader, name: str) -> dict[str, str]:
+    """By host, the newest backup that lay in the offsite repository when it was last looked at."""
+    newest = read_offsite(facts, name).get("newest", {})
+    return {host: one for host, one in newest.items() if isinstance(one, str)} if isinstance(newest, dict) else {}
+
+
+def read_offsite(facts: FactReader, name: str) -> dict[str, Any]:
+    """What is kept of what lies there: see backupd.offsite.repository. Nothing when it cannot be understood."""
+    try:
+        found = json.loads(facts.get_fact(OFFSITE_THERE + name) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def copies_text(copies: KnownCopies) -> str:

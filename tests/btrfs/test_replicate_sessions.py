@@ -171,7 +171,7 @@ def test_check_says_what_has_no_room_for_as_much_again_what_is_stale_and_what_ha
     two.fetch()
     two.first.backupd("sample")
     said = json.loads(two.first.backupd("check", "--json", check=False).stdout)
-    assert [one["message"] for one in said if one["subject"] == "copies"] == ["no other pool has a copy of db1, db2"]
+    assert [one["message"] for one in said if one["subject"] == "copies"] == ["there is no copy of db1, db2"]
     assert ("warning", "fetched") not in [(level, text[:7]) for level, text in of_replicas(two)]
     two.second.tables["replica.office"] |= {"every": "5d", "max_age": "3000d"}
     two.second.write()

@@ -16,7 +16,7 @@ from btrkeep.catalogue import Backup, Run
 from btrkeep.config import HostConfig, Retention
 from btrkeep.config.published import ALIVE
 from btrkeep.decisions.calendar_strip import StripLetter, kind_of
-from btrkeep.decisions.copies import COPIES, copies_of
+from btrkeep.decisions.copies import COPIES, REPLICA, copies_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain
@@ -237,7 +237,7 @@ def decided(
     """What becomes of each final backup by the host's policy, by name; without one all are kept."""
     rules = policy or Retention()
     shared: dict[str, list[str]] = {}
-    for one in also_on(source, host):
+    for one in (one for one in also_on(source, host) if one.kind == REPLICA):
         shared.setdefault(one.backup, []).append(one.replica)
     found = [replace(one, common=", ".join(shared.get(one.name, ()))) for one in candidates(backups)]
     facts = HostBackups("", found, rules, configured=policy is not None)
