@@ -7,6 +7,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -324,11 +325,6 @@ def test_a_server_that_lets_nothing_be_deleted_takes_it_and_gives_it_back(far: O
             far.backup(f"2026-03-0{day}T22:00:00Z")
             far.run("--now", f"2026-03-0{day}T23:00:00Z")
         far.offsite("check", "--sample", "100%")
-        far.night.tables["offsite.far.retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1}
-        far.night.write()
-        said = far.offsite("run", "--now", "2026-03-05T00:00:00Z", status=1)
-        assert KEY not in said.stderr + said.stdout
-        assert "cannot delete" in said.stderr
     assert len(far.there()) == 2
 
 
@@ -350,3 +346,72 @@ def test_what_restic_could_not_read_whole_does_not_count(far: Offsite) -> None:
     assert len(far.run("--now", "2026-03-03T12:00:00Z")["sent"]) == 1
     assert sorted(one["whole"] for one in json.loads(far.offsite("list", "--json").stdout)) == [False, True]
     assert far.copies("2026-03-03T12:00:00Z")["state"] == "ok"
+
+
+@contextmanager
+def s3(folder: Path) -> Iterator[str]:
+    """An S3 endpoint, moto's, in an environment of its own that pip makes there: 300 MB."""
+    work(sys.executable, "-m", "venv", folder)
+    work(folder / "bin/pip", "-q", "install", "moto[server]")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([folder / "bin/moto_server", "-H", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        with socket.socket() as trial:
+            while trial.connect_ex(("127.0.0.1", port)):
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        yield f"s3:http://127.0.0.1:{port}/copies"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.long
+def test_object_storage_takes_it_and_gives_it_back(far: Offsite) -> None:
+    fill(far.night.source)
+    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": KEY}
+    with s3(far.away / "moto") as url:
+        file = far.secret("environment", "".join(f"{name}={value}\n" for name, value in credentials.items()))
+        far.settings(repository=url, environment_file=str(file))
+        far.offsite("init", "far")
+        for day in (1, 2):
+            far.backup(f"2026-03-0{day}T22:00:00Z")
+            far.run("--now", f"2026-03-0{day}T23:00:00Z")
+        far.offsite("check", "--sample", "100%")
+        words = (
+            "restic",
+            "--repo",
+            url,
+            "--password-file",
+            str(far.password),
+            "restore",
+            "latest",
+            "--target",
+            str(far.away / "back"),
+        )
+        subprocess.run(words, check=True, env={**os.environ, **credentials}, stdout=subprocess.DEVNULL)
+    shown = far.away / "back/btrkeep/data" / str(far.night.source).lstrip("/")
+    assert work("rsync", "-n", "-aHAXci", "--delete", f"{far.night.source}/", f"{shown}/").stdout == ""
+
+
+@pytest.mark.long
+def test_a_retention_with_a_key_that_cannot_delete_is_told(far: Offsite) -> None:
+    """restic tries ten times, for most of a minute."""
+    (far.night.source / "a").write_text("first\n")
+    far.repository.mkdir()
+    with append_only(far.repository, KEY) as url:
+        file = far.secret("environment", f"RESTIC_REPOSITORY={url}\n")
+        far.settings(repository=None, environment_file=str(file))
+        far.offsite("init", "far")
+        for day in (1, 2):
+            far.backup(f"2026-03-0{day}T22:00:00Z")
+            far.run("--now", f"2026-03-0{day}T23:00:00Z")
+        far.night.tables["offsite.far.retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1}
+        far.night.write()
+        said = far.offsite("run", "--now", "2026-03-05T00:00:00Z", status=1)
+        assert KEY not in said.stderr + said.stdout
+        assert "cannot delete" in said.stderr
+    assert len(far.there()) == 2
