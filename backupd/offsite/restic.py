@@ -36,12 +36,13 @@ _LOOK = 0.2  # seconds between two looks at whether it is to end
 _PIECE = 1 << 16
 _SHORTEST_SECRET = 4
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
+_LOCKED = "already locked"
 _HINTS = (
     ("wrong password", "is password_file that of this repository?"),
     ("ciphertext verification failed", "`backupd offsite check` says what is damaged there"),
     ("Is there a repository at", "`backupd offsite init {name}` makes it"),
     ("repository does not exist", "`backupd offsite init {name}` makes it"),
-    ("already locked", "another restic is at work there; `restic unlock` when none is"),
+    (_LOCKED, "another restic is at work there; `restic unlock` when none is"),
     ("config file already exists", "it is made already: `backupd offsite run {name}` sends to it"),
     ("already initialized", "it is made already: `backupd offsite run {name}` sends to it"),
     ("403", "may that key do this there? One that cannot delete needs an offsite without retention"),
@@ -51,6 +52,10 @@ _HINTS = (
 
 class ResticFailed(OperatorError):
     """restic did not do what it was asked for; its own words, without secrets."""
+
+
+class RepositoryLocked(ResticFailed):
+    """Somebody is at work there, or was and has died."""
 
 
 class RunEnds(Exception):
@@ -91,8 +96,23 @@ class Restic:
         """Runs a command of restic. `shown` is what it finds at SHOWN, `written` a folder that it may write to; `tell` gets each
         line as it comes, `look` is called now and then, and may raise.
 
-        Raises ResticFailed, and what `look` raises; restic is ended then.
+        A lock of a restic that is no more, as `restic unlock` sees it, is removed. Raises ResticFailed, and what `look` raises;
+        restic is ended then.
         """
+        try:
+            return self._ask(words, shown, written, tell, look)
+        except RepositoryLocked:
+            self._ask(("unlock",), None, None, tell, look)
+            return self._ask(words, shown, written, tell, look)
+
+    def _ask(
+        self,
+        words: Sequence[str],
+        shown: Path | None,
+        written: Path | None,
+        tell: Callable[[dict[str, Any]], None],
+        look: Callable[[], None],
+    ) -> Answer:
         command = (*self._cell(shown, written), PROGRAM, *words, "--json", "--cache-dir", str(self.cache))
         found: list[Any] = []
         try:
@@ -138,10 +158,11 @@ class Restic:
 
     def _failure(self, said: Sequence[str], status: int) -> ResticFailed:
         lines = [line for line in map(self._clean, map(_message, said)) if line]
-        fatal = next((line for line in lines if line.startswith("Fatal:")), None)
-        text = (fatal or (lines[-1] if lines else f"exit status {status}")).removeprefix("Fatal: ")
+        telling = (line for line in lines if line.startswith("Fatal:") or _LOCKED in line)
+        text = next(telling, lines[-1] if lines else f"exit status {status}").removeprefix("Fatal: ")
         hints = (hint for words, hint in _HINTS if any(words.lower() in line.lower() for line in lines))
-        return ResticFailed(f"restic: {text}", next(hints, "").format(name=self.settings.name))
+        kind = RepositoryLocked if any(_LOCKED in line for line in lines) else ResticFailed
+        return kind(f"restic: {text}", next(hints, "").format(name=self.settings.name))
 
     def _clean(self, text: str) -> str:
         """Without what is secret: the values of the environment file, and whatever stands before the @ of a URL."""

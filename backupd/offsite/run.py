@@ -124,8 +124,6 @@ class OffsiteRun:
         known = KnownRepository(self.catalogue, self.settings.name)
         incomplete = set(known.incomplete)
         known.note(there, incomplete)
-        if sendings:
-            self.restic.ask("unlock", look=self._look)  # only what a restic of ours left that is no more
         end = time.monotonic() + self.seconds_left if self.seconds_left is not None else None
         for host, name in sendings:
             try:

@@ -40,7 +40,6 @@ class SampleCheck:
 
 def check_sample(restic: Restic, pool: Pool, share: str, files: int, look: Callable[[], None]) -> SampleCheck:
     """Raises ResticFailed when the repository is damaged, SampleDiffers when another file came back, and what `look` raises."""
-    restic.ask("unlock", look=look)
     restic.ask("check", f"--read-data-subset={share}", look=look)
     both = [one for one in snapshots(restic, pool) if (pool.host(one.host) / one.name).is_dir()]
     if not both or not files:

@@ -220,6 +220,24 @@ def test_killed_in_the_middle_it_goes_on_and_nothing_counts_that_is_not_whole(fa
     far.restic("check", "--read-data", "--no-lock")  # the killed one's lock may still be there
 
 
+def test_a_lock_of_a_restic_that_died_is_removed_and_one_of_a_living_is_not(far: Offsite) -> None:
+    fill(far.night.source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    words = ("restic", "--repo", str(far.repository), "--password-file", str(far.password), "--no-cache", "check", "--read-data")
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as other:
+        end = time.monotonic() + 20
+        while not any((far.repository / "locks").iterdir()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        other.send_signal(signal.SIGSTOP)
+        done = far.night.backupd("offsite", "run", check=False)
+        other.kill()
+    assert "already locked" in done.stderr
+    assert any((far.repository / "locks").iterdir())
+    assert len(far.run()["sent"]) == 1
+
+
 def test_what_is_sent_is_not_deleted_meanwhile(far: Offsite) -> None:
     for number in range(40):
         (far.night.source / f"f{number}").write_bytes(os.urandom(1_000_000))
@@ -253,24 +271,6 @@ def test_its_own_retention_removes_there_and_none_removes_nothing(far: Offsite) 
     assert far.run("--now", "2026-03-05T00:00:00Z")["removed"] == 2
     assert [when for _, when, _ in far.there()] == ["2026-03-03T22:00:00Z"]
     assert len(far.night.names("web1")) == 3
-
-
-def test_a_retention_that_takes_too_much_of_a_host_at_once_removes_nothing(far: Offsite) -> None:
-    (far.night.source / "a").write_text("first\n")
-    far.offsite("init", "far")
-    name = far.backup("2026-03-01T22:00:00Z")
-    tags = f"btrkeep,pool:{json.loads((far.night.pool / '.btrkeep/pool.json').read_text())['id']}"
-    for day in range(1, 13):
-        when = f"2026-02-{day:02} 22:00:00"
-        words = ("--host", "web1", "--time", when, "--tag", f"{tags},backup:2026-02-{day:02}T220000Z")
-        work("restic", "--repo", far.repository, "--password-file", far.password, "backup", *words, far.night.source / "a")
-    far.night.tables["offsite.far.retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1}
-    far.night.write()
-    said = far.offsite("run", "--now", "2026-03-02T00:00:00Z", status=1)
-    assert "web1: nothing was removed there: 12 of 13 backups" in said.stderr
-    assert len(far.there()) == 13
-    far.offsite("run", "--force", "web1", "--now", "2026-03-02T00:00:00Z")
-    assert [when for _, when, _ in far.there()] == [f"{name[:10]}T22:00:00Z"]
 
 
 def test_check_reads_back_and_finds_what_is_damaged_there(far: Offsite) -> None:
