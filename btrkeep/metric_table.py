@@ -125,6 +125,16 @@ REPLICA_GONE = Metric(
 )
 REPLICA_BEHIND = Metric("btrkeep_replica_hosts_behind", "gauge", "Hosts of which not everything could be copied.", ("replica",))
 
+DRILL_STATE = Metric(
+    "btrkeep_drill_state", "gauge", "1 for how restore drills are, 0 for the others, as in backupd status.", ("state",)
+)
+DRILL_PROVEN = Metric(
+    "btrkeep_drill_last_proven_timestamp_seconds",
+    "gauge",
+    "When a restore was last proven; never: no sample.",
+)
+DRILL_FAILED = Metric("btrkeep_drill_failed_hosts", "gauge", "Hosts whose newest drill has failed.")
+
 HEALTH = Metric(
     "btrkeep_pool_health",
     "gauge",

@@ -17,6 +17,7 @@ from btrkeep.catalogue.model_alarm import (
     CATALOGUE,
     DEVICE,
     DEVICES,
+    DRILL,
     EXPIRY,
     FAILURE,
     HOST,
@@ -35,6 +36,7 @@ from btrkeep.catalogue.model_alarm import (
 from btrkeep.config import HostConfig
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import CopyState
+from btrkeep.decisions.drills import DrillState, failure_words
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus
 from btrkeep.decisions.pool_health import HealthLimits, judge
@@ -96,7 +98,7 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     full once that was told.
     """
     verdict = _verdict(report, known)
-    alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_copies(report, known), *_jobs(report)]
+    alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_copies(report, known), *_jobs(report), *_drills(report)]
     unknown: set[str | Key] = {_UNKNOWN[check] for check in verdict.unlooked}
     if report.fault:
         unknown.add((FAILURE, BALANCE))
@@ -185,6 +187,16 @@ def _copies(report: StatusReport, known: Known) -> Iterator[Alarm]:
             yield Alarm(FAILURE, subject, text, copy.session.at or copy.session.tried, len(copy.behind))
         elif copy.state == CopyState.LATE and copy.session and copy.session.at:
             yield Alarm(FAILURE, subject, words.copy_is_late(kind, name, copy.age or 0.0), copy.session.at)
+
+
+def _drills(report: StatusReport) -> Iterator[Alarm]:
+    """One for all: backups that did not come back as they were, or no proof for too long."""
+    drills = report.drills
+    if drills and drills.state == DrillState.FAILING:
+        texts = [failure_words(one) for one in drills.failed]
+        yield Alarm(FAILURE, AlarmSubject(DRILL), words.drills_fail(texts), drills.failed[0].at, len(texts))
+    elif drills and drills.state == DrillState.LATE:
+        yield Alarm(FAILURE, AlarmSubject(DRILL), words.drills_are_late(drills.age), drills.last.at if drills.last else report.now)
 
 
 def _jobs(report: StatusReport) -> Iterator[Alarm]:

@@ -114,6 +114,17 @@ def never_copied(kind: str, name: str, seconds: float) -> str:
     return f"{kind} {name}: never {done_words(kind)}, {format_duration(seconds)} after it was first looked for"
 
 
+def drills_fail(failures: Sequence[str]) -> str:
+    """Backups were restored, and did not come back as they were."""
+    more = f" (and {counted(len(failures) - 1, 'more host')})" if len(failures) > 1 else ""
+    return f"drill: {failures[0]}{more}"
+
+
+def drills_are_late(age: float | None) -> str:
+    """No restore has been proven for so long; None: none ever was."""
+    return f"drill: no restore was proven for {format_duration(age)}" if age is not None else "drill: no restore was ever proven"
+
+
 def job_failed(job: str, outcome: str | None, reason: str | None) -> str:
     """An expiry or a balance did not end well; without an outcome it was killed."""
     return f"{job} {outcome or 'killed'}: {reason or 'see its log'}"

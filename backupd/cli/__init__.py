@@ -25,6 +25,7 @@ COMMANDS = {
     "versions": "list every version of a file or folder, over all backups",
     "compare": "show the differences between two backups",
     "restore": "restore files to a folder, to the host, or as a tar",
+    "drill": "prove that a backup can be restored",
     "usage": "show the space used, by host and by backup",
     "quota": "show and limit what each host takes, by simple quotas",
     "accept": "let a suspect backup count as complete",

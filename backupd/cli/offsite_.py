@@ -47,13 +47,17 @@ def command() -> None:
 
 @command.command("init")
 @_name
+@json_option
 @click.pass_context
-def init_command(ctx: click.Context, name: str) -> int:
+def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
     """Make the repository NAME of the configuration."""
     with opened(ctx) as site:
         restic = _restic(site, _chosen(site, name)[0])
         make(restic)
-    prose(f"{name}: made. Keep its password where a fire does not reach it: without it nothing there can be read")
+    if as_json:
+        echo_json({"offsite": name, "made": True})
+    else:
+        prose(f"{name}: made. Keep its password where a fire does not reach it: without it nothing there can be read")
     return Exit.OK
 
 

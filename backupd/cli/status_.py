@@ -9,6 +9,7 @@ import click
 from backupd.cli.context import complete_host, now_option, opened, require_host
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.look import look_at_pool
+from backupd.health.status_report import drills_of
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, json_option, table
@@ -16,6 +17,7 @@ from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import CopyStatus, RunningFetch, copy_statuses, read_running
 from btrkeep.decisions.copy_words import running_words
+from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge
@@ -54,6 +56,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         alive = quota.alive(site.pool) if as_json else {}
         copies = copy_statuses(site.config.copies, site.catalogue, moment)
         fetching = {name: it for name in site.config.replicas if (it := read_running(site.catalogue, name)) and _alive(it)}
+        drills = drills_of(site.config, site.catalogue, moment)
     if as_json:
         hosts, transfers = (
             [{**_as_json(status), "alive_bytes": alive.get(status.host)} for status in found],
@@ -66,6 +69,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
                 "hosts": hosts,
                 "running": transfers,
                 "copies": [_copy_as_json(copy, fetching.get(copy.replica.name)) for copy in copies],
+                "drill": _drill_as_json(drills),
                 "pool": pool,
                 "lost": site.lost,
                 **clock,
@@ -79,6 +83,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
     else:
         _show_all(found, running, moment, has_copies=bool(copies))
         _show_copies(copies, fetching)
+        _show_drills(drills)
     for one in clock_findings(site.clock_doubt, synchronised):
         click.echo(click.style("clock: ", fg=_LEVELS[one.level]) + printable(one.text))
     _show_pool(verdict)
@@ -215,6 +220,27 @@ def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
     if copy.session and copy.session.newest and copy.is_stale:
         return f"the newest backup there began {format_time(copy.session.newest)}"
     return ""
+
+
+def _show_drills(drills: DrillStatus) -> None:
+    """When a restore was last proven, and what did not come back; nothing where none ever was, and nobody asks for one."""
+    if drills.last and drills.age is not None:
+        late = click.style(", which is long ago", fg="yellow") if drills.state == DrillState.LATE else ""
+        click.echo(f"last proven restore: {printable(proven_words(drills.last))}, {format_duration(drills.age)} ago{late}")
+    elif drills.state == DrillState.LATE:
+        click.echo(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` does that")
+    for one in drills.failed[:_MOST_BEHIND]:
+        click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(one)))
+
+
+def _drill_as_json(drills: DrillStatus) -> dict[str, Any]:
+    return {
+        "state": drills.state,
+        "age": round(drills.age) if drills.age is not None else None,
+        "max_age": round(drills.oldest),
+        "last": drill_object(drills.last) if drills.last else None,
+        "failed": [drill_object(one) for one in drills.failed],
+    }
 
 
 def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:

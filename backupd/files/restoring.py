@@ -39,7 +39,8 @@ class LocalRestore:
     """One restore into a folder of this machine.
 
     Nothing is written to, or in, the folders `excluded`: the pools and what the catalogues lie in. `reflinks`: the destination is
-    on the pool's own btrfs. `tell` is called again and again, and may raise RestoreStopped.
+    on the pool's own btrfs. With `copies` data are read and written there, too. `tell` is called again and again, and may raise
+    RestoreStopped.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class LocalRestore:
         request: RestoreRequest,
         *,
         reflinks: bool,
+        copies: bool = False,
         excluded: Sequence[Path] = (),
         tell: Tell = lambda _: None,
     ) -> None:
@@ -59,6 +61,7 @@ class LocalRestore:
         self.progress = RestoreProgress()
         self.result = Restored()
         self._reflinks = reflinks
+        self._copies = copies
         self._excluded = excluded
         self._left_alone: set[int] = set()
         self._proven: set[int] = set()
@@ -141,7 +144,7 @@ class LocalRestore:
     def _write(self, to: Destination, found: RestorePreview) -> None:
         # With ALL a file is overwritten also when nothing but its content differs; else the comparison afterwards names it.
         content = FileComparer(to, self._reflinks, self._moved) if self.request.overwrite == ALL else None
-        comparer, writer = PlaceComparer(to, self.request.overwrite, content), Writer(to, self._moved)
+        comparer, writer = PlaceComparer(to, self.request.overwrite, content), Writer(to, self._moved, clones=not self._copies)
         self._proven = comparer.proven
         self.progress.turn_to("writing", found.names, found.to_write + (found.counts[SAME].size if content else 0))
         for visit in self._visits(self.result.withheld, self._unreadable):

@@ -29,15 +29,18 @@ Moved = Callable[[int], None]
 
 
 class Writer:
-    """Makes names beneath one destination. `reflinked` and `copied` count bytes; `lost` gets what could not be kept of a name."""
+    """Makes names beneath one destination. `reflinked` and `copied` count bytes; `lost` gets what could not be kept of a name.
 
-    def __init__(self, to: Destination, moved: Moved) -> None:
+    With `clones` data are shared with the backup where that can be done; without, they are read and written.
+    """
+
+    def __init__(self, to: Destination, moved: Moved, *, clones: bool = True) -> None:
         self.to = to
         self.moved = moved
         self.reflinked = 0
         self.copied = 0
         self.lost: list[str] = []
-        self._clones = True
+        self._clones = clones
 
     def make(self, visit: Visit, instead_of: Entry | None) -> int:
         """The whole of it but what is in a folder; its inode number. Raises OSError, Occupied when the place changed meanwhile."""

@@ -24,6 +24,7 @@ from btrkeep.catalogue import (
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions.copies import CopyStatus, copy_statuses
+from btrkeep.decisions.drills import DrillStatus, drill_status, read_drills
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_status
@@ -82,6 +83,7 @@ class StatusReport:
     alive: Mapping[str, int] = field(default_factory=dict)
     """By host, what it wrote and is still alive; empty without simple quotas."""
     copies: tuple[CopyStatus[CopySettings], ...] = ()
+    drills: DrillStatus | None = None
 
     @property
     def fault(self) -> str:
@@ -121,6 +123,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         backups=catalogue.state_counts(),
         day=tuple(catalogue.run_totals(now - DAY, latest(now))),
         copies=tuple(copy_statuses(config.copies, catalogue, now)),
+        drills=drills_of(config, catalogue, now),
     )
     if report.fault:
         return report
@@ -130,6 +133,13 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         return replace(report, pool=PoolFacts(error.message, error.hint))
     except OSError as error:
         return replace(report, pool=PoolFacts(f"{config.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)"))
+
+
+def drills_of(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatus:
+    """How drills are doing; none at all is late where the configuration says how old the newest may be."""
+    hosts = catalogue.hosts()
+    is_asked = config.drill.max_age is not None
+    return drill_status(read_drills(catalogue), frozenset(hosts), config.drill.oldest, now, is_asked=is_asked)
 
 
 def _has_ended(job: Expiry | Balance) -> bool:

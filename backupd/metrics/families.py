@@ -15,6 +15,7 @@ from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import CopyState
+from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import STATES
 from btrkeep.metric_table import Metric
@@ -46,7 +47,7 @@ class _Look(Collector):
 def families(report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> Iterator[Family]:
     """All families, in the order of the table; one without a sample is left out. `looked`: when somebody looked for alarms last."""
     samples = _Samples(report.config.name)
-    for collect in (_itself, _hosts, _queue, _pool, _numbers, _free_space, _balance, _expiry, _replicas):
+    for collect in (_itself, _hosts, _queue, _pool, _numbers, _free_space, _balance, _expiry, _replicas, _drills):
         collect(samples, report)
     standing = [row.what for row in alarms if row.stands(report.now - timedelta(seconds=report.config.notify.silent))]
     for event in (*EVENT_WORDS[:-1], "service") if looked else ():
@@ -117,6 +118,16 @@ def _replicas(samples: _Samples, report: StatusReport) -> None:
         samples.add(table.REPLICA_GONE, len(copy.gone), name)
         for lag in copy.lags:
             samples.add(table.REPLICA_NEWEST, _seconds(parse_backup_name(lag.newest)), name, lag.host)
+
+
+def _drills(samples: _Samples, report: StatusReport) -> None:
+    drills = report.drills
+    if drills is None:
+        return
+    for state in DrillState:
+        samples.add(table.DRILL_STATE, state == drills.state, state)
+    samples.add(table.DRILL_PROVEN, _seconds(drills.last.at if drills.last else None))
+    samples.add(table.DRILL_FAILED, len(drills.failed))
 
 
 def _duration(facts: HostFacts) -> float | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from backupd.repo.backup_json import DATA, RECORD, UnreadableRecord, read
 from backupd.repo.catalogue_row import agrees, backup_row
+from backupd.repo.drill_scratch import clear_left_drills
 from backupd.repo.final_backups import ours, point_latest, recover
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.listing import hosts_of, names_of
@@ -31,13 +32,14 @@ from btrkeep.units import counted
 log = logging.getLogger(__name__)
 
 RECONCILING = "reconciling"
-_KILLED, _ADDED, _DROPPED, _AMENDED, _STAGED = "killed", "added", "dropped", "amended", "staged"
+_KILLED, _ADDED, _DROPPED, _AMENDED, _STAGED, _DRILLS = "killed", "added", "dropped", "amended", "staged", "drills"
 _WORDS = {
     _KILLED: ("killed run", "found"),
     _ADDED: ("backup", "added"),
     _DROPPED: ("row", "without a backup dropped"),
     _AMENDED: ("row", "brought up to date with notes.json"),
     _STAGED: ("beginning", "of a killed run removed"),
+    _DRILLS: ("scratch folder", "of a killed drill emptied"),
 }
 
 
@@ -136,6 +138,9 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
     for host in _staged_hosts(pool):
         with _told(done.trouble, f"{MARKER}/new/{host}"):
             _drop_staged(pool, host, since, done)
+    with _told(done.trouble, f"{MARKER}/drill"):
+        if clear_left_drills(pool, since):
+            done.counts[_DRILLS] = 1
     heard = {one.run_id: one.updated for one in catalogue.progress()} if dead else {}
     for run in dead:
         _end_dead_run(catalogue, run, heard.get(run.id))

@@ -14,6 +14,11 @@ class AboutStore(CatalogueSession):
         value: str | None = self._reader.value("SELECT value FROM about WHERE name = :name", {"name": name})
         return value
 
+    def facts(self, beginning: str) -> dict[str, str]:
+        """All facts whose names begin so, by name."""
+        query = "SELECT name, value FROM about WHERE substr(name, 1, :length) = :beginning ORDER BY name"
+        return {row[0]: row[1] for row in self._reader.all(query, {"beginning": beginning, "length": len(beginning)})}
+
     def set_fact(self, name: str, value: str | None) -> None:
         """Keep one fact by its name; None forgets it."""
         with self._writing("fact written") as session:

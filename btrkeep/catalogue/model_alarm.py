@@ -10,7 +10,7 @@ SERVICE = "service"
 
 HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, OFFSITE = "host", "unit", "device", "missing device", "replica", "offsite"
 """Kinds of subjects that there are several of, each with a name or a number."""
-POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE = "pool", "catalogue", "read-only", "expiry", "balance"
+POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE, DRILL = "pool", "catalogue", "read-only", "expiry", "balance", "drill"
 MIN_FREE, UNALLOCATED, USED = "min_free", "unallocated", "used"
 """Subjects of which there is one."""
 

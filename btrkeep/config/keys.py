@@ -12,9 +12,9 @@ from btrkeep.config import value_types as kinds
 from btrkeep.config.value_types import EVENT_WORDS, ValueKind
 
 POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
-BALANCE, WEB, SERVE = "balance", "web", "serve"
+BALANCE, DRILL, WEB, SERVE = "balance", "drill", "web", "serve"
 SSH, GROUP, HOST, REPLICA, OFFSITE = "ssh", "group", "host", "replica", "offsite"
-SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, NOTIFY, WEB, SERVE, SSH)  # sections of which there is one
+SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, DRILL, NOTIFY, WEB, SERVE, SSH)  # sections of which there is one
 NAMED = (GROUP, HOST, REPLICA, OFFSITE)  # sections of which each has a name: [host.web1]
 SECTIONS = SINGLE + NAMED
 WITHIN = dict.fromkeys(NAMED, (RETENTION,))  # sections that may stand in a named one too: [host.web1.retention]
@@ -125,8 +125,8 @@ TABLE = (
 
     ConfigKey("budget", (BALANCE,), kinds.SIZE_LIMIT, "20GiB", '"100GiB"',
         'How much data ``btrfs-balancer run --pool`` moves at most in one run. ``"none"``: no limit.'),
-    ConfigKey("time", (BALANCE,), kinds.TIME_LIMIT, "2h", '"6h"',
-        'How long one run takes at most. ``"none"``: no limit.'),
+    ConfigKey("time", (BALANCE, DRILL), kinds.TIME_LIMIT, "2h", '"6h"',
+        'How long one run of the balancer, or one drill, takes at most. ``"none"``: no limit.'),
     ConfigKey("policy", (BALANCE,), kinds.POLICY, "benefit", '"score"',
         "Which block groups are balanced first: those that gain most for what must be written, the most fragmented, or the "
         "least used."),
@@ -138,6 +138,9 @@ TABLE = (
     ConfigKey("max_pressure", (BALANCE,), kinds.PRESSURE, "40%", '"20%"',
         "A run waits while programs wait for the disks more of the time than this (pressure stall information), and ends when that "
         'lasts. ``"none"``: pressure is ignored.'),
+
+    ConfigKey("sample", (DRILL,), kinds.SAMPLE, "1000", '"5%"',
+        "How much of a backup a drill restores: so many names, chosen at random, a share of them, or ``all``."),
 
     ConfigKey("urls", (NOTIFY,), kinds.URLS, [], '["mailto://user:password@mail.example.org", "ntfy://topic"]',
         "Where notifications are sent, as URLs of the library apprise: mail, Matrix, ntfy, Slack, webhooks and many more. They "
@@ -225,9 +228,10 @@ TABLE = (
         "The hosts that are fetched, or sent: names, or patterns as the shell has them.", False),
     ConfigKey("newest_only", (REPLICA,), kinds.FLAG, False, "true",
         "true: of each host only the newest backup is fetched. false: all that this pool's retention keeps.", False),
-    ConfigKey("max_age", (REPLICA, OFFSITE), kinds.DURATION, None, '"3d"',
+    ConfigKey("max_age", (DRILL, REPLICA, OFFSITE), kinds.DURATION, None, '"3d"',
         "How old the newest copy of a host's backup may be before that needs a look, and how long a disk may be away. Without it: "
-        "twice ``every``.", False),
+        "twice ``every``. In [drill]: how long ago the newest proven restore may be. Without it: five weeks, once there is one.",
+        False),
 
     ConfigKey("repository", (OFFSITE,), kinds.RESTIC_REPOSITORY, None, '"rest:https://copies.example.org/main"',
         "Where restic keeps it, as :manpage:`restic(1)` names it: a folder, ``sftp:``, ``rest:``, ``s3:``, ``rclone:`` and others. "

@@ -12,7 +12,9 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.secret import Url
-from btrkeep.config.values import Listen, MinFree, Pace, Window
+from btrkeep.config.values import DrillSample, Listen, MinFree, Pace, Window
+
+_FIVE_WEEKS = 35 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,20 @@ class BalanceSettings:
     min_unallocated: MinFree | None = DEFAULTS["min_unallocated"]
     while_backups: bool = DEFAULTS["while_backups"]
     max_pressure: float | None = DEFAULTS["max_pressure"]
+
+
+@dataclass(frozen=True, slots=True)
+class DrillSettings:
+    """How much of a backup a drill restores, and how long it takes at most, seconds."""
+
+    time: float | None = DEFAULTS["time"]
+    sample: DrillSample = DEFAULTS["sample"]
+    max_age: float | None = DEFAULTS["max_age"]
+
+    @property
+    def oldest(self) -> float:
+        """The age in seconds from which on the newest proven restore is old."""
+        return self.max_age or _FIVE_WEEKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +269,7 @@ class Config:
     retention: Retention = field(default_factory=Retention)
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
+    drill: DrillSettings = field(default_factory=DrillSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     web: WebSettings = field(default_factory=WebSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)

@@ -57,6 +57,41 @@ class MinFree:
 
 
 @dataclass(frozen=True, slots=True)
+class DrillSample:
+    """How much of a backup is restored by a drill: `number` names, or a `share` of them; all when both are None."""
+
+    text: str
+    number: int | None = None
+    share: float | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it is the whole backup."""
+        return self.number is None and self.share is None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parse_sample(text: str) -> DrillSample:
+    """ "1000", "5%" or "all". Raises ValueError."""
+    text = text.strip()
+    if text == "all":
+        return DrillSample(text)
+    if text.endswith("%"):
+        share = parse_share(text)
+        if not share:
+            raise ValueError(text)
+        return DrillSample(text, share=share)
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _LARGEST_SAMPLE:
+        raise ValueError(text)
+    return DrillSample(text, number=int(text))
+
+
+_LARGEST_SAMPLE = 1_000_000  # names that are chosen lie in memory
+
+
+@dataclass(frozen=True, slots=True)
 class Pace:
     """What expiry must not push the pool beyond: the latency of a small fsync in seconds, or else the share of I/O pressure."""
 

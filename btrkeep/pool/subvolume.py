@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import btrfs
+from btrfs import ctree
+from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.ioctl import ioctl
@@ -135,6 +137,22 @@ def delete(folder: Path, subvolume_id: int) -> None:
     """Deletes the subvolume of that id on the filesystem of `folder`. By id, because a name may have changed hands meanwhile."""
     with opened(folder) as fd:
         ioctl(fd, _SNAP_DESTROY_V2, bytearray(_ARGS_V2_BY_ID.pack(0, 0, _SPEC_BY_ID, subvolume_id)))
+
+
+def below(folder: Path, subvolume_id: int) -> list[int]:
+    """The ids of all subvolumes that lie in that one, at any depth, the deepest first: the order in which they can be deleted.
+
+    Raises OSError; needs CAP_SYS_ADMIN.
+    """
+    with opened(folder) as fd:
+        return list(_below(fd, subvolume_id))
+
+
+def _below(fd: int, id_: int) -> Iterator[int]:
+    first, last = ctree.Key(id_, ctree.ROOT_REF_KEY, 0), ctree.Key(id_, ctree.ROOT_REF_KEY, ULLONG_MAX)
+    for within in [header.offset for header, _ in search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, buf_size=1 << 16)]:
+        yield from _below(fd, within)
+        yield within
 
 
 def inodes_made(path: Path) -> int:

@@ -64,8 +64,19 @@ def test_help_lists_every_command_with_what_it_does() -> None:
 
 def test_every_command_that_prints_results_has_json_and_takes_another_time() -> None:
     without = {"completion", "serve"}  # one prints a script, the other answers on a socket
-    # What init and setup make is what allows --now, host edits files, and progress, scrub and quota show watch the kernel.
-    timeless = {"init", "setup", "progress", "scrub", "quota show", "quota disable"}
+    # What init and setup make is what allows --now, host edits files, progress, scrub and quota show watch the kernel, and what lies
+    # in a repository lies there.
+    timeless = {
+        "init",
+        "setup",
+        "progress",
+        "scrub",
+        "quota show",
+        "quota disable",
+        "offsite init",
+        "offsite list",
+        "offsite check",
+    }
     for name, command in doers().items():
         options = {option for param in command.params for option in param.opts}
         assert ("--json" in options) == (name not in without), name

@@ -17,6 +17,7 @@ from btrkeep.catalogue import FreeSpaceScore, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.copies import COPIES, KnownCopies, ReplicaSession, copies_text, copy_statuses, note_session
+from btrkeep.decisions.drills import DrillOutcome, DrillResult, drill_status
 from btrkeep.decisions.pool_health import PoolFacts
 from btrkeep.metric_table import METRICS
 from btrkeep.units import backup_name
@@ -40,6 +41,7 @@ class Copied(dict[str, str | None]):
         self[name] = value
 
 
+PROVEN = DrillResult("web1", "2026-11-20T220003Z", NOW, DrillOutcome.PROVEN)
 COPIED = Copied()
 note_session(COPIED, "office", ReplicaSession(ago(2), ago(2), bytes=70, seconds=7.0, gone=("old1",)))
 COPIED[COPIES] = copies_text(
@@ -70,6 +72,7 @@ def everything() -> bytes:
         score=SCORE,
         numbers=numbers(write=3),
         alive={"web1": 1500},
+        drills=drill_status({"web1": (PROVEN,)}, {"web1"}, 3e6, NOW),
         copies=tuple(copy_statuses({"office": ReplicaSettings("office", address="a")}, COPIED, NOW)),
     )
     alarm = StoredAlarm("failure", "host web1", "", 0, NOW, 1, None, None, None)

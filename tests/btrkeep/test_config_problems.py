@@ -108,8 +108,8 @@ def of_host(folder: Path, line: str) -> list[str]:
         (
             "daily = 1",
             (
-                "daily = 1: belongs in [retention] or [group.NAME.retention] or [host.NAME.retention] or [replica.NAME.retention], "
-                "not in [host.NAME]"
+                "daily = 1: belongs in [retention] or [group.NAME.retention] or [host.NAME.retention] or [replica.NAME.retention] "
+                "or [offsite.NAME.retention], not in [host.NAME]"
             ),
         ),
         ("expiry.max_orphans = 1", "expiry = {max_orphans = 1}: is a section of its own, [expiry]"),

@@ -86,6 +86,7 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
     said["run"] = [nights.run("web1", status=1)["web1"]]
     said["usage"] = nights.json("usage", "web1", "--method", "sampled", "--time", "1s")
     said["quota"] = nights.json("quota", "show")
+    said["drill --dry-run"], said["drill"] = nights.json("drill", "--dry-run"), nights.json("drill")
     said["notify"] = nights.json("notify", "--dry-run")
     said["metrics"] = [family for family in nights.json("metrics") if family["name"] == "btrkeep_hosts"]  # each has its own labels
     said["list"], said["log"] = nights.json("list", "web1"), nights.json("log", "web1", "-n", "1")

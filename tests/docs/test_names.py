@@ -15,6 +15,7 @@ from backupd.usage.model import METHODS
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.config.keys import TABLE
+from btrkeep.decisions.drills import DrillOutcome
 from btrkeep.decisions.findings import CHECKS, LEVELS
 from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.replication import Obstacle
@@ -100,6 +101,7 @@ def own_words(pages: dict[str, Page]) -> set[str]:
         *RetentionCode,
         *QUOTA_STATES.values(),
         *Obstacle,
+        *DrillOutcome,
     }
     files = {"data", "latest", ".working", "night", ".btrkeep", "backup.json", "notes.json", "pool.json", "null"}
     return KEYS | {*COMMANDS} | keys | states | files | {*Record.__dataclass_fields__, MARK}

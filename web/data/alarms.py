@@ -10,6 +10,7 @@ from btrkeep.catalogue.model_alarm import (
     BALANCE,
     CATALOGUE,
     DEVICES,
+    DRILL,
     EXPIRY,
     FAILURE,
     MIN_FREE,
@@ -84,6 +85,9 @@ _OF_POOL = {
     ),
     (FAILURE, BALANCE): Advice(
         "See why it ended; fragmented free space is not given back meanwhile.", "btrfs-balancer plan", "jobs"
+    ),
+    (FAILURE, DRILL): Advice(
+        "A backup did not come back as it was, or none was restored for long: see what differs, and try it again.", "backupd drill"
     ),
     (ROOM, MIN_FREE): Advice(
         "Nothing is backed up until there is room: keep less, balance, or add a device.", "backupd forecast", "pool"

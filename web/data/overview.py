@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from btrkeep.decisions.drills import drill_status, proven_words, read_drills
 from btrkeep.decisions.due import next_window
 from btrkeep.serving.viewer import Viewer
+from btrkeep.units import format_duration
 from web.data import hosts, night_sum
 from web.data.alarms import OpenAlarm, open_alarms
 from web.data.copies import copies, in_a_sentence
@@ -60,6 +62,8 @@ class Overview:
     alarms_looked: datetime | None
     alarms: tuple[OpenAlarm, ...]
     limited: bool
+    proven: str
+    """When a restore was last proven, in one sentence; "" where none ever was."""
     copies: str
     """Of copies in and from other pools, in one sentence; "" where there is none."""
 
@@ -84,6 +88,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
         alarms_looked=health.looked if health.is_known else None,
         alarms=open_alarms(source, viewer),
         limited=viewer.limited,
+        proven=_proven(source, viewer),
         copies=in_a_sentence(copies(source, viewer)),
     )
 
@@ -131,3 +136,10 @@ def pool_now(source: RequestContext) -> PoolSummary | None:
         allocated_full=allocated,
         used_full=used,
     )
+
+
+def _proven(source: RequestContext, viewer: Viewer) -> str:
+    """Of the hosts that the viewer may see."""
+    drills = {host: found for host, found in read_drills(source.catalogue).items() if viewer.may_see(host)}
+    status = drill_status(drills, drills, 0.0, source.now)
+    return f"{proven_words(status.last)}, {format_duration(status.age)} ago" if status.last else ""

@@ -1,0 +1,173 @@
+"""`backupd drill`: backups really restored, compared, and thrown away again."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from random import SystemRandom
+from typing import Any
+
+import click
+
+from backupd.cli.context import now_option, opened
+from backupd.cli.inside import complete_which, reading
+from backupd.cli.restore_view import Teller
+from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill
+from backupd.drill.site import DrillSite, DrillStopped
+from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
+from backupd.repo.context import PoolContext
+from backupd.repo.listing import hosts_of
+from btrkeep.backup_states import COMPLETE
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.progress import prose
+from btrkeep.config.values import DrillSample, parse_sample
+from btrkeep.decisions.drills import (
+    DrillOutcome,
+    DrillResult,
+    drill_object,
+    failure_words,
+    in_turn,
+    note_drill,
+    proven_words,
+    read_drills,
+)
+from btrkeep.errors import Exit, UsageError
+from btrkeep.pool.marker import Pool
+from btrkeep.process.cancellation import signal_status
+from btrkeep.process.service import Status
+from btrkeep.units import counted, format_duration, format_size, parse_duration, printable
+
+
+def _sample(text: str) -> DrillSample:
+    try:
+        return parse_sample(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no sample: a number of names such as 1000, a share of them such as 5%, or all") from None
+
+
+def _time(text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError(f"{text!r} is no time: write it like 30m or 2h")
+    return seconds
+
+
+SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
+
+
+@click.command("drill")
+@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_which)
+@click.option(
+    "--sample", type=SAMPLE, metavar="N|P%|all", help="How much is restored, at random. [default: as configured, 1000 names]"
+)
+@click.option("--time", "seconds", type=DURATION, metavar="TIME", help="How long one drill may take. [default: as configured, 2h]")
+@click.option("--dry-run", is_flag=True, help="Show what would be restored; change nothing.")
+@json_option
+@now_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    which: tuple[str, ...],
+    sample: DrillSample | None,
+    seconds: float | None,
+    dry_run: bool,
+    as_json: bool,
+    now: datetime | None,
+) -> int:
+    """Really restore a backup, compare what came back, and throw it away.
+
+    Without HOST a random complete backup of the host is taken whose last drill is longest ago; with HOST a random one of that host;
+    with HOST@BACKUP that one. A random sample of its names, or all of it, is restored into a scratch subvolume of the pool, data
+    read and written, by the code that restores for people. rsync then compares content, owners, modes, times, ACLs, attributes and
+    hard links. Result, size and speed are remembered: `backupd status` shows when a restore was proven last.
+
+    It gives way to backups, expiry and balancing. Its scratch is removed at the end, and after a kill by the next one, or by the
+    next night.
+
+    Exit status 0: everything came back as it was; 1: something did not, or the drill came to no end; 3: another one is running.
+    """
+    with opened(ctx, now, writes=not dry_run) as context:
+        limit = seconds if seconds is not None else context.config.drill.time
+        status, teller = Status(), Teller(lines=False)
+        site = DrillSite(context.config, context.pool, context.clock.now(), limit, SystemRandom())
+        site.waits = lambda who: status.say(f"waits: {who}" if who else "goes on")
+        shown: list[dict[str, Any]] = []
+        failed = False
+        with site.cancellation.listening():
+            try:
+                for backup in _backups(context, site, which):
+                    drill = RestoreDrill(backup, sample or context.config.drill.sample)
+                    status.say(f"drill: {backup.host}@{backup.name}")
+                    if dry_run:
+                        shown.append(_planned(site, drill, teller, as_json))
+                        continue
+                    done = run_restore_drill(site, drill, teller)
+                    teller.clear()
+                    note_drill(context.catalogue, done)
+                    failed |= done.outcome != DrillOutcome.PROVEN
+                    shown.append(drill_object(done))
+                    if not as_json:
+                        say_drill(done)
+            except DrillStopped:
+                teller.clear()
+                prose("stopped; nothing of it is left", err=True)
+                return signal_status(site.cancellation.signal)
+    if as_json:
+        echo_json(shown)
+    return Exit.ATTENTION if failed else Exit.OK
+
+
+def _backups(context: PoolContext, site: DrillSite, which: tuple[str, ...]) -> Iterator[Restorable]:
+    """What is to be drilled. Raises UsageError."""
+    if not which:
+        yield _next(context, site)
+    for one in which:
+        host, name = parse_which(one)
+        if name:
+            yield find(context.pool, host, name)
+        else:
+            found = _any_complete(context.pool, host, site)
+            yield found or find(context.pool, host, NEWEST)
+
+
+def _next(context: PoolContext, site: DrillSite) -> Restorable:
+    """A random complete backup of the host that was not drilled for longest. Raises UsageError."""
+    hosts, drills = hosts_of(context.pool), read_drills(context.catalogue)
+    for host in in_turn(hosts, drills, site.chance):
+        if found := _any_complete(context.pool, host, site):
+            return found
+    raise UsageError("there is no complete backup yet", "`backupd run` makes one")
+
+
+def _any_complete(pool: Pool, host: str, site: DrillSite) -> Restorable | None:
+    with reading(host):
+        found = [one for one in restorable(pool, host) if one.state == COMPLETE]
+    return site.chance.choice(found) if found else None
+
+
+def _planned(site: DrillSite, drill: RestoreDrill, teller: Teller, as_json: bool) -> dict[str, Any]:
+    with reading(f"{drill.backup.host}@{drill.backup.name}"):
+        plan = restore_plan(site, drill, teller)
+    teller.clear()
+    where = f"{drill.backup.host}@{drill.backup.name}"
+    if not as_json:
+        prose(f"{where}: {plan.names:,} of {counted(plan.of, 'name')}, {format_size(plan.needed)}, would be restored and compared")
+        if plan.left_out:
+            prose(f"{counted(plan.left_out, 'file')} would be left out: the pool has {format_size(plan.room)} for it")
+    return {"host": drill.backup.host, "backup": drill.backup.name, "sample": str(drill.sample), **asdict(plan)}
+
+
+def say_drill(done: DrillResult) -> None:
+    """What came of a drill, on a terminal."""
+    where = f"{done.host}@{done.backup}"
+    match done.outcome:
+        case DrillOutcome.PROVEN:
+            prose(f"proven: {proven_words(done)}")
+            prose("restored, and compared by rsync: content, owners, modes, times, ACLs, attributes, hard links")
+        case DrillOutcome.FAILED:
+            prose(click.style("failed: ", fg="red", bold=True) + printable(failure_words(done)))
+        case DrillOutcome.UNFINISHED:
+            prose(click.style("not finished: ", fg="yellow") + f"{where}: {printable(done.text)}")
+    if done.left_out:
+        prose(f"{counted(done.left_out, 'file')} of the sample did not fit into the pool and were left out")
+    prose(f"{format_duration(done.seconds)} in all; nothing of it is left")

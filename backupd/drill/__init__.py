@@ -1,0 +1,1 @@
+"""Drills: a backup is really restored, or booted, and thrown away again."""

@@ -1,0 +1,121 @@
+"""What was restored compared with the backup by `rsync --dry-run --checksum`: by a program that knows nothing of our restore.
+
+It reads the content of every file on both sides, and compares kinds, sizes, times in nanoseconds, owners, modes, ACLs, extended
+attributes, targets of symlinks, device numbers, and which names are hard links of each other.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from btrkeep.errors import OperatorError
+from btrkeep.process.group import ENDS_WITH_US, Group
+from btrkeep.units import printable
+
+_TICK = 0.1
+_SAMPLES = 20
+_LONGEST = 1 << 16  # bytes of a line, or of its messages, that are looked at
+_NEW = "+" * 9
+# What rsync itemizes, by the place of the letter: YXcstpoguax.
+_FIELDS = ((2, "content"), (3, "size"), (4, "time"), (5, "mode"), (6, "owner"), (7, "group"), (9, "ACL"), (10, "attributes"))
+
+
+@dataclass(slots=True)
+class FoundDifferences:
+    """How many names differ, and the first of them with what is different."""
+
+    number: int = 0
+    samples: list[str] = field(default_factory=list)
+
+    def add(self, name: str, what: str) -> None:
+        """One more."""
+        self.number += 1
+        if len(self.samples) < _SAMPLES:
+            self.samples.append(f"{printable(name)}: {what}")
+
+
+def command(source: Path, copy: Path, names: Path | None) -> tuple[str, ...]:
+    """The program's words. `names`: a file with those that were restored, a NUL behind each; None: all of it."""
+    some = (f"--files-from={names}", "--from0") if names else ("--recursive", "--delete")
+    return (
+        *ENDS_WITH_US,
+        "rsync",
+        *("--dry-run", "--links", "--perms", "--times", "--group", "--owner", "--devices", "--specials", "--hard-links"),
+        *("--acls", "--xattrs", "--checksum", "--modify-window=-1", "--numeric-ids", "--no-implied-dirs"),
+        *("--filter=-x system.*", "--filter=-x security.selinux", "--filter=-x btrfs.*", "--out-format=%i %n%L"),
+        *some,
+        f"{source}/",
+        f"{copy}/",
+    )
+
+
+def difference_of(line: str) -> tuple[str, str] | None:
+    """The name in a line of rsync's, and what is different about it; None when nothing is."""
+    code, name = line[:11], line[12:]  # what is the same may be blank: "hf          name => other"
+    if code.startswith("*deleting"):
+        return name, "it is not in the backup"
+    if len(code) < 11 or code[0] not in "<>ch.":
+        return None
+    if code[2:11] == _NEW:
+        is_link = code[0] == "h"
+        return name, "it is no hard link as in the backup" if is_link else "it was not restored"
+    fields = [what for place, what in _FIELDS if code[place] not in ".+ "]
+    if code[0] == "h" and not fields:
+        fields = ["hard link"]
+    if code[0] == "c" and not fields:
+        fields = ["target or kind"]
+    return (name, "differs: " + ", ".join(fields)) if fields else None
+
+
+async def compare(
+    source: Path, copy: Path, names: Path | None, is_over: Callable[[], bool], is_to_wait: Callable[[], bool]
+) -> FoundDifferences:
+    """Compares. It is ended when `is_over` says so, and then what was found so far is no answer: ask again.
+
+    It stands still while `is_to_wait` says so. Raises OperatorError when it cannot be done.
+    """
+    found, said, rest = FoundDifferences(), bytearray(), bytearray()
+
+    def take(data: bytes) -> None:
+        rest.extend(data)
+        *lines, last = bytes(rest).split(b"\n")
+        rest[:] = last[:_LONGEST]
+        for line in lines:
+            if difference := difference_of(line.decode("utf-8", "surrogateescape")):
+                found.add(*difference)
+
+    def hear(data: bytes) -> None:
+        said.extend(data[: max(0, _LONGEST - len(said))])
+
+    group = Group.start(command(source, copy, names), on_stdout=take, on_stderr=hear)
+    ended = asyncio.create_task(group.wait())
+    waits = False
+    while not ended.done():
+        await asyncio.wait((ended,), timeout=_TICK)
+        if is_over():
+            group.signal(signal.SIGKILL)
+        elif waits != is_to_wait():
+            waits = not waits
+            group.signal(signal.SIGSTOP if waits else signal.SIGCONT)
+    status = await ended
+    if status and not is_over():
+        words = said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
+        raise OperatorError(
+            f"rsync could not compare: {printable(words[0])}", "see the kernel's messages (dmesg) for errors of disks"
+        )
+    return found
+
+
+def write_names(file: Path, paths: Sequence[bytes]) -> None:
+    """Writes the names of the paths as rsync takes them, with the folders above each. Raises OSError."""
+    above = {folder for path in paths for folder in _above(path)}
+    with file.open("xb") as out:
+        for path in [*sorted(above), *paths]:
+            out.write(b"./" + path.lstrip(b"/") + b"\0")  # a line that begins with # would be a comment
+
+
+def _above(path: bytes) -> list[bytes]:
+    names = path.strip(b"/").split(b"/")
+    return [b"/".join(names[:depth]) for depth in range(1, len(names))]

@@ -1,0 +1,152 @@
+"""One restore drill: a random sample of a backup, or all of it, is restored into the pool, compared, and thrown away again.
+
+It is restored by the code that restores for people, and its data are read and written, not shared. It is compared by rsync.
+"""
+
+import asyncio
+import errno
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from backupd.drill.chosen_names import ChosenNames, choose_names
+from backupd.drill.comparison import FoundDifferences, compare, write_names
+from backupd.drill.site import DrillSite, NotFinished
+from backupd.files.backup_selector import Restorable
+from backupd.files.restoration import Restored, RestoreProgress, RestoreRequest, Tell
+from backupd.files.restoring import LocalRestore
+from backupd.files.tree import Tree
+from backupd.files.walking import entries
+from backupd.repo.backup_json import DATA
+from backupd.repo.read_lock import read
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.config.values import DrillSample
+from btrkeep.decisions.drills import DrillOutcome, DrillResult
+from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool.subvolume import create
+from btrkeep.units import counted, printable
+
+_SCRATCH, _NAMES = "restored", "names"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreDrill:
+    """A backup and how much of it is to be restored."""
+
+    backup: Restorable
+    sample: DrillSample
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What a drill would restore: names, bytes on the disk, and the bytes that the pool has for it. `names` None: all there are."""
+
+    names: int
+    of: int
+    needed: int
+    room: int
+    left_out: int
+
+
+def restore_plan(site: DrillSite, drill: RestoreDrill, tell: Tell) -> RestorePlan:
+    """What it would be, by other chances than the drill itself. Changes nothing. Raises OperatorError, OSError."""
+    with Tree(drill.backup.path) as tree:
+        chosen = _chosen(site, drill, tree, tell)
+    return RestorePlan(len(chosen.paths) or chosen.of, chosen.of, chosen.allocated, site.room(), chosen.left_out)
+
+
+def run_restore_drill(site: DrillSite, drill: RestoreDrill, tell: Tell) -> DrillResult:
+    """Does it; what came of it. Raises DrillStopped, LockHeld, and OperatorError when the pool cannot be worked in."""
+    begun = time.monotonic()
+    backup = drill.backup
+    done = DrillResult(backup.host, backup.name, site.now, DrillOutcome.FAILED, sample=str(drill.sample))
+    with site.scratch() as folder, read(backup.path):
+        try:
+            done = _restored_and_compared(site, drill, folder, tell, done)
+        except NotFinished as error:
+            done = replace(done, outcome=DrillOutcome.UNFINISHED, text=f"{error.message}; {error.hint}")
+        except LockHeld:
+            raise
+        except OperatorError as error:
+            is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM
+            done = replace(done, outcome=DrillOutcome.UNFINISHED if is_full else DrillOutcome.FAILED, text=error.message)
+        except OSError as error:
+            is_full = error.errno in _NO_ROOM
+            text = f"{error.strerror or error}" + (f": {printable(str(error.filename))}" if error.filename else "")
+            done = replace(done, outcome=DrillOutcome.UNFINISHED if is_full else DrillOutcome.FAILED, text=text)
+    return replace(done, seconds=round(time.monotonic() - begun, 3))
+
+
+def _restored_and_compared(site: DrillSite, drill: RestoreDrill, folder: Path, tell: Tell, done: DrillResult) -> DrillResult:
+    def follow(progress: RestoreProgress) -> None:
+        site.go_on()
+        tell(progress)
+
+    scratch, backup = folder / _SCRATCH, drill.backup
+    with Tree(backup.path) as tree:
+        chosen = _chosen(site, drill, tree, follow)
+        if not chosen.of:
+            raise NotFinished("there is nothing in the backup that could be restored", "name another backup, as HOST@BACKUP")
+        if not drill.sample.is_all and not chosen.paths:
+            raise NotFinished("nothing of the sample fits into the pool", "make room; `backupd check` shows it")
+        site.require_room(chosen.allocated)
+        create(scratch)
+        paths = chosen.paths or (b"/",)
+        request = RestoreRequest(backup.host, backup.name, paths, str(scratch / DATA), parents=True, content=False, privileged=True)
+        restore = LocalRestore(tree, request, reflinks=False, copies=True, tell=follow)
+        preview = restore.preview(content=False)
+        site.require_room(preview.needed or 0)
+        with Checkpoint("sample restored"):
+            written = restore.run(preview)
+    names = None
+    if chosen.paths:
+        names = folder / _NAMES
+        write_names(names, chosen.paths)
+    progress = RestoreProgress("comparing")
+    progress.turn_to("comparing", len(chosen.paths) or chosen.of, 0)
+    tell(progress)
+    found = asyncio.run(compare(backup.path / DATA, scratch / DATA, names, lambda: site.is_over, site.has_to_wait))
+    site.require_going()
+    return _judged(replace(done, names=len(chosen.paths) or chosen.of, of=chosen.of, left_out=chosen.left_out), written, found)
+
+
+def _chosen(site: DrillSite, drill: RestoreDrill, tree: Tree, tell: Tell) -> ChosenNames:
+    """The names; none for all of them. Raises NotFinished when the whole backup has no room here."""
+    progress = RestoreProgress()
+
+    def look(seen: int) -> None:
+        progress.files = seen
+        tell(progress)
+
+    if not drill.sample.is_all:
+        return choose_names(tree, drill.sample, site.room(), site.chance, look)
+    seen = allocated = 0
+    links = set[int]()
+    for entry in entries(tree, b"/"):
+        if entry.kind == "folder":
+            continue
+        seen += 1
+        if entry.kind == "file" and entry.inode not in links:
+            allocated += entry.allocated
+            if entry.links > 1:
+                links.add(entry.inode)
+        if not seen % 100:
+            look(seen)
+    return ChosenNames((), seen, 0, allocated)
+
+
+def _judged(done: DrillResult, written: Restored, found: FoundDifferences) -> DrillResult:
+    sizes = [written.counts[what].size for what in written.counts]
+    number = written.problems.number + written.differences.number + found.number
+    samples = [f"{printable(place)}: {why}" for one in (written.problems, written.differences) for place, why in one.samples]
+    samples += found.samples
+    more = f" (and {counted(number - 1, 'more difference')})" if number > 1 else ""
+    return replace(
+        done,
+        outcome=DrillOutcome.FAILED if number else DrillOutcome.PROVEN,
+        bytes=sum(sizes),
+        restoring=round(written.seconds, 3),
+        differences=number,
+        text=f"{samples[0]}{more}" if samples else "",
+    )

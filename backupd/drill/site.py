@@ -1,0 +1,111 @@
+"""What drills work with: the pool, how long one may take, and who else is at work."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+from backupd.repo.drill_scratch import DRILL_LOCK, clear_drills, drill_folder
+from btrkeep.config import Config
+from btrkeep.errors import OperatorError
+from btrkeep.pool.locks import at_work, take_lock
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.pool.room import read_room
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.units import format_duration, format_size, format_time
+
+_PAUSE = 0.5
+_PART = 4  # as with transfers: a quarter of min_free stays
+_LOOK = 1.0  # seconds between looks at who works and at the room
+
+
+class DrillStopped(Exception):
+    """Somebody asked for an end."""
+
+
+class NotFinished(OperatorError):
+    """The drill came to no end, and that says nothing of the backup: its time was over, or there was no room here."""
+
+
+@dataclass(slots=True)
+class DrillSite:
+    """`seconds`: how long one drill may take, None for no limit. `waits` is told whom it gives way to, "" when it goes on."""
+
+    config: Config
+    pool: Pool
+    now: datetime
+    seconds: float | None
+    chance: Random = field(default_factory=Random)
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    waits: Callable[[str], None] = lambda _: None
+    _end: float | None = None
+    _looked: float = 0.0
+    _who: str = ""
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """The folder that one drill has to itself; what is in it is deleted before and afterwards. Raises LockHeld, OSError."""
+        self._end = time.monotonic() + self.seconds if self.seconds is not None else None
+        folder = drill_folder(self.pool)
+        with take_lock(self.pool.locks / DRILL_LOCK, "backupd drill", format_time(self.now)):
+            ensure_reserve(self.pool.path)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            clear_drills(self.pool)
+            try:
+                yield folder
+            finally:
+                clear_drills(self.pool)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has to end: cancelled, or its time is over."""
+        return bool(self.cancellation) or (self._end is not None and time.monotonic() > self._end)
+
+    def require_going(self) -> None:
+        """Raises DrillStopped and NotFinished."""
+        if self.cancellation:
+            raise DrillStopped
+        if self.is_over:
+            raise NotFinished(f"no end within {format_duration(self.seconds)}", "give it more time (--time), or a smaller --sample")
+
+    def _require_room_left(self) -> None:
+        """Raises NotFinished when the pool is about to be full: others write as well. Raises OSError."""
+        room = read_room(self.pool.path)
+        if room.available < self.config.pool.min_free.bytes_of(room.total) // _PART:
+            raise NotFinished(f"the pool has too little room: {format_size(room.available)} are left", "`backupd check` shows it")
+
+    def has_to_wait(self) -> bool:
+        """Whether a night, an expiry or a balance is at work, which come first. Looked at once a second."""
+        if time.monotonic() - self._looked > _LOOK:
+            self._looked = time.monotonic()
+            who = at_work(self.pool.locks)
+            if who != self._who:
+                self._who = who
+                self.waits(who)
+        return bool(self._who)
+
+    def go_on(self) -> None:
+        """Called again and again: waits while others come first. Raises DrillStopped, NotFinished and OSError."""
+        self.require_going()
+        if time.monotonic() - self._looked > _LOOK:
+            self._require_room_left()
+        while self.has_to_wait():
+            self.cancellation.sleep(_PAUSE)
+            self.require_going()
+
+    def room(self) -> int:
+        """Bytes that a drill may write: `min_free` is not touched. Raises OSError."""
+        room = read_room(self.pool.path)
+        return max(0, room.available - self.config.pool.min_free.bytes_of(room.total))
+
+    def require_room(self, needed: int) -> None:
+        """Raises NotFinished when so many bytes do not fit. Raises OSError."""
+        if needed > (room := self.room()):
+            raise NotFinished(
+                f"{format_size(needed)} are needed, and the pool has {format_size(room)} beyond min_free, so nothing was restored",
+                "a smaller --sample needs less",
+            )

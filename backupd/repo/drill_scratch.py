@@ -1,0 +1,53 @@
+"""The scratch of drills: one folder of the pool, in which nothing is anybody's. What a killed drill left there is deleted.
+
+Whoever works in it has the lock `drill`; whatever lies there when somebody else takes that lock was left.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.errors import LockHeld
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.pool.subvolume import below, delete, describe
+
+DRILL_LOCK = "drill"
+
+
+def drill_folder(pool: Pool) -> Path:
+    """The folder. It may not be there."""
+    return pool.path / MARKER / "drill"
+
+
+def clear_drills(pool: Pool) -> bool:
+    """Deletes all that is in it; whether there was something. Needs the lock. Raises OSError."""
+    folder = drill_folder(pool)
+    try:
+        found = [Path(entry) for entry in os.scandir(folder)]
+    except FileNotFoundError:
+        return False
+    with Checkpoint("scratch of a drill deleted"):
+        for path in found:
+            if left := describe(path):
+                # A system that was booted makes subvolumes of its own, such as /var/lib/machines.
+                for within in below(folder, left.id):
+                    delete(folder, within)
+                delete(folder, left.id)
+            elif path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    return bool(found)
+
+
+def clear_left_drills(pool: Pool, since: str) -> bool:
+    """The same for who has not the lock: what a drill that is under way has there stays."""
+    try:
+        if not any(os.scandir(drill_folder(pool))):
+            return False
+        with take_lock(pool.locks / DRILL_LOCK, "reconciling", since):
+            return clear_drills(pool)
+    except (FileNotFoundError, LockHeld):
+        return False

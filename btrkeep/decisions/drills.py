@@ -1,0 +1,194 @@
+"""Drills: which host's backup is to be restored next, what came of those that were, and how that is. Pure.
+
+`backupd drill` notes in the catalogue what became of each; `status`, alarms, metrics and the dashboard read it from there.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from random import Random
+from typing import Protocol
+
+from btrkeep.decisions.due import latest
+from btrkeep.units import counted, format_duration, format_size, format_time, parse_time, printable
+
+DRILLS = "drill:"
+"""How the name of a host's fact of its drills begins."""
+_KEPT = 8  # drills of a host, the newest ones
+
+
+class DrillOutcome(StrEnum):
+    """`proven`: all that was tried came back as it was. `failed`: something did not, or differs.
+
+    `unfinished`: its time was over, or this machine had no room for it, which says nothing of the backup.
+    """
+
+    PROVEN = "proven"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"
+
+
+class DrillState(StrEnum):
+    """`failing`: the newest drill of some host has failed. `late`: the newest proven restore is older than `max_age`."""
+
+    OK = "ok"
+    LATE = "late"
+    FAILING = "failing"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class DrillResult:
+    """What came of one drill, begun at `at`. `seconds` are of all of it.
+
+    `names` were restored and compared, `bytes` of files, `restoring` seconds without the comparison; `of` names are in the backup,
+    None when nobody counted them; `left_out` were chosen, and too large for the room here; `differences` counts; `text`: what was
+    wrong.
+    """
+
+    host: str
+    backup: str
+    at: datetime
+    outcome: DrillOutcome
+    seconds: float = 0.0
+    sample: str = ""
+    names: int = 0
+    bytes: int = 0
+    restoring: float = 0.0
+    of: int | None = None
+    left_out: int = 0
+    differences: int = 0
+    text: str = ""
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second of the restore alone."""
+        return self.bytes / self.restoring if self.bytes and self.restoring > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class DrillStatus:
+    """How drills are doing. `last`: the newest proven restore; `failed`: the newest drill of each host whose newest has failed.
+
+    `age`: seconds since `last`; `oldest`: the age from which on it is late.
+    """
+
+    state: DrillState
+    oldest: float
+    age: float | None = None
+    last: DrillResult | None = None
+    failed: tuple[DrillResult, ...] = ()
+
+
+class DrillFacts(Protocol):
+    """The catalogue, as far as it is needed here."""
+
+    def facts(self, beginning: str) -> Mapping[str, str]:
+        """All facts whose names begin so."""
+
+
+class DrillNotes(DrillFacts, Protocol):
+    """And to write."""
+
+    def set_fact(self, name: str, value: str | None) -> None:
+        """Keep a fact."""
+
+
+def in_turn(hosts: Iterable[str], drills: Mapping[str, Sequence[DrillResult]], chance: Random) -> list[str]:
+    """The hosts in the order in which they are to be drilled: longest not drilled first, those that never were before all others.
+
+    Hosts that have waited as long as each other are in random order.
+    """
+    found = sorted(hosts)
+    chance.shuffle(found)
+    newest = {host: max((one.at.timestamp() for one in drills.get(host, ())), default=0.0) for host in found}
+    return sorted(found, key=lambda host: newest[host])
+
+
+def drill_status(
+    drills: Mapping[str, Sequence[DrillResult]], hosts: Collection[str], oldest: float, now: datetime, *, is_asked: bool = False
+) -> DrillStatus:
+    """How drills are doing. Failures count of `hosts` alone, of those that there still are. `is_asked`: somebody has said how old
+    the newest proven restore may be, so that none at all is late, too.
+    """
+    proven = [one for host in drills.values() for one in host if one.outcome == DrillOutcome.PROVEN]
+    last = max(proven, key=lambda one: one.at, default=None)
+    newest = [one for host, found in drills.items() if host in hosts and (one := _newest(found))]
+    failed = sorted((one for one in newest if one.outcome == DrillOutcome.FAILED), key=lambda one: one.host)
+    age = max(0.0, (now - last.at).total_seconds()) if last else None
+    if failed:
+        state = DrillState.FAILING
+    elif last is None:
+        state = DrillState.LATE if is_asked else DrillState.NEVER
+    else:
+        is_late = now - last.at > timedelta(seconds=oldest) or last.at > latest(now)
+        state = DrillState.LATE if is_late else DrillState.OK
+    return DrillStatus(state, oldest, age, last, tuple(failed))
+
+
+def _newest(drills: Sequence[DrillResult]) -> DrillResult | None:
+    """The newest drill that came to an end."""
+    return max((one for one in drills if one.outcome != DrillOutcome.UNFINISHED), key=lambda one: one.at, default=None)
+
+
+def note_drill(facts: DrillNotes, done: DrillResult) -> None:
+    """Keeps what became of a drill, with the newest ones of the host before it."""
+    name = DRILLS + done.host
+    before = _read(done.host, facts.facts(name).get(name))
+    found = sorted([done, *before], key=lambda one: one.at, reverse=True)
+    kept = found[:_KEPT]
+    last = next((one for one in found if one.outcome == DrillOutcome.PROVEN), None)
+    kept += [last] if last and last not in kept else []
+    facts.set_fact(name, json.dumps([_plain(one) for one in kept]))
+
+
+def read_drills(facts: DrillFacts) -> dict[str, tuple[DrillResult, ...]]:
+    """What is known of the drills of each host, newest first. What cannot be understood was never there."""
+    found = facts.facts(DRILLS)
+    return {name.removeprefix(DRILLS): _read(name.removeprefix(DRILLS), text) for name, text in found.items()}
+
+
+def _plain(one: DrillResult) -> dict[str, object]:
+    """Without what is as usual, for there may be thousands."""
+    usual = asdict(DrillResult("", "", one.at, one.outcome))
+    return {
+        **{key: value for key, value in asdict(one).items() if value != usual[key]},
+        "host": None,
+        "outcome": one.outcome.value,
+        "at": format_time(one.at),
+    }
+
+
+def _read(host: str, text: str | None) -> tuple[DrillResult, ...]:
+    try:
+        return tuple(_parsed(host, one) for one in json.loads(text or "[]"))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return ()
+
+
+def _parsed(host: str, given: Mapping[str, object]) -> DrillResult:
+    plain = {key: value for key, value in given.items() if key not in ("host", "at", "outcome", "backup")}
+    one = DrillResult(host, str(given["backup"]), parse_time(str(given["at"])), DrillOutcome(str(given["outcome"])))
+    return replace(one, **plain)  # type: ignore[arg-type]  # a key that this version does not know is a TypeError
+
+
+def proven_words(one: DrillResult) -> str:
+    """A proven restore in one line: which, how much and how fast."""
+    rate = f", {format_size(round(one.rate))}/s" if one.rate else ""
+    of = f" of {one.of:,}" if one.of is not None and one.of != one.names else ""
+    names = f"{one.names:,}{of} names" if of else counted(one.names, "name")
+    return f"{one.host}@{one.backup}, {names}, {format_size(one.bytes)} in {format_duration(one.restoring)}{rate}"
+
+
+def failure_words(one: DrillResult) -> str:
+    """What was wrong with a failed drill, in one line."""
+    return f"{one.host}@{one.backup} was not restored as it was: {one.text}"
+
+
+def drill_object(done: DrillResult) -> dict[str, object]:
+    """A drill, as JSON has it."""
+    fields = asdict(replace(done, text=printable(done.text)))
+    rate = round(done.rate) if done.rate else None
+    return {**fields, "outcome": done.outcome.value, "at": format_time(done.at), "rate": rate}

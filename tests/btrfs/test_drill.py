@@ -1,0 +1,218 @@
+"""Restore drills: what is restored for them is what the backup has, what is wrong with it is found, and nothing of it is left."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import TOP, work
+from tests.beds.faults import damage
+from tests.beds.nights import Nights
+
+pytestmark = pytest.mark.btrfs
+
+
+def fill(top: Path) -> None:
+    """Of all kinds that there are, with what a copy loses easily."""
+    (top / "deep/er").mkdir(parents=True)
+    for number in range(40):
+        (top / f"deep/er/file{number}").write_bytes(random.Random(number).randbytes(700 * number))
+    (top / "deep/er/file7").chmod(0o4755)
+    os.link(top / "deep/er/file3", top / "deep/also3")
+    (top / "sparse").write_bytes(b"")
+    os.truncate(top / "sparse", 5 << 20)
+    (top / "link").symlink_to("nowhere")
+    os.mkfifo(top / "fifo")
+    os.mknod(top / "node", 0o20600, os.makedev(1, 3))
+    (top / "#no comment\n; is this").write_text("x")
+    work("setfattr", "-n", "user.colour", "-v", "red", top / "deep/er/file5")
+    work("setfacl", "-m", "u:1234:rw", top / "deep/er/file6")
+    work("setcap", "cap_net_raw+ep", top / "deep/er/file8")
+    os.utime(top / "deep/er/file9", ns=(1, 987_654_321_123_456_789))
+
+
+@pytest.fixture
+def web(nights: Nights) -> Nights:
+    fill(nights.source)
+    nights.host("web", nights.source)
+    nights.run()
+    return nights
+
+
+def drill(of: Nights, *words: str, status: int = 0, env: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    done = of.backupd("drill", "--json", *words, check=False, env=env)
+    assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+    return found
+
+
+def scratch(of: Nights) -> list[str]:
+    """What lies in the scratch folder, and the subvolumes that btrfs knows in it."""
+    folder = of.pool / ".btrkeep/drill"
+    listed = work("btrfs", "subvolume", "list", of.pool).stdout
+    return [
+        *([one.name for one in folder.iterdir()] if folder.exists() else []),
+        *[line for line in listed.splitlines() if "/drill/" in line],
+    ]
+
+
+def noted(of: Nights, host: str = "web") -> Any:
+    """What the catalogue has of the host's drills, by sqlite3."""
+    with sqlite3.connect(of.state / "catalogue.sqlite") as rows:
+        found = rows.execute("SELECT value FROM about WHERE name = ?", (f"drill:{host}",)).fetchone()
+    return json.loads(found[0]) if found else []
+
+
+def test_a_whole_backup_is_restored_compared_and_gone_again(web: Nights) -> None:
+    number = sum(1 for path in (web.source).rglob("*") if path.is_symlink() or not path.is_dir())
+    (done,) = drill(web, "--sample", "all")
+    assert (done["host"], done["outcome"], done["names"], done["of"]) == ("web", "proven", number, number)
+    assert done["bytes"] == sum(path.lstat().st_size for path in web.source.rglob("*") if path.is_file() and not path.is_symlink())
+    assert scratch(web) == []
+    assert [one["outcome"] for one in noted(web)] == ["proven"]
+
+
+def test_a_sample_is_as_large_as_asked_for_and_another_one_each_time(web: Nights) -> None:
+    (done,) = drill(web, "web", "--sample", "9")
+    assert (done["outcome"], done["names"], done["sample"]) == ("proven", 9, "9")
+    (share,) = drill(web, "web", "--sample", "50%")
+    assert 5 < share["names"] < 45
+    assert len({one["bytes"] for one in noted(web)} | {drill(web, "--sample", "9")[0]["bytes"] for _ in range(3)}) > 1
+    assert scratch(web) == []
+
+
+def at_a_checkpoint(of: Nights, action: str, when: str, name: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """The same command, with something done at one of its checkpoints; see tests/beds/kill_at.py."""
+    call = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "tests.beds.kill_at",
+        action,
+        when,
+        name,
+        "1",
+        "--config",
+        str(of.config),
+        "drill",
+        *words,
+    ]
+    return subprocess.run(call, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(TOP)})
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        ("truncate -s -1 {top}/deep/er/file9", "size"),
+        ("cd {top}/deep/er; printf X | dd of=file9 bs=1 seek=100 conv=notrunc; touch -d @987654321.123456789 file9", "content"),
+        ("chmod 600 {top}/deep/er/file7", "mode"),
+        ("chown 4:5 {top}/link -h", "owner"),
+        ("rm {top}/fifo; touch -r {source} {top}", "was not restored"),
+        ("setfattr -x user.colour {top}/deep/er/file5", "attributes"),
+        ("setfacl -b {top}/deep/er/file6", "ACL"),
+        ("touch {top}/more; touch -r {source} {top}", "it is not in the backup"),
+        ("cd {top}; cp -p deep/also3 x; mv x deep/also3; touch -r {source}/deep deep; touch -r {source} .", "hard link"),
+    ],
+)
+def test_a_difference_between_the_backup_and_what_came_back_is_found(web: Nights, harm: str, said: str) -> None:
+    top = web.pool / ".btrkeep/drill/restored/data" / str(web.source).lstrip("/")
+    action = "does:" + harm.format(top=top, source=web.source)
+    done = at_a_checkpoint(web, action, "after", "sample restored", "--sample", "all", "--json")
+    assert done.returncode == 1, done.stderr
+    (told,) = json.loads(done.stdout)
+    assert told["outcome"] == "failed"
+    assert said in told["text"]
+    assert scratch(web) == []
+    assert "was not restored as it was" in web.backupd("status").stdout
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", ["sample restored", "scratch of a drill deleted"])
+def test_what_a_killed_drill_leaves_the_next_command_that_looks_clears_away(web: Nights, when: str, name: str) -> None:
+    done = at_a_checkpoint(web, "die", when, name, "--sample", "all")
+    assert done.returncode == -signal.SIGKILL
+    web.run()
+    assert scratch(web) == []
+    assert drill(web, "--sample", "9")[0]["outcome"] == "proven"
+
+
+def test_a_drill_that_is_stopped_leaves_nothing(web: Nights) -> None:
+    flag = web.top / "flag"
+    call = [sys.executable, "-W", "ignore", "-m", "tests.beds.kill_at", f"slow:5:{flag}", "before", "sample restored", "1"]
+    call += ["--config", str(web.config), "drill", "--sample", "all"]
+    with subprocess.Popen(call, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(TOP)}) as program:
+        end = time.monotonic() + 30
+        while not flag.exists():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        assert "the lock is held by process" in web.backupd("drill", check=False).stderr
+        program.send_signal(signal.SIGTERM)
+        assert "nothing of it is left" in program.communicate()[1]
+    assert program.returncode == 143
+    assert scratch(web) == []
+
+
+def test_a_backup_is_not_deleted_while_it_is_drilled(web: Nights) -> None:
+    name = web.names("web")[-1]
+    line = f"{sys.executable} -m backupd --config {web.config} delete web@{name} --yes --now-without-grace; :"
+    done = at_a_checkpoint(web, f"does:cd {TOP} && {line}", "after", "sample restored", "--sample", "all", "--json")
+    assert json.loads(done.stdout)[0]["outcome"] == "proven"
+    assert web.names("web") == [name]
+
+
+def test_what_has_no_room_is_not_finished_and_says_nothing_of_the_backup(web: Nights) -> None:
+    web.settings("pool", min_free="99%")
+    (done,) = drill(web, "--sample", "all", status=1)
+    assert done["outcome"] == "unfinished"
+    assert "beyond min_free" in done["text"]
+    assert [one["outcome"] for one in noted(web)] == ["unfinished"]
+    assert json.loads(web.backupd("status", "--json").stdout)["drill"]["state"] == "never"
+
+
+def test_a_file_that_the_disk_does_not_give_back_fails_the_drill(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    content = os.urandom(100_000)
+    (tmp_path / "database").write_bytes(content)
+    nights.host("web", tmp_path)
+    nights.run()
+    damage(nights.top, content[:4096])
+    (done,) = drill(nights, status=1)
+    assert done["outcome"] == "failed"
+    assert "database" in done["text"]
+    said = json.loads(nights.backupd("notify", "--dry-run", "--json", check=False).stdout)
+    assert "database" in json.dumps(said)
+
+
+def test_the_host_that_waited_longest_is_next(web: Nights) -> None:
+    for name in ("db", "mail"):
+        web.host(name, web.source / "deep")
+    web.run()
+    drilled = []
+    for _ in range(4):
+        drilled += [drill(web, "--sample", "1")[0]["host"]]
+        time.sleep(1.0)  # moments are kept by the second
+    assert sorted(drilled[:3]) == ["db", "mail", "web"]
+    assert drilled[3] == drilled[0]
+
+
+def test_status_says_when_a_restore_was_proven_last(web: Nights) -> None:
+    assert "restore was proven" not in web.backupd("status").stdout
+    drill(web, "--sample", "all")
+    assert "last proven restore: web@" in web.backupd("status").stdout
+    told = json.loads(web.backupd("status", "--json").stdout)["drill"]
+    assert (told["state"], told["last"]["host"]) == ("ok", "web")
+    web.tables["drill"] = {"max_age": "1s"}
+    web.write()
+    time.sleep(1.1)
+    assert json.loads(web.backupd("status", "--json").stdout)["drill"]["state"] == "late"
