@@ -45,7 +45,7 @@ def command() -> None:
     """
 
 
-@command.command("init")
+@command.command("init", short_help="make a repository")
 @_name
 @json_option
 @click.pass_context
@@ -61,7 +61,7 @@ def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
     return Exit.OK
 
 
-@command.command("run")
+@command.command("run", short_help="send the newest backup of each host")
 @_some
 @_hosts
 @click.option("--due", is_flag=True, help="Only repositories whose `every` has passed, within their window.")
@@ -113,7 +113,7 @@ def run_command(
     return max((one["status"] for one in found), default=int(Exit.OK))
 
 
-@command.command("list")
+@command.command("list", short_help="list this pool's backups there")
 @_some
 @_hosts
 @json_option
@@ -141,7 +141,7 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
     return Exit.OK
 
 
-@command.command("check")
+@command.command("check", short_help="read some of it back, and compare")
 @_some
 @click.option("--sample", default="1%", show_default=True, metavar="P%", help="How much of the repository's data is read back.")
 @click.option("--files", default=20, show_default=True, help="How many files are got back and compared with the pool's.")

@@ -1,5 +1,6 @@
 """Copies on the dashboard: of the pool that fetches, of the one that is fetched from, and for who sees some hosts only."""
 
+import json
 import os
 import re
 from datetime import timedelta
@@ -77,6 +78,34 @@ def test_the_overview_and_the_page_say_when_a_replica_is_late(tmp_path: Path, be
     assert ("backupd replicate office" in visitor.get("/copies").text) is late
 
 
+def test_an_offsite_repository_stands_beside_replicas_and_covers_hosts(tmp_path: Path) -> None:
+    second(tmp_path)
+    with Catalogue.open(tmp_path) as found:
+        published = found.get_fact(FACT)
+        assert published
+        found.set_fact(FACT, published.replace('"offsites":{}', '"offsites":{"far":172800.0}'))
+        found.set_fact("offsite-there:far", json.dumps({"incomplete": [], "newest": {"own1": NEWEST}}))
+        note_failure(found, "far", NOW, "wrong password", "offsite")
+    visitor = client(tmp_path)
+    told = visitor.get("/api/v1/copies").json
+    assert told
+    assert [(one["name"], one["kind"], one["hosts"], one["state"]) for one in told["replicas"]] == [
+        ("far", "offsite", 1, "failing"),
+        ("office", "replica", 2, "ok"),
+    ]
+    assert told["uncovered"] == []
+    page = visitor.get("/copies").text
+    assert "wrong password" in page
+    assert "backupd offsite run far" in page
+    assert "far: 1 host, never sent to, failing" in visitor.get("/").text
+    assert f"Also in the offsite repository <b>far</b>, whose newest is {NEWEST}" in visitor.get("/hosts/own1").text
+    (one,) = visitor.get("/api/v1/hosts/own1/backups").json["backups"]  # type: ignore[index]
+    assert "common" not in one["why"]
+    stranger = client(tmp_path, "viewer", ("web1",)).get("/copies").text
+    assert "wrong password" not in stranger
+    assert ">far" not in stranger
+
+
 def test_what_failed_is_said_to_who_may_see_it(tmp_path: Path) -> None:
     behind = tuple(HostBehind(host, "2026-03-02T220000Z", None, "no room") for host in ("web1", "db1"))
     second(tmp_path, error="ssh: no route to backup1", behind=behind)
@@ -95,7 +124,7 @@ def test_the_first_pool_tells_what_others_said_that_they_have(tmp_path: Path) ->
     visitor = client(tmp_path)
     assert f"Also on <b>disk</b>, which has said that it has {NEWEST}" in visitor.get("/hosts/web1").text
     assert '/hosts/web1/run"' in visitor.get("/hosts/web1").text
-    assert "disk has 1 host of here; 1 host without a copy in another pool." in visitor.get("/").text
+    assert "disk has 1 host of here; 1 host without a copy elsewhere." in visitor.get("/").text
     assert visitor.get("/api/v1/copies").json["uncovered"] == ["new1"]  # type: ignore[index]
 
 
@@ -176,7 +205,7 @@ def test_a_fact_that_cannot_be_understood_breaks_no_page(tmp_path: Path, text: s
 def test_a_pool_without_replicas_says_so(tmp_path: Path) -> None:
     write(tmp_path, [HostConfig("web1", paths=("/etc",))], [backup("web1", EVENING)]).close()
     visitor = client(tmp_path)
-    assert "No other pool has a copy" in visitor.get("/copies").text
+    assert "Nothing else has a copy" in visitor.get("/copies").text
     assert "Copies</a>:" not in visitor.get("/").text
 
 
