@@ -103,16 +103,27 @@ EXPIRY_OK = Metric("btrkeep_expiry_last_success", "gauge", "1 when the newest ru
 REPLICA_STATE = Metric(
     "btrkeep_replica_state",
     "gauge",
-    "1 for the state that a replica is in, 0 for the others, as in backupd status.",
+    "1 for the state that a replica or an offsite repository is in, 0 for the others, as in backupd status.",
     ("replica", "state"),
 )
 REPLICA_FETCHED = Metric(
-    "btrkeep_replica_last_fetch_timestamp_seconds", "gauge", "When a replica was last fetched; never: no sample.", ("replica",)
+    "btrkeep_replica_last_fetch_timestamp_seconds", "gauge", "When it was last fetched, or sent to; never: no sample.", ("replica",)
 )
 REPLICA_MAX_AGE = Metric("btrkeep_replica_max_age_seconds", "gauge", "The age from which on it is late.", ("replica",))
-REPLICA_BYTES = Metric("btrkeep_replica_last_fetch_bytes", "gauge", "Bytes of all streams of the newest replication.", ("replica",))
+REPLICA_BYTES = Metric(
+    "btrkeep_replica_last_fetch_bytes",
+    "gauge",
+    "Bytes of all streams of the newest replication, or added in the repository.",
+    ("replica",),
+)
 REPLICA_DURATION = Metric("btrkeep_replica_last_fetch_duration_seconds", "gauge", "How long it took.", ("replica",))
-REPLICA_BEHIND = Metric("btrkeep_replica_hosts_behind", "gauge", "Hosts of which not everything could be fetched.", ("replica",))
+REPLICA_NEWEST = Metric(
+    "btrkeep_replica_host_newest_timestamp_seconds", "gauge", "When the newest copy of a host began.", ("replica", "host")
+)
+REPLICA_GONE = Metric(
+    "btrkeep_replica_hosts_gone", "gauge", "Hosts that were fetched, and that the other pool does not list any more.", ("replica",)
+)
+REPLICA_BEHIND = Metric("btrkeep_replica_hosts_behind", "gauge", "Hosts of which not everything could be copied.", ("replica",))
 
 HEALTH = Metric(
     "btrkeep_pool_health",

@@ -31,6 +31,7 @@ TITLES = {
     "group": "Hosts: for a group or one host",
     "host": "Hosts: for one host only",
     "replica": "Second copies",
+    "offsite": "Copies by restic",
 }
 _BLANK = "\0"  # one at which no line ends
 _MARKUP = re.compile(r"``(?P<code>.+?)``|:manpage:`(?P<man>[^`]+)`|:doc:`(?P<page>[^`]+)`|`(?P<here>[^`]+)`_")
@@ -64,7 +65,7 @@ def _key(key: ConfigKey) -> str:
         f"{wrapped(key.meaning)}\n\n"
         f"    :Type: {key.kind.title}\n"
         f"    :Default: {_default(key)}\n"
-        f"    :In: {places}\n"
+        f"{fill(f':In: {places}', 132, initial_indent=' ' * 4, subsequent_indent=' ' * 8)}\n"
         f"    :Example: ``{key.name} = {key.example}``\n"
     )
 

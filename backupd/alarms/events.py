@@ -24,7 +24,6 @@ from btrkeep.catalogue.model_alarm import (
     MISSING_DEVICE,
     POOL,
     READ_ONLY,
-    REPLICA,
     ROOM,
     SILENT,
     SUSPECT,
@@ -171,20 +170,21 @@ def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: K
 
 
 def _copies(report: StatusReport, known: Known) -> Iterator[Alarm]:
-    """A replica that fails or is late, by its name alone: hosts are named in the text. One that never was fetched is waited for."""
+    """A copy that fails or is late, by its name alone: hosts are named in the text. One that never was made is waited for."""
     for copy in report.copies:
-        subject, name = AlarmSubject(REPLICA, copy.replica.name), copy.replica.name
+        kind, name = copy.replica.kind, copy.replica.name
+        subject = AlarmSubject(kind, name)
         if copy.state == CopyState.NEVER:
             before = known.get((SILENT, str(subject)))
             since = before.since if before and before.recovered is None else report.now
             waited = report.now - since
             ripe = waited > timedelta(seconds=copy.replica.oldest)
-            yield Alarm(SILENT, subject, words.never_fetched(name, waited.total_seconds()), since, ripe=ripe)
+            yield Alarm(SILENT, subject, words.never_copied(kind, name, waited.total_seconds()), since, ripe=ripe)
         elif copy.state == CopyState.FAILING and copy.session:
-            text = words.copy_fails(name, copy.error, [(one.host, one.error) for one in copy.behind])
+            text = words.copy_fails(kind, name, copy.error, [(one.host, one.error) for one in copy.behind])
             yield Alarm(FAILURE, subject, text, copy.session.at or copy.session.tried, len(copy.behind))
         elif copy.state == CopyState.LATE and copy.session and copy.session.at:
-            yield Alarm(FAILURE, subject, words.copy_is_late(name, copy.age or 0.0), copy.session.at)
+            yield Alarm(FAILURE, subject, words.copy_is_late(kind, name, copy.age or 0.0), copy.session.at)
 
 
 def _jobs(report: StatusReport) -> Iterator[Alarm]:

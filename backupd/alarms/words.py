@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.config.value_types import EVENT_WORDS
+from btrkeep.decisions.copy_words import done_words
 from btrkeep.units import counted, elapsed, format_duration, format_time, printable
 
 _LONGEST = 300
@@ -94,23 +95,23 @@ def never_complete(host: str, seconds: float) -> str:
     return f"{host}: no complete backup ever, {format_duration(seconds)} after it was first looked for"
 
 
-def copy_fails(replica: str, error: str, behind: Sequence[tuple[str, str]]) -> str:
-    """A replica could not be fetched, or not all of its hosts."""
+def copy_fails(kind: str, name: str, error: str, behind: Sequence[tuple[str, str]]) -> str:
+    """A copy could not be made, or not of all of its hosts."""
     if error:
-        return f"replica {replica}: {error}"
+        return f"{kind} {name}: {error}"
     host, why = behind[0]
     more = f" (and {counted(len(behind) - 1, 'more host')})" if len(behind) > 1 else ""
-    return f"replica {replica}: {host}: {why}{more}"
+    return f"{kind} {name}: {host}: {why}{more}"
 
 
-def copy_is_late(replica: str, seconds: float) -> str:
-    """A replica has not been fetched for so long."""
-    return f"replica {replica}: not fetched for {format_duration(seconds)}"
+def copy_is_late(kind: str, name: str, seconds: float) -> str:
+    """A copy has not been made for so long."""
+    return f"{kind} {name}: not {done_words(kind)} for {format_duration(seconds)}"
 
 
-def never_fetched(replica: str, seconds: float) -> str:
-    """A replica has never been fetched, and has been waited for so long."""
-    return f"replica {replica}: never fetched, {format_duration(seconds)} after it was first looked for"
+def never_copied(kind: str, name: str, seconds: float) -> str:
+    """A copy has never been made, and has been waited for so long."""
+    return f"{kind} {name}: never {done_words(kind)}, {format_duration(seconds)} after it was first looked for"
 
 
 def job_failed(job: str, outcome: str | None, reason: str | None) -> str:

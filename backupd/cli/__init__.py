@@ -38,6 +38,7 @@ COMMANDS = {
     "replicate": "fetch the backups of another pool",
     "promote": "take over hosts whose backups were fetched",
     "demote": "fetch hosts from now on that were backed up here",
+    "offsite": "send the newest backups to a repository of restic",
     "progress": "watch the kernel drop deleted subvolumes",
     "sample": "record the state of the pool, for a timer",
     "trend": "show allocated and used space over months",

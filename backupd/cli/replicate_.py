@@ -6,12 +6,14 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
 
 from backupd.cli.context import completing_config, now_option, opened
-from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, send_command
+from backupd.cli.seed_to import make_seed, parse_part_size
+from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, seed_command, send_command
 from backupd.replicate.outcome import (
     Fetched,
     HostFailed,
@@ -23,20 +25,23 @@ from backupd.replicate.outcome import (
 )
 from backupd.replicate.planning import make_plan
 from backupd.replicate.run import replicate
-from backupd.replicate.wire import LineBroken, Refused
+from backupd.replicate.running import RunningNoted
+from backupd.replicate.wire import Refused
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.bandwidth import prepare
 from backupd.rsync.confined import PROGRAM
+from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.copies import CopyState, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
-from btrkeep.decisions.due import is_due, window_end
+from btrkeep.decisions.due import is_due, latest, window_end
 from btrkeep.decisions.replication import obstacle_words
-from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
+from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError, did_you_mean
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation, signal_status
@@ -56,22 +61,62 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
 @click.option("--due", is_flag=True, help="Only replicas whose `every` has passed, within their window.")
 @click.option("--dry-run", is_flag=True, help="Show what would be fetched; change nothing.")
+@click.option(
+    "--seed-to",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="On the first server: write the newest backup of each host to a disk that is carried to the second one.",
+)
+@click.option(
+    "--part-size",
+    type=Parsed("size", parse_part_size),
+    default="2GiB",
+    show_default=True,
+    metavar="SIZE",
+    help="The length of the files of --seed-to.",
+)
+@click.option(
+    "--seed-from", type=click.Path(path_type=Path), metavar="FOLDER", help="On the second server: fetch from such a disk instead."
+)
 @json_option
 @now_option
 @click.pass_context
 def command(
-    ctx: click.Context, name: str | None, hosts: tuple[str, ...], due: bool, dry_run: bool, as_json: bool, now: datetime | None
+    ctx: click.Context,
+    name: str | None,
+    hosts: tuple[str, ...],
+    due: bool,
+    dry_run: bool,
+    seed_to: Path | None,
+    part_size: int,
+    seed_from: Path | None,
+    as_json: bool,
+    now: datetime | None,
 ) -> int:
     """Fetch the backups of another pool: of the replica NAME, or of all that are configured, and of all hosts or those named.
 
     What comes are whole backups, as differences to what is here already; they are browsed, restored and compared like this pool's
     own. Deletions, ends of holds and new names do not come along. What was cut off leaves nothing behind and is fetched again.
 
+    The first copies can be carried on a disk: on the first server `replicate --seed-to FOLDER NAME`, NAME being what it calls the
+    copy (`send-only --replica NAME`), on the second one `replicate NAME --seed-from FOLDER`. Both go on where they were cut off.
+
     It waits while backups are made, expired or balanced here. Exit status 0: all is here; 1: some host could not be fetched, or a
     pool that comes and goes was away for longer than `max_age`; 3: another replication of it is running; 4: this pool is unusable.
     """
     status = int(Exit.OK)
+    if (seed_to or seed_from) and (due or (seed_to and seed_from)):
+        raise UsageError("--seed-to, --seed-from and --due are for one each")
     with opened(ctx, now, writes=not dry_run) as site:
+        if seed_to:
+            return make_seed(site, seed_to, name, hosts, part_size, dry_run=dry_run, as_json=as_json)
+        if seed_from:
+            if name is None:
+                raise UsageError("say of which replica it is the seed", "`replicate NAME --seed-from FOLDER`")
+            found = [_one(site, chosen_replicas(site, name)[0], hosts, None, seed_from, dry_run=dry_run, as_json=as_json)]
+            if as_json:
+                echo_json(found)
+            return int(found[0]["status"] if not dry_run else Exit.OK)
         found = []
         for replica in chosen_replicas(site, name, is_asked=not due):
             if due and not _is_due(site, replica):
@@ -79,8 +124,15 @@ def command(
             try:
                 end = window_end(replica.window, site.config.pool.zone, site.clock.now()) if due and replica.window else None
                 found.append(_one(site, replica, hosts, end, dry_run=dry_run, as_json=as_json))
-            except (LineBroken, Refused, FarPoolMissing) as error:
+            except LockHeld as error:
+                complain(error)
+                found.append({"replica": replica.name, "error": error.message, "status": error.exit_code})
+            except (CatalogueBusy, CatalogueUnusable, UsageError):
+                raise
+            except OperatorError as error:  # the others are fetched all the same
                 found.append({"replica": replica.name, "error": error.message, "status": _unreached(site, replica, error, dry_run)})
+            if found[-1].get("status", 0) >= Exit.INTERRUPTED:
+                break
         if as_json:
             echo_json(found)
     for one in found:
@@ -94,21 +146,22 @@ def _is_due(site: PoolContext, replica: ReplicaSettings) -> bool:
     if replica.window and not window_end(replica.window, zone, now):
         return False
     session = read_session(site.catalogue, replica.name)
-    return is_due(session.at if session and not session.behind else None, replica.every, replica.window, zone, now).due
+    whole = session.at if session and not session.behind and not session.error else None
+    return is_due(whole, replica.every, replica.window, zone, now).due
 
 
 def _unreached(site: PoolContext, replica: ReplicaSettings, error: OperatorError, dry_run: bool) -> int:
     """Notes and says that the other pool could not be asked; the exit status. A folder may be away until the copy is late."""
     now = site.clock.now()
     if not dry_run:
-        note_failure(site.catalogue, replica.name, now, error.message)
+        note_failure(site.catalogue, replica.name, now, error.message, away=isinstance(error, FarPoolMissing))
     status = copy_status(replica, read_session(site.catalogue, replica.name), now)
     if status.state in (CopyState.OK, CopyState.LATE) and isinstance(error, FarPoolMissing):
         prose(f"{replica.name}: {error.message}: not there now", err=True)
         return int(Exit.OK)
     since = f"last fetched {format_duration(status.age)} ago" if status.age is not None else "never fetched"
     complain(OperatorError(f"{replica.name}: {error.message}; {since}", error.hint))
-    return int(Exit.ATTENTION)
+    return int(error.exit_code)
 
 
 def chosen_replicas(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
@@ -123,17 +176,25 @@ def chosen_replicas(site: PoolContext, name: str | None, *, is_asked: bool = Tru
 
 
 def _one(
-    site: PoolContext, replica: ReplicaSettings, hosts: tuple[str, ...], end: datetime | None, *, dry_run: bool, as_json: bool
+    site: PoolContext,
+    replica: ReplicaSettings,
+    hosts: tuple[str, ...],
+    end: datetime | None,
+    seed: Path | None = None,
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> dict[str, Any]:
-    """One replication, which begins no further backup after `end`."""
+    """One replication, which begins no further backup after `end`; from the folder `seed`, if given, not from the other pool."""
     since = format_time(site.clock.now())
     buckets = [
         prepare(site.pool.bandwidth, name, rate)
         for name, rate in (("pool", site.config.backup.bandwidth), (f"replica-{replica.name}", replica.bandwidth))
         if rate and not dry_run
     ]
-    command = send_command(site.config, replica, buckets)
-    observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines())
+    command = seed_command(seed) if seed else send_command(site.config, replica, buckets)
+    running = RunningNoted(site.catalogue, replica.name, site.clock.now())
+    observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines(), running)
     with ExitStack() as held:
         if not dry_run:
             held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
@@ -149,32 +210,41 @@ def _one(
             site.clock.now(),
             lambda look: connected(command, look),
             observer,
-            confined=_is_confined(replica),
+            confined=_is_confined(is_foreign=bool(replica.address or seed)),
             seconds_left=(end - site.clock.now()).total_seconds() if end else None,
         )
         plan, listed = make_plan(context, far, hosts)
+        if unlisted := next((host for host in hosts if host not in listed), None):
+            raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")
+        if not listed:
+            hint = "see `hosts` of the replica, --host in that server's authorized_keys, and whether it has backups"
+            raise Refused("the other pool lists no host that is to be fetched", hint)
         if dry_run:
             return _say_plan(replica, plan, as_json)
         begun = time.monotonic()
-        with context.cancellation.listening():
-            summary = replicate(context, plan, listed, far)
-        tell_copies(site.pool, site.catalogue)
-        if not summary.cancelled and not hosts:
+        try:
+            with context.cancellation.listening():
+                summary = replicate(context, plan, listed, far)
+        finally:
+            running.end()
+            tell_copies(site.pool, site.catalogue)
+        if not summary.cancelled and not hosts and not seed:  # how current a seed is the next fetch tells
             before = read_session(site.catalogue, replica.name)
-            note_session(site.catalogue, replica.name, _session(before, site.clock.now(), far.id, plan, listed, summary, begun))
+            session = _session(before, (context.now, site.clock.now()), far.id, plan, listed, summary, begun)
+            note_session(site.catalogue, replica.name, session)
     return _report(summary, context.cancellation, as_json)
 
 
 def _session(
     before: ReplicaSession | None,
-    now: datetime,
+    times: tuple[datetime, datetime],
     pool: str,
     plan: ReplicationPlan,
     listed: Mapping[str, FarHost],
     summary: ReplicationSummary,
     begun: float,
 ) -> ReplicaSession:
-    """What there is to know of a replication of all hosts."""
+    """What there is to know of a replication of all hosts. `times`: when it began and ended."""
     why = {one.host: obstacle_words(one) for one in plan.unwanted} | {one.host: one.error for one in summary.failed}
     here = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
     behind = [
@@ -187,18 +257,19 @@ def _session(
         for host, error in sorted(why.items())
     ]
     seconds = round(time.monotonic() - begun, 3)
-    at = before.at if summary.out_of_time and before else None if summary.out_of_time else now
-    names = [one.name for host in listed.values() for one in host.backups]
-    newest = parse_backup_name(max(names)) if names else None
-    return ReplicaSession(now, at, "", pool, len(listed), len(summary.fetched), summary.bytes, seconds, newest, tuple(behind))
+    at = before.at if summary.out_of_time and before else None if summary.out_of_time else times[0]
+    began = [parse_backup_name(max(one.name for one in host.backups)) for host in listed.values() if host.backups]
+    newest = max((one for one in began if one and one <= latest(times[1])), default=None)
+    counts = len(listed), len(summary.fetched), summary.bytes, seconds
+    return ReplicaSession(times[1], at, "", pool, *counts, newest, tuple(behind), plan.gone)
 
 
-def _is_confined(replica: ReplicaSettings) -> bool:
-    """Whether `btrfs receive` runs in a cell: always for what another machine sends. Raises OperatorError where it cannot."""
+def _is_confined(*, is_foreign: bool) -> bool:
+    """Whether `btrfs receive` runs in a cell: always for what comes from another machine. Raises OperatorError where it cannot."""
     is_known = seccomp_filter(receives=True) is not None
     if is_known and shutil.which(PROGRAM, path=environment()["PATH"]):
         return True
-    if replica.address:
+    if is_foreign:
         missing = "bubblewrap is not installed" if is_known else f"the system calls of {platform.machine()} are not known here"
         hint = "apt install bubblewrap" if is_known else "fetch on a machine of another kind, or from a folder"
         raise OperatorError(f"what another machine sends is received in a cell, and {missing}", hint)

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import load_config
-from backupd.replicate.sender import BackupSender, request_lines
+from backupd.replicate.seed import SeedSender
+from backupd.replicate.sender import BackupSender, request_lines, serve
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.sources import name_fault
@@ -21,8 +22,9 @@ from btrkeep.process.cancellation import exit_on_sigterm
 @click.option("--replica", metavar="NAME", help="What this server calls the copy, whatever the other one calls it.")
 @click.option("--host", "hosts", metavar="PATTERN", multiple=True, help="Only these hosts exist for the other server.")
 @click.option("--path", type=click.Path(path_type=Path), help="The pool in this folder, instead of a configured one.")
+@click.option("--seed", type=click.Path(path_type=Path), help="A seed in this folder, instead of a pool.")
 @click.pass_context
-def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], path: Path | None) -> int:
+def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], path: Path | None, seed: Path | None) -> int:
     """List and send backups to another backup server, and do nothing else.
 
     It is the forced command of the key that the other server fetches with. In authorized_keys of this server:
@@ -45,14 +47,17 @@ def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], pat
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not end up among the answers
     with ExitStack() as held:
-        if path:
+        sender: BackupSender | SeedSender
+        if seed:
+            sender = SeedSender(seed, out)
+        elif path:
             sender = BackupSender(open_pool(path), None, out, replica, hosts)
         else:
             config = load_config(ctx)
             pool = open_configured(config)
             sender = BackupSender(pool, _catalogue(held, config.pool.state, pool.id), out, replica, hosts)
         try:
-            sender.serve(request_lines(0))
+            serve(request_lines(0), sender.verbs, out)
         except BrokenPipeError:
             return 0
     return 0

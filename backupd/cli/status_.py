@@ -1,5 +1,6 @@
 """`backupd status`: how every host is doing."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,9 +12,10 @@ from backupd.health.look import look_at_pool
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, json_option, table
-from btrkeep.config.model import ReplicaSettings
+from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.copies import CopyStatus, copy_statuses
+from btrkeep.decisions.copies import CopyStatus, RunningFetch, copy_statuses, read_running
+from btrkeep.decisions.copy_words import running_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge
@@ -50,7 +52,8 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         running = [entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)]
         verdict = judge(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config))
         alive = quota.alive(site.pool) if as_json else {}
-        copies = copy_statuses(site.config.replicas, site.catalogue, moment)
+        copies = copy_statuses(site.config.copies, site.catalogue, moment)
+        fetching = {name: it for name in site.config.replicas if (it := read_running(site.catalogue, name)) and _alive(it)}
     if as_json:
         hosts, transfers = (
             [{**_as_json(status), "alive_bytes": alive.get(status.host)} for status in found],
@@ -62,7 +65,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
             {
                 "hosts": hosts,
                 "running": transfers,
-                "copies": [*map(_copy_as_json, copies)],
+                "copies": [_copy_as_json(copy, fetching.get(copy.replica.name)) for copy in copies],
                 "pool": pool,
                 "lost": site.lost,
                 **clock,
@@ -75,7 +78,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         )
     else:
         _show_all(found, running, moment, has_copies=bool(copies))
-        _show_copies(copies)
+        _show_copies(copies, fetching)
     for one in clock_findings(site.clock_doubt, synchronised):
         click.echo(click.style("clock: ", fg=_LEVELS[one.level]) + printable(one.text))
     _show_pool(verdict)
@@ -89,7 +92,7 @@ def _statuses(site: PoolContext, host: str | None) -> list[HostStatus]:
     return [host_status(config, facts.get(config.name), zone, moment) for config in hosts]
 
 
-def _alive(entry: Progress) -> bool:
+def _alive(entry: Progress | RunningFetch) -> bool:
     return start_time(entry.pid) == entry.pid_started
 
 
@@ -105,11 +108,12 @@ def _as_json(status: HostStatus) -> dict[str, Any]:
     }
 
 
-def _copy_as_json(copy: CopyStatus[ReplicaSettings]) -> dict[str, Any]:
-    """A replica, as `status --json` has it."""
+def _copy_as_json(copy: CopyStatus[CopySettings], running: RunningFetch | None) -> dict[str, Any]:
+    """A copy, as `status --json` has it."""
     session = copy.session
     return {
         "replica": copy.replica.name,
+        "kind": copy.replica.kind,
         "from": copy.replica.source,
         "state": copy.state,
         "age": round(copy.age) if copy.age is not None else None,
@@ -123,6 +127,21 @@ def _copy_as_json(copy: CopyStatus[ReplicaSettings]) -> dict[str, Any]:
         "seconds": session.seconds if session else None,
         "newest": format_time(session.newest) if session and session.newest else None,
         "behind": [{"host": one.host, "there": one.there, "here": one.here, "error": one.error} for one in copy.behind],
+        "lag": [{"host": one.host, "newest": one.newest, "age": round(one.age), "listed": not one.gone} for one in copy.lags],
+        "running": _running_as_json(running) if running else None,
+    }
+
+
+def _running_as_json(running: RunningFetch) -> dict[str, Any]:
+    return {
+        "pid": running.pid,
+        "began": format_time(running.began),
+        "updated": format_time(running.updated),
+        "backups": running.done,
+        "backups_planned": running.planned,
+        "bytes": running.bytes,
+        "rate": round(running.rate) if running.rate is not None else None,
+        "hosts": list(running.hosts),
     }
 
 
@@ -162,8 +181,8 @@ def _show_all(found: list[HostStatus], running: list[Progress], now: datetime, *
         click.echo("no host is configured")
 
 
-def _show_copies(copies: list[CopyStatus[ReplicaSettings]]) -> None:
-    """A line for each replica, and one for each host of which not everything is here."""
+def _show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:
+    """A line for each copy, one for what it fetches now, and one for each host of which not everything is here."""
     rows = [
         (
             printable(copy.replica.name),
@@ -178,26 +197,24 @@ def _show_copies(copies: list[CopyStatus[ReplicaSettings]]) -> None:
         for copy in copies
     ]
     if rows:
-        click.echo(table(rows, ["REPLICA", "STATE", "AGE", "HOSTS", "LAST FETCHED", "REMARK"], right=["AGE", "HOSTS"]))
+        click.echo(table(rows, ["COPY", "STATE", "AGE", "HOSTS", "LAST TIME", "REMARK"], right=["AGE", "HOSTS"]))
+    for name, running in fetching.items():
+        click.echo(f"fetching: {name}: {running_words(running)}")
     for copy in copies:
-        for one in copy.behind[:_MOST_BEHIND]:
-            click.echo(f"{printable(copy.replica.name)}: {printable(one.host)}: {printable(one.error)}")
-        if len(copy.behind) > _MOST_BEHIND:
-            click.echo(f"{printable(copy.replica.name)}: and {counted(len(copy.behind) - _MOST_BEHIND, 'more host')}")
+        lines = [f"{one.host}: {one.error}" for one in copy.behind]
+        lines += [f"{one.host}: not listed there any more; its newest copy is {one.newest}" for one in copy.gone]
+        for line in lines[:_MOST_BEHIND]:
+            click.echo(f"{copy.replica.name}: {printable(line)}")
+        if len(lines) > _MOST_BEHIND:
+            click.echo(f"{copy.replica.name}: and {counted(len(lines) - _MOST_BEHIND, 'more host')}")
 
 
-def _copy_remark(copy: CopyStatus[ReplicaSettings]) -> str:
+def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
     if copy.error:
         return printable(copy.error)
     if copy.session and copy.session.newest and copy.is_stale:
         return f"the newest backup there began {format_time(copy.session.newest)}"
     return ""
-
-
-def _last_fetched(copy: CopyStatus[ReplicaSettings]) -> str:
-    if copy.session is None or copy.age is None:
-        return "-"
-    return f"{counted(copy.session.fetched, 'backup')}, {format_size(copy.session.bytes)}"
 
 
 def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:

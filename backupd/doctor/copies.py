@@ -1,6 +1,6 @@
-"""What `backupd check` has to say of replicas: how each is doing, and with a connection whether the other pool answers."""
+"""What `backupd check` has to say of copies: how each is doing, and with a connection whether the other side answers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,23 +11,24 @@ from backupd.repo.context import open_configured
 from backupd.rsync.confined import PROGRAM
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
-from btrkeep.config.model import ReplicaSettings
-from btrkeep.decisions.copies import CopyState, CopyStatus, copy_statuses
+from btrkeep.config.model import CopySettings, ReplicaSettings
+from btrkeep.decisions.copies import COPIES, REPLICA, CopyState, CopyStatus, KnownCopies, copies_of, copy_statuses, offsite_newest
+from btrkeep.decisions.copy_words import command_of, done_words
 from btrkeep.decisions.findings import Finding
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import open_pool
+from btrkeep.pool.room import read_room
 from btrkeep.process.programs import ProgramFailed, run
-from btrkeep.units import counted, format_duration, printable
+from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
 _CHECK = "replica"
 _MARK = "btrkeep-any-command"
 _SECONDS = 60.0
+_MOST_NAMED = 5
 
 
-def check_copies(config: Config) -> Iterator[Finding]:
-    """What the catalogue knows of each, and what is against receiving anything, without a connection."""
-    if not config.replicas:
-        return
+def check_copies(config: Config, now: datetime | None = None) -> Iterator[Finding]:
+    """What the catalogue knows of each, what is against receiving anything, and hosts that have no copy, without a connection."""
     if any(one.address for one in config.replicas.values()) and not which(PROGRAM):
         why = "what another machine sends is received in a cell, and bubblewrap is not installed"
         yield Finding(_CHECK, "error", why, "apt install bubblewrap")
@@ -37,8 +38,13 @@ def check_copies(config: Config) -> Iterator[Finding]:
             yield Finding(_CHECK, "warning", why, "put one of them on another disk", subject=f"replica {one.name}")
     with suppress(OperatorError):  # of the catalogue, which has a finding of its own
         with Catalogue.open_readonly(config.pool.state) as catalogue:
-            found = copy_statuses(config.replicas, catalogue, datetime.now(UTC))
-        yield from map(_of_status, found)
+            found = copy_statuses(config.copies, catalogue, now or datetime.now(UTC))
+            known = copies_of(catalogue.get_fact(COPIES))
+            offsite = {host for name in config.offsites for host in offsite_newest(catalogue, name)}
+        for copy in found:
+            yield _of_status(copy)
+            yield from _besides(config, copy)
+        yield from _without_a_copy(config, known, offsite)
 
 
 def _is_here(config: Config, folder: Path) -> bool:
@@ -48,19 +54,58 @@ def _is_here(config: Config, folder: Path) -> bool:
         return False
 
 
-def _of_status(copy: CopyStatus[ReplicaSettings]) -> Finding:
-    name = copy.replica.name
-    hint = f"`backupd replicate {name}` fetches what is missing, and says what is against it"
+def _of_status(copy: CopyStatus[CopySettings]) -> Finding:
+    kind, name = copy.replica.kind, copy.replica.name
+    subject, done = f"{kind} {name}", done_words(kind)
+    hint = f"`{command_of(kind, name)}` brings what is missing, and says what is against it"
     match copy.state:
+        case CopyState.OK if copy.session and copy.session.newest and copy.is_stale:
+            text = f"{done} {format_duration(copy.age)} ago, but the newest backup there began {format_time(copy.session.newest)}"
+            return Finding(_CHECK, "warning", text, "see why that server makes none", subject=subject)
         case CopyState.OK:
-            return Finding(_CHECK, "ok", f"fetched {format_duration(copy.age)} ago", subject=f"replica {name}")
+            return Finding(_CHECK, "ok", f"{done} {format_duration(copy.age)} ago", subject=subject)
         case CopyState.NEVER:
-            return Finding(_CHECK, "note", "never fetched", hint, subject=f"replica {name}")
+            return Finding(_CHECK, "note", f"never {done}", hint, subject=subject)
         case CopyState.LATE:
-            return Finding(_CHECK, "warning", f"not fetched for {format_duration(copy.age)}", hint, subject=f"replica {name}")
+            return Finding(_CHECK, "warning", f"not {done} for {format_duration(copy.age)}", hint, subject=subject)
     why = copy.error or f"{copy.behind[0].host}: {copy.behind[0].error}"
     more = f" (and {counted(len(copy.behind) - 1, 'more host')})" if len(copy.behind) > 1 and not copy.error else ""
-    return Finding(_CHECK, "warning", printable(why) + more, hint, subject=f"replica {name}")
+    return Finding(_CHECK, "warning", printable(why) + more, hint, subject=subject)
+
+
+def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding]:
+    """Hosts that the other pool does not list any more, and whether as much as came last would have room once more."""
+    if copy.replica.kind != REPLICA:
+        return
+    subject = f"replica {copy.replica.name}"
+    if copy.gone:
+        verb = "is" if len(copy.gone) == 1 else "are"
+        text = f"{_some([one.host for one in copy.gone])} {verb} not listed there any more; the copies stay"
+        hint = f"see that server; `backupd forget {copy.gone[0].host}` when it is given up, `promote` when it is backed up here"
+        yield Finding(_CHECK, "warning", text, hint, subject=subject)
+    try:
+        room = read_room(config.pool.path)
+    except OSError:  # that is told elsewhere
+        return
+    free = room.available - config.pool.min_free.bytes_of(room.total)
+    if copy.session and 0 < free < copy.session.bytes:
+        text = f"the newest fetch brought {format_size(copy.session.bytes)}, and {format_size(free)} are free above min_free"
+        yield Finding(_CHECK, "warning", text, "keep less, or give the pool more room", subject=subject)
+
+
+def _without_a_copy(config: Config, known: KnownCopies, offsite: set[str]) -> Iterator[Finding]:
+    """Hosts backed up here that neither another pool nor a repository is known to have, once there is any of these."""
+    covered = {host for of in known.common.values() for host in of} | offsite
+    alone = [name for name, host in config.hosts.items() if host.enabled and name not in covered and name not in known.fetched]
+    if (known.common or config.offsites) and alone:
+        text = f"there is no copy of {_some(alone)}"
+        hint = "see `hosts` of the replica there and --host in authorized_keys here, or `hosts` of the offsite repository"
+        yield Finding(_CHECK, "note", text, hint, subject="copies")
+
+
+def _some(hosts: Sequence[str]) -> str:
+    named = ", ".join(hosts[:_MOST_NAMED])
+    return f"{named} and {counted(len(hosts) - _MOST_NAMED, 'more host')}" if len(hosts) > _MOST_NAMED else named
 
 
 def reach_copies(config: Config) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from btrkeep.decisions.findings import PoolVerdict
+from btrkeep.decisions.findings import Finding, PoolVerdict
 from btrkeep.decisions.pool_health import NOTHING_WRONG, HealthLimits, OfCatalogue, PoolFacts, judge
 from btrkeep.pool.model import Room
 
@@ -142,7 +142,7 @@ class SiteFacts:
     of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find. `confine` is that of [backup], and
     `unconfined` the newest backup that came from a host, when its rsync was not confined: "" when it was, or there is none.
     `quotas`: how many hosts have a quota. `quota_since`: `backupd quota` has switched simple quotas on. `programs`: see
-    backupd.actions.quota; read where that matters.
+    backupd.actions.quota; read where that matters. `copies`: what `backupd check` says of replicas.
     """
 
     limits: HealthLimits
@@ -168,6 +168,7 @@ class SiteFacts:
     quotas: int = 0
     quota_since: datetime | None = None
     programs: tuple[str, bool] = ("", True)
+    copies: tuple[Finding, ...] = ()
 
     @property
     def pool(self) -> Path:

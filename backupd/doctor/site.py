@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.actions.quota import programs
+from backupd.doctor.copies import check_copies
 from backupd.doctor.facts import KeyFile, SiteFacts
 from backupd.doctor.schedule import never_started, next_starts, what_starts
 from backupd.expire.clocks import doubt
@@ -61,6 +62,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         programs=programs() if limited or quota.was_ever_on(pool.filesystem) else ("", True),
         clock_doubt=_clock_doubt(config.pool.state, pool, now) if catalogue.foreign == "" else None,
         confine=config.backup.confine,
+        copies=tuple(check_copies(config, now)) if catalogue.foreign == "" else (),
         unconfined=_unconfined(pool, {host.name: max(names.get(host.name, ()), default="") for host in enabled if host.address}),
     )
 

@@ -22,7 +22,7 @@ from btrkeep.catalogue import (
     Sample,
 )
 from btrkeep.config import Config
-from btrkeep.config.model import ReplicaSettings
+from btrkeep.config.model import CopySettings
 from btrkeep.decisions.copies import CopyStatus, copy_statuses
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
@@ -81,7 +81,7 @@ class StatusReport:
     """Runs that ended in the last 24 hours."""
     alive: Mapping[str, int] = field(default_factory=dict)
     """By host, what it wrote and is still alive; empty without simple quotas."""
-    copies: tuple[CopyStatus[ReplicaSettings], ...] = ()
+    copies: tuple[CopyStatus[CopySettings], ...] = ()
 
     @property
     def fault(self) -> str:
@@ -120,7 +120,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         expiry_totals=catalogue.expiry_totals(),
         backups=catalogue.state_counts(),
         day=tuple(catalogue.run_totals(now - DAY, latest(now))),
-        copies=tuple(copy_statuses(config.replicas, catalogue, now)),
+        copies=tuple(copy_statuses(config.copies, catalogue, now)),
     )
     if report.fault:
         return report

@@ -18,7 +18,7 @@ from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import STATES
 from btrkeep.metric_table import Metric
-from btrkeep.units import elapsed
+from btrkeep.units import elapsed, parse_backup_name
 
 Family = CounterMetricFamily | GaugeMetricFamily
 _GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)
@@ -114,6 +114,9 @@ def _replicas(samples: _Samples, report: StatusReport) -> None:
             samples.add(table.REPLICA_BYTES, session.bytes, name)
             samples.add(table.REPLICA_DURATION, session.seconds, name)
         samples.add(table.REPLICA_BEHIND, len(copy.behind), name)
+        samples.add(table.REPLICA_GONE, len(copy.gone), name)
+        for lag in copy.lags:
+            samples.add(table.REPLICA_NEWEST, _seconds(parse_backup_name(lag.newest)), name, lag.host)
 
 
 def _duration(facts: HostFacts) -> float | None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, LineBroken, parse_object, write_all
@@ -59,6 +60,11 @@ def send_command(config: Config, replica: ReplicaSettings, buckets: Sequence[Buc
         return (sys.executable, "-m", "backupd", "send-only", "--path", str(replica.folder))
     remote = f"backupd --pool {replica.pool_name} send-only"
     return (*relay_command(buckets, remote_shell(config, replica)), replica.address or "", remote)
+
+
+def seed_command(folder: Path) -> tuple[str, ...]:
+    """The command that answers for a seed."""
+    return (sys.executable, "-m", "backupd", "send-only", "--seed", str(folder))
 
 
 def remote_shell(config: Config, replica: ReplicaSettings) -> Sequence[str]:

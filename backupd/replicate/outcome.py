@@ -19,7 +19,8 @@ from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 class ReplicationPlan:
     """What is to be done. `hosts`: those with something to fetch; `obstacles`: those of which nothing can be; `common`: by host.
 
-    `total`: all backups there. `is_of_some`: only hosts that somebody has named were looked at.
+    `total`: all backups there. `is_of_some`: only hosts that somebody has named were looked at. `gone`: hosts that were fetched,
+    and that the other pool does not list any more.
     """
 
     hosts: tuple[HostFetches, ...]
@@ -27,6 +28,7 @@ class ReplicationPlan:
     common: Mapping[str, str]
     total: int
     is_of_some: bool = False
+    gone: tuple[str, ...] = ()
 
     @property
     def unwanted(self) -> tuple[HostFetches, ...]:

@@ -55,7 +55,13 @@ def make_plan(site: ReplicationContext, far: FarPool, named: tuple[str, ...] = (
             common[found.host] = found.common
         if found.fetches:
             hosts.append(found)
-    return ReplicationPlan(tuple(hosts), tuple(obstacles), common, total, bool(named)), listed
+    moved = {one.text for one in obstacles if one.obstacle == Obstacle.RENAMED_THERE}
+    gone = [
+        host
+        for host, it in near.items()
+        if it.mark == mark and not it.forgotten and wants(site.replica, host, named) and host not in listed and host not in moved
+    ]
+    return ReplicationPlan(tuple(hosts), tuple(obstacles), common, total, bool(named), tuple(sorted(gone))), listed
 
 
 def _plan_host(

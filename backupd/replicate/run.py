@@ -29,14 +29,14 @@ from btrkeep.decisions.replication import (
     obstacle_words,
 )
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool.locks import POOL_LOCKS, read_holder
-from btrkeep.pool.marker import Pool
+from btrkeep.pool.locks import at_work
 from btrkeep.process.progress import Waiting
 
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 _TELL = 0.5  # seconds
+_EASE = 20  # what both have is noted in a twentieth of the time at most
 
 
 def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, FarHost], far: FarPool) -> ReplicationSummary:
@@ -44,13 +44,12 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     summary = ReplicationSummary(site.replica.name, plan.count)
     summary.failed += [HostFailed(one.host, obstacle_words(one)) for one in plan.unwanted]
     site.observer(plan)
-    work = _Work(site, plan, listed, summary)
-    work.run()
     blocked = {name for one in plan.obstacles for name in (one.host, one.text)}
     known = common_with(site.pool, site.replica.name)
-    others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked}
-    common = {**others, **plan.common, **work.common}
-    write_common(site.pool, site.replica.name, common)
+    others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked or host in plan.gone}
+    work = _Work(site, plan, listed, summary, {**others, **plan.common})
+    work.run()
+    common = work.note_common()
     try:
         renamed = {one.host: known[one.text] for one in plan.obstacles if one.text in known}
         far.note_common(site.replica.name, common | renamed)
@@ -65,10 +64,16 @@ class _Work:
     """The workers, and the thread that began them, which alone knows the catalogue and tells what happens."""
 
     def __init__(
-        self, site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, FarHost], summary: ReplicationSummary
+        self,
+        site: ReplicationContext,
+        plan: ReplicationPlan,
+        listed: Mapping[str, FarHost],
+        summary: ReplicationSummary,
+        common: Mapping[str, str],
     ) -> None:
         self.site, self.plan, self.listed, self.summary = site, plan, listed, summary
-        self.common: dict[str, str] = {}
+        self._common = dict(common)
+        self._noted, self._took, self._told = 0.0, 0.0, time.monotonic()
         self._waiting: queue.SimpleQueue[HostFetches] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[tuple[ReplicationEvent | None, Backup | None]] = queue.SimpleQueue()
         self._at: dict[str, int] = {}
@@ -98,8 +103,8 @@ class _Work:
             try:
                 event, row = self._events.get(timeout=_TELL)
             except queue.Empty:
-                size = self.summary.bytes + sum(list(self._at.values()))
-                event, row = ReplicationProgress(len(self.summary.fetched), self.summary.planned, size, tuple(self._at)), None
+                self._tell()
+                continue
             if event is None:
                 working -= 1
                 continue
@@ -107,9 +112,29 @@ class _Work:
                 self.site.catalogue.put_backup(row)
             if isinstance(event, Fetched):
                 self.summary.fetched.append(event)
+                self._common[event.host] = max(event.name, self._common.get(event.host, ""))
+                if time.monotonic() - self._noted > _EASE * self._took:
+                    self.note_common()
             if isinstance(event, HostFailed):
                 self.summary.failed.append(event)
             self.site.observer(event)
+            self._tell()
+
+    def note_common(self) -> dict[str, str]:
+        """Has this pool leave alone what both have by now, whatever becomes of this process; that."""
+        begun = time.monotonic()
+        write_common(self.site.pool, self.site.replica.name, self._common)
+        self._noted = time.monotonic()
+        self._took = self._noted - begun
+        return self._common
+
+    def _tell(self) -> None:
+        """How far it is, now and then."""
+        if time.monotonic() - self._told < _TELL:
+            return
+        self._told, at = time.monotonic(), dict(self._at)
+        size = self.summary.bytes + sum(at.values())
+        self.site.observer(ReplicationProgress(len(self.summary.fetched), self.summary.planned, size, tuple(at)))
 
     def _work(self) -> None:
         """One host after the other. After a failure the connection is closed: nobody knows where in an answer it is."""
@@ -154,7 +179,7 @@ class _Work:
             raise OperatorError("stopped")
 
     def _next(self) -> HostFetches | None:
-        if self._begins_no_more:
+        if self._waiting.empty() or self._begins_no_more:
             return None
         try:
             return self._waiting.get_nowait()
@@ -163,7 +188,7 @@ class _Work:
 
     def _wait(self) -> None:
         """Gives way to a night, an expiry and a balance."""
-        while not self._is_over and (who := _at_work(self.site.pool)):
+        while not self._is_over and (who := at_work(self.site.pool.locks)):
             self._events.put((Waiting(who), None))
             self.site.cancellation.sleep(_PAUSE)
 
@@ -174,16 +199,6 @@ class _Work:
             self._at[host] = size
 
         def tell(done: Fetched) -> None:
-            self.common[host] = max(done.name, self.common.get(host, self.plan.common.get(host, "")))
             self._events.put((done, row_of(self.site.pool, host, done.name)))
 
         HostCopies(self.site, far, host, lambda: self._begins_no_more, follow, tell).fetch(planned.fetches)
-
-
-def _at_work(pool: Pool) -> str:
-    """Who makes, expires or balances backups, in words; "" when nobody does."""
-    for name in POOL_LOCKS:
-        holder = read_holder(pool.locks / name)
-        if holder and holder.alive:
-            return f"{holder.what} (process {holder.pid})"
-    return ""

@@ -42,6 +42,28 @@ class NotHere(OperatorError):
     """What is asked for is not in the pool, or not as it was listed."""
 
 
+Verbs = Mapping[str, Callable[[Mapping[str, Any]], None]]
+"""By what is asked for, what answers."""
+
+
+def serve(lines: Iterator[bytes], verbs: Verbs, out: int) -> None:
+    """Answers one request after the other, until there are no more. Raises OSError when nobody reads the answers."""
+    for line in lines:
+        trouble = None
+        try:
+            asked = _parsed(line)
+            verbs[asked["verb"]](asked)
+        except OperatorError as error:
+            trouble = error.message
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            trouble = f"not a request: {error!r}"
+        except BrokenPipeError:
+            raise
+        except OSError as error:  # of the pool or the seed: read-only, full, damaged
+            trouble = f"{error.filename or 'what it sends from'}: {error.strerror}"
+        write_all(out, object_frame({"error": trouble} if trouble else {}, END))
+
+
 @dataclass(frozen=True, slots=True)
 class BackupSender:
     """`catalogue` is None where the pool is all that there is: then the pool itself is read, which takes longer.
@@ -56,28 +78,10 @@ class BackupSender:
     replica: str | None = None
     hosts: tuple[str, ...] = ()
 
-    def serve(self, lines: Iterator[bytes]) -> None:
-        """Answers one request after the other, until there are no more. Raises OSError when nobody reads the answers."""
-        verbs: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
-            "hello": self._hello,
-            "list": self._list,
-            "send": self._send,
-            "common": self._common,
-        }
-        for line in lines:
-            trouble = None
-            try:
-                asked = _parsed(line)
-                verbs[asked["verb"]](asked)
-            except OperatorError as error:
-                trouble = error.message
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
-                trouble = f"not a request: {error!r}"
-            except BrokenPipeError:
-                raise
-            except OSError as error:  # of the pool: read-only, full, damaged
-                trouble = f"{error.filename or self.pool.path}: {error.strerror}"
-            write_all(self.out, object_frame({"error": trouble} if trouble else {}, END))
+    @property
+    def verbs(self) -> Verbs:
+        """What it can be asked for."""
+        return {"hello": self._hello, "list": self._list, "send": self._send, "common": self._common}
 
     def _hello(self, _: Mapping[str, Any]) -> None:
         said = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}

@@ -11,7 +11,7 @@ from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import Clock
 from btrkeep.config import Config, point, publish
 from btrkeep.config.published import ALIVE
-from btrkeep.decisions.copies import COPIES, KnownCopies, copies_text
+from btrkeep.decisions.copies import COPIES, KnownCopies, copies_of, copies_text
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool
 from btrkeep.units import printable
@@ -47,13 +47,24 @@ def tell_copies(pool: Pool, catalogue: Catalogue) -> None:
 
     What cannot be read stays as it was published: expiry says so.
     """
+    before = catalogue.get_fact(COPIES)
     try:
         common = common_of_all(pool)
-        marks = {host: read_notes(pool.host(host)).replica for host in hosts_of(pool)} if common else {}
     except UnreadableRecord as error:
         _log.info("%s", printable(error.message))
         return
-    fetched = {host: str(mark.get("name")) for host, mark in marks.items() if mark}
+    found = {host: _fetched_by(pool, host, copies_of(before)) for host in hosts_of(pool)} if common else {}
+    fetched = {host: replica for host, replica in found.items() if replica}
     text = copies_text(KnownCopies(fetched, common)) if common else None
-    if text != catalogue.get_fact(COPIES):
+    if text != before:
         catalogue.set_fact(COPIES, text)
+
+
+def _fetched_by(pool: Pool, host: str, before: KnownCopies) -> str | None:
+    """The replica that fetches the host; None for one that is backed up here. One host's notes cost the others nothing."""
+    try:
+        mark = read_notes(pool.host(host)).replica
+    except UnreadableRecord as error:
+        _log.info("%s", printable(error.message))
+        return before.fetched.get(host)
+    return str(mark.get("name")) if mark else None

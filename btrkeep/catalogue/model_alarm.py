@@ -8,7 +8,7 @@ FAILURE, SUSPECT, SILENT, ROOM, DEVICES = "failure", "suspect", "silent", "room"
 SERVICE = "service"
 """The event of rows that remember which services do not work, so that the log says it once."""
 
-HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA = "host", "unit", "device", "missing device", "replica"
+HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, OFFSITE = "host", "unit", "device", "missing device", "replica", "offsite"
 """Kinds of subjects that there are several of, each with a name or a number."""
 POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE = "pool", "catalogue", "read-only", "expiry", "balance"
 MIN_FREE, UNALLOCATED, USED = "min_free", "unallocated", "used"
@@ -17,7 +17,7 @@ MIN_FREE, UNALLOCATED, USED = "min_free", "unallocated", "used"
 
 @dataclass(frozen=True, slots=True)
 class AlarmSubject:
-    """What an alarm is about. `name`: of the host, unit or replica, or the device's number; "" where there is one of a kind."""
+    """What an alarm is about. `name`: of the host, unit or copy, or the device's number; "" where there is one of a kind."""
 
     kind: str
     name: str = ""
@@ -25,7 +25,7 @@ class AlarmSubject:
     @classmethod
     def of(cls, text: str) -> "AlarmSubject":
         """That of a row of the catalogue."""
-        kind = next((one for one in (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA) if text.startswith(f"{one} ")), text)
+        kind = next((one for one in (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, OFFSITE) if text.startswith(f"{one} ")), text)
         return cls(kind, text.removeprefix(kind).removeprefix(" "))
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ from btrkeep.config.keys import (
     HOST,
     LEGAL,
     NOTIFY,
+    OFFSITE,
     POOL,
     REPLICA,
     RETENTION,
@@ -64,6 +65,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
     policies = Policies(sections.single[RETENTION])
     hosts = dict(_hosts(sections, kept, policies, problems))
     replicas = dict(_replicas(sections, policies, problems))
+    offsites = dict(_offsites(sections, problems))
     _say_who_keeps_everything(file, hosts.values(), problems)
     if problems.lines:
         raise ConfigError(problems.lines, f"{reference()} explains every key")
@@ -83,6 +85,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
         groups={group: _group(group, table.values, policies) for group, table in sections.named[GROUP].items()},
         hosts=hosts,
         replicas=replicas,
+        offsites=offsites,
         notices=tuple(problems.notices),
     )
 
@@ -151,6 +154,19 @@ def _replicas(sections: Sections, policies: Policies, problems: Problems) -> Ite
         where = {"folder": source} if isinstance(source, Path) else {"address": source}
         values[RETENTION] = policies.of(table.values)
         yield name, model.ReplicaSettings(name, **where, **values)
+
+
+def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.OffsiteSettings]]:
+    for name, table in sections.named[OFFSITE].items():
+        values = dict(table.values)
+        retention = values.pop(RETENTION, None)
+        if "environment_file" not in table.given:
+            for key, example in (("repository", '"/mnt/nas/backup"'), ("password_file", '"/etc/btrkeep/offsite.password"')):
+                if key not in table.given:
+                    problems.add(table.file, dotted(OFFSITE, name, key), f"missing: such as {key} = {example}")
+        if name in sections.named[REPLICA]:
+            problems.add(table.file, dotted(OFFSITE, name), "a replica has that name already; `status` shows both in one table")
+        yield name, model.OffsiteSettings(name, retention=model.Retention(**retention) if retention else None, **values)
 
 
 def _paths_refused(table: TomlSection, groups: Mapping[str, TomlSection]) -> bool:

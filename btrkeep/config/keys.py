@@ -13,13 +13,13 @@ from btrkeep.config.value_types import EVENT_WORDS, ValueKind
 
 POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
 BALANCE, WEB, SERVE = "balance", "web", "serve"
-SSH, GROUP, HOST, REPLICA = "ssh", "group", "host", "replica"
+SSH, GROUP, HOST, REPLICA, OFFSITE = "ssh", "group", "host", "replica", "offsite"
 SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, NOTIFY, WEB, SERVE, SSH)  # sections of which there is one
-NAMED = (GROUP, HOST, REPLICA)  # sections of which each has a name: [host.web1]
+NAMED = (GROUP, HOST, REPLICA, OFFSITE)  # sections of which each has a name: [host.web1]
 SECTIONS = SINGLE + NAMED
 WITHIN = dict.fromkeys(NAMED, (RETENTION,))  # sections that may stand in a named one too: [host.web1.retention]
 _ALL, _SHARED = (BACKUP, GROUP, HOST), (GROUP, HOST)
-_WITH_REPLICAS = (*_ALL, REPLICA)
+_WITH_COPIES = (*_ALL, REPLICA, OFFSITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,19 @@ TABLE = (
         "How many transfers run at the same time, for a night and the dashboard together; a host that ``backupd run`` names "
         "is not counted, unless with ``--wait``. In a group: how many of the group's hosts, within the pool's number. "
         "In a replica: how many hosts are fetched at the same time.", False),
-    ConfigKey("bandwidth", _WITH_REPLICAS, kinds.RATE, None, '"16MB"',
+    ConfigKey("bandwidth", _WITH_COPIES, kinds.RATE, None, '"16MB"',
         "Bytes per second for all transfers together, those of replicas over ssh included; in a group for the group's hosts "
         "together, in a host for that host, in a replica for that replica. "
-        "All of these limits apply. Without it: no limit.", False),
+        "All of these limits apply. In an offsite repository: what restic sends, which is not counted among them. "
+        "Without it: no limit.", False),
     ConfigKey("confine", (BACKUP,), kinds.CONFINE, "auto", '"always"',
         "Whether the rsync that talks to a host is confined, so that it can write nothing but that host's new backup: where this "
         "machine can do it, always (otherwise nothing runs), or never. An rsync with known holes that cannot be confined runs only "
         "with never.", False),
-    ConfigKey("window", _WITH_REPLICAS, kinds.WINDOW, None, '"22:00-06:00"',
+    ConfigKey("window", _WITH_COPIES, kinds.WINDOW, None, '"22:00-06:00"',
         'When transfers run, in the pool\'s zone; it may span midnight. ``"none"`` lifts an inherited one.'),
-    ConfigKey("every", _WITH_REPLICAS, kinds.DURATION, "1d", '"12h"',
-        "How often a host is backed up, or a replica fetched."),
+    ConfigKey("every", _WITH_COPIES, kinds.DURATION, "1d", '"12h"',
+        "How often a host is backed up, a replica fetched, or the newest backups sent to an offsite repository."),
     ConfigKey("attempts", _ALL, kinds.COUNT, 3, "5",
         "How often a broken transfer is tried in one run."),
     ConfigKey("stall", _ALL, kinds.DURATION, "30m", '"1h"',
@@ -220,13 +221,23 @@ TABLE = (
         "disk which comes and goes. Required.", False),
     ConfigKey("pool_name", (REPLICA,), kinds.POOL_NAME, "main", '"office"',
         "The name that the pool has on the other backup server. A forced command there decides by itself.", False),
-    ConfigKey("hosts", (REPLICA,), kinds.HOST_PATTERNS, ["*"], '["web*", "db1"]',
-        "The hosts that are fetched: names, or patterns as the shell has them.", False),
+    ConfigKey("hosts", (REPLICA, OFFSITE), kinds.HOST_PATTERNS, ["*"], '["web*", "db1"]',
+        "The hosts that are fetched, or sent: names, or patterns as the shell has them.", False),
     ConfigKey("newest_only", (REPLICA,), kinds.FLAG, False, "true",
         "true: of each host only the newest backup is fetched. false: all that this pool's retention keeps.", False),
-    ConfigKey("max_age", (REPLICA,), kinds.DURATION, None, '"3d"',
+    ConfigKey("max_age", (REPLICA, OFFSITE), kinds.DURATION, None, '"3d"',
         "How old the newest copy of a host's backup may be before that needs a look, and how long a disk may be away. Without it: "
         "twice ``every``.", False),
+
+    ConfigKey("repository", (OFFSITE,), kinds.RESTIC_REPOSITORY, None, '"rest:https://copies.example.org/main"',
+        "Where restic keeps it, as :manpage:`restic(1)` names it: a folder, ``sftp:``, ``rest:``, ``s3:``, ``rclone:`` and others. "
+        "One with a password in it belongs into ``environment_file``, as ``RESTIC_REPOSITORY=``.", False),
+    ConfigKey("password_file", (OFFSITE,), kinds.PATH, None, '"/etc/btrkeep/offsite.password"',
+        "The file with the password of the repository, readable by root alone. Without it ``environment_file`` has "
+        "``RESTIC_PASSWORD=`` or ``RESTIC_PASSWORD_COMMAND=``.", False),
+    ConfigKey("environment_file", (OFFSITE,), kinds.PATH, None, '"/etc/btrkeep/offsite.env"',
+        "A file of variables for restic, readable by root alone, one ``NAME=value`` on a line, such as ``AWS_ACCESS_KEY_ID=``.",
+        False),
 )  # fmt: skip
 
 WRITTEN = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from btrkeep.config.keys import DEFAULTS
@@ -184,6 +184,8 @@ class ReplicaSettings:
     newest_only: bool = DEFAULTS["newest_only"]
     retention: Retention = field(default_factory=Retention)
 
+    kind: ClassVar[str] = "replica"
+
     @property
     def oldest(self) -> float:
         """The age in seconds from which on a copy needs a look."""
@@ -198,6 +200,45 @@ class ReplicaSettings:
     def source(self) -> str:
         """Where it is fetched from, as the configuration has it."""
         return f"ssh://{self.address}" if self.address else str(self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsiteSettings:
+    """A repository of restic that the newest backups of hosts are sent to. Without `retention` nothing is ever removed there.
+
+    `repository` and the password are named here or in `environment_file`. Times are seconds.
+    """
+
+    name: str
+    repository: str | None = None
+    password_file: Path | None = None
+    environment_file: Path | None = None
+    hosts: tuple[str, ...] = DEFAULTS["hosts"]
+    bandwidth: int | None = None
+    window: Window | None = DEFAULTS["window"]
+    every: float = DEFAULTS["every"]
+    max_age: float | None = DEFAULTS["max_age"]
+    retention: Retention | None = None
+
+    kind: ClassVar[str] = "offsite"
+
+    @property
+    def oldest(self) -> float:
+        """The age in seconds from which on it needs a look."""
+        return self.max_age or 2 * self.every
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """Never: what cannot be reached is told."""
+        return False
+
+    @property
+    def source(self) -> str:
+        """Where it is, as far as the configuration says it."""
+        return self.repository or f"as {self.environment_file} has it"
+
+
+CopySettings = ReplicaSettings | OffsiteSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,4 +259,10 @@ class Config:
     groups: Mapping[str, GroupSettings] = field(default_factory=dict)
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
     replicas: Mapping[str, ReplicaSettings] = field(default_factory=dict)
+    offsites: Mapping[str, OffsiteSettings] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+
+    @property
+    def copies(self) -> Mapping[str, CopySettings]:
+        """Replicas and offsite repositories by name; no two have the same."""
+        return {**self.replicas, **self.offsites}

@@ -44,11 +44,17 @@ class FactStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishedReplica:
-    """`oldest`: the age in seconds from which on it needs a look; `comes_and_goes`: its pool may be away until then."""
+    """A replica or an offsite repository. `oldest`: the age in seconds from which on it needs a look; `comes_and_goes`: its pool
+    may be away until then.
+
+    `retention`: of what a replica fetches; None where an older version published it.
+    """
 
     name: str
     oldest: float
     comes_and_goes: bool
+    retention: Retention | None = None
+    kind: str = "replica"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,8 @@ def _pool(config: Config) -> dict[str, Any]:
         "no_downloads": config.serve.no_downloads,
         "no_restores": config.serve.no_restores,
         "replicas": {name: [replica.oldest, replica.comes_and_goes] for name, replica in config.replicas.items()},
+        "offsites": {name: offsite.oldest for name, offsite in config.offsites.items()},
+        "replica_retention": {name: _policy(replica.retention) for name, replica in config.replicas.items()},
         "expiry": {"max_orphans": config.expiry.max_orphans, "mount_option": config.expiry.mount_option},
         "hosts": {name: dict(_host(host)) for name, host in config.hosts.items()},
         "web": {one.name: _plain(getattr(config.web, one.name)) for one in fields(WebSettings)},
@@ -151,7 +159,15 @@ def _host(host: HostConfig) -> Iterator[tuple[str, Any]]:
     if host.window:
         yield "window", str(host.window)
     if host.retention != usual.retention:
-        yield "retention", {key: getattr(host.retention, key) for key in _RETENTION}
+        yield "retention", _policy(host.retention)
+
+
+def _policy(retention: Retention) -> dict[str, Any]:
+    return {key: getattr(retention, key) for key in _RETENTION}
+
+
+def _policy_of(given: Mapping[str, Any]) -> Retention:
+    return Retention(**{key: value for key, value in given.items() if key in _RETENTION})
 
 
 def _plain(value: Any) -> Any:
@@ -163,6 +179,7 @@ def _parsed(text: str) -> Published:
     """Keys that a newer version published are passed over, those that an older one did not know are as by default."""
     given = json.loads(text)
     site = Published(given["name"], **{key: given[key] for key in _PLAIN if key in given})
+    kept = given.get("replica_retention", {})
     expiry = {key: given.get("expiry", {})[key] for key in ("max_orphans", "mount_option") if key in given.get("expiry", {})}
     return replace(
         site,
@@ -172,7 +189,11 @@ def _parsed(text: str) -> Published:
         expiry=ExpirySettings(**expiry),
         hosts={name: _host_of(name, values) for name, values in given["hosts"].items()},
         since={name: parse_time(since) for name, since in given.get("since", {}).items()},
-        replicas={name: PublishedReplica(name, *terms) for name, terms in given.get("replicas", {}).items()},
+        replicas={
+            name: PublishedReplica(name, terms[0], terms[1], _policy_of(kept[name]) if name in kept else None)
+            for name, terms in given.get("replicas", {}).items()
+        }
+        | {name: PublishedReplica(name, oldest, False, kind="offsite") for name, oldest in given.get("offsites", {}).items()},
         web=_web_of(given.get("web", {})),
     )
 
@@ -183,7 +204,7 @@ def _host_of(name: str, given: Mapping[str, Any]) -> HostConfig:
     if "window" in given:
         values["window"] = parse_window(given["window"])
     if "retention" in given:
-        values["retention"] = Retention(**{key: value for key, value in given["retention"].items() if key in _RETENTION})
+        values["retention"] = _policy_of(given["retention"])
     return HostConfig(name, **values)
 
 

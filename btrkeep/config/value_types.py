@@ -293,6 +293,14 @@ def _copy_source(value: Any) -> str | Path:
     return parse_path(value)
 
 
+def _restic_repository(value: Any) -> str:
+    """Without a password: messages have it, and `ps`."""
+    text = _text(value)
+    if not text.strip() or any(ord(letter) < 32 for letter in text) or re.search(r"://[^/\s]*:[^/\s]*@", text):
+        raise InvalidValue("a repository of restic without a password; one with a password goes into environment_file")
+    return text
+
+
 _HOST_PATTERN = re.compile(r"[\w.*?\[\]!-]{1,200}")
 
 
@@ -341,6 +349,9 @@ HOST_PATTERNS = ValueKind(
     "list of hosts",
     'a list of names or patterns such as ["web*", "db1"]',
     _list_of(_host_pattern, "expected a host's name, or a pattern of such"),
+)
+RESTIC_REPOSITORY = ValueKind(
+    "restic repository", 'a repository such as "rest:https://copies.example.org/main"', _restic_repository
 )
 CONFINE = _one_of(("auto", "always", "never"))
 IN_PLACE = _one_of(("always", "large", "never"))

@@ -1,6 +1,7 @@
-"""How a replica is doing: ok, late, failing, or never fetched. Pure.
+"""How a copy is doing, a replica or an offsite repository: ok, late, failing, or never made. Pure.
 
-`backupd replicate` notes in the catalogue what became of it; `status`, alarms, metrics and the dashboard read it from there.
+`backupd replicate` and `backupd offsite run` note in the catalogue what became of it; `status`, alarms, metrics and the dashboard
+read it from there.
 """
 
 import json
@@ -12,11 +13,15 @@ from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from btrkeep.decisions.due import latest
-from btrkeep.units import format_time, parse_time
+from btrkeep.units import format_time, parse_backup_name, parse_time
 
 COPIES = "copies"
 """The fact of which hosts are copies, and of what this pool and replicas have in common. There is none without replicas."""
-_FACT = "replica:"
+REPLICA, OFFSITE = "replica", "offsite"
+"""Kinds of copies: pools that are fetched into this one, and repositories that this one is sent to."""
+OFFSITE_THERE = "offsite-there:"
+"""Begins the fact of what lies in a repository."""
+_RUNNING = "replicating:"
 
 
 class CopyState(StrEnum):
@@ -40,10 +45,13 @@ class HostBehind:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSession:
-    """What is known of a replica. `tried`: the newest replication of all its hosts; `at`: the newest that came to its end.
+    """What is known of a replica. `tried`: when the newest replication of all its hosts ended; `at`: when the newest that came to
+    its end had begun, for that is how old what it fetched is.
 
-    `error`: why the one that was tried came to none, or "". Hosts are those of the other pool that the replica fetches; `fetched`
-    backups, `bytes` of streams and `seconds` are of the session at `at`; `newest`: when the newest of all backups there began.
+    `error`: why the one that was tried came to none, or ""; `away`: the other pool was not there. Hosts are those of the other pool
+    that the replica fetches; `fetched` backups, `bytes` of streams and `seconds` are of the newest session; `newest`: when the
+    newest of all backups there began, those in the future left out. `gone`: hosts that were fetched, and that the other pool does
+    not list any more.
     """
 
     tried: datetime
@@ -56,6 +64,8 @@ class ReplicaSession:
     seconds: float = 0.0
     newest: datetime | None = None
     behind: tuple[HostBehind, ...] = ()
+    gone: tuple[str, ...] = ()
+    away: bool = False
 
     @property
     def rate(self) -> float | None:
@@ -64,10 +74,14 @@ class ReplicaSession:
 
 
 class ReplicaTerms(Protocol):
-    """What there is to know of a replica's configuration. Seconds; `comes_and_goes`: its pool may be away until it is late."""
+    """What there is to know of a copy's configuration. `kind`: REPLICA or OFFSITE; `oldest`: seconds; `comes_and_goes`: its pool
+    may be away until it is late.
+    """
 
     @property
     def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
     @property
     def oldest(self) -> float: ...
     @property
@@ -78,13 +92,47 @@ Terms = TypeVar("Terms", bound=ReplicaTerms)
 
 
 @dataclass(frozen=True, slots=True)
+class HostLag:
+    """A host that is fetched: its newest copy, by name, and how long ago that began, seconds. `gone`: it is not listed there."""
+
+    host: str
+    newest: str
+    age: float
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunningFetch:
+    """A replication that runs. `updated`: when it said so; `bytes` of streams since `began`; the hosts that are at it."""
+
+    pid: int
+    pid_started: str | None
+    began: datetime
+    updated: datetime
+    planned: int
+    done: int = 0
+    bytes: int = 0
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second; None before there are any."""
+        seconds = (self.updated - self.began).total_seconds()
+        return self.bytes / seconds if self.bytes and seconds > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
 class CopyStatus(Generic[Terms]):
-    """A replica and its state. `age`: seconds since it was last fetched; None when it never was."""
+    """A replica and its state. `age`: seconds since what was last fetched was current; None when it never was.
+
+    `lags`: of each of its hosts.
+    """
 
     replica: Terms
     state: CopyState
     age: float | None
     session: ReplicaSession | None
+    lags: tuple[HostLag, ...] = ()
 
     @property
     def behind(self) -> tuple[HostBehind, ...]:
@@ -94,9 +142,14 @@ class CopyStatus(Generic[Terms]):
     @property
     def is_stale(self) -> bool:
         """Whether everything was fetched, and even the newest backup there was older than `max_age`: nobody makes any, it seems."""
-        session = self.session
+        session = self.session if self.replica.kind == REPLICA else None
         limit = timedelta(seconds=self.replica.oldest)
         return bool(session and session.at and session.newest and session.at - session.newest > limit)
+
+    @property
+    def gone(self) -> tuple[HostLag, ...]:
+        """Hosts that the other pool does not list any more."""
+        return tuple(one for one in self.lags if one.gone)
 
     @property
     def error(self) -> str:
@@ -132,7 +185,7 @@ def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -
     """How the replica is doing. One that was fetched in the future, by a clock that was wrong, is late."""
     age = max(0.0, (now - session.at).total_seconds()) if session and session.at else None
     late = age is None or age > replica.oldest or bool(session and session.at and session.at > latest(now))
-    if session and (session.behind or (session.error and (late or not replica.comes_and_goes))):
+    if session and (session.behind or (session.error and (late or not (replica.comes_and_goes and session.away)))):
         state = CopyState.FAILING
     elif age is None:
         state = CopyState.NEVER
@@ -143,35 +196,88 @@ def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -
 
 def copy_statuses(replicas: Mapping[str, Terms], facts: FactReader, now: datetime) -> list[CopyStatus[Terms]]:
     """Of all replicas, by what the catalogue knows."""
-    return [copy_status(replica, read_session(facts, name), now) for name, replica in replicas.items()]
+    known = copies_of(facts.get_fact(COPIES)) if replicas else KnownCopies()
+    found = [copy_status(replica, read_session(facts, name, replica.kind), now) for name, replica in replicas.items()]
+    return [replace(one, lags=_lags(_newest(known, one.replica, facts), one, now)) for one in found]
 
 
-def note_session(facts: FactWriter, name: str, session: ReplicaSession) -> None:
-    """Keeps what became of a replication of all hosts."""
+def _newest(known: KnownCopies, terms: ReplicaTerms, facts: FactReader) -> Mapping[str, str]:
+    if terms.kind == OFFSITE:
+        return offsite_newest(facts, terms.name)
+    return {host: newest for host, newest in known.common.get(terms.name, {}).items() if known.fetched.get(host) == terms.name}
+
+
+def _lags(newest_of: Mapping[str, str], copy: CopyStatus[Terms], now: datetime) -> tuple[HostLag, ...]:
+    """Of its hosts, the one with the oldest copy first."""
+    gone = copy.session.gone if copy.session else ()
+    found = [
+        HostLag(host, newest, max(0.0, (now - began).total_seconds()), host in gone)
+        for host, newest in newest_of.items()
+        if (began := parse_backup_name(newest))
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.age, one.host)))
+
+
+def note_session(facts: FactWriter, name: str, session: ReplicaSession, kind: str = REPLICA) -> None:
+    """Keeps what became of a replication, or a sending, of all hosts."""
     moments = {"tried": session.tried, "at": session.at, "newest": session.newest}
     times = {key: format_time(moment) if moment else None for key, moment in moments.items()}
-    facts.set_fact(_FACT + name, json.dumps({**asdict(session), **times}))
+    facts.set_fact(f"{kind}:{name}", json.dumps({**asdict(session), **times}))
 
 
-def note_failure(facts: FactWriter, name: str, now: datetime, error: str) -> None:
-    """Keeps that the other pool could not be reached; when it was last fetched stays."""
-    before = read_session(facts, name) or ReplicaSession(now)
-    note_session(facts, name, replace(before, tried=now, error=error))
+def note_failure(facts: FactWriter, name: str, now: datetime, error: str, kind: str = REPLICA, *, away: bool = False) -> None:
+    """Keeps that nothing could be copied; when it last was stays. `away`: the other side is not there."""
+    before = read_session(facts, name, kind) or ReplicaSession(now)
+    note_session(facts, name, replace(before, tried=now, error=error, away=away), kind)
 
 
-def read_session(facts: FactReader, name: str) -> ReplicaSession | None:
+def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSession | None:
     """What is known of the replica; None when it was never tried, or nothing can be understood of it."""
     try:
-        said = json.loads(facts.get_fact(_FACT + name) or "null")
-        behind = tuple(HostBehind(**one) for one in said.pop("behind", ()))
+        said = json.loads(facts.get_fact(f"{kind}:{name}") or "null")
+        behind, gone = tuple(HostBehind(**one) for one in said.pop("behind", ())), tuple(said.pop("gone", ()))
         at, newest = said.pop("at"), said.pop("newest", None)
         tried = said.pop("tried", at)
         said["fetched"] = int(said.get("fetched", 0))
         said.pop("failed", None)  # of the first version
         at, newest = (parse_time(text) if text else None for text in (at, newest))
-        return ReplicaSession(parse_time(tried), at, newest=newest, behind=behind, **said)
+        return ReplicaSession(parse_time(tried), at, newest=newest, behind=behind, gone=gone, **said)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def note_running(facts: FactWriter, name: str, running: RunningFetch | None) -> None:
+    """Keeps how far a replication is; None: it has ended."""
+    if running is None:
+        facts.set_fact(_RUNNING + name, None)
+        return
+    times = {"began": format_time(running.began), "updated": format_time(running.updated)}
+    facts.set_fact(_RUNNING + name, json.dumps({**asdict(running), **times}))
+
+
+def read_running(facts: FactReader, name: str) -> RunningFetch | None:
+    """How far a replication said that it is; whether its process lives the caller has to see. None when there is none."""
+    try:
+        said = json.loads(facts.get_fact(_RUNNING + name) or "null")
+        began, updated, hosts = (said.pop(key) for key in ("began", "updated", "hosts"))
+        return RunningFetch(began=parse_time(began), updated=parse_time(updated), hosts=tuple(hosts), **said)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def offsite_newest(facts: FactReader, name: str) -> dict[str, str]:
+    """By host, the newest backup that lay in the offsite repository when it was last looked at."""
+    newest = read_offsite(facts, name).get("newest", {})
+    return {host: one for host, one in newest.items() if isinstance(one, str)} if isinstance(newest, dict) else {}
+
+
+def read_offsite(facts: FactReader, name: str) -> dict[str, Any]:
+    """What is kept of what lies there: see backupd.offsite.repository. Nothing when it cannot be understood."""
+    try:
+        found = json.loads(facts.get_fact(OFFSITE_THERE + name) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def copies_text(copies: KnownCopies) -> str:
@@ -181,6 +287,14 @@ def copies_text(copies: KnownCopies) -> str:
 
 @lru_cache(maxsize=4)
 def copies_of(text: str | None) -> KnownCopies:
-    """What the fact tells; nothing when it is none."""
-    found: dict[str, Any] = json.loads(text) if text else {}
-    return KnownCopies(found.get("fetched", {}), found.get("common", {}))
+    """What the fact tells; nothing when it is none, or cannot be understood."""
+    try:
+        found: dict[str, Any] = json.loads(text) if text else {}
+        fetched = dict(found.get("fetched", {}))
+        common = {
+            name: {host: newest for host, newest in of.items() if isinstance(newest, str)}
+            for name, of in found.get("common", {}).items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return KnownCopies()
+    return KnownCopies(fetched, common)

@@ -141,6 +141,15 @@ def _known_to_the_kernel(path: Path) -> Holder | None:
     return next((Holder(pid, started, "", _UNKNOWN) for pid, started in found if started), None)
 
 
+def at_work(locks: Path) -> str:
+    """Who makes, expires or balances backups in the pool with that folder of locks, in words; "" when nobody does."""
+    for name in POOL_LOCKS:
+        holder = read_holder(locks / name)
+        if holder and holder.alive:
+            return f"{holder.what} (process {holder.pid})"
+    return ""
+
+
 def left_behind(path: Path, holder: Holder) -> list[GroupMember]:
     """The processes of a dead holder's group that hold the lock still."""
     if holder.alive or not holder.group:

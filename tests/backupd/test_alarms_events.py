@@ -78,7 +78,7 @@ def of_copies(replica: ReplicaSettings, session: ReplicaSession | None, known: K
         (OFFICE, ReplicaSession(ago(49), ago(49)), [("failure replica office", "replica office: not fetched for 2d 1h")]),
         (OFFICE, ReplicaSession(ago(1), ago(2), "no route"), [("failure replica office", "replica office: no route")]),
         (OFFICE, ReplicaSession(ago(1), ago(1), behind=BEHIND), [("failure replica office", "replica office: db1: no room")]),
-        (DISK, ReplicaSession(ago(1), ago(40), "it is not there"), []),
+        (DISK, ReplicaSession(ago(1), ago(40), "it is not there", away=True), []),
         (DISK, ReplicaSession(ago(1), ago(49), "it is not there"), [("failure replica disk", "replica disk: it is not there")]),
         (OFFICE, None, []),
     ],

@@ -102,6 +102,7 @@ ISCSI = Layer("sda", "iscsi", rotational=False)
 MPATH = (Layer("dm-0", "multipath", "pool", rotational=False), ISCSI, Layer("sdb", "iscsi", rotational=False))
 PART = Layer("sda1", "partition", rotational=False)
 OLD = NOW - timedelta(days=36)
+COPY = Finding("replica", "ok", "fetched 2 hours ago", "see that server", subject="replica office")
 
 # (rule, severity, facts that it finds something in)
 FOUND: list[tuple[str, str, DoctorFacts]] = [
@@ -168,6 +169,7 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), None))),
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o644, empty=True))),
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o664))),
+    *(("replica", level, site(copies=(replace(COPY, level=level),))) for level in ("note", "warning", "error")),
     ("retention", "note", site(unruled=("web1", "web2"))),
     ("schedule", "warning", site(schedule=())),
     ("window", "warning", site(windows=2, unstarted=(("web1", "22:00-06:00 Asia/Tokyo"), ("web2", "22:00-06:00 Asia/Tokyo")))),
@@ -205,6 +207,7 @@ WELL_TOO: Mapping[str, DoctorFacts] = {
     "Debian's rsync, of the first safe version": machine(rsync=(3, 4, 3)),
     "no host by ssh": site(key=None, known_hosts=None),
     "no timer, and no host": site(schedule=(), hosts=0),
+    "a replica that is well": site(copies=(COPY,)),
     "300 backups": site(most_backups=("web1", 300)),
     "no backup at all": site(most_backups=None),
     "a running balance": fs(exclusive_operation="balance"),
@@ -229,7 +232,7 @@ BLIND: tuple[tuple[DoctorFacts, set[str]], ...] = (
     (machine(clock=None), {"clock"}),
     (site(windows=1, unstarted=None), {"window"}),
     (machine(rsync=None), {"rsync"}),
-    (site(catalogue=OfCatalogue(foreign=None)), {"catalogue"}),
+    (site(catalogue=OfCatalogue(foreign=None)), {"catalogue", "replica"}),
     (site(key=KeyFile(Path("/k"), None, hidden="why")), {"ssh-key"}),
     (site(known_hosts=KeyFile(Path("/k"), None, hidden="why")), {"known-hosts"}),
 )

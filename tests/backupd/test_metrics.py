@@ -16,9 +16,10 @@ from backupd.metrics.families import Registry, families
 from btrkeep.catalogue import FreeSpaceScore, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.config.model import ReplicaSettings
-from btrkeep.decisions.copies import ReplicaSession, copy_status
+from btrkeep.decisions.copies import COPIES, KnownCopies, ReplicaSession, copies_text, copy_statuses, note_session
 from btrkeep.decisions.pool_health import PoolFacts
 from btrkeep.metric_table import METRICS
+from btrkeep.units import backup_name
 from tests.backupd.facts import NOW, ago, facts
 from tests.backupd.seen import balance, config, expiry, numbers, seen
 from tests.beds import TOP, work
@@ -27,6 +28,26 @@ from tests.beds.nights import Nights
 WEB = HostConfig("web1", group="debian", quota=2000)
 SCORE = FreeSpaceScore("u", NOW, 10, 100, 60, 5, 33, 12.5, 2, 9, 8, ())
 promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed (Debian: prometheus)")
+
+
+class Copied(dict[str, str | None]):
+    """A catalogue that knows of a replica which has fetched two hosts, one of which is gone there."""
+
+    def get_fact(self, name: str) -> str | None:
+        return self.get(name)
+
+    def set_fact(self, name: str, value: str | None) -> None:
+        self[name] = value
+
+
+COPIED = Copied()
+note_session(COPIED, "office", ReplicaSession(ago(2), ago(2), bytes=70, seconds=7.0, gone=("old1",)))
+COPIED[COPIES] = copies_text(
+    KnownCopies(
+        {"web1": "office", "old1": "office"},
+        {"office": {"web1": backup_name(ago(3)), "old1": backup_name(ago(90)), "taken-over": backup_name(ago(3))}},
+    )
+)
 
 
 def everything() -> bytes:
@@ -49,7 +70,7 @@ def everything() -> bytes:
         score=SCORE,
         numbers=numbers(write=3),
         alive={"web1": 1500},
-        copies=(copy_status(ReplicaSettings("office", address="a"), ReplicaSession(ago(2), ago(2), bytes=70, seconds=7.0), NOW),),
+        copies=tuple(copy_statuses({"office": ReplicaSettings("office", address="a")}, COPIED, NOW)),
     )
     alarm = StoredAlarm("failure", "host web1", "", 0, NOW, 1, None, None, None)
     return generate_latest(Registry(look, [alarm], NOW))
@@ -93,6 +114,16 @@ def test_values_are_those_of_the_facts() -> None:
     assert found["btrkeep_device_errors_total{devid=2,error=write}"] == 3
     assert found["btrkeep_alarms{event=failure}"] == 1
     assert found["btrkeep_orphans"] == 3
+
+
+def test_each_copy_of_a_host_has_its_age_and_what_is_none_has_not() -> None:
+    found = samples(everything())
+    newest = {name: value for name, value in found.items() if name.startswith("btrkeep_replica_host_newest")}
+    assert newest == {
+        "btrkeep_replica_host_newest_timestamp_seconds{host=web1,replica=office}": ago(3).timestamp(),
+        "btrkeep_replica_host_newest_timestamp_seconds{host=old1,replica=office}": ago(90).timestamp(),
+    }
+    assert found["btrkeep_replica_hosts_gone{replica=office}"] == 1
 
 
 def test_what_is_not_known_has_no_sample() -> None:

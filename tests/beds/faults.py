@@ -84,3 +84,20 @@ def after_cut(point: Path, copy: Path) -> None:
     work("losetup", "--detach", loop)
     image.unlink()
     work("mount", "-t", "btrfs", btrfs.attach(copy), point)
+
+
+def damage(top: Path, content: bytes) -> None:
+    """Writes over the only copy of those bytes on the disk of the btrfs that is mounted there, which is unmounted meanwhile.
+
+    Their checksum is wrong from then on.
+    """
+    (loop,) = btrfs.devices_of(top)
+    btrfs.unmount(top)
+    image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loop).stdout.strip())
+    place = image.read_bytes().find(content)
+    assert place > 0
+    with image.open("r+b") as file:
+        file.seek(place)
+        file.write(bytes(len(content)))
+    work("blockdev", "--flushbufs", loop)
+    work("mount", "-t", "btrfs", loop, top)

@@ -14,6 +14,7 @@ from uuid import UUID
 _UUID = str(UUID(int=77))
 _NAME = "2026-03-01T220000Z"
 _LATER, _LATER_UUID = "2026-03-02T220000Z", str(UUID(int=78))
+WORDS = "\x1b[31mno\ud800\x00"
 _RECORD = {
     "format": 1, "host": "web1", "uuid": _UUID, "state": "complete", "started": "2026-03-01T22:00:00Z", "name": _NAME, "paths": [],
 }  # fmt: skip
@@ -107,10 +108,13 @@ def main() -> None:
                 backups = [[_LATER, _LATER_UUID, "complete"]]
             out.write(frame(b"o", json.dumps({"host": host, "was": [], "backups": backups}).encode()))
         if verb == "send":
-            out.write(frame(b"o", json.dumps({"uuid": _UUID, "state": "complete", "notes": {}, "bytes": 1, "stream": 1}).encode()))
+            hold = {"hold": {"at": "2026-03-02T01:00:00Z", "until": None, "why": WORDS}} if kind == "words" else {}
+            said = {"uuid": _UUID, "state": "complete", "notes": hold, "bytes": 1, "stream": 1}
+            out.write(frame(b"o", json.dumps(said).encode()))
             for piece in attack(kind, target):
                 out.write(frame(b"p", piece))
-        out.write(frame(b"e", b"{}"))
+        trouble = {"error": WORDS} if kind == "complains" and verb == "list" else {}
+        out.write(frame(b"e", json.dumps(trouble).encode()))
         out.flush()
 
 

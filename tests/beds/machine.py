@@ -30,6 +30,7 @@ PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "kmod", "ca-certificates", "python3", "python3-venv", "btrfs-progs", "rsync"),
     *(
         "bubblewrap",
+        "restic",
         "openssh-client",
         "openssh-server",
         "util-linux",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import btrfs, work
+from tests.beds.faults import damage
 from tests.beds.nights import Nights
 
 KIB = 1 << 10
@@ -21,20 +21,6 @@ def tree(tmp_path: Path) -> Path:
     return tree
 
 
-def damage(nights: Nights, content: bytes) -> None:
-    """Writes over the only copy of those bytes on the pool's disk, unmounted meanwhile: its checksum is wrong from then on."""
-    (loop,) = btrfs.devices_of(nights.top)
-    btrfs.unmount(nights.top)
-    image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loop).stdout.strip())
-    place = image.read_bytes().find(content)
-    assert place > 0
-    with image.open("r+b") as file:
-        file.seek(place)
-        file.write(bytes(len(content)))
-    work("blockdev", "--flushbufs", loop)
-    work("mount", "-t", "btrfs", loop, nights.top)
-
-
 @pytest.mark.btrfs
 @pytest.mark.parametrize("inplace", ["always", "never"])
 @pytest.mark.parametrize("place", [MIB + 100, 0], ids=["there", "elsewhere"])
@@ -47,7 +33,7 @@ def test_a_changed_file_whose_base_cannot_be_read_any_more_is_whole_in_the_next_
     (tree / "database").write_bytes(content)
     nights.host("web", tree, inplace=inplace)
     nights.run("web")
-    damage(nights, bytes(content[MIB : MIB + 4 * KIB]))
+    damage(nights.top, bytes(content[MIB : MIB + 4 * KIB]))
     with pytest.raises(OSError, match="Input/output error"):
         (nights.data("web", tree) / "database").read_bytes()
     content[place : place + 100] = os.urandom(100)

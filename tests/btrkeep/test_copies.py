@@ -60,13 +60,14 @@ def test_what_the_first_version_noted_is_understood() -> None:
         (OFFICE, -24 * HOUR, "", CopyState.LATE),  # a clock was wrong
         (OFFICE, HOUR, "no route", CopyState.FAILING),
         (DISK, HOUR, "away", CopyState.OK),
+        (DISK, HOUR, "no room", CopyState.FAILING),  # it is there
         (DISK, 49 * HOUR, "away", CopyState.FAILING),
         (OFFICE, None, "", CopyState.NEVER),
         (OFFICE, None, "no route", CopyState.FAILING),
     ],
 )
 def test_the_state_of_a_replica(replica: ReplicaSettings, ago: timedelta | None, error: str, expected: CopyState) -> None:
-    session = ReplicaSession(NOW, NOW - ago if ago is not None else None, error)
+    session = ReplicaSession(NOW, NOW - ago if ago is not None else None, error, away=error == "away")
     assert copy_status(replica, session, NOW).state == expected
 
 

@@ -90,6 +90,7 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
     said["metrics"] = [family for family in nights.json("metrics") if family["name"] == "btrkeep_hosts"]  # each has its own labels
     said["list"], said["log"] = nights.json("list", "web1"), nights.json("log", "web1", "-n", "1")
     said["backup.json"] = nights.record("web1")
+    said |= about_offsite(nights)
     said["accept"], said["rebuild"] = nights.json("accept", "web1", "latest", "--why", "moved to web2"), nights.json("rebuild")
     said["browse"], said["versions"] = nights.json("browse", "web1", str(www)), nights.json("versions", "web1", f"{www}/0.jpg")
     said["compare"] = nights.json("compare", "web1", str(www), nights.names("web1")[0])
@@ -116,6 +117,18 @@ def about_coming(nights: Nights) -> dict[str, Any]:
     said["host remove"] = nights.json("host", "remove", "shop")
     nights.settings("ssh", command=shlex.quote(str(FAKESSH)))
     return said
+
+
+def about_offsite(nights: Nights) -> dict[str, Any]:
+    """Of a repository in a folder, to which nothing goes: the one backup is suspect."""
+    password = nights.state.parent / "password"
+    password.write_text("secret")
+    password.chmod(0o600)
+    nights.tables["offsite.far"] = {"repository": str(nights.state.parent / "far"), "password_file": str(password)}
+    nights.write()
+    nights.backupd("offsite", "init", "far")
+    said = {f"offsite {words}": nights.json("offsite", *words.split()) for words in ("run --dry-run", "run")}
+    return said | {"offsite": nights.json("offsite", "list")}
 
 
 def about_keeping(nights: Nights) -> dict[str, Any]:

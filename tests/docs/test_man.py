@@ -24,7 +24,7 @@ def _commands() -> list[tuple[str, click.Command]]:
 @pytest.mark.parametrize(("name", "command"), _commands(), ids=list(COMMANDS))
 def test_a_command_stands_in_the_manual_with_all_its_options(name: str, command: click.Command, page: str) -> None:
     part = page[page.index("COMMANDS") :]
-    assert re.search(rf" {name} (explain |add )?[\[{{A-Z]", part), f"{name} has no entry"
+    assert re.search(rf" {name} (explain |add |init )?[\[{{A-Z]", part), f"{name} has no entry"
     for parameter in command.params:
         for option in parameter.opts if isinstance(parameter, click.Option) else ():
             assert option in page, f"{name} {option} is not in the manual"

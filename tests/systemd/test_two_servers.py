@@ -113,6 +113,10 @@ def test_what_was_fetched_is_what_the_host_had(read: Read) -> None:
     assert [one["state"] for one in backups(read("copies"))] == ["complete", "complete"]
 
 
+def test_plain_restic_gets_back_what_the_unit_has_sent_offsite(read: Read) -> None:
+    assert read("offsite-2") == read("source-2")
+
+
 def test_the_hold_of_the_first_server_came_with_its_backup(read: Read) -> None:
     assert "the day we began" in read("copies")
 

@@ -11,7 +11,7 @@ from btrkeep.serving.protocol import socket_of
 from tests.beds import TOP, work
 
 UNITS = TOP / "systemd"
-JOBS = ("backup", "expire", "balance", "heatmap", "sample", "scrub", "news", "replicate")
+JOBS = ("backup", "expire", "balance", "heatmap", "sample", "scrub", "news", "replicate", "offsite")
 ASKED = ("run", "restore")  # what the root service starts
 SERVICES = (*JOBS, "notify", "serve", "web", *ASKED)
 UNTOLD = ("news", "notify", "serve", *ASKED)  # whose failure is nobody told of
@@ -26,6 +26,7 @@ EXPOSURE = {
     "sample": 12,
     "scrub": 13,
     "replicate": 35,
+    "offsite": 29,
     "news": 18,
     "notify": 18,
     "serve": 14,

@@ -1,14 +1,28 @@
 """Copies on the dashboard: of the pool that fetches, of the one that is fetched from, and for who sees some hosts only."""
 
+import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
 
 import pytest
 
+from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
 from btrkeep.config.published import FACT
-from btrkeep.decisions.copies import COPIES, HostBehind, KnownCopies, ReplicaSession, copies_text, note_failure, note_session
+from btrkeep.decisions.copies import (
+    COPIES,
+    HostBehind,
+    KnownCopies,
+    ReplicaSession,
+    RunningFetch,
+    copies_text,
+    note_failure,
+    note_running,
+    note_session,
+)
+from btrkeep.process.proc import start_time
 from btrkeep.units import backup_name
 from tests.web.made import DAY, EVENING, HOUR, NOW, backup, client, write
 from web.source import RequestContext
@@ -100,6 +114,63 @@ def test_who_sees_one_host_sees_its_copies_alone(tmp_path: Path) -> None:
         assert "own1" not in page, address
     stranger = client(tmp_path, "viewer", ("nobody",))
     assert "office" not in stranger.get("/copies").text + stranger.get("/").text + stranger.get("/api/v1/copies").text
+
+
+def test_a_copy_is_kept_by_its_replicas_rules_and_the_newest_that_both_have_stays(tmp_path: Path) -> None:
+    second(tmp_path)
+    with Catalogue.open(tmp_path) as found:
+        for days in (1, 2, 3):
+            found.put_backup(backup("web1", EVENING - days * DAY))
+        published = found.get_fact(FACT)
+        assert published
+        kept = '"replica_retention":{"office":{"daily":2,"weekly":0,"monthly":0,"yearly":0,"min_keep":1,"grace":3600.0}},"replicas"'
+        found.set_fact(
+            FACT, re.sub('"replica_retention":{[^}]*},"replicas"', '"replicas"', published).replace('"replicas"', kept, 1)
+        )
+        oldest = backup_name(EVENING - 3 * DAY)
+        found.set_fact(
+            COPIES, copies_text(KnownCopies({"web1": "office"}, {"office": {"web1": NEWEST}, "third": {"web1": oldest}}))
+        )
+    said = client(tmp_path).get("/api/v1/hosts/web1/backups").json
+    assert said
+    assert [(one["keep"], one["why"]) for one in said["backups"]] == [
+        (True, "daily 1 of 2, newest complete, min_keep 1 of 1, common with replica office"),
+        (True, "daily 2 of 2"),
+        (False, said["backups"][2]["why"]),
+        (True, "common with replica third"),
+    ]
+    assert "daily 2" in said["retention"]
+    assert "as the replica has it" in said["retention"]
+
+
+def test_what_is_fetched_now_and_what_is_not_listed_any_more_are_shown(tmp_path: Path) -> None:
+    second(tmp_path)
+    with Catalogue.open(tmp_path) as found:
+        me = os.getpid()
+        note_running(found, "office", RunningFetch(me, start_time(me), NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("db1",)))
+        note_session(found, "office", ReplicaSession(NOW, NOW, "", "p", 2, 5, 7340032, 7.0, gone=("web1", "own1")))
+    whole, part = client(tmp_path).get("/copies").text, client(tmp_path, "viewer", ("web1",)).get("/copies").text
+    assert "office is being fetched: 3 of 12 backups, 35.2 MiB, 10.0 KiB/s, at db1" in whole
+    assert "being fetched" not in part
+    assert "Not listed any more: office" in whole
+    assert "had 1 host and does not list it" in part
+    (web1,) = [one for one in client(tmp_path).get("/api/v1/copies").json["copies"] if one["host"] == "web1"]  # type: ignore[index]
+    assert web1["gone"] is True
+    with Catalogue.open(tmp_path) as found:
+        note_running(found, "office", RunningFetch(me, "another start", NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("db1",)))
+    assert "being fetched" not in client(tmp_path).get("/copies").text  # its process is gone
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"fetched": 5}', '{"common": {"office": {"web1": 5}}}', '{"common": [1]}'])
+def test_a_fact_that_cannot_be_understood_breaks_no_page(tmp_path: Path, text: str) -> None:
+    second(tmp_path)
+    with Catalogue.open(tmp_path) as found:
+        found.set_fact(COPIES, text)
+        found.set_fact("replica:office", '{"at": null, "tried": "2026-03-20T11:00:00Z", "behind": 5}')
+        found.set_fact("replicating:office", text)
+    visitor = client(tmp_path)
+    for address in ("/", "/copies", "/hosts", "/hosts/web1", "/api/v1/copies"):
+        assert visitor.get(address).status_code == 200, address
 
 
 def test_a_pool_without_replicas_says_so(tmp_path: Path) -> None:

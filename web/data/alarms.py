@@ -13,6 +13,7 @@ from btrkeep.catalogue.model_alarm import (
     EXPIRY,
     FAILURE,
     MIN_FREE,
+    OFFSITE,
     POOL,
     READ_ONLY,
     REPLICA,
@@ -109,6 +110,9 @@ _OF_KIND = {
 _OF_REPLICA = Advice(
     "See what stands against it; the other pool may be away or full.", "backupd replicate {name} --dry-run", "copies"
 )
+_OF_OFFSITE = Advice(
+    "See what stands against it; the repository may be away or full.", "backupd offsite run {name} --dry-run", "copies"
+)
 _ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
 
@@ -155,6 +159,6 @@ def advice(row: StoredAlarm) -> Advice:
     if about.kind == UNIT:
         named = about.name if _UNIT_NAME.fullmatch(about.name) else "UNIT"
         return Advice("Read what it said last, mend that, and start it again.", f"journalctl -u {named} -n 50", "log")
-    if about.kind == REPLICA:
-        return Advice(_OF_REPLICA.words, _OF_REPLICA.command.format(name=about.name), _OF_REPLICA.page)
+    if copy := {REPLICA: _OF_REPLICA, OFFSITE: _OF_OFFSITE}.get(about.kind):
+        return Advice(copy.words, copy.command.format(name=about.name), copy.page)
     return _OF_POOL.get((row.what, about.kind)) or _OF_KIND.get(row.what) or _ELSE

@@ -7,27 +7,44 @@ have. To a viewer who is limited to hosts everything is of these hosts alone.
 from dataclasses import dataclass
 from datetime import datetime
 
-from btrkeep.decisions.copies import COPIES, CopyState, HostBehind, copies_of, copy_status, read_session
+from btrkeep.decisions.copies import (
+    COPIES,
+    OFFSITE,
+    REPLICA,
+    CopyState,
+    HostBehind,
+    copies_of,
+    copy_status,
+    offsite_newest,
+    read_running,
+    read_session,
+)
+from btrkeep.decisions.copy_words import command_of, done_words, running_words
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import counted, format_duration, parse_backup_name
+from web.data.heartbeat import is_alive
 from web.source import RequestContext
 
 
 @dataclass(frozen=True, slots=True)
 class CopyElsewhere:
-    """`backup`: the newest that both pools have. `from_there`: it is fetched from that pool; else that pool fetches it."""
+    """`backup`: the newest that lies in both. `from_there`: it is fetched from that pool; else that pool fetches it, or it is sent
+    to that offsite repository.
+    """
 
     replica: str
     backup: str
     from_there: bool
+    kind: str = REPLICA
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica. `fetches`: this pool fetches by it; else another pool fetches from this one, and all that follows but `hosts`
-    is known there alone. `state`: as `backupd status` has it; `at`: when the newest replication of all hosts ended, `age` seconds
-    since, `max_age` from when on that is late. `fetched`, `bytes`, `rate` (bytes per second): of that replication; `error`: why the
-    newest attempt came to nothing. None for who may not see all hosts. `behind`: hosts of which not everything came.
+    """One replica or offsite repository. `fetches`: this pool fetches by it, or sends to it; else another pool fetches from this
+    one, and all that follows but `hosts` is known there alone. `state`: as `backupd status` has it; `at`: when the newest
+    replication of all hosts ended, `age` seconds since, `max_age` from when on that is late. `fetched`, `bytes`, `rate` (bytes per
+    second): of that replication; `error`: why the newest attempt came to nothing. None for who may not see all hosts. `behind`:
+    hosts of which not everything came.
     """
 
     name: str
@@ -42,17 +59,47 @@ class ReplicaView:
     rate: float | None
     error: str | None
     behind: tuple[HostBehind, ...]
+    gone: tuple[str, ...] = ()
+    """Hosts that were fetched, and that the other pool does not list any more."""
+    running: "FetchingNow | None" = None
+    """What it fetches now."""
+    kind: str = REPLICA
+
+    @property
+    def done(self) -> str:
+        """What happens to it, in a word."""
+        return done_words(self.kind)
+
+    @property
+    def command(self) -> str:
+        """What brings it up to date."""
+        return command_of(self.kind, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """A host and a replica: the newest backup that both pools have, and how old it is, seconds."""
+    """A host and a replica: the newest backup that both pools have, and how old it is, seconds. `gone`: it is fetched, and
+    the other pool does not list it any more.
+    """
 
     host: str
     replica: str
     from_there: bool
     backup: str
     age: float | None
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FetchingNow:
+    """How far a replication is. `rate`: bytes per second; `hosts`: those that are at it."""
+
+    done: int
+    planned: int
+    bytes: int
+    rate: float | None
+    hosts: tuple[str, ...]
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +114,14 @@ class CopiesPage:
 def also_on(source: RequestContext, host: str) -> tuple[CopyElsewhere, ...]:
     """Where else a host's backups lie, as far as that is known here."""
     known = copies_of(source.catalogue.get_fact(COPIES))
-    return tuple(
-        CopyElsewhere(replica, of[host], known.fetched.get(host) == replica)
-        for replica, of in sorted(known.common.items())
-        if host in of
-    )
+    found = [CopyElsewhere(name, of[host], known.fetched.get(host) == name) for name, of in known.common.items() if host in of]
+    found += [CopyElsewhere(name, of[host], False, OFFSITE) for name, of in _offsite(source).items() if host in of]
+    return tuple(sorted(found, key=lambda one: one.replica))
+
+
+def _offsite(source: RequestContext) -> dict[str, dict[str, str]]:
+    """Of each offsite repository the newest backup of each host there."""
+    return {name: offsite_newest(source.catalogue, name) for name, one in source.site.replicas.items() if one.kind == OFFSITE}
 
 
 def copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
@@ -81,11 +131,13 @@ def copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
 
 def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
     known, site = copies_of(source.catalogue.get_fact(COPIES)), source.site
+    gone = {name: session.gone for name in site.replicas if (session := read_session(source.catalogue, name))}
     found = tuple(
-        HostCopy(host, replica, known.fetched.get(host) == replica, name, _age(name, source.now))
-        for replica, of in sorted(known.common.items())
+        HostCopy(host, replica, here, name, _age(name, source.now), here and host in gone.get(replica, ()))
+        for replica, of in sorted({**known.common, **_offsite(source)}.items())
         for host, name in sorted(of.items())
         if viewer.may_see(host)
+        for here in (known.fetched.get(host) == replica,)
     )
     covered = {one.host for one in found}
     ours = sorted(name for name in site.hosts if viewer.may_see(name) and name not in known.fetched)
@@ -99,7 +151,7 @@ def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
 
 def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], viewer: Viewer) -> ReplicaView:
     terms = source.site.replicas.get(name)
-    session = read_session(source.catalogue, name) if terms else None
+    session = read_session(source.catalogue, name, terms.kind) if terms else None
     status = copy_status(terms, session, source.now) if terms else None
     told = None if viewer.limited else session
     return ReplicaView(
@@ -115,7 +167,17 @@ def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], vie
         rate=told.rate if told else None,
         error=told.error or None if told else None,
         behind=tuple(one for one in status.behind if viewer.may_see(one.host)) if status else (),
+        gone=tuple(one.host for one in found if one.replica == name and one.gone),
+        running=_running(source, name) if terms and not viewer.limited else None,
+        kind=terms.kind if terms else REPLICA,
     )
+
+
+def _running(source: RequestContext, name: str) -> FetchingNow | None:
+    it = read_running(source.catalogue, name)
+    if it is None or not is_alive(it.pid, it.pid_started, it.updated, source.now):
+        return None
+    return FetchingNow(it.done, it.planned, it.bytes, it.rate, it.hosts, running_words(it))
 
 
 def _age(name: str, now: datetime) -> float | None:
@@ -129,13 +191,13 @@ def in_a_sentence(page: CopiesPage) -> str:
         return ""
     words = [_words(one) for one in page.replicas]
     if page.uncovered:
-        words.append(f"{counted(len(page.uncovered), 'host')} without a copy in another pool")
+        words.append(f"{counted(len(page.uncovered), 'host')} without a copy elsewhere")
     return "; ".join(words) + "."
 
 
 def _words(one: ReplicaView) -> str:
     if not one.fetches:
         return f"{one.name} has {counted(one.hosts, 'host')} of here"
-    when = f"last fetched {format_duration(one.age)} ago" if one.age is not None else "never fetched"
+    when = f"last {one.done} {format_duration(one.age)} ago" if one.age is not None else f"never {one.done}"
     state = f", {one.state}" if one.state in (CopyState.LATE, CopyState.FAILING) else ""
     return f"{one.name}: {counted(one.hosts, 'host')}, {when}{state}"

@@ -16,7 +16,7 @@ from btrkeep.catalogue import Backup, Run
 from btrkeep.config import HostConfig, Retention
 from btrkeep.config.published import ALIVE
 from btrkeep.decisions.calendar_strip import StripLetter, kind_of
-from btrkeep.decisions.copies import COPIES, copies_of
+from btrkeep.decisions.copies import COPIES, REPLICA, copies_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain
@@ -180,7 +180,8 @@ def host_page(
         return None
     config = source.site.hosts.get(host)
     found = list(source.catalogue.backups(host))
-    decisions = by_service(exact) if exact is not None else decided(found, config, source)
+    policy = _policy(source, row, config)
+    decisions = by_service(exact) if exact is not None else decided(found, policy, source, host)
     backups = [backup_row(one, decisions.get(one.name or ""), source.now, time_words) for one in found]
     runs = [run_row(run, {one.name for one in found}, alive) for run, alive in _runs(source, host)]
     zone = source.site.zone
@@ -198,7 +199,7 @@ def host_page(
         backups=tuple(reversed(backups)),
         kept=sum(one.keep is True for one in backups),
         going=sum(one.keep is False for one in backups),
-        retention=_retention(row, config),
+        retention=_retention(row, policy),
         in_doubt=exact is None and any(one.keep and one.state in _GOING for one in backups),
         calendar=calendar(marks, source.now.astimezone(zone).date()),
         runs=tuple(runs[:RUNS]),
@@ -209,10 +210,20 @@ def host_page(
     )
 
 
-def _retention(row: HostRow, config: HostConfig | None) -> str:
-    if row.state == COPY:  # it is not published
+def _policy(source: RequestContext, row: HostRow, config: HostConfig | None) -> Retention | None:
+    """The host's policy; of a copy the replica's. None where there is none, or it is not known."""
+    if row.state != COPY:
+        return config.retention if config else None
+    replica = source.site.replicas.get(copies_of(source.catalogue.get_fact(COPIES)).fetched.get(row.host, ""))
+    return replica.retention if replica else None
+
+
+def _retention(row: HostRow, policy: Retention | None) -> str:
+    if policy:
+        return f"{policy_words(policy)}, as the replica has it" if row.state == COPY else policy_words(policy)
+    if row.state == COPY:
         return f"the replica's own, not known here: what follows may expire; `backupd retention explain {row.host}` tells"
-    return policy_words(config.retention) if config else "not configured, so everything is kept"
+    return "not configured, so everything is kept"
 
 
 def backup_of(page: HostPage, name: str) -> BackupRow | None:
@@ -220,11 +231,17 @@ def backup_of(page: HostPage, name: str) -> BackupRow | None:
     return next((one for one in page.backups if one.name is not None and one.name == name), None)
 
 
-def decided(backups: Sequence[Backup], config: HostConfig | None, source: RequestContext) -> dict[str, KnownDecision]:
-    """What becomes of each final backup by the host's own policy, by name."""
-    policy = config.retention if config else Retention()
-    facts = HostBackups("", candidates(backups), policy, configured=config is not None)
-    return {one.name: _known(one) for one in explain(facts, policy, source.site.zone, source.now).decisions}
+def decided(
+    backups: Sequence[Backup], policy: Retention | None, source: RequestContext, host: str = ""
+) -> dict[str, KnownDecision]:
+    """What becomes of each final backup by the host's policy, by name; without one all are kept."""
+    rules = policy or Retention()
+    shared: dict[str, list[str]] = {}
+    for one in (one for one in also_on(source, host) if one.kind == REPLICA):
+        shared.setdefault(one.backup, []).append(one.replica)
+    found = [replace(one, common=", ".join(shared.get(one.name, ()))) for one in candidates(backups)]
+    facts = HostBackups("", found, rules, configured=policy is not None)
+    return {one.name: _known(one) for one in explain(facts, rules, source.site.zone, source.now).decisions}
 
 
 def _known(one: Decision) -> KnownDecision:

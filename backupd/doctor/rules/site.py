@@ -191,6 +191,17 @@ _CLOCK = {
 }
 
 
+def _replica(facts: DoctorFacts) -> Iterator[Finding]:
+    for one in facts.site.copies:
+        if one.level != health.OK:
+            remedy = Remedy(
+                "a fire, a thief or a stolen root password takes all backups of one server at once",
+                "none: what is fetched takes the place of nothing",
+                (f"# {one.hint}", f"{backupd(facts.site, 'status')}   # each replica, and the hosts that are behind"),
+            )
+            yield replace(one, text=f"{one.subject}: {one.text}" if one.subject else one.text, remedy=remedy)
+
+
 def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.verdict.of(health.CATALOGUE):
         remedy = Remedy(
@@ -203,6 +214,9 @@ def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
 
 _BLIND_TO_CATALOGUE = unless(
     lambda facts: facts.site.catalogue.foreign is not None, "the catalogue cannot be read: `backupd check` says why"
+)
+_BLIND_TO_COPIES = unless(
+    lambda facts: facts.site.catalogue.foreign == "", "the catalogue cannot be read, or is another pool's: `backupd check` says why"
 )
 _BLIND_TO_RSYNC = unless(lambda facts: facts.machine.rsync is not None, "rsync does not say which version it is")
 _BLIND_TO_CLOCK = unless(
@@ -227,6 +241,8 @@ RULES = (
          blind=lambda facts: _hidden(facts.site.key)),
     DoctorRule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True,
          blind=lambda facts: _hidden(facts.site.known_hosts)),
+    DoctorRule("replica", ("note", "warning", "error"), "a copy that fails, is late, or does not have all hosts", _replica,
+         blind=_BLIND_TO_COPIES),
     DoctorRule("retention", ("note",), "hosts without any rule of retention", _retention),
     DoctorRule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
     DoctorRule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_BLIND_TO_STARTS),

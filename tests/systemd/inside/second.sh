@@ -13,6 +13,15 @@ manifest "$(ls -d $data/2* | head -n 1)/data/home/data" >/shared/copy-1
 manifest "$(ls -d $data/2* | tail -n 1)/data/home/data" >/shared/copy-2
 btrfs subvolume show "$(ls -d $data/2* | tail -n 1)" >/shared/copy-shown
 backupd list --all --json >/shared/copies
+
+(umask 077 && echo 'keep it elsewhere, too' >/etc/btrkeep/offsite.password)
+echo '[offsite.far]
+repository = "/srv/offsite"
+password_file = "/etc/btrkeep/offsite.password"' >>/etc/btrkeep/main.toml
+backupd offsite init far
+attempt btrkeep-offsite@main.service
+restic --repo /srv/offsite --password-file /etc/btrkeep/offsite.password restore latest --host web1 --target /root/from-offsite
+manifest /root/from-offsite/btrkeep/data/home/data >/shared/offsite-2
 tell fetched
 
 await third-day # the first server is gone

@@ -1,0 +1,340 @@
+"""`backupd offsite`: the newest backups sent to repositories of restic, and what lies there."""
+
+import time
+from datetime import datetime
+from typing import Any
+
+import click
+
+from backupd.cli.context import completing_config, now_option, opened
+from backupd.expire.words import expiry_words, left_out_words
+from backupd.offsite.repository import KnownRepository, make, require_there, snapshots
+from backupd.offsite.restic import Restic, RunEnds, end_when, restic_of
+from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
+from backupd.offsite.sample_check import check_sample
+from backupd.repo.context import PoolContext
+from btrkeep.cli import complain, echo_json, json_option, table
+from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.config.model import OffsiteSettings
+from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
+from btrkeep.decisions.due import is_due, window_end
+from btrkeep.decisions.safety_limits import Forced
+from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
+from btrkeep.pool.locks import take_lock
+from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.progress import Notice, ProgressSinks, Waiting
+from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, printable
+
+
+def complete_offsite(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The configured repositories, for a completion."""
+    config = completing_config(ctx)
+    return [name for name in config.offsites if name.startswith(incomplete)] if config else []
+
+
+_name = click.argument("name", shell_complete=complete_offsite)
+_some = click.argument("name", required=False, shell_complete=complete_offsite)
+_hosts = click.argument("hosts", nargs=-1, metavar="[HOST]...")
+
+
+@click.group("offsite", no_args_is_help=True)
+def command() -> None:
+    """Send the newest backups to repositories of restic, on object storage or on whatever is no btrfs, and see what lies there.
+
+    The whole recipe, also that of the way back with nothing but the repository, is in docs/offsite.rst.
+    """
+
+
+@command.command("init")
+@_name
+@click.pass_context
+def init_command(ctx: click.Context, name: str) -> int:
+    """Make the repository NAME of the configuration."""
+    with opened(ctx) as site:
+        restic = _restic(site, _chosen(site, name)[0])
+        make(restic)
+    prose(f"{name}: made. Keep its password where a fire does not reach it: without it nothing there can be read")
+    return Exit.OK
+
+
+@command.command("run")
+@_some
+@_hosts
+@click.option("--due", is_flag=True, help="Only repositories whose `every` has passed, within their window.")
+@click.option("--dry-run", is_flag=True, help="Show what would be sent and removed; change nothing.")
+@click.option(
+    "--force",
+    multiple=True,
+    metavar="WHAT",
+    help="Override a safety limit of what is removed: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
+)
+@json_option
+@now_option
+@click.pass_context
+def run_command(
+    ctx: click.Context,
+    name: str | None,
+    hosts: tuple[str, ...],
+    due: bool,
+    dry_run: bool,
+    force: tuple[str, ...],
+    as_json: bool,
+    now: datetime | None,
+) -> int:
+    """Send the newest complete backup of each host, or of those named, to the repository NAME or to all.
+
+    What is there already is not sent again. With a retention of its own ([offsite.NAME.retention]) backups that it does not keep
+    are removed there afterwards; without one nothing is, so that the key need not be one that can delete.
+
+    It waits while backups are made, expired or balanced here. Exit status 0: all is there; 1: some host could not be sent, or the
+    repository could not be reached; 3: another run to it is under way; 4: this pool is unusable.
+    """
+    found = []
+    with opened(ctx, now) as site:
+        for settings in _chosen(site, name, is_asked=not due):
+            if due and not _is_due(site, settings):
+                continue
+            end = window_end(settings.window, site.config.pool.zone, site.clock.now()) if due and settings.window else None
+            forced = Forced.parse(force, {*site.config.hosts, *site.catalogue.hosts()})
+            try:
+                found.append(_one(site, settings, hosts, end, forced, dry_run=dry_run, as_json=as_json))
+            except OperatorError as error:
+                if error.exit_code == Exit.LOCKED:
+                    raise
+                found.append(
+                    {"offsite": settings.name, "error": error.message, "status": _unreached(site, settings, error, dry_run)}
+                )
+        if as_json:
+            echo_json(found)
+    return max((one["status"] for one in found), default=int(Exit.OK))
+
+
+@command.command("list")
+@_some
+@_hosts
+@json_option
+@click.pass_context
+def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], as_json: bool) -> int:
+    """List this pool's backups in the repository NAME, or in all, as the repository tells them."""
+    rows, said = [], []
+    with opened(ctx) as site:
+        for settings in _chosen(site, name):
+            restic = _restic(site, settings)
+            require_there(restic)
+            incomplete = KnownRepository(site.catalogue, settings.name).incomplete
+            for one in sorted(snapshots(restic, site.pool), key=lambda one: (one.host, one.name)):
+                if hosts and one.host not in hosts:
+                    continue
+                whole = one.id not in incomplete
+                rows.append([printable(settings.name), printable(one.host), one.name, one.id[:8], "" if whole else "not whole"])
+                said.append({"offsite": settings.name, "host": one.host, "backup": one.name, "snapshot": one.id, "whole": whole})
+    if as_json:
+        echo_json(said)
+    elif rows:
+        click.echo(table(rows, ["OFFSITE", "HOST", "BACKUP", "SNAPSHOT", "REMARK"]))
+    else:
+        prose("nothing of this pool lies there")
+    return Exit.OK
+
+
+@command.command("check")
+@_some
+@click.option("--sample", default="1%", show_default=True, metavar="P%", help="How much of the repository's data is read back.")
+@click.option("--files", default=20, show_default=True, help="How many files are got back and compared with the pool's.")
+@json_option
+@click.pass_context
+def check_command(ctx: click.Context, name: str | None, sample: str, files: int, as_json: bool) -> int:
+    """Read some of the repository NAME, or of all, back: a share of its data by restic, and some files of a backup, which are
+    compared with those in the pool.
+
+    Exit status 0: all is well; 1: something is not.
+    """
+    status, said = int(Exit.OK), []
+    cancellation = Cancellation()
+    with opened(ctx) as site, cancellation.listening():
+        for settings in _chosen(site, name):
+            restic = _restic(site, settings)
+            require_there(restic)
+            found: dict[str, Any] = {"offsite": settings.name, "read": sample, "files": 0, "backup": None, "error": None}
+            try:
+                done = check_sample(restic, site.pool, sample, files, lambda: end_when(cancellation))
+                found |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
+                if not as_json:
+                    what = f"; {counted(done.files, 'file')} of {found['backup']} equal to the pool's" if done.host else ""
+                    prose(f"{settings.name}: in order, {sample} of it was read{what}")
+            except RunEnds:
+                return int(signal_status(cancellation.signal))
+            except OperatorError as error:
+                found["error"], status = error.message, int(Exit.ATTENTION)
+                complain(OperatorError(f"{settings.name}: {error.message}", error.hint))
+            said.append(found)
+    if as_json:
+        echo_json(said)
+    return status
+
+
+def _chosen(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[OffsiteSettings]:
+    """The repository of that name, or all. Raises UsageError when none is configured."""
+    known = site.config.offsites
+    if name is not None and name not in known:
+        hint = did_you_mean(name, known, f"add [offsite.{name}] to {site.config.file}")
+        raise UsageError(f"no offsite repository {printable(name)} is configured", hint)
+    if not known and is_asked:
+        hint = f"add [offsite.NAME] to {site.config.file}; `man btrkeep.toml` explains it"
+        raise UsageError("no offsite repository is configured", hint)
+    return [known[name]] if name is not None else list(known.values())
+
+
+def _restic(site: PoolContext, settings: OffsiteSettings) -> Restic:
+    return restic_of(settings, site.config.pool.state, site.pool.path)
+
+
+def _is_due(site: PoolContext, settings: OffsiteSettings) -> bool:
+    """Whether it was not sent to in this period, and its window is open."""
+    now, zone = site.clock.now(), site.config.pool.zone
+    if settings.window and not window_end(settings.window, zone, now):
+        return False
+    session = read_session(site.catalogue, settings.name, OFFSITE)
+    whole = session.at if session and not session.behind and not session.error else None
+    return is_due(whole, settings.every, settings.window, zone, now).due
+
+
+def _unreached(site: PoolContext, settings: OffsiteSettings, error: OperatorError, dry_run: bool) -> int:
+    """Notes and says that nothing could be sent; the exit status."""
+    now = site.clock.now()
+    if not dry_run:
+        note_failure(site.catalogue, settings.name, now, error.message, OFFSITE)
+    age = copy_status(settings, read_session(site.catalogue, settings.name, OFFSITE), now).age
+    since = f"last sent to {format_duration(age)} ago" if age is not None else "never sent to"
+    complain(OperatorError(f"{settings.name}: {error.message}; {since}", error.hint))
+    return int(Exit.ATTENTION)
+
+
+def _one(
+    site: PoolContext,
+    settings: OffsiteSettings,
+    hosts: tuple[str, ...],
+    end: datetime | None,
+    forced: Forced,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> dict[str, Any]:
+    """One run, which begins no further backup after `end`."""
+    restic = _restic(site, settings)
+    require_there(restic)
+    observer: ProgressSinks[OffsiteEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines())
+    left = (end - site.clock.now()).total_seconds() if end else None
+    run = OffsiteRun(site.config, site.pool, site.catalogue, settings, restic, site.clock.now(), observer, left)
+    if dry_run:
+        return _say_plan(run, hosts, forced, as_json)
+    begun = time.monotonic()
+    with (
+        take_lock(site.pool.locks / f"offsite-{settings.name}", "backupd offsite", format_time(site.clock.now())),
+        run.cancellation.listening(),
+    ):
+        summary, there, sendings = run.plan(hosts)
+        run.send(summary, there, sendings)
+        run.remove(summary, forced)
+    if not hosts and not summary.cancelled:
+        _note(site, settings, summary, begun)
+    return _report(summary, run.cancellation, as_json)
+
+
+def _note(site: PoolContext, settings: OffsiteSettings, summary: OffsiteSummary, begun: float) -> None:
+    before, now = read_session(site.catalogue, settings.name, OFFSITE), site.clock.now()
+    newest = KnownRepository(site.catalogue, settings.name).newest
+    behind = tuple(HostBehind(one.host, newest.get(one.host), None, one.error) for one in summary.failed)
+    at = before.at if summary.out_of_time and before else None if summary.out_of_time else now
+    last = parse_backup_name(max(newest.values())) if newest else None
+    seconds = round(time.monotonic() - begun, 3)
+    session = ReplicaSession(now, at, "", site.pool.id, summary.hosts, len(summary.sent), summary.bytes, seconds, last, behind)
+    note_session(site.catalogue, settings.name, session, OFFSITE)
+
+
+def _say_plan(run: OffsiteRun, hosts: tuple[str, ...], forced: Forced, as_json: bool) -> dict[str, Any]:
+    summary, there, sendings = run.plan(hosts)
+    going = run.removal(there, forced).going if run.settings.retention else ()
+    if not as_json:
+        for host, name in sendings:
+            prose(f"{host}@{name}: would be sent")
+        for one in going:
+            prose(f"{one.host}@{one.name}: would be removed there")
+        prose(f"{summary.offsite}: {counted(len(sendings), 'backup')} of {counted(summary.hosts, 'host')} would be sent")
+    return {
+        "offsite": summary.offsite,
+        "sends": [{"host": host, "backup": name} for host, name in sendings],
+        "removes": [{"host": one.host, "backup": one.name} for one in going],
+        "status": int(Exit.OK),
+    }
+
+
+def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) -> dict[str, Any]:
+    for failed in summary.failed:
+        complain(OperatorError(f"{failed.host}: {failed.error}"))
+    guarded = summary.removal.guarded if summary.removal else None
+    kept_back = sorted(guarded.left_out.items()) if guarded else []
+    if guarded and guarded.stop:
+        complain(OperatorError(f"{summary.offsite}: nothing was removed there: {expiry_words(guarded.stop)}"))
+    if summary.doubt:
+        why = expiry_words(summary.doubt)
+        complain(
+            OperatorError(
+                f"{summary.offsite}: nothing was removed there: {why}", "`date` says the time; --force clock if it is right"
+            )
+        )
+    for host, share in kept_back:
+        complain(OperatorError(f"{host}: nothing was removed there: {left_out_words(host, share)}"))
+    if not as_json:
+        left = summary.planned - len(summary.sent)
+        why = ", its window is over" if summary.out_of_time else ""
+        more = f"; {left} left for the next time{why}" if left else ""
+        gone = f"; {counted(summary.removed, 'backup')} removed there" if summary.removed else ""
+        prose(
+            f"{summary.offsite}: {counted(len(summary.sent), 'backup')} sent, {format_size(summary.bytes)} added there{gone}{more}"
+        )
+    status = int(Exit.ATTENTION) if summary.failed or kept_back or summary.doubt or (guarded and guarded.stop) else int(Exit.OK)
+    if cancellation:
+        status = int(signal_status(cancellation.signal))
+    return {
+        "offsite": summary.offsite,
+        "planned": summary.planned,
+        "bytes": summary.bytes,
+        "sent": [_sent_as_json(one) for one in summary.sent],
+        "removed": summary.removed,
+        "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
+        "status": status,
+    }
+
+
+def _sent_as_json(one: Sent) -> dict[str, Any]:
+    return {"host": one.host, "backup": one.name, "files": one.files, "bytes": one.bytes, "duration": round(one.seconds, 3)}
+
+
+class _Lines:
+    """A line for each backup, and on a terminal how far it is."""
+
+    def __init__(self) -> None:
+        self._live = has_live_terminal()
+
+    def __call__(self, event: OffsiteEvent) -> None:
+        match event:
+            case OffsitePlan():
+                if event.sendings:
+                    prose(f"{counted(len(event.sendings), 'backup')} to send")
+            case Sent():
+                self._clear()
+                took = format_duration(event.seconds)
+                prose(f"{event.host}@{event.name}: {counted(event.files, 'file')}, {format_size(event.bytes)} added in {took}")
+            case OffsiteProgress():
+                if self._live:
+                    words = f"{printable(event.host)}: {event.share:.0%}, {format_size(event.bytes)} read"
+                    click.echo(f"\r{words}\033[K", nl=False, err=True)
+            case Notice():
+                prose(printable(event.text), err=True)
+            case Waiting():
+                prose(f"waits: {printable(event.why)}", err=True)
+
+    def _clear(self) -> None:
+        if self._live:
+            click.echo("\r\033[K", nl=False, err=True)

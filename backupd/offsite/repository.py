@@ -1,0 +1,86 @@
+"""What lies in an offsite repository, by restic's own list: the repository itself is the only record of it."""
+
+import json
+from collections.abc import Collection
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from backupd.offsite.restic import Restic, ResticFailed
+from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.copies import OFFSITE_THERE, offsite_newest, read_offsite
+from btrkeep.decisions.offsite import OffsiteSnapshot, newest_there
+from btrkeep.errors import OperatorError
+from btrkeep.pool.marker import Pool
+from btrkeep.units import parse_backup_name
+
+_OURS = "btrkeep"
+_POOL, _BACKUP = "pool:", "backup:"
+
+
+def tags_of(pool: Pool, name: str) -> tuple[str, ...]:
+    """The options that say whose backup it is; with the repository alone they tell which backups there are."""
+    return ("--tag", ",".join((_OURS, f"{_POOL}{pool.id}", f"{_BACKUP}{name}")))
+
+
+def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
+    """This pool's backups there, and none that somebody else put there. Raises ResticFailed."""
+    answer = restic.ask("snapshots", "--no-lock", "--tag", f"{_OURS},{_POOL}{pool.id}")
+    try:
+        said = [one for line in answer.lines if isinstance(line, list) for one in line]
+        return [found for one in said if (found := _snapshot(one))]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ResticFailed(f"restic's list of snapshots cannot be understood: {error!r}") from None
+
+
+def _snapshot(said: dict[str, Any]) -> OffsiteSnapshot | None:
+    name = next((tag.removeprefix(_BACKUP) for tag in said.get("tags") or () if tag.startswith(_BACKUP)), "")
+    started = parse_backup_name(name)
+    return OffsiteSnapshot(said["id"], said["hostname"], name, started) if started else None
+
+
+def make(restic: Restic) -> None:
+    """Makes the repository; its folder too, when it is one on this machine. Raises ResticFailed, OperatorError."""
+    made = restic.local
+    if made and not made.exists():
+        try:
+            made.mkdir(mode=0o700)
+        except OSError as error:
+            raise OperatorError(f"{made}: {error.strerror}", "is the disk mounted?") from None
+    restic.ask("init")
+
+
+class KnownRepository:
+    """What the catalogue knows of a repository: the newest backup of each host there, and snapshots that are not whole."""
+
+    def __init__(self, catalogue: Catalogue, name: str) -> None:
+        self._catalogue, self._name = catalogue, name
+
+    @property
+    def incomplete(self) -> frozenset[str]:
+        """Ids of those that restic made although it could not read everything."""
+        return frozenset(read_offsite(self._catalogue, self._name).get("incomplete", ()))
+
+    @property
+    def newest(self) -> dict[str, str]:
+        """By host."""
+        return offsite_newest(self._catalogue, self._name)
+
+    def note(self, there: Collection[OffsiteSnapshot], incomplete: Collection[str]) -> None:
+        """Keeps it."""
+        ids = {one.id for one in there}
+        said = {"newest": newest_there(there, incomplete), "incomplete": sorted(ids.intersection(incomplete))}
+        self._catalogue.set_fact(OFFSITE_THERE + self._name, json.dumps(said, separators=(",", ":"), sort_keys=True))
+
+
+def local_time(moment: datetime) -> str:
+    """As restic's --time takes it; its time zone is UTC here."""
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def require_there(restic: Restic) -> Path | None:
+    """The folder of a repository on this machine. Raises OperatorError when it is not there: a disk may be away."""
+    if (local := restic.local) and not (local / "config").is_file():
+        hint = f"mount it, or `backupd offsite init {restic.settings.name}` makes it"
+        raise OperatorError(f"there is no repository at {local}", hint)
+    return restic.local

@@ -1,0 +1,260 @@
+"""restic, run in a cell: everything of this machine read-only, the pool hidden but for the one backup that is sent.
+
+That backup is always seen at the same path, /btrkeep, so that restic finds the one before and reads only what has changed. Secrets
+come from files that root alone may read; they get to restic by its environment, never by its command line, and are taken out of
+what it says before anybody sees it.
+"""
+
+import json
+import os
+import re
+import select
+import shlex
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from btrkeep.config.model import OffsiteSettings
+from btrkeep.errors import OperatorError
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.piped import piped
+from btrkeep.process.programs import ProgramFailed, environment
+
+PROGRAM = "restic"
+INCOMPLETE = 3
+"""restic's exit status when it could not read all of the source; the snapshot is made all the same."""
+SHOWN = Path("/btrkeep")
+"""Where the backup is in the cell, and so in the repository."""
+_CELL = "bwrap"
+_NOT_SHOWN = {"proc", "dev", "sys", "tmp", SHOWN.name}
+_TO_READ, _TO_WRITE = ("CAP_DAC_OVERRIDE",), ("CAP_CHOWN", "CAP_FOWNER", "CAP_SETFCAP")
+_KIB = 1024
+_LOOK = 0.2  # seconds between two looks at whether it is to end
+_PIECE = 1 << 16
+_SHORTEST_SECRET = 4
+_CREDENTIALS = re.compile(r"://[^/@\s]+@")
+_LOCKED = "already locked"
+_HINTS = (
+    ("wrong password", "is password_file that of this repository?"),
+    ("ciphertext verification failed", "`backupd offsite check` says what is damaged there"),
+    ("Is there a repository at", "`backupd offsite init {name}` makes it"),
+    ("repository does not exist", "`backupd offsite init {name}` makes it"),
+    (_LOCKED, "another restic is at work there; `restic unlock` when none is"),
+    ("config file already exists", "it is made already: `backupd offsite run {name}` sends to it"),
+    ("already initialized", "it is made already: `backupd offsite run {name}` sends to it"),
+    ("403", "may that key do this there? One that cannot delete needs an offsite without retention"),
+    ("no space left", "make room there"),
+)
+
+
+class ResticFailed(OperatorError):
+    """restic did not do what it was asked for; its own words, without secrets."""
+
+
+class RepositoryLocked(ResticFailed):
+    """Somebody is at work there, or was and has died."""
+
+
+class RunEnds(Exception):
+    """What runs is to end: raised by whoever looks, through whatever restic does."""
+
+
+def end_when(cancellation: Cancellation) -> None:
+    """Raises RunEnds when it is cancelled."""
+    if cancellation:
+        raise RunEnds
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What restic printed, as JSON, a line or all of it, and its exit status: 0, or INCOMPLETE."""
+
+    lines: list[Any]
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restic:
+    """One repository. `cache` is a folder of its own, `hidden` are folders that it has no business in."""
+
+    settings: OffsiteSettings
+    cache: Path
+    hidden: tuple[Path, ...]
+    variables: Mapping[str, str] = field(repr=False)
+
+    def ask(
+        self,
+        *words: str,
+        shown: Path | None = None,
+        written: Path | None = None,
+        tell: Callable[[dict[str, Any]], None] = lambda _line: None,
+        look: Callable[[], None] = lambda: None,
+    ) -> Answer:
+        """Runs a command of restic. `shown` is what it finds at SHOWN, `written` a folder that it may write to; `tell` gets each
+        line as it comes, `look` is called now and then, and may raise.
+
+        A lock of a restic that is no more, as `restic unlock` sees it, is removed. Raises ResticFailed, and what `look` raises;
+        restic is ended then.
+        """
+        try:
+            return self._ask(words, shown, written, tell, look)
+        except RepositoryLocked:
+            self._ask(("unlock",), None, None, tell, look)
+            return self._ask(words, shown, written, tell, look)
+
+    def _ask(
+        self,
+        words: Sequence[str],
+        shown: Path | None,
+        written: Path | None,
+        tell: Callable[[dict[str, Any]], None],
+        look: Callable[[], None],
+    ) -> Answer:
+        command = (*self._cell(shown, written), PROGRAM, *words, "--json", "--cache-dir", str(self.cache))
+        found: list[Any] = []
+        try:
+            with piped(command, extra=self.variables) as program:
+                for line in _lines(program.output, look):
+                    found.append(line)
+                    if isinstance(line, dict):
+                        tell(line)
+                status = program.wait()
+                said = program.said()
+        except ProgramFailed as error:
+            raise ResticFailed(self._clean(error.message), error.hint) from None
+        if status not in (0, INCOMPLETE) or (status and words[0] != "backup"):
+            raise self._failure(
+                [*said, *(line["message"] for line in found if isinstance(line, dict) and "message" in line)], status
+            )
+        return Answer(found, status)
+
+    def _cell(self, shown: Path | None, written: Path | None) -> tuple[str, ...]:
+        words = [_CELL, "--die-with-parent", "--new-session", "--unshare-ipc", "--cap-drop", "ALL"]
+        for capability in _TO_READ + (_TO_WRITE if written else ()):
+            words += ["--cap-add", capability]
+        for entry in sorted(os.scandir("/"), key=lambda one: one.name):
+            if entry.is_symlink():
+                words += ["--symlink", str(Path(entry.path).readlink()), entry.path]
+            elif entry.is_dir() and entry.name not in _NOT_SHOWN:
+                words += ["--ro-bind", entry.path, entry.path]
+        words += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]  # noqa: S108, the cell's own
+        for folder in self.hidden:
+            words += ["--tmpfs", str(folder)]
+        for folder in filter(None, (self.cache, self.local, written)):
+            words += ["--bind", str(folder), str(folder)]
+        for file, name in ((shown, SHOWN), (self.settings.password_file, self.settings.password_file)):
+            if file:
+                words += ["--ro-bind", str(file), str(name)]
+        return (*words, "--")
+
+    @property
+    def local(self) -> Path | None:
+        """The folder of a repository on this machine."""
+        text = self.variables.get("RESTIC_REPOSITORY", "").removeprefix("local:")
+        return Path(text) if text.startswith("/") else None
+
+    def _failure(self, said: Sequence[str], status: int) -> ResticFailed:
+        lines = [line for line in map(self._clean, map(_message, said)) if line]
+        telling = (line for line in lines if line.startswith("Fatal:") or _LOCKED in line)
+        text = next(telling, lines[-1] if lines else f"exit status {status}").removeprefix("Fatal: ")
+        hints = (hint for words, hint in _HINTS if any(words.lower() in line.lower() for line in lines))
+        kind = RepositoryLocked if any(_LOCKED in line for line in lines) else ResticFailed
+        return kind(f"restic: {text}", next(hints, "").format(name=self.settings.name))
+
+    def _clean(self, text: str) -> str:
+        """Without what is secret: the values of the environment file, and whatever stands before the @ of a URL."""
+        secrets = sorted(set(self.variables.values()), key=len, reverse=True)
+        for secret in secrets:
+            if len(secret) >= _SHORTEST_SECRET and secret not in (str(self.settings.password_file), self.settings.repository):
+                text = text.replace(secret, "***")
+        return _CREDENTIALS.sub("://***@", text)
+
+
+def restic_of(settings: OffsiteSettings, state: Path, pool: Path) -> Restic:
+    """What talks to that repository. Raises OperatorError: a program is missing, or others may read a secret."""
+    path = environment()["PATH"]
+    for program, package in ((PROGRAM, "restic"), (_CELL, "bubblewrap")):
+        if not shutil.which(program, path=path):
+            raise OperatorError(f"{package} is not installed", f"apt install {package}")
+    variables = _variables(settings.environment_file) if settings.environment_file else {}
+    if settings.repository:
+        variables["RESTIC_REPOSITORY"] = settings.repository
+    if settings.password_file:
+        _require_private(settings.password_file)
+        variables["RESTIC_PASSWORD_FILE"] = str(settings.password_file)
+    if not {"RESTIC_REPOSITORY", "RESTIC_REPOSITORY_FILE"} & variables.keys():
+        raise OperatorError(f"{settings.environment_file} names no repository", "RESTIC_REPOSITORY=..., on a line of its own")
+    cache = state / "offsite" / settings.name
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fixed = {"TZ": "UTC", "RESTIC_PROGRESS_FPS": "1", "RESTIC_FEATURES": "device-id-for-hardlinks"}
+    found = Restic(settings, cache, (pool, state), {**fixed, **variables})
+    if (local := found.local) and local.is_relative_to(pool):
+        raise OperatorError(f"the repository {local} is in the pool: when that is lost, so is the copy", "put it elsewhere")
+    return found
+
+
+def _variables(file: Path) -> dict[str, str]:
+    """The NAME=value lines of a file, values quoted as for a shell. Raises OperatorError, which names the line by its number."""
+    _require_private(file)
+    found = {}
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, is_one, value = line.strip().removeprefix("export ").partition("=")
+        try:
+            words = shlex.split(value)
+        except ValueError:
+            words = ["", ""]
+        if not is_one or not re.fullmatch(r"[A-Za-z_]\w*", name) or len(words) > 1:
+            raise OperatorError(f"{file}, line {number}: expected NAME=value", "quote a value with blanks in it")
+        found[name] = words[0] if words else ""
+    return found
+
+
+def _require_private(file: Path) -> None:
+    try:
+        there = file.stat()
+    except OSError as error:
+        raise OperatorError(f"{file}: {error.strerror}", "write it, and `chmod 600` it") from None
+    if there.st_uid not in (0, os.geteuid()) or there.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise OperatorError(f"{file} is not root's alone, and holds secrets", f"chown root {file}; chmod 600 {file}")
+
+
+def _lines(output: int, look: Callable[[], None]) -> Iterator[Any]:
+    """Each line of JSON as it comes; what is none is passed over."""
+    rest = b""
+    waiting = select.poll()
+    waiting.register(output, select.POLLIN)
+    while True:
+        look()
+        if not waiting.poll(_LOOK * 1000):
+            continue
+        piece = os.read(output, _PIECE)
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines if piece else [*lines, rest]:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+        if not piece:
+            return
+
+
+def _message(line: str) -> str:
+    """A line of restic's messages, which newer ones write as JSON."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(said, dict):
+        return line
+    inner = said.get("error")
+    return str(said.get("message") or (inner.get("message") if isinstance(inner, dict) else "") or line)
+
+
+def limit_words(settings: OffsiteSettings) -> tuple[str, ...]:
+    """The options that keep to the bandwidth, which restic counts in KiB per second."""
+    return ("--limit-upload", str(max(1, settings.bandwidth // _KIB))) if settings.bandwidth else ()

@@ -1,0 +1,214 @@
+"""The newest complete backup of each host, sent to a repository of restic: one after the other, for restic reads with many threads.
+
+It gives way to a night, an expiry and a balance, and holds what it reads, so that no expiry takes it away.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from backupd.expire.clocks import doubt
+from backupd.offsite.repository import KnownRepository, local_time, snapshots, tags_of
+from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, RunEnds, end_when, limit_words
+from backupd.replicate.outcome import HostFailed
+from backupd.repo.final_backups import find_base
+from backupd.repo.listing import hosts_of
+from backupd.repo.read_lock import read
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import Config
+from btrkeep.config.model import OffsiteSettings
+from btrkeep.decisions.offsite import OffsiteSnapshot, Removal, to_remove, to_send
+from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Forced
+from btrkeep.errors import OperatorError
+from btrkeep.pool.locks import at_work
+from btrkeep.pool.marker import Pool
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.progress import Notice, ProgressSinks, Waiting
+
+log = logging.getLogger(__name__)
+
+_PAUSE = 1.0
+_MOST_AT_ONCE = 500  # ids in one command
+
+
+@dataclass(frozen=True, slots=True)
+class OffsitePlan:
+    """What is to be sent, by host and backup."""
+
+    sendings: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A backup that is there now. `bytes`: what had to be added in the repository; `seconds` that it took."""
+
+    host: str
+    name: str
+    files: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OffsiteProgress:
+    """How far the backup is that is being sent: the share of what restic has found so far."""
+
+    host: str
+    share: float
+    bytes: int
+
+
+@dataclass(slots=True)
+class OffsiteSummary:
+    """What came of it. `hosts`: those that are to be there; `removed`: how many snapshots were; `removal`: why not more were;
+    `doubt`: why the clock cannot be right, so that none was.
+    """
+
+    offsite: str
+    hosts: int = 0
+    planned: int = 0
+    sent: list[Sent] = field(default_factory=list)
+    failed: list[HostFailed] = field(default_factory=list)
+    removed: int = 0
+    removal: Removal | None = None
+    doubt: ClockBehind | ClockAhead | None = None
+    cancelled: bool = False
+    out_of_time: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """What had to be added for all."""
+        return sum(one.bytes for one in self.sent)
+
+
+OffsiteEvent = OffsitePlan | Sent | OffsiteProgress | HostFailed | Notice | Waiting
+
+
+@dataclass(slots=True)
+class OffsiteRun:
+    """A run to one repository. After `seconds_left` no further backup is begun."""
+
+    config: Config
+    pool: Pool
+    catalogue: Catalogue
+    settings: OffsiteSettings
+    restic: Restic
+    now: datetime
+    observer: ProgressSinks[OffsiteEvent]
+    seconds_left: float | None = None
+    cancellation: Cancellation = field(default_factory=Cancellation)
+
+    def plan(self, named: Sequence[str]) -> tuple[OffsiteSummary, list[OffsiteSnapshot], list[tuple[str, str]]]:
+        """What lies there, and what is to be sent. Raises ResticFailed."""
+        there = snapshots(self.restic, self.pool)
+        newest = {}
+        for host in hosts_of(self.pool):
+            if any(fnmatchcase(host, pattern) for pattern in self.settings.hosts) and (not named or host in named):
+                try:
+                    base = find_base(self.pool, host, self.now)
+                except OperatorError as error:
+                    self.observer.notice(f"{host}: {error.message}")
+                    continue
+                if base:
+                    newest[host] = base.path.name
+        sendings = to_send(newest, there, KnownRepository(self.catalogue, self.settings.name).incomplete)
+        return OffsiteSummary(self.settings.name, len(newest), len(sendings)), there, sendings
+
+    def send(self, summary: OffsiteSummary, there: list[OffsiteSnapshot], sendings: Sequence[tuple[str, str]]) -> None:
+        """Sends them, and notes in the catalogue what lies there. A host that fails costs the others nothing."""
+        self.observer(OffsitePlan(tuple(sendings)))
+        known = KnownRepository(self.catalogue, self.settings.name)
+        incomplete = set(known.incomplete)
+        known.note(there, incomplete)
+        end = time.monotonic() + self.seconds_left if self.seconds_left is not None else None
+        for host, name in sendings:
+            try:
+                self._wait()
+                if end is not None and time.monotonic() > end:
+                    summary.out_of_time = True
+                    return
+                self._send(host, name, summary, there, incomplete)
+            except RunEnds:
+                summary.cancelled = True
+                return
+            except OperatorError as error:
+                self._fail(summary, host, f"{error.message}; {error.hint}" if error.hint else error.message)
+            except OSError as error:
+                self._fail(summary, host, error.strerror or str(error))
+            known.note(there, incomplete)
+
+    def _fail(self, summary: OffsiteSummary, host: str, why: str) -> None:
+        failed = HostFailed(host, why)
+        summary.failed.append(failed)
+        self.observer(failed)
+
+    def _send(self, host: str, name: str, summary: OffsiteSummary, there: list[OffsiteSnapshot], incomplete: set[str]) -> None:
+        path = self.pool.host(host) / name
+        base = find_base(self.pool, host, self.now)
+        if base is None or base.path != path:
+            raise OperatorError(f"{name} is not its newest complete backup any more", "the next run sends that")
+        begun = time.monotonic()
+        words = ("--host", host, "--time", local_time(base.record.started), *tags_of(self.pool, name), *limit_words(self.settings))
+        with read(path):
+            answer = self.restic.ask(
+                "backup", *words, str(SHOWN), shown=path, look=self._look, tell=lambda line: self._tell(host, line)
+            )
+        said = next((line for line in reversed(answer.lines) if isinstance(line, dict) and "snapshot_id" in line), None)
+        if said is None:
+            raise ResticFailed("restic ended without a snapshot")
+        there.append(OffsiteSnapshot(said["snapshot_id"], host, name, base.record.started))
+        if answer.status == INCOMPLETE:
+            there[:] = snapshots(self.restic, self.pool)  # restic before 0.15 tells the first letters of an id alone
+            incomplete.update(one.id for one in there if one.id.startswith(said["snapshot_id"]))
+            raise ResticFailed(
+                "restic could not read all of it", "see dmesg and `backupd scrub`: what it made there is not counted"
+            )
+        seconds = time.monotonic() - begun
+        sent = Sent(host, name, said["total_files_processed"], said["data_added"], seconds)
+        summary.sent.append(sent)
+        self.observer(sent)
+
+    def remove(self, summary: OffsiteSummary, forced: Forced) -> None:
+        """Removes what the repository's own retention keeps no more; nothing without one. Raises ResticFailed.
+
+        The room is given back by `restic prune`, which rewrites what is left: that is for a time of the administrator's choice.
+        """
+        if self.settings.retention is None or summary.cancelled:
+            return
+        summary.doubt = None if forced.clock else doubt(self.catalogue, self.now, rehearsal=self.pool.rehearsal)
+        if summary.doubt:
+            return
+        known = KnownRepository(self.catalogue, self.settings.name)
+        there = snapshots(self.restic, self.pool)
+        summary.removal = self.removal(there, forced)
+        going = [one.id for one in summary.removal.going]
+        for first in range(0, len(going), _MOST_AT_ONCE):
+            ids = going[first : first + _MOST_AT_ONCE]
+            self.restic.ask("forget", *ids, look=self._look)
+            summary.removed += len(ids)
+        known.note([one for one in there if one.id not in going], known.incomplete)
+
+    def removal(self, there: Sequence[OffsiteSnapshot], forced: Forced) -> Removal:
+        """What would go. Needs a retention."""
+        assert self.settings.retention is not None
+        incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete
+        return to_remove(there, incomplete, self.settings.retention, self.config.pool.zone, self.now, forced)
+
+    def _tell(self, host: str, line: dict[str, Any]) -> None:
+        if line.get("message_type") == "status":
+            self.observer(OffsiteProgress(host, float(line.get("percent_done", 0.0)), int(line.get("bytes_done", 0))))
+
+    def _look(self) -> None:
+        end_when(self.cancellation)
+
+    def _wait(self) -> None:
+        """Gives way to a night, an expiry and a balance."""
+        while who := at_work(self.pool.locks):
+            self._look()
+            self.observer(Waiting(who))
+            self.cancellation.sleep(_PAUSE)
+        self._look()

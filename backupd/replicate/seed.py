@@ -1,0 +1,216 @@
+"""A seed: the newest backup of each host as files on a disk that is carried to the second server.
+
+FOLDER/seed.json says whose it is; FOLDER/HOST/seed.json, written last, what the parts beside it are: a stream of `btrfs send` in
+pieces, each with its length and its SHA-256. What was cut off is taken up again: parts that are there already are compared with
+the stream, and written only from where they differ.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from backupd.replicate.sender import Verbs
+from backupd.replicate.wire import LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, write_all
+from btrkeep import __version__
+from btrkeep.config.sources import name_fault
+from btrkeep.errors import OperatorError
+from btrkeep.pool.atomic import write_atomically
+
+SEED = "seed.json"
+STREAM = 1
+"""Of the first version: whatever receives it there knows that."""
+_FORMAT = 1
+_LONGEST = 16 << 20  # bytes of a seed.json
+
+
+class SeedDamaged(OperatorError):
+    """A seed is not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedPart:
+    """One file: its length in bytes, and its SHA-256 as hexadecimal digits. Its name is its number, from 1."""
+
+    length: int
+    sha256: str
+
+
+def part_file(folder: Path, number: int) -> Path:
+    """Where the part of that number is, from 1."""
+    return folder / f"{number:06}.part"
+
+
+def read_seed(folder: Path) -> dict[str, Any]:
+    """What a seed.json says. Raises SeedDamaged, FileNotFoundError."""
+    path = folder / SEED
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_LONGEST))
+        if found["format"] > _FORMAT:
+            raise SeedDamaged(f"{path} is of a newer btrkeep", "use the same on both servers")
+        return dict(found)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SeedDamaged(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise SeedDamaged(f"{path} cannot be understood: {error!r}", "make the seed again") from None
+
+
+# --- written on the first server
+
+
+def begin_seed(folder: Path, pool: str) -> None:
+    """Makes the folder, or goes on in it. Raises SeedDamaged for one of another pool, OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        before = read_seed(folder)
+    except FileNotFoundError:
+        if any(folder.iterdir()):
+            raise SeedDamaged(f"{folder} has other files in it", "name a new folder") from None
+        write_atomically(folder / SEED, json.dumps({"format": _FORMAT, "pool": pool, "version": __version__}) + "\n")
+        return
+    if before.get("pool") != pool:
+        raise SeedDamaged(f"{folder} is a seed of another pool", "name a new folder")
+
+
+def write_parts(folder: Path, pieces: Iterable[bytes], length: int, tell: Callable[[int], None]) -> list[SeedPart]:
+    """Writes a stream in parts of at most that many bytes; `tell` is given how many there are so far. Raises OSError."""
+    parts, done = list[SeedPart](), 0
+    part: _Part | None = None
+    try:
+        for piece in pieces:
+            left = memoryview(piece)
+            while left:
+                part = part or _Part(part_file(folder, len(parts) + 1))
+                some = left[: length - part.length]
+                part.write(some)
+                left = left[len(some) :]
+                if part.length == length:
+                    parts.append(part.whole())
+                    part = None
+            done += len(piece)
+            tell(done)
+        if part:
+            parts.append(part.whole())
+    finally:
+        if part:
+            part.close()
+    number = len(parts) + 1
+    while (late := part_file(folder, number)).exists():  # of a longer one that was cut off
+        late.unlink()
+        number += 1
+    return parts
+
+
+class _Part:
+    """A part that is written, or is there from before: then it is compared, and written from where it differs."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._digest = hashlib.sha256()
+        self._is_same = True
+        self.length = 0
+
+    def write(self, piece: memoryview) -> None:
+        """Adds that."""
+        self._digest.update(piece)
+        if self._is_same and os.read(self._fd, len(piece)) != piece:
+            self._is_same = False
+            os.ftruncate(self._fd, self.length)
+            os.lseek(self._fd, self.length, os.SEEK_SET)
+        if not self._is_same:
+            write_all(self._fd, piece)
+        self.length += len(piece)
+
+    def whole(self) -> SeedPart:
+        """Ends it: nothing lies behind what was added, and all of it is on the disk."""
+        if os.fstat(self._fd).st_size != self.length:
+            os.ftruncate(self._fd, self.length)
+        os.fsync(self._fd)
+        self.close()
+        return SeedPart(self.length, self._digest.hexdigest())
+
+    def close(self) -> None:
+        """Once or more."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, Any], parts: Iterable[SeedPart]) -> None:
+    """Writes what a host's parts are, once they are all there: `listed` as the sender lists the host, `announced` what it says."""
+    said = {"format": _FORMAT, "listed": listed, "announced": announced, "parts": [asdict(part) for part in parts]}
+    write_atomically(folder / SEED, json.dumps(said) + "\n")
+
+
+def has_host(folder: Path, uuid: str) -> bool:
+    """Whether the folder has all of that very backup, as far as lengths tell."""
+    try:
+        said = read_seed(folder)
+        return bool(said["listed"]["backups"][0][1] == uuid) and all(
+            part_file(folder, number).stat().st_size == part["length"] for number, part in enumerate(said["parts"], 1)
+        )
+    except (OSError, SeedDamaged, KeyError, IndexError, TypeError):
+        return False
+
+
+# --- read on the second one
+
+
+class SeedSender:
+    """Answers for a seed as `send-only` answers for a pool. `out`: a descriptor."""
+
+    def __init__(self, folder: Path, out: int) -> None:
+        self._folder, self._out = folder, out
+        try:
+            self._pool = str(read_seed(folder)["pool"])
+        except FileNotFoundError:
+            raise SeedDamaged(f"{folder} is no seed", "`backupd replicate --seed-to` on the first server makes one") from None
+        self.verbs: Verbs = {
+            "hello": self._hello,
+            "list": self._list,
+            "send": self._send,
+            "common": lambda _: None,
+        }
+
+    def _hello(self, _: Mapping[str, Any]) -> None:
+        said = {"protocol": PROTOCOL, "version": __version__, "pool": self._pool, "stream": STREAM}
+        write_all(self._out, object_frame(said))
+
+    def _list(self, _: Mapping[str, Any]) -> None:
+        for folder in sorted(self._folder.iterdir()):
+            if not name_fault(folder.name) and (folder / SEED).is_file():
+                write_all(self._out, object_frame({**read_seed(folder)["listed"], "host": folder.name}))
+
+    def _send(self, asked: Mapping[str, Any]) -> None:
+        host = str(asked["host"])
+        if name_fault(host):
+            raise SeedDamaged("there is no such host")
+        folder = self._folder / host
+        said = read_seed(folder)
+        if said["listed"]["backups"][0][1] != asked["uuid"] or asked.get("parent"):
+            raise SeedDamaged(f"the seed has another backup of {host}")
+        write_all(self._out, object_frame(said["announced"]))
+        for number, part in enumerate(said["parts"], 1):
+            for piece in _checked(part_file(folder, number), part):
+                write_all(self._out, frame(PIECE, piece))
+
+
+def _checked(path: Path, said: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yields the part's bytes. Raises SeedDamaged at its end when they are not those that were written."""
+    digest, length = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(LONGEST_PIECE):
+                digest.update(piece)
+                length += len(piece)
+                yield piece
+    except OSError as error:
+        raise SeedDamaged(f"{path}: {error.strerror}", "carry it again") from None
+    if (length, digest.hexdigest()) != (said["length"], said["sha256"]):
+        raise SeedDamaged(f"{path} is not what was written: carry it again, or make it again with --seed-to")

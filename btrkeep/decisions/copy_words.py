@@ -1,0 +1,24 @@
+"""Words about copies: replicas and offsite repositories."""
+
+from btrkeep.decisions.copies import OFFSITE, RunningFetch
+from btrkeep.units import counted, format_size
+
+_MOST_NAMED = 3
+
+
+def done_words(kind: str) -> str:
+    """What happens to it."""
+    return "sent to" if kind == OFFSITE else "fetched"
+
+
+def command_of(kind: str, name: str) -> str:
+    """What brings it up to date."""
+    return f"backupd offsite run {name}" if kind == OFFSITE else f"backupd replicate {name}"
+
+
+def running_words(running: RunningFetch) -> str:
+    """How far it is."""
+    rate = f", {format_size(round(running.rate))}/s" if running.rate else ""
+    at = f", at {', '.join(running.hosts[:_MOST_NAMED])}" if running.hosts else ""
+    more = f" and {len(running.hosts) - _MOST_NAMED} more" if len(running.hosts) > _MOST_NAMED else ""
+    return f"{running.done:,} of {counted(running.planned, 'backup')}, {format_size(running.bytes)}{rate}{at}{more}"

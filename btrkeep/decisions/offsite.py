@@ -1,0 +1,71 @@
+"""What is sent to an offsite repository, and what is removed there. Pure: of what lies there and of what lies here."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from btrkeep.backup_states import COMPLETE
+from btrkeep.config.model import Retention
+from btrkeep.decisions.retention import Candidate, decide
+from btrkeep.decisions.safety_limits import Forced, Guarded, Share, too_many
+
+
+@dataclass(frozen=True, slots=True)
+class OffsiteSnapshot:
+    """A backup in the repository: restic's id of it, the host, our name of the backup, and when that began."""
+
+    id: str
+    host: str
+    name: str
+    started: datetime
+
+
+def newest_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, str]:
+    """The newest whole backup of each host in the repository, by name."""
+    found: dict[str, str] = {}
+    for one in there:
+        if one.id not in incomplete:
+            found[one.host] = max(one.name, found.get(one.host, ""))
+    return found
+
+
+def to_send(newest: Mapping[str, str], there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> list[tuple[str, str]]:
+    """The hosts, and their backups, that are not there: of each its `newest` complete one. Those behind the longest come first."""
+    whole = {(one.host, one.name) for one in there if one.id not in incomplete}
+    known = newest_there(there, incomplete)
+    missing = [(host, name) for host, name in newest.items() if (host, name) not in whole]
+    return sorted(missing, key=lambda one: (known.get(one[0], ""), one[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """`going`: what no rule keeps. `guarded`: hosts of which too much would go, and whether too much would go at all."""
+
+    going: tuple[OffsiteSnapshot, ...]
+    guarded: Guarded
+
+
+def to_remove(
+    there: Iterable[OffsiteSnapshot], incomplete: Collection[str], policy: Retention, zone: ZoneInfo, now: datetime, forced: Forced
+) -> Removal:
+    """What goes by the policy, host by host; nothing without a rule. What is not whole goes when a whole one of the host is newer.
+
+    The same limits hold as for expiry: what is beyond them is left out until it is asked for by name.
+    """
+    of_host: dict[str, list[OffsiteSnapshot]] = defaultdict(list)
+    for one in there:
+        of_host[one.host].append(one)
+    going: list[OffsiteSnapshot] = []
+    for found in of_host.values():
+        whole = {one.id: one for one in found if one.id not in incomplete}
+        candidates = [Candidate(one.id, one.started, COMPLETE) for one in whole.values()]
+        gone = {one.name for one in decide(candidates, policy, zone, now) if not one.keep}
+        last = max((one.name for one in whole.values()), default="")
+        going += [one for one in found if one.id in gone or (one.id in incomplete and one.name < last)]
+    shares = {host: Share(sum(one.host == host for one in going), len(found)) for host, found in of_host.items()}
+    guarded = too_many(shares, forced)
+    if guarded.stop:
+        return Removal((), guarded)
+    return Removal(tuple(one for one in going if one.host not in guarded.left_out), guarded)

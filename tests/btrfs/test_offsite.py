@@ -1,0 +1,417 @@
+"""Backups sent to a repository of restic, and what plain restic, which knows nothing of us, gets back from it."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import session, work
+from tests.beds.cli import backupd_start
+from tests.beds.faults import damage
+from tests.beds.nights import Nights
+
+pytestmark = pytest.mark.btrfs
+
+PASSWORD = "a very secret word 4711"
+KEY = "Xy9-the-key-of-the-storage"
+
+
+class Offsite:
+    """A pool with one host, web1, and a repository `far` in a folder outside of it."""
+
+    def __init__(self, top: Path) -> None:
+        self.night = Nights(top, "--rehearsal")
+        self.away = Path(session.folder()) / f"away-{os.urandom(4).hex()}"
+        self.away.mkdir(mode=0o700)
+        self.repository = self.away / "repository"
+        self.password = self.secret("password", PASSWORD + "\n")
+        self.night.tables["offsite.far"] = {"repository": str(self.repository), "password_file": str(self.password)}
+        self.night.host("web1", self.night.source)
+
+    def secret(self, name: str, text: str, mode: int = 0o600) -> Path:
+        file = self.away / name
+        file.write_text(text)
+        file.chmod(mode)
+        return file
+
+    def settings(self, **keys: Any) -> None:
+        self.night.tables["offsite.far"] |= keys
+        self.night.tables["offsite.far"] = {
+            key: value for key, value in self.night.tables["offsite.far"].items() if value is not None
+        }
+        self.night.write()
+
+    def backup(self, now: str, host: str = "web1") -> str:
+        self.night.backupd("run", host, "--now", now)
+        return self.night.names(host)[-1]
+
+    def offsite(self, *words: str, status: int = 0, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+        done = self.night.backupd("offsite", *words, check=False, env=env)
+        assert done.returncode == status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def run(self, *words: str, status: int = 0) -> dict[str, Any]:
+        (told,) = json.loads(self.offsite("run", "--json", *words, status=status).stdout)
+        return dict(told)
+
+    def restic(self, *words: str | Path) -> str:
+        """Plain restic, as whoever has nothing but the repository and its password uses it."""
+        return work("restic", "--repo", self.repository, "--password-file", self.password, "--no-cache", *words).stdout
+
+    def there(self) -> list[tuple[str, str, list[str]]]:
+        """Host, time and paths of what plain restic lists."""
+        found = json.loads(self.restic("snapshots", "--json")) or []
+        return [(one["hostname"], one["time"], one["paths"]) for one in found]
+
+    def copies(self, now: str) -> dict[str, Any]:
+        (found,) = self.night.json("status", "--now", now)["copies"]
+        return dict(found)
+
+
+@pytest.fixture
+def far(make_btrfs: Callable[..., Path]) -> Iterator[Offsite]:
+    made = Offsite(make_btrfs())
+    yield made
+    shutil.rmtree(made.away)
+
+
+def fill(source: Path) -> None:
+    (source / "a").write_text("first\n")
+    (source / "b").write_bytes(os.urandom(2_000_000))
+    os.link(source / "a", source / "hard")
+    (source / "link").symlink_to("a")
+    (source / "folder").mkdir(mode=0o750)
+    (source / "folder" / "new\nline [x] *?\\ caf\udce9").write_text("odd")
+    os.mkfifo(source / "fifo")
+    os.setxattr(source / "a", "user.note", b"kept")
+    os.chown(source / "folder", 1234, 5678)
+    os.utime(source / "a", ns=(10**18, 10**18 + 123_456_789))
+    work("setfacl", "-m", "u:1234:rw", source / "b")
+
+
+def test_plain_restic_gets_back_what_the_host_had_with_time_and_host(far: Offsite) -> None:
+    fill(far.night.source)
+    far.backup("2026-03-01T22:00:00Z")
+    assert "no repository" in far.offsite("run", status=1).stderr
+    far.offsite("init", "far")
+    told = far.run()
+    assert [(one["host"], one["backup"]) for one in told["sent"]] == [("web1", "2026-03-01T220000Z")]
+    assert far.there() == [("web1", "2026-03-01T22:00:00Z", ["/btrkeep"])]
+    back = far.away / "back"
+    far.restic("restore", "latest", "--host", "web1", "--target", back)
+    shown = back / "btrkeep/data" / str(far.night.source).lstrip("/")
+    said = work("rsync", "-n", "-aHAXci", "--delete", f"{far.night.source}/", f"{shown}/").stdout
+    assert said == ""
+    assert (shown / "a").stat().st_ino == (shown / "hard").stat().st_ino
+    record = json.loads((back / "btrkeep/backup.json").read_text())
+    assert (record["host"], record["state"]) == ("web1", "complete")
+    assert far.run()["sent"] == []
+    with sqlite3.connect(far.night.state / "catalogue.sqlite") as rows:
+        facts = dict(rows.execute("SELECT name, value FROM about WHERE name LIKE 'offsite%'").fetchall())
+    assert json.loads(facts["offsite-there:far"]) == {"incomplete": [], "newest": {"web1": "2026-03-01T220000Z"}}
+    listed = json.loads(far.offsite("list", "--json").stdout)
+    assert [(one["host"], one["backup"], one["whole"]) for one in listed] == [("web1", "2026-03-01T220000Z", True)]
+
+
+def test_a_second_night_sends_the_difference_and_reads_only_what_has_changed(far: Offsite) -> None:
+    fill(far.night.source)
+    for number in range(300):
+        (far.night.source / f"f{number}").write_bytes(os.urandom(5000))
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    first = far.run()["sent"][0]["bytes"]
+    (far.night.source / "a").write_text("second\n")
+    far.backup("2026-03-02T22:00:00Z")
+    (sent,) = far.run()["sent"]
+    assert 0 < sent["bytes"] < first / 10
+    parents = [one.get("parent") for one in json.loads(far.restic("snapshots", "--json"))]
+    assert parents[0] is None
+    assert parents[1]
+    assert far.copies("2026-03-02T23:00:00Z")["lag"] == [
+        {"host": "web1", "newest": "2026-03-02T220000Z", "age": 3600, "listed": True}
+    ]
+
+
+def test_no_secret_is_in_the_catalogue_on_a_command_line_or_in_what_is_said(far: Offsite) -> None:
+    fill(far.night.source)
+    far.backup("2026-03-01T22:00:00Z")
+    text = f"RESTIC_PASSWORD='{PASSWORD}'\nexport AWS_SECRET_ACCESS_KEY={KEY}\n# a comment\n"
+    file = far.secret("environment", text)
+    far.settings(environment_file=str(file), password_file=None)
+    far.offsite("init", "far")
+    seen: list[str] = []
+    program = backupd_start("--config", far.night.config, "-vv", "offsite", "run")
+    while program.poll() is None:
+        for one in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                seen.append(one.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            except OSError:
+                continue
+    out, err = program.communicate()
+    assert program.returncode == 0, err
+    assert any("restic backup" in line for line in seen)
+    far.night.backupd("sample")
+    said = "".join((*seen, out, err, far.offsite("run", "-h").stdout, *(json.dumps(far.copies("2026-03-02T22:00:00Z")),)))
+    for secret in (PASSWORD, KEY):
+        assert secret not in said
+        for one in (path for path in far.night.state.rglob("*") if path.is_file()):
+            assert secret.encode() not in one.read_bytes(), one
+    far.settings(repository=f"rest:http://127.0.0.1:1/{KEY}")
+    assert KEY not in far.offsite("run", status=1).stderr
+
+
+@pytest.mark.parametrize(("mode", "said"), [(0o640, "not root's alone"), (0o604, "not root's alone")])
+def test_a_secret_that_others_may_read_is_not_used(far: Offsite, mode: int, said: str) -> None:
+    far.password.chmod(mode)
+    assert said in far.offsite("init", "far", status=1).stderr
+    assert not far.repository.exists()
+
+
+def test_a_wrong_password_and_a_repository_that_is_away_are_told_and_noted(far: Offsite) -> None:
+    fill(far.night.source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    far.run()
+    far.password.write_text("another\n")
+    said = far.offsite("run", "--now", "2026-03-02T12:00:00Z", status=1).stderr
+    assert "wrong password" in said
+    assert "last sent to" in said
+    found = far.copies("2026-03-02T12:30:00Z")
+    assert (found["kind"], found["state"]) == ("offsite", "failing")
+    assert "wrong password" in found["error"]
+    far.password.write_text(PASSWORD)
+    far.repository.rename(far.away / "else")
+    assert "there is no repository" in far.offsite("run", status=1).stderr
+    assert not far.repository.exists()
+    (far.away / "else").rename(far.repository)
+    assert far.run()["status"] == 0
+    assert far.copies("2026-03-02T13:00:00Z")["error"] is None
+
+
+def test_killed_in_the_middle_it_goes_on_and_nothing_counts_that_is_not_whole(far: Offsite) -> None:
+    for number in range(40):
+        (far.night.source / f"f{number}").write_bytes(os.urandom(1_000_000))
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    far.settings(bandwidth="4MB")
+    program = backupd_start("--config", far.night.config, "offsite", "run")
+    end = time.monotonic() + 30
+    while not any((far.repository / "data").glob("*/*")):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    program.send_signal(signal.SIGKILL)
+    program.wait()
+    assert far.there() == []
+    assert far.copies("2026-03-02T22:00:00Z")["state"] == "never"
+    far.settings(bandwidth=None)
+    assert len(far.run()["sent"]) == 1
+    far.restic("check", "--read-data", "--no-lock")  # the killed one's lock may still be there
+
+
+def test_a_lock_of_a_restic_that_died_is_removed_and_one_of_a_living_is_not(far: Offsite) -> None:
+    fill(far.night.source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    words = ("restic", "--repo", str(far.repository), "--password-file", str(far.password), "--no-cache", "check", "--read-data")
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as other:
+        end = time.monotonic() + 20
+        while not any((far.repository / "locks").iterdir()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        other.send_signal(signal.SIGSTOP)
+        done = far.night.backupd("offsite", "run", check=False)
+        other.kill()
+    assert "already locked" in done.stderr
+    assert any((far.repository / "locks").iterdir())
+    assert len(far.run()["sent"]) == 1
+
+
+def test_what_is_sent_is_not_deleted_meanwhile(far: Offsite) -> None:
+    for number in range(40):
+        (far.night.source / f"f{number}").write_bytes(os.urandom(1_000_000))
+    name = far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    far.settings(bandwidth="8MB")
+    program = backupd_start("--config", far.night.config, "offsite", "run")
+    end = time.monotonic() + 30
+    while not any((far.repository / "data").glob("*/*")):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    done = far.night.backupd("delete", f"web1@{name}", "--yes", "--now-without-grace", check=False)
+    assert program.poll() is None
+    assert far.night.names("web1") == [name], done.stderr
+    program.communicate()
+    assert program.returncode == 0
+
+
+def test_its_own_retention_removes_there_and_none_removes_nothing(far: Offsite) -> None:
+    fill(far.night.source)
+    far.offsite("init", "far")
+    for day in (1, 2, 3):
+        far.backup(f"2026-03-0{day}T22:00:00Z")
+        far.run("--now", f"2026-03-0{day}T23:00:00Z")
+    assert len(far.there()) == 3
+    far.night.tables["offsite.far.retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1}
+    far.night.write()
+    plan = far.offsite("run", "--dry-run", "--now", "2026-03-05T00:00:00Z").stdout
+    assert "web1@2026-03-01T220000Z: would be removed there" in plan
+    assert len(far.there()) == 3
+    assert far.run("--now", "2026-03-05T00:00:00Z")["removed"] == 2
+    assert [when for _, when, _ in far.there()] == ["2026-03-03T22:00:00Z"]
+    assert len(far.night.names("web1")) == 3
+
+
+def test_check_reads_back_and_finds_what_is_damaged_there(far: Offsite) -> None:
+    fill(far.night.source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    far.run()
+    (told,) = json.loads(far.offsite("check", "--sample", "100%", "--json").stdout)
+    assert (told["backup"], told["error"]) == ("web1@2026-03-01T220000Z", None)
+    assert told["files"] == 4  # plain files, and one of them by two names: a, hard, b, and the odd one
+    pack = max((far.repository / "data").glob("*/*"), key=lambda one: one.stat().st_size)
+    pack.chmod(0o600)
+    with pack.open("r+b") as file:
+        file.seek(pack.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    (told,) = json.loads(far.offsite("check", "--sample", "100%", "--json", status=1).stdout)
+    assert told["error"]
+
+
+@contextmanager
+def append_only(folder: Path, password: str) -> Iterator[str]:
+    """`rclone serve restic --append-only`, which lets nothing be deleted but locks; the URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ("rclone", "serve", "restic", "--append-only", "--addr", f"127.0.0.1:{port}", "--user", "backup", "--pass", password)
+    server = subprocess.Popen([*words, folder], stderr=subprocess.DEVNULL, env={**os.environ, "RCLONE_CONFIG": "/dev/null"})
+    try:
+        end = time.monotonic() + 20
+        while True:
+            assert time.monotonic() < end
+            with socket.socket() as trial:
+                if trial.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield f"rest:http://backup:{password}@127.0.0.1:{port}/"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_server_that_lets_nothing_be_deleted_takes_it_and_gives_it_back(far: Offsite) -> None:
+    fill(far.night.source)
+    far.repository.mkdir()
+    with append_only(far.repository, KEY) as url:
+        file = far.secret("environment", f"RESTIC_REPOSITORY={url}\n")
+        far.settings(repository=None, environment_file=str(file))
+        far.offsite("init", "far")
+        for day in (1, 2):
+            far.backup(f"2026-03-0{day}T22:00:00Z")
+            far.run("--now", f"2026-03-0{day}T23:00:00Z")
+        far.offsite("check", "--sample", "100%")
+    assert len(far.there()) == 2
+
+
+def test_what_restic_could_not_read_whole_does_not_count(far: Offsite) -> None:
+    source = far.away / "source"  # not on the pool's disk
+    source.mkdir()
+    fill(source)
+    far.night.host("web1", source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    damage(far.night.top, (source / "b").read_bytes()[:4096])
+    done = far.offsite("run", "--now", "2026-03-02T12:00:00Z", status=1)
+    assert "could not read all of it" in done.stderr
+    assert far.copies("2026-03-02T22:00:00Z")["state"] == "failing"
+    assert far.copies("2026-03-02T22:00:00Z")["lag"] == []
+    assert [one["whole"] for one in json.loads(far.offsite("list", "--json").stdout)] == [False]
+    (source / "b").write_bytes(os.urandom(2_000_000))
+    far.backup("2026-03-02T22:00:00Z")
+    assert len(far.run("--now", "2026-03-03T12:00:00Z")["sent"]) == 1
+    assert sorted(one["whole"] for one in json.loads(far.offsite("list", "--json").stdout)) == [False, True]
+    assert far.copies("2026-03-03T12:00:00Z")["state"] == "ok"
+
+
+@contextmanager
+def s3(folder: Path) -> Iterator[str]:
+    """An S3 endpoint, moto's, in an environment of its own that pip makes there: 300 MB."""
+    work(sys.executable, "-m", "venv", folder)
+    work(folder / "bin/pip", "-q", "install", "moto[server]")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([folder / "bin/moto_server", "-H", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        with socket.socket() as trial:
+            while trial.connect_ex(("127.0.0.1", port)):
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        yield f"s3:http://127.0.0.1:{port}/copies"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.long
+def test_object_storage_takes_it_and_gives_it_back(far: Offsite) -> None:
+    fill(far.night.source)
+    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": KEY}
+    with s3(far.away / "moto") as url:
+        file = far.secret("environment", "".join(f"{name}={value}\n" for name, value in credentials.items()))
+        far.settings(repository=url, environment_file=str(file))
+        far.offsite("init", "far")
+        for day in (1, 2):
+            far.backup(f"2026-03-0{day}T22:00:00Z")
+            far.run("--now", f"2026-03-0{day}T23:00:00Z")
+        far.offsite("check", "--sample", "100%")
+        words = (
+            "restic",
+            "--repo",
+            url,
+            "--password-file",
+            str(far.password),
+            "restore",
+            "latest",
+            "--target",
+            str(far.away / "back"),
+        )
+        subprocess.run(words, check=True, env={**os.environ, **credentials}, stdout=subprocess.DEVNULL)
+    shown = far.away / "back/btrkeep/data" / str(far.night.source).lstrip("/")
+    assert work("rsync", "-n", "-aHAXci", "--delete", f"{far.night.source}/", f"{shown}/").stdout == ""
+
+
+@pytest.mark.long
+def test_a_retention_with_a_key_that_cannot_delete_is_told(far: Offsite) -> None:
+    """restic tries ten times, for most of a minute."""
+    (far.night.source / "a").write_text("first\n")
+    far.repository.mkdir()
+    with append_only(far.repository, KEY) as url:
+        file = far.secret("environment", f"RESTIC_REPOSITORY={url}\n")
+        far.settings(repository=None, environment_file=str(file))
+        far.offsite("init", "far")
+        for day in (1, 2):
+            far.backup(f"2026-03-0{day}T22:00:00Z")
+            far.run("--now", f"2026-03-0{day}T23:00:00Z")
+        far.night.tables["offsite.far.retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1}
+        far.night.write()
+        said = far.offsite("run", "--now", "2026-03-05T00:00:00Z", status=1)
+        assert KEY not in said.stderr + said.stdout
+        assert "cannot delete" in said.stderr
+    assert len(far.there()) == 2

@@ -1,0 +1,204 @@
+"""What is kept of a replication, and whether what `status` says by that is true."""
+
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import TOP, work
+from tests.beds.two_pools import TwoPools
+
+pytestmark = pytest.mark.btrfs
+LATER = """
+import os, sys, time
+left = 600_000
+while data := os.read(0, 65536):
+    os.write(1, data)
+    if 0 <= left < len(data):
+        time.sleep(2)
+    left -= len(data)
+"""
+
+
+@pytest.fixture
+def two(make_btrfs: Callable[..., Path]) -> TwoPools:
+    return TwoPools(make_btrfs(), make_btrfs())
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def of_replicas(two: TwoPools) -> list[tuple[str, str]]:
+    """Level and text of what `check` says of replicas."""
+    found = json.loads(two.second.backupd("check", "--json", check=False).stdout)
+    return [(one["level"], one["message"]) for one in found if one["subject"].startswith("replica")]
+
+
+def copies(two: TwoPools, now: str = "2026-03-20T12:30:00Z") -> dict[str, Any]:
+    """What `status` says of each replica."""
+    said = json.loads(two.second.backupd("status", "--json", "--now", now).stdout)["copies"]
+    return {one["replica"]: one for one in said}
+
+
+def test_a_replica_that_cannot_be_fetched_at_all_costs_the_next_one_nothing(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.second.tables = {**two.second.tables, "replica.itself": {"from": str(two.second.pool)}}
+    two.second.tables["replica.office"] = two.second.tables.pop("replica.office")  # it comes last
+    two.second.write()
+    two.fetch(status=1)
+    assert two.names(two.second.pool) == [first]
+    found = copies(two)
+    assert (found["itself"]["state"], found["itself"]["error"]) == ("failing", "that is this very pool")
+    assert found["office"]["state"] == "ok"
+
+
+def test_a_replica_for_which_there_is_no_room_is_not_well(two: TwoPools) -> None:
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.night("2026-03-02T22:00:00Z", "b")
+    two.second.settings("pool", min_free="99%")
+    two.fetch(status=4)
+    office = copies(two)["office"]
+    assert office["state"] == "failing"
+    assert "min_free" in office["error"]
+
+
+def test_what_has_come_as_a_whole_after_the_end_of_its_window_is_fetched(two: TwoPools) -> None:
+    (two.source / "large").write_bytes(bytes(range(256)) * 4000)
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.over_ssh(f'"$@" | {shlex.quote(sys.executable)} -c {shlex.quote(LATER)}')
+    two.second.tables["replica.office"]["window"] = "11:00-12:00"
+    two.second.write()
+    done = two.second.backupd("replicate", "--due", "--json", "--now", "2026-03-20T11:59:58.5Z")
+    (told,) = json.loads(done.stdout)
+    assert (told["planned"], len(told["fetched"])) == (1, 1)
+    assert copies(two)["office"]["state"] == "ok"
+
+
+def test_a_pool_that_lists_no_host_is_not_well(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.over_ssh('exec "$@" --host "nobody*"')
+    two.fetch(status=1)
+    office = copies(two)["office"]
+    assert (office["state"], office["age"]) == ("failing", 1800)
+    assert "lists no host" in office["error"]
+    assert two.names(two.second.pool) == [first]
+
+
+def test_one_that_failed_is_due_again_within_the_hour(two: TwoPools) -> None:
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.over_ssh('exec "$@"')
+    two.fetch()
+    assert two.fetch("--due") == []
+    two.over_ssh("echo 'no route to host' >&2; exit 255")
+    two.fetch(status=1)
+    two.over_ssh('exec "$@"')
+    assert len(two.fetch("--due")) == 1
+    assert copies(two)["office"]["state"] == "ok"
+
+
+def test_what_a_server_that_was_taken_over_says_breaks_nothing(two: TwoPools) -> None:
+    """Its holds and its errors have escapes of terminals in them, and what no UTF-8 can say."""
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool words x")
+    two.fetch()
+    for words in (("list", "web1"), ("status",), ("retention", "explain", "web1"), ("replicate", "--dry-run")):
+        done = two.second.backupd(*words, "--now", "2026-03-20T12:30:00Z") if words[0] != "list" else two.second.backupd(*words)
+        assert "\x1b" not in done.stdout + done.stderr, words
+    assert two.second.backupd("rebuild", "--json").returncode == 0
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool complains x")
+    failed = two.second.backupd("replicate", "--now", "2026-03-20T13:00:00Z", check=False)
+    shown = two.second.backupd("status", "--now", "2026-03-20T13:00:00Z").stdout
+    assert failed.returncode == 1
+    assert "\x1b" not in failed.stdout + failed.stderr + shown
+    assert "no" in shown
+
+
+def test_what_both_have_stays_here_though_the_session_was_killed(two: TwoPools) -> None:
+    two.night("2026-03-01T22:00:00Z", "a")
+    second = two.night("2026-03-02T22:00:00Z", "b")
+    words = ["die", "after", "backup row written", "2", "--config", str(two.second.config), "replicate"]
+    killed = work(sys.executable, "-m", "tests.beds.kill_at", *words, "--now", "2026-03-20T12:00:00Z", check=False, cwd=TOP)
+    assert killed.returncode == -signal.SIGKILL
+    common = two.second.pool / ".btrkeep/common/office.json"
+    assert json.loads(common.read_text())["hosts"] == {"web1": "2026-03-01T220000Z"}
+    two.fetch()
+    assert json.loads(common.read_text())["hosts"] == {"web1": second}
+
+
+def test_a_host_that_is_not_listed_any_more_is_named_and_its_copies_stay(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    (two.first.source / "db1").mkdir()
+    two.first.host("db1", two.first.source / "db1")
+    two.first.backupd("run", "db1", "--now", "2026-03-02T23:00:00Z")
+    two.fetch()
+    two.over_ssh('exec "$@" --host "db*"')
+    two.fetch()
+    common = json.loads((two.second.pool / ".btrkeep/common/office.json").read_text())["hosts"]
+    assert common == {"web1": first, "db1": "2026-03-02T230000Z"}
+    office = copies(two)["office"]
+    assert office["state"] == "ok"
+    assert office["lag"] == [
+        {"host": "web1", "newest": first, "age": 18 * 86400 + 52200, "listed": False},
+        {"host": "db1", "newest": "2026-03-02T230000Z", "age": 17 * 86400 + 48600, "listed": True},
+    ]
+    assert f"web1: not listed there any more; its newest copy is {first}" in two.second.backupd("status").stdout
+    assert ("warning", "web1 is not listed there any more; the copies stay") in of_replicas(two)
+    doctor = json.loads(two.second.backupd("doctor", "--json", check=False).stdout)["findings"]
+    assert "replica office: web1 is not listed there any more; the copies stay" in [one["what"] for one in doctor]
+    two.second.backupd("forget", "web1", "--yes", "--now", "2026-03-20T13:00:00Z")
+    two.fetch()
+    assert "not listed" not in two.second.backupd("status").stdout
+
+
+def test_check_says_what_has_no_room_for_as_much_again_what_is_stale_and_what_has_no_copy(two: TwoPools) -> None:
+    (two.source / "large").write_bytes(os.urandom(3_000_000))
+    two.night("2026-03-01T22:00:00Z", "a")
+    for name in ("db1", "db2"):
+        (two.first.source / name).mkdir()
+        two.first.host(name, two.first.source / name)
+    two.fetch()
+    two.first.backupd("sample")
+    said = json.loads(two.first.backupd("check", "--json", check=False).stdout)
+    assert [one["message"] for one in said if one["subject"] == "copies"] == ["there is no copy of db1, db2"]
+    assert ("warning", "fetched") not in [(level, text[:7]) for level, text in of_replicas(two)]
+    two.second.tables["replica.office"] |= {"every": "5d", "max_age": "3000d"}
+    two.second.write()
+    assert not any("are free above min_free" in text for _, text in of_replicas(two))
+    free = int(work("stat", "-f", "-c", "%a", two.second.pool).stdout) * 4096 - 2_000_000
+    two.second.settings("pool", min_free=str(free))
+    assert [level for level, text in of_replicas(two) if "are free above min_free" in text] == ["warning"]
+    two.second.tables["replica.office"] |= {"every": "1d", "max_age": "10d"}
+    two.second.write()
+    assert copies(two)["office"]["state"] == "ok"
+    stale = two.second.backupd("status", "--now", "2026-03-20T12:30:00Z").stdout
+    assert "the newest backup there began 2026-03-01T22:00:00Z" in stale
+
+
+def test_whoever_asks_for_a_host_that_is_not_there_is_told(two: TwoPools) -> None:
+    two.night("2026-03-01T22:00:00Z", "a")
+    assert "lists no host web9" in two.fetch("office", "web9", status=2)
+
+
+def test_a_signal_ends_the_whole_and_not_one_replica_of_it(two: TwoPools, backupd_running: Callable[..., Any]) -> None:
+    (two.source / "large").write_bytes(bytes(range(256)) * 4000)
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.over_ssh(f'"$@" | {shlex.quote(sys.executable)} -c {shlex.quote(LATER.replace("sleep(2)", "sleep(4)"))}')
+    two.second.tables["replica.third"] = {"from": str(two.first.pool.parent / "nowhere")}
+    two.second.write()
+    process = backupd_running("--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z")
+    wait_until(lambda: (two.second.pool / "hosts/web1/.receiving/backup").exists(), "a stream")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
+    assert copies(two)["third"]["tried_at"] is None

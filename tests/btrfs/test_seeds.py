@@ -1,0 +1,198 @@
+"""Seeds: a host's first copy carried to the second server as files; what comes out is judged by rsync and btrfs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import session, work
+from tests.beds.cli import backupd_start
+from tests.beds.two_pools import TwoPools, shown
+
+pytestmark = pytest.mark.btrfs
+
+NOW = ("--now", "2026-03-20T12:00:00Z")
+
+
+@pytest.fixture
+def two(make_btrfs: Callable[..., Path]) -> TwoPools:
+    made = TwoPools(make_btrfs(), make_btrfs())
+    made.over_ssh('exec "$@"')
+    return made
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    folder = Path(session.folder()) / f"disk-{os.urandom(4).hex()}"
+    folder.mkdir()
+    yield folder / "seed"
+    subprocess.run(["umount", "-q", folder], check=False)
+    shutil.rmtree(folder)
+
+
+def seed_to(two: TwoPools, disk: Path, *words: str, status: int = 0) -> Any:
+    done = two.first.backupd("replicate", "--seed-to", disk, "--part-size", "64KiB", *words, "--json", *NOW, check=False)
+    assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr, done.stderr
+    return json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def seed_from(two: TwoPools, disk: Path, *words: str, status: int = 0) -> Any:
+    found = two.fetch("office", *words, "--seed-from", str(disk), status=status)
+    return found[0] if isinstance(found, list) else found
+
+
+def filled(two: TwoPools) -> str:
+    (two.source / "large").write_bytes(os.urandom(500_000))
+    return two.night("2026-03-01T22:00:00Z", "a")
+
+
+def test_a_seed_becomes_a_copy_and_the_next_fetch_is_a_difference_to_it(two: TwoPools, disk: Path) -> None:
+    old = filled(two)
+    first = two.night("2026-03-02T22:00:00Z", "b")
+    (said,) = seed_to(two, disk, "backup2")
+    assert (said["host"], said["backup"], said["already"]) == ("web1", first, False)
+    parts = sorted((disk / "web1").glob("*.part"))
+    assert len(parts) == said["parts"] > 7
+    assert {one.stat().st_size for one in parts[:-1]} == {65536}
+    told = json.loads((disk / "web1/seed.json").read_text())["parts"]
+    assert [one["sha256"] for one in told] == [sha256(one.read_bytes()).hexdigest() for one in parts]
+    assert disk.stat().st_mode & 0o777 == 0o700
+    assert {one.stat().st_mode & 0o777 for one in parts} == {0o600}
+    back = seed_from(two, disk)
+    assert [one["backup"] for one in back["fetched"]] == [first]
+    assert two.differences(first) == ""
+    here, there = (shown(pool / "hosts/web1" / first) for pool in (two.second.pool, two.first.pool))
+    assert here["Received UUID"] == there["UUID"]
+    second = two.night("2026-03-03T22:00:00Z", "c")
+    told = two.fetch("office")[0]["fetched"]
+    assert (second, first) in [(one["backup"], one["parent"]) for one in told]
+    assert sum(one["bytes"] for one in told if one["backup"] == second) < 200_000
+    assert old in two.names(two.first.pool)
+
+
+def test_the_first_server_keeps_what_was_seeded_until_it_is_fetched(two: TwoPools, disk: Path) -> None:
+    first = filled(two)
+    seed_to(two, disk, "backup2")
+    for day in (2, 3, 4):
+        two.night(f"2026-03-0{day}T22:00:00Z", "b")
+    two.first.tables["retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1, "grace": "1s"}
+    two.first.write()
+    for hour in (12, 13):
+        two.first.backupd("expire", "--now", f"2026-03-20T{hour}:00:00Z")
+    assert two.names(two.first.pool) == [first, "2026-03-04T220000Z"]
+    explained = two.first.backupd("retention", "explain", "web1", *NOW).stdout
+    assert "common with replica backup2" in explained
+
+
+def test_what_was_cut_off_goes_on_and_what_is_whole_is_not_written_again(two: TwoPools, disk: Path) -> None:
+    filled(two)
+    whole = seed_to(two, disk, "backup2")[0]
+    times = {one.name: one.stat().st_mtime_ns for one in (disk / "web1").glob("*.part")}
+    assert seed_to(two, disk, "backup2")[0]["already"] is True
+    (disk / "web1/seed.json").unlink()
+    cut = sorted((disk / "web1").glob("*.part"))
+    with cut[4].open("r+b") as file:
+        file.truncate(1000)
+    for one in cut[5:]:
+        one.unlink()
+    (disk / "web1/000099.part").write_bytes(b"of another one")
+    again = seed_to(two, disk, "backup2")[0]
+    assert (again["parts"], again["bytes"], again["already"]) == (whole["parts"], whole["bytes"], False)
+    now = {one.name: one.stat().st_mtime_ns for one in (disk / "web1").glob("*.part") if one.name != "000099.part"}
+    assert sorted(name for name in times if now[name] != times[name]) == sorted(times)[4:]
+    assert seed_from(two, disk)["fetched"]
+
+
+def test_killed_in_the_middle_it_goes_on(two: TwoPools, disk: Path) -> None:
+    (two.source / "large").write_bytes(os.urandom(60_000_000))
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    words = ("--config", two.first.config, "replicate", "--seed-to", disk, "--part-size", "64KiB", "backup2")
+    program = backupd_start(*words)
+    end = time.monotonic() + 30
+    while not (disk / "web1/000005.part").exists():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    program.send_signal(signal.SIGKILL)
+    program.communicate()
+    assert not (disk / "web1/seed.json").exists()
+    assert "lists no host" in str(seed_from(two, disk, status=1))
+    seed_to(two, disk, "backup2")
+    seed_from(two, disk)
+    assert two.differences(first) == ""
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "gone", "swapped", "longer"])
+def test_a_seed_that_is_not_what_was_written_leaves_nothing_here(two: TwoPools, disk: Path, harm: str) -> None:
+    first = filled(two)
+    seed_to(two, disk, "backup2")
+    kept = disk.with_name("kept")
+    shutil.copytree(disk, kept)
+    one, other = disk / "web1/000003.part", disk / "web1/000005.part"
+    content = bytearray(one.read_bytes())
+    content[30_000] ^= 1
+    match harm:
+        case "flip":
+            one.write_bytes(content)
+        case "cut":
+            one.write_bytes(content[:1000])
+        case "gone":
+            one.unlink()
+        case "swapped":
+            text, more = one.read_bytes(), other.read_bytes()
+            one.write_bytes(more)
+            other.write_bytes(text)
+        case "longer":
+            one.write_bytes(one.read_bytes() + b"x")
+    failed = seed_from(two, disk, status=1)["failed"]
+    assert [one["host"] for one in failed] == ["web1"]
+    assert "000003.part" in failed[0]["error"] or "stream" in failed[0]["error"] or "receive" in failed[0]["error"]
+    assert two.names(two.second.pool) == []
+    assert not list((two.second.pool / "hosts/web1").glob(".receiving/*"))
+    seed_from(two, kept)
+    assert two.differences(first) == ""
+
+
+def test_a_disk_that_is_full_is_told_and_a_larger_one_takes_it(two: TwoPools, disk: Path) -> None:
+    filled(two)
+    work("mount", "-t", "tmpfs", "-o", "size=200k", "seed", disk.parent)
+    said = seed_to(two, disk, "backup2", status=1)
+    assert "No space left on device" in said
+    assert "goes on from there" in said
+    work("mount", "-o", "remount,size=20m", disk.parent)
+    assert seed_to(two, disk, "backup2")[0]["parts"] > 7
+
+
+def test_what_is_no_seed_or_of_another_pool_is_refused(two: TwoPools, disk: Path) -> None:
+    filled(two)
+    assert "is no seed" in str(two.fetch("office", "--seed-from", str(disk.parent), status=1))
+    (disk.parent / "mine").write_text("a letter")
+    assert "has other files in it" in seed_to(two, disk.parent, "backup2", status=1)
+    seed_to(two, disk, "backup2")
+    marker = disk / "seed.json"
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"pool": "another"}))
+    assert "of another pool" in seed_to(two, disk, "backup2", status=1)
+    marker.write_text(json.dumps({"format": 99, "pool": "x"}))
+    assert "newer btrkeep" in str(two.fetch("office", "--seed-from", str(disk), status=1))
+    assert "is in the pool" in seed_to(two, two.first.pool / "seed", "backup2", status=2)
+    assert "say what this server calls" in seed_to(two, disk, status=2)
+    assert "no backup of web9" in seed_to(two, disk, "backup2", "web9", status=2)
+
+
+def test_a_rehearsal_of_either_writes_nothing(two: TwoPools, disk: Path) -> None:
+    first = filled(two)
+    assert seed_to(two, disk, "backup2", "--dry-run")[0]["backup"] == first
+    assert not disk.exists()
+    assert not list((two.first.pool / ".btrkeep").glob("common/*"))
+    seed_to(two, disk, "backup2")
+    plan = seed_from(two, disk, "--dry-run")
+    assert [one["backup"] for one in plan["fetches"]] == [first]
+    assert two.names(two.second.pool) == []

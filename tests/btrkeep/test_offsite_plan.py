@@ -1,0 +1,54 @@
+"""What is sent to an offsite repository, and what is removed there."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from btrkeep.config.model import Retention
+from btrkeep.decisions.offsite import OffsiteSnapshot, newest_there, to_remove, to_send
+from btrkeep.decisions.safety_limits import Forced
+from btrkeep.units import backup_name
+
+NOW = datetime(2026, 3, 31, 12, tzinfo=UTC)
+DAILY = Retention(daily=2, min_keep=1)
+NOBODY, EVERYBODY = Forced.parse((), ()), Forced.parse(("hosts", "pool"), ())
+
+
+def there(host: str, *days: int) -> list[OffsiteSnapshot]:
+    moments = [NOW - timedelta(days=day) for day in days]
+    return [OffsiteSnapshot(f"{host}-{day}", host, backup_name(when), when) for day, when in zip(days, moments, strict=True)]
+
+
+def test_what_is_not_there_is_sent_and_those_behind_the_longest_first() -> None:
+    newest = {host: backup_name(NOW) for host in ("new", "old", "far-behind", "there")}
+    found = [*there("old", 2, 1), *there("far-behind", 9), *there("there", 0), *there("new", 0)]
+    assert [host for host, _ in to_send(newest, found, {"new-0"})] == ["new", "far-behind", "old"]
+    assert newest_there(found, {"old-1"})["old"] == backup_name(NOW - timedelta(days=2))
+
+
+def test_what_the_policy_does_not_keep_goes_host_by_host() -> None:
+    found = [*there("web1", 0, 1, 2, 3), *there("db1", 7)]
+    removal = to_remove(found, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
+    assert [one.id for one in removal.going] == ["web1-2", "web1-3"]
+
+
+def test_without_a_rule_nothing_goes() -> None:
+    assert to_remove(there("web1", 0, 1, 900), (), Retention(), ZoneInfo("UTC"), NOW, NOBODY).going == ()
+
+
+def test_what_is_not_whole_counts_for_nothing_and_goes_once_a_whole_one_is_newer() -> None:
+    found = there("web1", 0, 1, 2, 3)
+    removal = to_remove(found, {"web1-0", "web1-3"}, DAILY, ZoneInfo("UTC"), NOW, NOBODY)
+    assert [one.id for one in removal.going] == ["web1-3"]
+
+
+def test_too_much_of_a_host_at_once_stays_until_it_is_asked_for() -> None:
+    found = [*there("web1", *range(13)), *there("db1", 0, 1, 2)]
+    removal = to_remove(found, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
+    assert ([one.id for one in removal.going], list(removal.guarded.left_out)) == (["db1-2"], ["web1"])
+    assert len(to_remove(found, (), DAILY, ZoneInfo("UTC"), NOW, EVERYBODY).going) == 12
+
+
+def test_too_much_of_all_at_once_removes_nothing() -> None:
+    found = [one for number in range(60) for one in there(f"web{number}", 0, 1, 2, 3)]
+    removal = to_remove(found, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
+    assert (removal.going, bool(removal.guarded.stop)) == ((), True)
