@@ -15,6 +15,7 @@ from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import (
     BALANCE,
     CATALOGUE,
+    DAMAGED,
     DEVICE,
     DEVICES,
     EXPIRY,
@@ -96,7 +97,7 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     full once that was told.
     """
     verdict = _verdict(report, known)
-    alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_copies(report, known), *_jobs(report)]
+    alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_copies(report, known), *_damages(report), *_jobs(report)]
     unknown: set[str | Key] = {_UNKNOWN[check] for check in verdict.unlooked}
     if report.fault:
         unknown.add((FAILURE, BALANCE))
@@ -185,6 +186,12 @@ def _copies(report: StatusReport, known: Known) -> Iterator[Alarm]:
             yield Alarm(FAILURE, subject, text, copy.session.at or copy.session.tried, len(copy.behind))
         elif copy.state == CopyState.LATE and copy.session and copy.session.at:
             yield Alarm(FAILURE, subject, words.copy_is_late(kind, name, copy.age or 0.0), copy.session.at)
+
+
+def _damages(report: StatusReport) -> Iterator[Alarm]:
+    """Of hosts that are not configured any more, too: their backups are all there is."""
+    for host, (backups, files) in sorted(report.damaged.items()):
+        yield Alarm(DEVICES, AlarmSubject(DAMAGED, host), words.damaged(host, backups, files), report.now, backups * files)
 
 
 def _jobs(report: StatusReport) -> Iterator[Alarm]:

@@ -82,6 +82,8 @@ class StatusReport:
     alive: Mapping[str, int] = field(default_factory=dict)
     """By host, what it wrote and is still alive; empty without simple quotas."""
     copies: tuple[CopyStatus[CopySettings], ...] = ()
+    damaged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By host, how many of its backups have damaged files, and how many files the worst of them has."""
 
     @property
     def fault(self) -> str:
@@ -121,6 +123,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         backups=catalogue.state_counts(),
         day=tuple(catalogue.run_totals(now - DAY, latest(now))),
         copies=tuple(copy_statuses(config.copies, catalogue, now)),
+        damaged=_damaged(catalogue.damaged_files()),
     )
     if report.fault:
         return report
@@ -130,6 +133,14 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         return replace(report, pool=PoolFacts(error.message, error.hint))
     except OSError as error:
         return replace(report, pool=PoolFacts(f"{config.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)"))
+
+
+def _damaged(files: Mapping[tuple[str, str], int]) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for (host, _), count in files.items():
+        backups, most = found.get(host, (0, 0))
+        found[host] = (backups + 1, max(most, count))
+    return found
 
 
 def _has_ended(job: Expiry | Balance) -> bool:
