@@ -95,6 +95,9 @@ class Verifier:
         before = read_verified(folder).get(backup.name)
         goes_on = before if before and not before.is_over else None
         begun = goes_on.begun if goes_on else self.now
+        if goes_on is None:  # a kill must not cost more than the files that were not written down
+            since = replace(before, begun=begun, at=begun, read=0, compared=0, bytes=0) if before else Verification(begun, begun)
+            self._write_down(backup, since)
         look = _BackupLook(self, backup, _microseconds(begun))
         with read(backup.path), Tree(backup.path) as tree:
             look.take(tree)
@@ -114,10 +117,13 @@ class Verifier:
         paths = {path for path, _ in look.bad}
         paths |= set() if look.is_walked or not before else {os.fsencode(path) for path in before.damaged}
         found = replace(found, damages=len(paths), damaged=tuple(os.fsdecode(path) for path in sorted(paths)[:_NAMED]))
-        there = names_of(self.pool, backup.host)
+        self._write_down(backup, found)
+        return found
+
+    def _write_down(self, backup: Restorable, found: Verification) -> None:
+        folder, there = self.pool.host(backup.host), names_of(self.pool, backup.host)
         known = {name: one for name, one in read_verified(folder).items() if name in there}
         write_verified(folder, known | {backup.name: found})
-        return found
 
     def count(self, size: int) -> None:
         """One more file of so many bytes. Pauses as long as other work waits for the disks more than was agreed."""

@@ -13,7 +13,7 @@ import pytest
 from tests.beds import btrfs
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
-from tests.beds.watch import rows
+from tests.beds.watch import killed, rows
 from tests.beds.work import work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
@@ -125,3 +125,15 @@ def test_a_pass_goes_on_where_it_was_cut_off(make_btrfs: Callable[..., Path], tr
     assert verify(nights, "--time", "0s")["backups"] == []
     (nights.pool / "hosts/web/checksums").write_bytes(b"none of ours")
     assert verify(nights)["files"] > 0
+
+
+def test_what_was_read_before_a_kill_is_not_read_again(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    (tree / "file").write_bytes(os.urandom(MIB))
+    nights.host("web", tree)
+    nights.run("web")
+    killed(nights, "after", "checksums replaced", "verify")
+    done = verify(nights)
+    assert (done["files"], done["backups"][0]["state"]) == (0, "whole")
+    killed(nights, "before", "checksums replaced", "verify")
+    assert verify(nights)["files"] == 1
