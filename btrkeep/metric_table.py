@@ -53,6 +53,9 @@ HOST_ALIVE = Metric(
     ("host",),
 )
 HOST_QUOTA = Metric("btrkeep_host_quota_bytes", "gauge", "How much of that `quota` allows; without one: no sample.", ("host",))
+HOST_DAMAGED = Metric(
+    "btrkeep_host_damaged_backups", "gauge", "Backups in which a verification or a scrub found damaged files.", ("host",)
+)
 HOSTS = Metric("btrkeep_hosts", "gauge", "Hosts that are enabled, by state.", ("state",))
 
 BACKUPS = Metric("btrkeep_backups", "gauge", "Backups in the pool, by state.", ("state",))

@@ -15,6 +15,7 @@ from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import (
     BALANCE,
     CATALOGUE,
+    DAMAGED,
     DEVICE,
     DEVICES,
     DRILL,
@@ -98,7 +99,8 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     full once that was told.
     """
     verdict = _verdict(report, known)
-    alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_copies(report, known), *_jobs(report), *_drills(report)]
+    alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_copies(report, known), *_damages(report), *_jobs(report)]
+    alarms += _drills(report)
     unknown: set[str | Key] = {_UNKNOWN[check] for check in verdict.unlooked}
     if report.fault:
         unknown.add((FAILURE, BALANCE))
@@ -197,6 +199,12 @@ def _drills(report: StatusReport) -> Iterator[Alarm]:
         yield Alarm(FAILURE, AlarmSubject(DRILL), words.drills_fail(texts), drills.failed[0].at, len(texts))
     elif drills and drills.state == DrillState.LATE:
         yield Alarm(FAILURE, AlarmSubject(DRILL), words.drills_are_late(drills.age), drills.last.at if drills.last else report.now)
+
+
+def _damages(report: StatusReport) -> Iterator[Alarm]:
+    """Of hosts that are not configured any more, too: their backups are all there is."""
+    for host, (backups, files) in sorted(report.damaged.items()):
+        yield Alarm(DEVICES, AlarmSubject(DAMAGED, host), words.damaged(host, backups, files), report.now, backups * files)
 
 
 def _jobs(report: StatusReport) -> Iterator[Alarm]:

@@ -85,6 +85,12 @@ def failing(host: str, outcome: str | None, reason: str) -> str:
     return f"{host}: the backup is {outcome}: {reason}"
 
 
+def damaged(host: str, backups: int, files: int) -> str:
+    """Files of a host's backups are damaged: `files` in the worst of them."""
+    each = "each" if backups > 1 else "it"
+    return f"{host}: {counted(backups, 'backup')} damaged, up to {counted(files, 'file')} in {each}"
+
+
 def silent(host: str, seconds: float) -> str:
     """A host has had no complete backup for so long."""
     return f"{host}: no complete backup for {format_duration(seconds)}"

@@ -16,6 +16,7 @@ from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.context import PoolContext
 from backupd.repo.notes_json import Notes, hold_of, read_notes
+from backupd.repo.verified import read_verified, verification_fields
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
 from btrkeep.cli import json_option, stream_json, table
@@ -23,6 +24,7 @@ from btrkeep.cli.progress import prose
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest
+from btrkeep.decisions.verification import Verification, state_of
 from btrkeep.decisions.words import by_hand, goes_words, hold_words
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
@@ -80,6 +82,7 @@ class _BackupNotes:
     def __init__(self, site: PoolContext) -> None:
         self.config, self.now = site.config, site.clock.now()
         self._notes = cache(lambda host: _notes(site, host))
+        self._verified = cache(lambda host: read_verified(site.pool.host(host)))
 
     def hold_fields(self, backup: Backup) -> Mapping[str, Any] | None:
         """Its hold as JSON has it, None when it has none that lasts."""
@@ -96,6 +99,10 @@ class _BackupNotes:
     def _of(self, backup: Backup) -> tuple[Notes, str]:
         said = (backup.held_why is not None or backup.expired) and backup.name
         return (self._notes(backup.host) if said else NO_NOTES), backup.name or ""
+
+    def verified(self, backup: Backup) -> Verification | None:
+        """What is known of its data."""
+        return self._verified(backup.host).get(backup.name or "")
 
     def asked(self, backup: Backup) -> DeletionRequest | None:
         """What somebody asked for who deleted it."""
@@ -138,7 +145,12 @@ def _objects(site: PoolContext, backups: Iterable[Backup]) -> Iterator[dict[str,
             "error": error_words(backup.error, backup.cause),
             "held": notes.hold_fields(backup),
             "expires": format_time(deletable) if deletable else None,
+            "verified": _verified_fields(notes.verified(backup)),
         }
+
+
+def _verified_fields(found: Verification | None) -> dict[str, Any] | None:
+    return {"state": str(state_of(found)), **verification_fields(found)} if found else None
 
 
 def _row(backup: Backup, notes: _BackupNotes) -> tuple[str, ...]:
@@ -157,10 +169,11 @@ def _row(backup: Backup, notes: _BackupNotes) -> tuple[str, ...]:
 
 def _remark(backup: Backup, notes: _BackupNotes) -> str:
     """When it may be deleted or how it is held, what is odd about its time, then what was wrong with it."""
-    deletable, warnings = notes.deletable(backup), backup.warnings
+    deletable, warnings, verified = notes.deletable(backup), backup.warnings, notes.verified(backup)
     wrong = error_words(backup.error, backup.cause) or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
     ahead = "stamped in the future: a clock was wrong" if backup.started > latest(notes.now) else None
     found = [
+        f"{counted(verified.damages, 'file')} damaged" if verified and verified.damages else None,
         goes_words(deletable, notes.now) if deletable else None,
         by_hand(notes.asked(backup)),
         notes.hold_words(backup),

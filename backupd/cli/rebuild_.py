@@ -9,8 +9,10 @@ from backupd.cli.context import clock_for, load_config, now_option
 from backupd.health.doubts import see
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
+from backupd.repo.listing import hosts_of
 from backupd.repo.publish import tell_dashboard
 from backupd.repo.reconcile import all_rows, point_all, reconcile
+from backupd.repo.verified import damages_of, read_verified
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.catalogue.history import COLUMNS
 from btrkeep.cli import echo_json, json_option
@@ -94,6 +96,8 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
     since_then = reconcile(pool, catalogue, format_time(clock.now()))  # a hold may have been set after its host was read
     trouble += [text for text in since_then.trouble if text not in trouble]
     point_all(pool, format_time(clock.now()))
+    for host in hosts_of(pool):
+        catalogue.put_damages(damages_of(host, read_verified(pool.host(host))))
     history = bring_back(pool, catalogue)
     see(pool, catalogue, clock.now())
     return count, since_then.locked, history

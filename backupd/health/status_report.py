@@ -84,6 +84,8 @@ class StatusReport:
     """By host, what it wrote and is still alive; empty without simple quotas."""
     copies: tuple[CopyStatus[CopySettings], ...] = ()
     drills: DrillStatus | None = None
+    damaged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By host, how many of its backups have damaged files, and how many files the worst of them has."""
 
     @property
     def fault(self) -> str:
@@ -124,6 +126,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         day=tuple(catalogue.run_totals(now - DAY, latest(now))),
         copies=tuple(copy_statuses(config.copies, catalogue, now)),
         drills=drills_of(config, catalogue, now),
+        damaged=_damaged(catalogue.damaged_files()),
     )
     if report.fault:
         return report
@@ -140,6 +143,14 @@ def drills_of(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatu
     hosts = catalogue.hosts()
     is_asked = config.drill.max_age is not None
     return drill_status(read_drills(catalogue), frozenset(hosts), config.drill.oldest, now, is_asked=is_asked)
+
+
+def _damaged(files: Mapping[tuple[str, str], int]) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for (host, _), count in files.items():
+        backups, most = found.get(host, (0, 0))
+        found[host] = (backups + 1, max(most, count))
+    return found
 
 
 def _has_ended(job: Expiry | Balance) -> bool:

@@ -23,6 +23,7 @@ from btrkeep.catalogue.model import (
 )
 from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceStep, FreeSpaceScore
+from btrkeep.catalogue.model_damage import FOUND_BY, Damage
 from btrkeep.catalogue.model_sample import SPANS, Job, Sample, SampleMark
 from btrkeep.catalogue.model_summary import BackupFate, BalanceTotals, ExpiryTotals, HostRuns, Night, PastRuns, RunTotals
 from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
@@ -33,6 +34,7 @@ __all__ = [
     "BACKUP_STATES",
     "BALANCE_OUTCOMES",
     "EXPIRY_OUTCOMES",
+    "FOUND_BY",
     "KILLED",
     "RUN_OUTCOMES",
     "SPANS",
@@ -49,6 +51,7 @@ __all__ = [
     "CatalogueFull",
     "CatalogueUnready",
     "CatalogueUnusable",
+    "Damage",
     "Expiry",
     "ExpiryTotals",
     "FreeSpaceScore",

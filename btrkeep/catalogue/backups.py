@@ -11,6 +11,11 @@ from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.tables import backup
 
 _DROP = "DELETE FROM backup WHERE host = :host AND name = coalesce(:name, '')"
+_DROP_DAMAGES = "DELETE FROM damage WHERE host = :host AND name = coalesce(:name, '')"
+# After a rebuild: of backups that are not there any more.
+_DROP_STRAY = (
+    "DELETE FROM damage WHERE NOT EXISTS (SELECT 1 FROM backup WHERE backup.host = damage.host AND backup.name = damage.name)"
+)
 _DROP_WITH_WORKING = "DELETE FROM backup WHERE host = :host AND name IN (:name, '')"
 _DROP_ALL = ("DELETE FROM backup_detail", "DELETE FROM backup")
 _INSERT_DETAIL = "INSERT INTO backup_detail (host, name, detail) VALUES (:host, coalesce(:name, ''), :detail)"
@@ -42,6 +47,7 @@ class BackupStore(AboutStore):
     def drop_backup(self, host: str, name: str | None) -> None:
         """Forget the backup, if it is known; with no name, the host's `.working`. Its detail goes by the foreign key."""
         with self._writing("backup row dropped") as session:
+            session.run(_DROP_DAMAGES, {"host": host, "name": name})
             session.run(_DROP, {"host": host, "name": name})
 
     def replace_backups(self, pool_id: str, found: Iterable[Backup]) -> int:
@@ -60,6 +66,7 @@ class BackupStore(AboutStore):
                 hosts.know_all(session, {one.host for one in some})
                 _insert(session, some)
                 count += len(some)
+            session.run(_DROP_STRAY)
         return count
 
     def backups(self, host: str | None = None, with_detail: bool = False) -> Iterator[Backup]:

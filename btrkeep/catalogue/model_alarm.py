@@ -9,7 +9,9 @@ SERVICE = "service"
 """The event of rows that remember which services do not work, so that the log says it once."""
 
 HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, OFFSITE = "host", "unit", "device", "missing device", "replica", "offsite"
+DAMAGED = "damaged"  # a host some of whose backups are
 """Kinds of subjects that there are several of, each with a name or a number."""
+_NAMED = (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, OFFSITE, DAMAGED)
 POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE, DRILL = "pool", "catalogue", "read-only", "expiry", "balance", "drill"
 MIN_FREE, UNALLOCATED, USED = "min_free", "unallocated", "used"
 """Subjects of which there is one."""
@@ -25,7 +27,7 @@ class AlarmSubject:
     @classmethod
     def of(cls, text: str) -> "AlarmSubject":
         """That of a row of the catalogue."""
-        kind = next((one for one in (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, OFFSITE) if text.startswith(f"{one} ")), text)
+        kind = next((one for one in _NAMED if text.startswith(f"{one} ")), text)
         return cls(kind, text.removeprefix(kind).removeprefix(" "))
 
     def __str__(self) -> str:

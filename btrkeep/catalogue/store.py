@@ -8,6 +8,7 @@ Every method raises OperatorError when the file is damaged, full, not writable, 
 from btrkeep.catalogue.alarms import AlarmStore
 from btrkeep.catalogue.backups import BackupStore
 from btrkeep.catalogue.balances import BalanceStore
+from btrkeep.catalogue.damages import DamageStore
 from btrkeep.catalogue.expiries import ExpiryStore
 from btrkeep.catalogue.history_store import HistoryStore
 from btrkeep.catalogue.hosts import HostStore
@@ -29,6 +30,7 @@ class Catalogue(
     BalanceStore,
     SampleStore,
     AlarmStore,
+    DamageStore,
     HistoryStore,
 ):
     """One open catalogue."""

@@ -16,11 +16,12 @@ from btrkeep.catalogue import columns
 from btrkeep.catalogue.model import Backup, Expiry, Progress, Run
 from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_balance import Balance, BalanceStep, FreeSpaceScore
+from btrkeep.catalogue.model_damage import Damage
 from btrkeep.catalogue.model_sample import Sample
 from btrkeep.catalogue.sqlite import Session, Values
 from btrkeep.causes import Cause
 
-SCHEMA_VERSION = "0008"
+SCHEMA_VERSION = "0009"
 """The newest migration. Versions are numbers of four digits, so that text order is their order."""
 
 _KINDS: tuple[tuple[Any, str], ...] = (
@@ -184,4 +185,5 @@ balance = JobTable(
 balance_step = Table("balance_step", BalanceStep, _kinds(BalanceStep))
 sample = Table("sample", Sample, _kinds(Sample))
 alarm = Table("alarm", StoredAlarm, _kinds(StoredAlarm))
-TABLES: tuple[Table[Any], ...] = (backup, run, progress, expiry, score, balance, balance_step, sample, alarm)
+damage = Table("damage", Damage, _kinds(Damage))
+TABLES: tuple[Table[Any], ...] = (backup, run, progress, expiry, score, balance, balance_step, sample, alarm, damage)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from btrkeep.checkpoints import Checkpoint
@@ -11,15 +12,20 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replaces a file as a whole, mode 0600; when this returns, its data and its name are on disk."""
+    write_pieces_atomically(path, (content.encode() if isinstance(content, str) else content,))
+
+
+def write_pieces_atomically(path: Path, pieces: Iterable[bytes]) -> None:
+    """The same with what need not all lie in memory."""
     with Checkpoint(f"{path.name} replaced"):
-        _replace(path, content)
+        _replace(path, pieces)
 
 
-def _replace(path: Path, content: str | bytes) -> None:
+def _replace(path: Path, pieces: Iterable[bytes]) -> None:
     temporary = path.with_name(path.name + ".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.writelines(pieces)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -26,6 +26,7 @@ from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import (
     BALANCE_OUTCOMES,
     EXPIRY_OUTCOMES,
+    FOUND_BY,
     RUN_OUTCOMES,
     SPANS,
     STEP_OUTCOMES,
@@ -35,6 +36,7 @@ from btrkeep.catalogue import (
     Catalogue,
     CatalogueDamaged,
     CatalogueFull,
+    Damage,
     Expiry,
     FreeSpaceScore,
     Progress,
@@ -95,7 +97,7 @@ def is_document(of_type: object) -> bool:
 DECLARED = {int: {"INTEGER", "BIGINT"}, float: {"FLOAT"}, bool: {"BOOLEAN"}}
 ROWS: dict[str, type] = {
     "backup": Backup, "run": Run, "progress": Progress, "expiry": Expiry, "score": FreeSpaceScore, "balance": Balance,
-    "balance_step": BalanceStep, "sample": Sample, "alarm": StoredAlarm,
+    "balance_step": BalanceStep, "sample": Sample, "alarm": StoredAlarm, "damage": Damage,
 }  # fmt: skip
 OPTIONAL = {"warnings", "last_lines", "before", "after"}  # nothing in them is NULL
 
@@ -126,6 +128,7 @@ def test_migrations_lead_to_a_column_for_each_field_of_a_row(tmp_path: Path) -> 
         ("balance", "outcome", BALANCE_OUTCOMES),
         ("balance_step", "outcome", STEP_OUTCOMES),
         ("sample", "span", SPANS),
+        ("damage", "found_by", FOUND_BY),
     ],
 )
 def test_the_database_knows_the_words_that_the_code_knows(tmp_path: Path, table: str, column: str, known: tuple[str, ...]) -> None:

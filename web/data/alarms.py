@@ -9,6 +9,7 @@ from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import (
     BALANCE,
     CATALOGUE,
+    DAMAGED,
     DEVICES,
     DRILL,
     EXPIRY,
@@ -117,6 +118,7 @@ _OF_REPLICA = Advice(
 _OF_OFFSITE = Advice(
     "See what stands against it; the repository may be away or full.", "backupd offsite run {name} --dry-run", "copies"
 )
+_OF_DAMAGED = Advice("Other backups of the host, or a copy elsewhere, may have these files.", "backupd list {name}")
 _ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
 
@@ -163,6 +165,6 @@ def advice(row: StoredAlarm) -> Advice:
     if about.kind == UNIT:
         named = about.name if _UNIT_NAME.fullmatch(about.name) else "UNIT"
         return Advice("Read what it said last, mend that, and start it again.", f"journalctl -u {named} -n 50", "log")
-    if copy := {REPLICA: _OF_REPLICA, OFFSITE: _OF_OFFSITE}.get(about.kind):
+    if copy := {REPLICA: _OF_REPLICA, OFFSITE: _OF_OFFSITE, DAMAGED: _OF_DAMAGED}.get(about.kind):
         return Advice(copy.words, copy.command.format(name=about.name), copy.page)
     return _OF_POOL.get((row.what, about.kind)) or _OF_KIND.get(row.what) or _ELSE

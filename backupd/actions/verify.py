@@ -1,0 +1,257 @@
+"""The files of backups read from the disk, and compared with what they were when they were read before.
+
+What the filesystem cannot read (its checksum does not fit, and there is no good copy) is damaged, and so is what it reads with
+another content than was recorded, though the inode was not changed: it lay without a checksum (nodatasum), or memory flipped a bit
+between the two. What was never read before is recorded for the next time. A file that several backups share is read once in a pass.
+"""
+
+import errno
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import sha256
+from typing import NamedTuple
+
+from backupd.files.backup_selector import Restorable
+from backupd.files.tree import Entry, Tree, open_plain
+from backupd.files.walking import WalkEntry, walk
+from backupd.repo.checksums import Checksums, Key, ReadBefore, key_of
+from backupd.repo.listing import names_of
+from backupd.repo.read_lock import read
+from backupd.repo.verified import read_verified, write_verified
+from btrkeep.catalogue import Catalogue, Damage
+from btrkeep.decisions.verification import Verification
+from btrkeep.fs.sparse import data_runs
+from btrkeep.pool.marker import Pool
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.procfs import IoPressure
+
+_DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
+_NONE = bytes(32)
+_STREAMS = 4
+_WAITING = 4 * _STREAMS  # open files that wait for a stream
+_MOST_RECORDS = 200_000  # that are held in memory
+_LONGEST = 300.0  # seconds of reading that a kill may cost
+_PIECE = 1 << 20
+_NAMED = 100  # damaged files that verified.json names
+_LOOK = 1.0  # seconds between two looks at the pressure
+
+
+@dataclass(frozen=True, slots=True)
+class ReadScope:
+    """Which files are read: each with this probability, for `seconds` at the most. None: no limit."""
+
+    of_all: float = 1.0
+    seconds: float | None = None
+    pressure: float | None = None
+    """Above this share of the time in which processes wait for I/O (PSI) it pauses."""
+
+
+class _FileRead(NamedTuple):
+    path: bytes
+    key: Key
+    size: int
+    """Bytes that were read."""
+    digest: bytes
+    bad: int | None
+    """The first byte that cannot be read; None: all could be."""
+
+
+class Verifier:
+    """Reads backups until it is cancelled or the time is over. Whoever makes one has the lock `verify` of the pool."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        catalogue: Catalogue,
+        now: datetime,
+        scope: ReadScope,
+        cancellation: Cancellation,
+        tell: Callable[[int], None],
+    ) -> None:
+        """`tell` hears after each file how many bytes were read in all."""
+        self.pool, self.catalogue, self.now, self.scope = pool, catalogue, now, scope
+        self.cancellation, self.tell = cancellation, tell
+        self.bytes, self.files = 0, 0
+        self._begun = time.monotonic()
+        self.bad: dict[tuple[str, Key], int] = {}
+        """By host and file, where those are damaged that were read."""
+        self._pressure, self._looked = IoPressure(), time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is read: cancelled, or out of time."""
+        late = self.scope.seconds is not None and time.monotonic() - self._begun >= self.scope.seconds
+        return bool(self.cancellation) or late
+
+    def verify(self, backup: Restorable) -> Verification:
+        """One backup. Raises OperatorError when it is being deleted, OSError for an error that is no damage."""
+        folder = self.pool.host(backup.host)
+        before = read_verified(folder).get(backup.name)
+        goes_on = before if before and not before.is_over else None
+        begun = goes_on.begun if goes_on else self.now
+        if goes_on is None:  # a kill must not cost more than the files that were not written down
+            since = replace(before, begun=begun, at=begun, read=0, compared=0, bytes=0) if before else Verification(begun, begun)
+            self._write_down(backup, since)
+        look = _BackupLook(self, backup, _microseconds(begun))
+        with read(backup.path), Tree(backup.path) as tree:
+            look.take(tree)
+        found = Verification(
+            begun,
+            self.now,
+            look.read + (goes_on.read if goes_on else 0),
+            look.compared + (goes_on.compared if goes_on else 0),
+            look.bytes + (goes_on.bytes if goes_on else 0),
+            self.now if look.is_whole else before.whole if before else None,
+        )
+        damages = [Damage(backup.host, backup.name, os.fsdecode(path), start, 0, "verify", self.now) for path, start in look.bad]
+        if look.is_walked:
+            self.catalogue.replace_damages(backup.host, backup.name, "verify", damages)
+        else:  # what was not come to is as it was
+            self.catalogue.put_damages(damages)
+        paths = {path for path, _ in look.bad}
+        paths |= set() if look.is_walked or not before else {os.fsencode(path) for path in before.damaged}
+        found = replace(found, damages=len(paths), damaged=tuple(os.fsdecode(path) for path in sorted(paths)[:_NAMED]))
+        self._write_down(backup, found)
+        return found
+
+    def _write_down(self, backup: Restorable, found: Verification) -> None:
+        folder, there = self.pool.host(backup.host), names_of(self.pool, backup.host)
+        known = {name: one for name, one in read_verified(folder).items() if name in there}
+        write_verified(folder, known | {backup.name: found})
+
+    def count(self, size: int) -> None:
+        """One more file of so many bytes. Pauses as long as other work waits for the disks more than was agreed."""
+        self.files += 1
+        self.bytes += size
+        self.tell(self.bytes)
+        if self.scope.pressure is None or time.monotonic() - self._looked < _LOOK:
+            return
+        while (self._pressure.share() or 0.0) > self.scope.pressure and not self.is_over:
+            self._pressure.restart()
+            self.cancellation.sleep(_LOOK)
+        self._pressure.restart()
+        self._looked = time.monotonic()
+
+
+class _BackupLook:
+    """What is read of one backup. `is_walked`: all its names were come to; `is_whole`: each file was read in this pass, too."""
+
+    def __init__(self, work: Verifier, backup: Restorable, since: int) -> None:
+        self._work, self._host, self._folder, self._since = work, backup.host, work.pool.host(backup.host), since
+        self.read, self.compared, self.bytes = 0, 0, 0
+        self.bad: list[tuple[bytes, int]] = []
+        """Paths of damaged files, and where the damage begins."""
+        self.is_walked, self.is_whole = False, True
+        self._found: dict[Key, ReadBefore] = {}
+        self._chance = random.SystemRandom()  # a host must not know which of its files are looked at
+
+    def take(self, tree: Tree) -> None:
+        """Reads. Raises OSError."""
+        found = walk(tree, b"/", unreadable=self._unreadable)
+        with ThreadPoolExecutor(_STREAMS) as streams:
+            while not self.is_walked and not self._work.is_over:
+                with Checksums(self._folder) as known:
+                    self.is_walked = self._take_some(found, known, streams)
+                    if self._found:
+                        known.write(self._found)
+                self._found.clear()
+        self.is_whole = self.is_whole and self.is_walked
+
+    def _take_some(self, entries: Iterator[WalkEntry], known: Checksums, streams: ThreadPoolExecutor) -> bool:
+        """Until it is time to write down what was found; whether all names were come to."""
+        begun, waiting = time.monotonic(), deque[Future[_FileRead]]()
+        over = False
+        try:
+            for one in entries:
+                if one.left or one.entry.kind != "file":
+                    continue
+                key = key_of(one.entry.inode, one.entry.changed, one.entry.size)
+                if not self._is_settled(one.entry.path, key, known):
+                    try:
+                        waiting.append(streams.submit(_read, open_plain(one.name, one.folder), one.entry, key))
+                    except OSError as error:
+                        self._unreadable(one.entry.path, error)
+                if len(waiting) >= _WAITING:
+                    self._note(waiting.popleft().result(), known)
+                if self._work.is_over or len(self._found) >= _MOST_RECORDS or time.monotonic() - begun > _LONGEST:
+                    break
+            else:
+                over = True
+        finally:
+            while waiting:
+                self._note(waiting.popleft().result(), known)
+        return over
+
+    def _is_settled(self, path: bytes, key: Key, known: Checksums) -> bool:
+        """Whether the file is not read now: it was in this pass, or is not in the sample. One that was damaged is read again."""
+        if (place := self._work.bad.get((self._host, key))) is not None:
+            self.bad.append((path, place))
+            return True
+        before = self._found.get(key) or known.find(key)
+        if before and before.at >= self._since and not before.damaged:
+            return True
+        is_chosen = (before is not None and before.damaged) or self._chance.random() < self._work.scope.of_all
+        self.is_whole = self.is_whole and is_chosen
+        return not is_chosen
+
+    def _note(self, found: _FileRead, known: Checksums) -> None:
+        work, before = self._work, self._found.get(found.key) or known.find(found.key)
+        digest = before.digest if before else _NONE
+        is_known = digest != _NONE
+        place = 0 if found.bad is None and is_known and found.digest != digest else found.bad
+        self._found[found.key] = ReadBefore(_microseconds(work.now), place is not None, digest if is_known else found.digest)
+        if place is not None:
+            work.bad[self._host, found.key] = place
+            self.bad.append((found.path, place))
+        else:
+            self.read += 1
+            self.compared += is_known
+        self.bytes += found.size
+        work.count(found.size)
+
+    def _unreadable(self, path: bytes, error: OSError) -> None:
+        """A folder, or a name in one."""
+        if error.errno not in _DAMAGED:
+            raise error
+        self.bad.append((path, 0))
+
+
+def _microseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 10**6)
+
+
+def _read(fd: int, entry: Entry, key: Key) -> _FileRead:
+    """Reads a file from the disk, not from memory, and closes it. Raises OSError for what is no damage.
+
+    The digest is what `sha256sum` says, unless there are holes: these are not read, and where one ends its end is part of it.
+    """
+    digest, position, last, count = sha256(), 0, 0, 0
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            for start, end in data_runs(fd, entry.size):
+                if start != last:
+                    digest.update(b"hole up to %d" % start)
+                position = start
+                while position < end:
+                    data = os.pread(fd, min(_PIECE, end - position), position)
+                    if not data:
+                        raise OSError(errno.EIO, "the file is shorter than it says")
+                    digest.update(data)
+                    position += len(data)
+                    count += len(data)
+                last = end
+        except OSError as error:
+            if error.errno not in _DAMAGED:
+                raise
+            return _FileRead(entry.path, key, count, _NONE, position)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # and leaves the memory to those who need it
+    finally:
+        os.close(fd)
+    return _FileRead(entry.path, key, count, digest.digest(), None)

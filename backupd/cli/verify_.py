@@ -1,0 +1,149 @@
+"""`backupd verify`: the files of backups read from the disk, and compared with what they were."""
+
+import re
+from datetime import datetime
+from typing import Any
+
+import click
+
+from backupd.actions.verify import ReadScope, Verifier
+from backupd.cli.context import now_option, opened
+from backupd.cli.names import complete_host_of_pool
+from backupd.files.backup_selector import Restorable, find, parse_which, restorable
+from backupd.repo.context import PoolContext, writing
+from backupd.repo.listing import hosts_of
+from backupd.repo.verified import read_verified, verification_fields
+from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.progress import prose
+from btrkeep.decisions.verification import Verification, state_of
+from btrkeep.errors import Exit, OperatorError
+from btrkeep.pool.locks import take_lock
+from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.service import Status
+from btrkeep.units import counted, format_size, format_time, parse_duration, parse_share, printable
+
+
+def _sample(text: str) -> int | float:
+    """A number of files, or a share."""
+    if text == "all":
+        return 1.0
+    return int(text) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else parse_share(text)
+
+
+@click.command("verify")
+@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
+@click.option(
+    "--sample",
+    type=Parsed("sample", _sample),
+    default="all",
+    show_default=True,
+    metavar="N|P%|all",
+    help="How many files are read, about, or which share of each backup's; chosen by chance.",
+)
+@click.option("--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Stop after this long.")
+@click.option(
+    "--pace",
+    type=Parsed("share", parse_share),
+    metavar="P%",
+    help="Pause while processes wait for I/O more than this share of the time.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be read, in this order; read nothing.")
+@json_option
+@now_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    which: tuple[str, ...],
+    sample: int | float,
+    seconds: float | None,
+    pace: float | None,
+    dry_run: bool,
+    as_json: bool,
+    now: datetime | None,
+) -> int:
+    """Read the files of backups from the disk, and compare them with what they were when they were last read.
+
+    All backups of all hosts, or those of each HOST, or HOST@BACKUP; those that were not verified for the longest time come first.
+    A file that several backups share is read once. What is read for the first time is recorded for the next time; that it can be
+    read at all is what the filesystem's own checksums say.
+
+    Ctrl-C, SIGTERM and --time end it, and the next one goes on from there.
+
+    Exit status 0: nothing is damaged; 1: something is; 3: another verify is under way.
+    """
+    cancellation, status, found = Cancellation(), Status(), list[dict[str, Any]]()
+    with opened(ctx, now, writes=not dry_run) as site:
+        chosen = sorted(_chosen(site, which), key=lambda one: (_last(one[1]), one[0].name))
+        if dry_run:
+            return _say_plan(chosen, as_json)
+        moment = site.clock.now()
+        with (
+            take_lock(site.pool.locks / "verify", "backupd verify", format_time(moment)),
+            writing(site.pool),
+            cancellation.listening(),
+        ):
+            files = sum(one.record.files or 0 for one, _ in chosen)
+            scope = ReadScope(sample if isinstance(sample, float) else min(1.0, sample / max(1, files)), seconds, pace)
+            work = Verifier(
+                site.pool, site.catalogue, moment, scope, cancellation, lambda size: status.say(f"{format_size(size)} read")
+            )
+            for backup, _ in chosen:
+                if work.is_over:
+                    break
+                try:
+                    done = work.verify(backup)
+                except OperatorError as error:  # it is being deleted
+                    complain(error)
+                    continue
+                found.append(_fields(backup, done))
+                if not as_json:
+                    _say(backup, done)
+    if as_json:
+        echo_json({"files": work.files, "bytes": work.bytes, "is_whole": not work.is_over, "backups": found})
+    else:
+        prose(f"{counted(work.files, 'file')} read, {format_size(work.bytes)}" + ("; the next one goes on" if work.is_over else ""))
+    if cancellation:
+        return int(signal_status(cancellation.signal))
+    return int(Exit.ATTENTION if any(one["damages"] for one in found) else Exit.OK)
+
+
+def _chosen(site: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable, Verification | None]]:
+    """The backups that are meant, with what is known of them. Raises UsageError."""
+    found: dict[tuple[str, str], Restorable] = {}
+    for text in which or hosts_of(site.pool):
+        host, name = parse_which(text)
+        for one in [find(site.pool, host, name)] if name else restorable(site.pool, host):
+            found[one.host, one.name] = one
+    known = {host: read_verified(site.pool.host(host)) for host in {host for host, _ in found}}
+    return [(one, known[one.host].get(one.name)) for one in found.values()]
+
+
+def _last(known: Verification | None) -> float:
+    return known.at.timestamp() if known else 0.0
+
+
+def _fields(backup: Restorable, found: Verification | None) -> dict[str, Any]:
+    known = verification_fields(found) if found else {}
+    return {"host": backup.host, "name": backup.name, "state": str(state_of(found)), **known}
+
+
+def _say_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: bool) -> int:
+    if as_json:
+        echo_json([_fields(*one) for one in chosen])
+        return int(Exit.OK)
+    for backup, known in chosen:
+        last = f"last read {format_time(known.at)}" if known else "never read"
+        prose(f"{printable(backup.host)} {backup.name}: {last}")
+    return int(Exit.OK)
+
+
+def _say(backup: Restorable, found: Verification) -> None:
+    whole = "" if found.is_over else ", in part"
+    head = f"{printable(backup.host)} {backup.name}: {counted(found.read, 'file')} read, {found.compared:,} compared{whole}"
+    if not found.damages:
+        prose(head)
+        return
+    prose(f"{head}; {counted(found.damages, 'file')} damaged:")
+    for path in found.damaged:
+        prose(f"  {printable(path)}")

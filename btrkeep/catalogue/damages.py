@@ -1,0 +1,39 @@
+"""Rows of damage."""
+
+from collections.abc import Iterable
+
+from btrkeep.catalogue.model_damage import Damage
+from btrkeep.catalogue.session import CatalogueSession
+from btrkeep.catalogue.tables import damage
+
+_DROP = "DELETE FROM damage WHERE host = :host AND name = :name AND path = :path AND start = :start"
+_DROP_FOUND = "DELETE FROM damage WHERE host = :host AND name = :name AND found_by = :found_by"
+_HERE = "WHERE (:host IS NULL OR host = :host) AND (:name IS NULL OR name = :name) ORDER BY host, name, path, start"
+_COUNTS = "SELECT host, name, count(DISTINCT path) FROM damage WHERE fate IS NULL GROUP BY host, name"
+
+
+class DamageStore(CatalogueSession):
+    """Each method that changes rows does so in one transaction."""
+
+    def damages(self, host: str | None = None, name: str | None = None) -> list[Damage]:
+        """Those of a backup, of a host or of all, by host, backup, path and place: also those that something became of."""
+        return damage.find(self._reader, _HERE, {"host": host, "name": name})
+
+    def damaged_files(self) -> dict[tuple[str, str], int]:
+        """How many files of a backup are damaged, by its host and name, where any are. What something became of is not counted."""
+        return {(host, name): files for host, name, files in self._reader.all(_COUNTS)}
+
+    def put_damages(self, found: Iterable[Damage]) -> None:
+        """Insert damages, or replace those of the same backup, path and start."""
+        rows = list(found)
+        with self._writing("damages written") as session:
+            session.run_many(_DROP, [damage.values(one) for one in rows])
+            damage.add(session, rows)
+
+    def replace_damages(self, host: str, name: str, found_by: str, found: Iterable[Damage]) -> None:
+        """All damages of a backup that were found in that way, anew."""
+        rows = list(found)
+        with self._writing("damages replaced") as session:
+            session.run(_DROP_FOUND, {"host": host, "name": name, "found_by": found_by})
+            session.run_many(_DROP, [damage.values(one) for one in rows])
+            damage.add(session, rows)

@@ -1,0 +1,139 @@
+"""`backupd verify`: damage that a disk did is found, named and told; the kernel counts what was read, sha256sum is the truth."""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import btrfs
+from tests.beds.faults import damage
+from tests.beds.nights import Nights
+from tests.beds.watch import killed, rows
+from tests.beds.work import work
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+MIB = 1 << 20
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Sources that lie on another filesystem than the pool."""
+    tree = tmp_path / "srv"
+    tree.mkdir()
+    return tree
+
+
+def verify(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
+    done = nights.backupd("verify", *words, "--json", check=False)
+    assert done.returncode == status, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def bytes_read(top: Path) -> int:
+    """From the disk, as the kernel counts it."""
+    (device,) = btrfs.devices_of(top)
+    return int(Path("/sys/block", Path(device).name, "stat").read_text().split()[2]) * 512
+
+
+def records(nights: Nights, host: str) -> dict[int, bytes]:
+    """The digests in the host's file, by inode: the format, read by another hand."""
+    data = (nights.pool / "hosts" / host / "checksums").read_bytes()
+    return {inode: digest for inode, _, _, _, _, digest, _ in struct.iter_unpack(">QQQQI32sI", data[72:])}
+
+
+def test_what_the_disk_flipped_is_named_in_every_backup_that_shares_it(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    content, name = os.urandom(2 * MIB), os.fsdecode(b"caf\xe9\nx")
+    (tree / name).write_bytes(content)
+    (tree / "other").write_bytes(os.urandom(MIB))
+    with (tree / "sparse").open("wb") as file:
+        file.truncate(1 << 28)
+        file.seek(1 << 27)
+        file.write(b"in the middle")
+    nights.host("web", tree)
+    nights.run("web")
+    (tree / "new").write_bytes(b"of the second night")
+    nights.run("web")
+    first, second = nights.names("web")
+    nights.data("web", tree, first).joinpath(name).read_bytes()  # lies in memory now
+    before = bytes_read(nights.top)
+    done = verify(nights)
+    assert bytes_read(nights.top) - before >= 3 * MIB
+    assert [(one["name"], one["state"], one["read"]) for one in done["backups"]] == [(first, "whole", 3), (second, "whole", 1)]
+    assert done["bytes"] < 4 * MIB
+    inode = (nights.data("web", tree, first) / "other").stat().st_ino
+    assert records(nights, "web")[inode] == hashlib.sha256((tree / "other").read_bytes()).digest()
+
+    damage(nights.top, content[MIB : MIB + 4096])
+    done = verify(nights, "web", status=1)
+    path = f"{tree}/{name}"
+    assert [(one["name"], one["state"], one["damaged"]) for one in done["backups"]] == [
+        (first, "damaged", [path]),
+        (second, "damaged", [path]),
+    ]
+    assert [one["compared"] for one in done["backups"]] == [2, 1]
+    assert rows(nights, "select name, start, found_by from damage order by name") == [
+        (first, MIB, "verify"),
+        (second, MIB, "verify"),
+    ]
+    listed = {one["name"]: one["verified"] for one in nights.listed("web")}
+    assert (listed[first]["state"], listed[first]["damages"]) == ("damaged", 1)
+    assert "1 file damaged" in nights.backupd("list", "web").stdout
+    assert "damaged web" in {one["subject"] for one in nights.json("notify", "--dry-run")["alarms"]}
+    assert 'btrkeep_host_damaged_backups{host="web",pool="main"} 2' in nights.backupd("metrics").stdout
+    work("sqlite3", nights.state / "catalogue.sqlite", "delete from damage")
+    nights.backupd("rebuild")
+    assert rows(nights, "select count(*) from damage") == [(2,)]
+
+
+def test_a_file_that_reads_well_with_another_content_is_damaged(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """Without checksums of the filesystem's nobody else would find it."""
+    nights = Nights(make_btrfs(size="300M", options="nodatasum"))
+    content = os.urandom(MIB)
+    (tree / "database").write_bytes(content)
+    nights.host("web", tree)
+    nights.run("web")
+    verify(nights)
+    damage(nights.top, content[4096:8192])
+    assert (nights.data("web", tree) / "database").read_bytes() != content
+    (one,) = verify(nights, "web", status=1)["backups"]
+    assert one["damaged"] == [f"{tree}/database"]
+    (one,) = verify(nights, "web@latest", status=1)["backups"]  # what was recorded is not replaced by what is wrong
+    assert one["state"] == "damaged"
+
+
+def test_a_pass_goes_on_where_it_was_cut_off(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    for number in range(200):
+        (tree / str(number)).write_bytes(os.urandom(5000))
+    nights.host("web", tree)
+    nights.run("web")
+    assert nights.backupd("verify", "--dry-run").stdout.count("never read") == 1
+    (one,) = verify(nights, "--sample", "50")["backups"]
+    assert one["state"] == "in part"
+    assert 10 < one["read"] < 110
+    (rest,) = verify(nights)["backups"]
+    assert (rest["state"], rest["read"], rest["compared"]) == ("whole", 200, 0)
+    (again,) = verify(nights, "--sample", "10%")["backups"]
+    assert again["read"] == again["compared"] < 200
+    assert verify(nights, "--time", "0s")["backups"] == []
+    (nights.pool / "hosts/web/checksums").write_bytes(b"none of ours")
+    assert verify(nights)["files"] > 0
+
+
+def test_what_was_read_before_a_kill_is_not_read_again(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    (tree / "file").write_bytes(os.urandom(MIB))
+    nights.host("web", tree)
+    nights.run("web")
+    killed(nights, "after", "checksums replaced", "verify")
+    done = verify(nights)
+    assert (done["files"], done["backups"][0]["state"]) == (0, "whole")
+    killed(nights, "before", "checksums replaced", "verify")
+    assert verify(nights)["files"] == 1

@@ -1,0 +1,51 @@
+"""Damages in the catalogue, against sqlite3 itself."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from btrkeep.catalogue import Backup, Catalogue, Damage
+from tests.beds.template import with_catalogue
+
+NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
+DAMAGE = Damage("web1", "n1", "/caf\udce9\nx", 4096, 512, "verify", NOW)
+BACKUP = Backup("web1", "n1", "hosts/web1/n1", "complete", NOW, NOW, 1.0, 1, 1, 1, None)
+
+
+def ask(state: Path, statement: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(state / "catalogue.sqlite")) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def test_a_damage_comes_back_as_it_went_in_and_is_replaced_by_its_place(tmp_path: Path) -> None:
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+        other = replace(DAMAGE, start=0, found_by="scrub")
+        catalogue.put_damages([DAMAGE, other, replace(DAMAGE, name="n2", fate="repaired")])
+        assert catalogue.damages("web1", "n1") == [other, DAMAGE]
+        assert catalogue.damaged_files() == {("web1", "n1"): 1}
+        catalogue.replace_damages("web1", "n1", "verify", [replace(DAMAGE, start=0)])
+        assert catalogue.damages("web1", "n1") == [replace(DAMAGE, start=0)]
+    assert ask(tmp_path, "SELECT host, name, start, length, found_by, found_at, fate FROM damage ORDER BY name") == [
+        ("web1", "n1", 0, 512, "verify", "2026-11-20T22:00:00.000000Z", None),
+        ("web1", "n2", 4096, 512, "verify", "2026-11-20T22:00:00.000000Z", "repaired"),
+    ]
+
+
+def test_damages_stay_when_the_row_of_their_backup_is_replaced_and_go_with_the_backup(tmp_path: Path) -> None:
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+        backups = [replace(BACKUP, name=name) for name in ("n1", "n2", "n3")]
+        for one in backups:
+            catalogue.put_backup(one)
+        catalogue.put_damages(replace(DAMAGE, name=one.name or "") for one in backups)
+        catalogue.put_backup(replace(BACKUP, held_why="the audit"))
+        catalogue.replace_backups("p", backups[:2])
+        assert [one.name for one in catalogue.damages()] == ["n1", "n2"]
+        catalogue.rename_host("web1", "web2")
+        assert [(one.host, one.name) for one in catalogue.damages()] == [("web2", "n1"), ("web2", "n2")]
+        catalogue.drop_backups([("web2", "n1")])
+        assert [one.name for one in catalogue.damages()] == ["n2"]
+        catalogue.drop_backup("web2", "n2")
+    assert ask(tmp_path, "SELECT * FROM damage") == []
