@@ -182,7 +182,13 @@ class HostRun:
     async def _prepare(self, running: RunningTransfer, disk: Syncfs) -> tuple[Prepared, Record]:
         site, begun = self.site, time.monotonic()
         recovered, prepared = await asyncio.to_thread(
-            working.recover_and_prepare, site.pool, self.host, self.started, disk, self.stopper
+            working.recover_and_prepare,
+            site.pool,
+            self.host,
+            self.started,
+            disk,
+            self.stopper,
+            site.catalogue.damages(self.host.name),
         )
         self.seconds["prepare"] = round(time.monotonic() - begun, 3)
         if recovered:

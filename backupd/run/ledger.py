@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from btrkeep.catalogue import Backup, Catalogue, CatalogueBusy, CatalogueUnusable, HostFacts, Progress
+from btrkeep.catalogue import Backup, Catalogue, CatalogueBusy, CatalogueUnusable, Damage, HostFacts, Progress
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import start_time
 
@@ -97,6 +97,14 @@ class Ledger:
 
     def host_facts(self, latest: datetime) -> dict[str, HostFacts]:
         return self._catalogue.host_facts(latest)
+
+    def damages(self, host: str) -> list[Damage]:
+        """An empty list when they cannot be read."""
+        try:
+            return self._catalogue.damages(host)
+        except OperatorError as error:
+            self.note(error)
+            return []
 
     def start_run(self, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
         try:

@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,11 +21,13 @@ from backupd.repo.final_backups import FinalBackup, NotOurs, discard, is_named, 
 from backupd.repo.hardlinks import split
 from backupd.repo.notes_json import read_notes
 from backupd.run import quota
+from backupd.run.damaged import drop_damaged
 from backupd.run.doubt import doubt, drop_doubted
 from backupd.run.limits import still_exceeds
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.synced import is_synced, mark_synced, take_mark
 from btrkeep.backup_states import FAILED, PARTIAL, RUNNING
+from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
@@ -80,17 +83,31 @@ def settings_of(host: HostConfig) -> dict[str, Any]:
 
 
 def recover_and_prepare(
-    pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, cancelled: Cancellation | None = None
+    pool: Pool,
+    host: HostConfig,
+    now: datetime,
+    disk: Syncfs,
+    cancelled: Cancellation | None = None,
+    damages: Iterable[Damage] = (),
 ) -> tuple[Record | None, Prepared]:
     """Both at once, for a run: one trip into a thread."""
     quota.begin(pool, host.name)
-    return recover(pool, host.name), prepare(pool, host, now, disk, cancelled)
+    return recover(pool, host.name), prepare(pool, host, now, disk, cancelled, damages)
 
 
-def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, cancelled: Cancellation | None = None) -> Prepared:
+def prepare(
+    pool: Pool,
+    host: HostConfig,
+    now: datetime,
+    disk: Syncfs,
+    cancelled: Cancellation | None = None,
+    damages: Iterable[Damage] = (),
+) -> Prepared:
     """A writable `.working` that fits: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
 
     One that is continued was marked as synced, or is a first copy, which has all of its files in doubt then. `disk` is the run's.
+
+    What of `damages` is in the base is not in it, unless a run that is continued fetched it since.
 
     When it is `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises StoppedEarly.
 
@@ -111,8 +128,9 @@ def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, cancelled
         quota.join(pool, host.name, prepared.id)
         _ensure_folder(path / DATA, mode=0o777)
         drop_other_paths(path / DATA, host.paths)
-        if not prepared.fresh:  # the mark is gone for good before anything is written; and a tree search sees committed inodes only
-            _sync(disk)
+        dropped = drop_damaged(path, base.path, _damaged_paths(base, damages)) if base else 0
+        if not prepared.fresh or dropped:
+            _sync(disk)  # the mark is gone for good before rsync writes anything; and a tree search sees committed inodes only
         if base or not prepared.fresh:
             split(path, since=_linked_since(base), cancelled=cancelled)
     except DataLost:
@@ -122,6 +140,10 @@ def prepare(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, cancelled
             leave_after_error(prepared, first_record(prepared, host, now), disk)
         raise
     return prepared
+
+
+def _damaged_paths(base: FinalBackup, damages: Iterable[Damage]) -> list[bytes]:
+    return sorted({os.fsencode(one.path) for one in damages if one.name == base.record.name and one.fate is None})
 
 
 def _ensure_folder(folder: Path, mode: int = 0o700) -> None:

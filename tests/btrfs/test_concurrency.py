@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,6 @@ from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.syncfs import Syncfs
-from btrkeep.process.cancellation import Cancellation
 from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, ended, hold, is_locked, receivers, results, rows, wait_for
@@ -205,10 +205,10 @@ def test_hosts_in_a_long_step_do_not_keep_another_from_its_own(nights: Nights, t
     quick_is_done, in_time = threading.Event(), []
     prepare, finalise = working.recover_and_prepare, working.finalise
 
-    def prepared(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, cancelled: Cancellation) -> object:
+    def prepared(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, *rest: Any) -> object:
         if host.name in slow:
             in_time.append(quick_is_done.wait(20))
-        return prepare(pool, host, now, disk, cancelled)
+        return prepare(pool, host, now, disk, *rest)
 
     def finalised(pool: Pool, prepared: working.Prepared, record: Record, disk: Syncfs) -> object:
         done = finalise(pool, prepared, record, disk)
@@ -227,10 +227,10 @@ def test_a_bug_met_by_one_host_is_told_and_costs_the_others_nothing(
 ) -> None:
     real = working.recover_and_prepare
 
-    def buggy(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, cancelled: Cancellation) -> object:
+    def buggy(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, *rest: Any) -> object:
         if host.name == "unlucky":
             raise RuntimeError("a bug")
-        return real(pool, host, now, disk, cancelled)
+        return real(pool, host, now, disk, *rest)
 
     monkeypatch.setattr(working, "recover_and_prepare", buggy)
     for host in ("a", "unlucky", "z"):

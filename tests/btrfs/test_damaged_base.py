@@ -2,12 +2,16 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from btrkeep.catalogue import Catalogue, Damage
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
+from tests.beds.watch import killed
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -42,3 +46,32 @@ def test_a_changed_file_whose_base_cannot_be_read_any_more_is_whole_in_the_next_
     assert nights.differences("web", tree) == []
     assert "corruption errors" in nights.backupd("status").stdout
     assert nights.run("web")["web"]["outcome"] == "complete"
+
+
+@pytest.mark.btrfs
+def test_what_is_damaged_in_the_base_is_fetched_again(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """Without that rsync keeps it: its time and size are the host's. What is not damaged stays shared with the base."""
+    nights = Nights(make_btrfs(size="300M"))
+    content, name = os.urandom(MIB), os.fsdecode(b"caf\xe9\nx")
+    (tree / name).write_bytes(content)
+    (tree / "linked").hardlink_to(tree / name)
+    (tree / "other").write_bytes(os.urandom(MIB))
+    nights.host("web", tree)
+    nights.run("web")
+    (first,) = nights.names("web")
+    damage(nights.top, content[: 4 * KIB])
+    now = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
+    found = [Damage("web", first, f"{tree}/{one}", 0, 0, "verify", now) for one in (name, "linked", "gone", "gone/too")]
+    with Catalogue.open(nights.state) as catalogue:
+        catalogue.put_damages([*found, replace(found[0], path="/"), replace(found[0], path=f"{tree}/other", fate="mended")])
+    killed(nights, "after", "damaged files removed", "run", "web")
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert nights.differences("web", tree) == []
+    second = nights.names("web")[1]
+    inodes = [(nights.data("web", tree, one) / "other").stat().st_ino for one in (first, second)]
+    assert inodes[0] == inodes[1]
+    with pytest.raises(OSError, match="Input/output error"):
+        (nights.data("web", tree, first) / name).read_bytes()
+    fetched = (nights.data("web", tree, second) / name).stat().st_ino
+    nights.run("web")
+    assert (nights.data("web", tree, nights.names("web")[2]) / name).stat().st_ino == fetched

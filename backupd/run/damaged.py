@@ -1,0 +1,48 @@
+"""What is damaged in the base goes from the new backup before rsync comes, so that it is fetched again.
+
+rsync goes by times and sizes, which damage does not change: it would keep the extent that cannot be read in every backup to come.
+The base itself is read-only and stays as it is.
+"""
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from backupd.files.tree import Tree, components, joined, look
+from btrkeep.checkpoints import Checkpoint
+
+_log = logging.getLogger(__name__)
+
+
+@Checkpoint("damaged files removed")
+def drop_damaged(subvolume: Path, base: Path, paths: Iterable[bytes]) -> int:
+    """Removes the plain files at these paths from a writable snapshot of `base`; how many names. Folders keep their times.
+
+    A file that has another inode than in `base` was fetched since, by a run that is continued now: it stays. What cannot be removed
+    stays too, and the log says so. Can be repeated, also after it was killed. Raises OSError when one of the two has no files.
+    """
+    dropped = 0
+    with Tree(subvolume) as new, Tree(base) as old:
+        for path in paths:
+            try:
+                dropped += _drop(new, old, path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, ValueError) as error:
+                _log.warning("%s: %r is damaged, and cannot be removed to be fetched again: %s", subvolume, path, error)
+    return dropped
+
+
+def _drop(new: Tree, old: Tree, path: bytes) -> bool:
+    names = components(path)
+    if not names:
+        return False
+    with new.folder(joined(names[:-1])) as folder:
+        found = look(folder, names[-1], path)
+        if found.kind != "file" or found.inode != old.stat(path).inode:
+            return False
+        before = os.fstat(folder)
+        os.unlink(names[-1], dir_fd=folder)
+        os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return True
