@@ -14,7 +14,7 @@ cd "$TOP"
 . scripts/ground.sh
 
 TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again restore
-    weeks strip expiry what_is_left trends second_copy takeover doctor fragments balance pictures dashboard)
+    weeks strip expiry what_is_left trends second_copy takeover damage doctor fragments balance pictures dashboard)
 NAME=btrkeep-demo
 HEADER="btrkeep demo, format 1"
 PLACES=(/var/tmp /srv /home /root /dev/shm)
@@ -612,6 +612,31 @@ step_takeover() {
     newest=$(printf '%s\n' copy/hosts/diary/2*Z | tail -n 1)
     cmp -s diary/pages.txt "$newest/data$DEMO/diary/pages.txt" || fail "the second pool did not continue"
     try "$COPY list diary --now ${NEXT_EVENING/23:00/23:31} | tail -n 4"
+}
+
+step_damage() {
+    local newest
+    tell "Disks lie. On this one a byte of the photo changes, behind the filesystem's back. Its size and dates do not."
+    try "umount copy"
+    quietly python -c '
+import mmap
+with open("diary/photo.jpg", "rb") as photo, open("copy.img", "r+b") as disk, mmap.mmap(disk.fileno(), 0) as image:
+    photo.seek(1 << 20)
+    place = image.find(photo.read(4096))
+    assert place > 0, "the photo is not on the disk"
+    image[place] ^= 1'
+    try "mount -o loop,noatime copy.img copy"
+    tell "Every file is read from the disk. The photo is found, and named with the backup that has it."
+    try "$COPY verify diary --now ${NEXT_EVENING/23:00/23:40} || [ \$? -eq 1 ]"
+    newest=$(printf '%s\n' copy/hosts/diary/2*Z | tail -n 1)
+    ! cat "$newest/data$DEMO/diary/photo.jpg" >/dev/null 2>&1 || fail "the photo can still be read"
+    tell "rsync alone would keep it for ever. The next night fetches it again:"
+    try "$COPY run diary --now ${NEXT_EVENING/23:00/23:50}"
+    newest=$(printf '%s\n' copy/hosts/diary/2*Z | tail -n 1)
+    try "$COPY verify diary@latest --now ${NEXT_EVENING/23:00/23:51}"
+    cmp -s diary/photo.jpg "$newest/data$DEMO/diary/photo.jpg" || fail "the photo did not come back"
+    tell "The proof, which a timer makes each week: a backup is really restored, compared by rsync, and thrown away."
+    try "$COPY drill diary@latest --sample all --now ${NEXT_EVENING/23:00/23:52}"
 }
 
 step_doctor() {

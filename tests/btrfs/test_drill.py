@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -163,12 +164,24 @@ def test_a_drill_that_is_stopped_leaves_nothing(web: Nights) -> None:
     assert scratch(web) == []
 
 
-def test_a_backup_is_not_deleted_while_it_is_drilled(web: Nights) -> None:
-    name = web.names("web")[-1]
-    line = f"{sys.executable} -m backupd --config {web.config} delete web@{name} --yes --now-without-grace; :"
-    done = at_a_checkpoint(web, f"does:cd {TOP} && {line}", "after", "sample restored", "--sample", "all", "--json")
-    assert json.loads(done.stdout)[0]["outcome"] == "proven"
+def test_a_backup_is_not_deleted_while_it_is_drilled(web: Nights, tmp_path: Path) -> None:
+    (name,) = web.names("web")
+    words = (
+        sys.executable,
+        "-m",
+        "backupd",
+        "--config",
+        str(web.config),
+        "delete",
+        f"web@{name}",
+        "--force",
+        "--now-without-grace",
+    )
+    action = f"does:cd {TOP}; {shlex.join(words)} >{tmp_path}/said 2>&1; :"
+    done = at_a_checkpoint(web, action, "after", "sample restored", "--sample", "all", "--json")
     assert web.names("web") == [name]
+    assert "is being restored from" in (tmp_path / "said").read_text()
+    assert json.loads(done.stdout)[0]["outcome"] == "proven"
 
 
 def test_what_has_no_room_is_not_finished_and_says_nothing_of_the_backup(web: Nights) -> None:
