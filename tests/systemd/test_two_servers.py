@@ -113,6 +113,12 @@ def test_what_was_fetched_is_what_the_host_had(read: Read) -> None:
     assert [one["state"] for one in backups(read("copies"))] == ["complete", "complete"]
 
 
+def test_the_units_verify_what_is_there_and_prove_a_restore(read: Read) -> None:
+    assert {one["verified"]["state"] for one in backups(read("verified"))} == {"whole"}
+    drill = json.loads(read("drilled"))["drill"]
+    assert (drill["state"], drill["last"]["outcome"], drill["last"]["differences"]) == ("ok", "proven", 0)
+
+
 def test_plain_restic_gets_back_what_the_unit_has_sent_offsite(read: Read) -> None:
     assert read("offsite-2") == read("source-2")
 

@@ -18,6 +18,10 @@ backupd list --all --json >/shared/copies
 echo '[offsite.far]
 repository = "/srv/offsite"
 password_file = "/etc/btrkeep/offsite.password"' >>/etc/btrkeep/main.toml
+attempt btrkeep-verify@main.service
+attempt btrkeep-drill@main.service
+backupd list --all --json >/shared/verified
+backupd status --json >/shared/drilled
 backupd offsite init far
 attempt btrkeep-offsite@main.service
 restic --repo /srv/offsite --password-file /etc/btrkeep/offsite.password restore latest --host web1 --target /root/from-offsite
