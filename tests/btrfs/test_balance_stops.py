@@ -79,7 +79,8 @@ def test_a_signal_before_the_first_block_group_begins_none(bed: Path, when: str)
     before = groups(bed)
     said = ended(start(bed, when))
     assert [one["event"] for one in said] == ["begins", "ends"]
-    assert set(groups(bed)) == set(before)
+    used = {vaddr for vaddr, one in before.items() if one[2]}
+    assert used <= set(groups(bed)) <= set(before)  # the kernel drops those that have become empty when it likes
     nothing_is_left(bed)
 
 

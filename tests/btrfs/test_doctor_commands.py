@@ -390,6 +390,7 @@ NOT_TRIED = {
     "schedule": "needs systemd: tests/systemd enable these timers",
     "confinement": "would install a package",
     "quotas": "asks first, or would install a package: tests/btrfs/test_quotas.py",
+    "replica": "`backupd status` only looks; the rest is text",
     "retention": "is text for the configuration",
     "catalogue": "is `backupd rebuild`: tests/backupd/test_cli_lost.py",
     "room": "as many backups have to expire, or a device to be added, as it takes",

@@ -22,8 +22,11 @@ HEADS = {
     "group": ["[group.NAME]"],
     "host": ["[host.NAME]"],
     "replica": ["[replica.NAME]"],
-    "retention": ["[retention]", "[group.NAME.retention]", "[host.NAME.retention]", "[replica.NAME.retention]"],
-    **{section: [f"[{section}]"] for section in ("pool", "backup", "expiry", "balance", "notify", "web", "serve", "ssh")},
+    "offsite": ["[offsite.NAME]"],
+    "retention": [
+        *("[retention]", "[group.NAME.retention]", "[host.NAME.retention]", "[replica.NAME.retention]", "[offsite.NAME.retention]")
+    ],
+    **{section: [f"[{section}]"] for section in ("pool", "backup", "expiry", "balance", "drill", "notify", "web", "serve", "ssh")},
 }
 MANUAL = ROOT / "man" / "btrkeep.toml.5"
 DOCUMENT = (ROOT / "docs" / "configuration.rst").read_text(encoding="utf-8")
@@ -45,7 +48,7 @@ def test_the_manual_page_has_the_same_keys_and_says_the_same_of_them() -> None:
         place = lines.index(f"{key.name} = {key.example}")
         meaning = re.sub(r":doc:`(\w+)`", rf"{INSTALLED}/\1.html", key.meaning)
         meaning = re.sub(r"`Exclude patterns`_", "EXCLUDE PATTERNS below", re.sub(r":manpage:|``|(?<=\))`", "", meaning))
-        assert lines[place + 1] == meaning.replace("`ssh_config", "ssh_config"), key.name
+        assert lines[place + 1] == meaning.replace("`ssh_config", "ssh_config").replace("`restic", "restic"), key.name
         default = "none" if key.default is None else toml(key.default)
         assert f"; default: {default}; in [" in lines[place + 2], key.name
 
@@ -79,7 +82,8 @@ def test_every_documented_example_loads_wherever_it_is_legal(tmp_path: Path, sec
     pool = "" if section == "pool" else '[pool]\npath = "/srv/backup"\n'
     host = "" if section == "host" else '[host.NAME]\naddress = "a"\npaths = ["/etc"]\n'
     replica = '[replica.NAME]\nfrom = "/srv/other"\n' if head.startswith("[replica.NAME.") else ""
-    (tmp_path / "main.toml").write_text(f"{pool}{host}{replica}{head}\n{lines}\n")
+    offsite = '[offsite.NAME]\nenvironment_file = "/etc/x.env"\n' if head.startswith("[offsite.NAME.") else ""
+    (tmp_path / "main.toml").write_text(f"{pool}{host}{replica}{offsite}{head}\n{lines}\n")
     assert list(load(folder=tmp_path).hosts) == ["NAME"]
 
 

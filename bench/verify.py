@@ -1,0 +1,117 @@
+"""Reading backups back, side by side: `backupd verify`, b2sum, sha256sum, cat, a scrub, and what restic and borg do for it.
+
+    python -m bench.verify [--files 30000] [--mib 1900] [--rounds 3]
+
+One backup of random data. Caches are dropped before each; ours reads once for the first time, and once compares with what it has
+recorded. restic (check --read-data) and borg (check --verify-data), where they are installed, have the same data in a repository of
+their own on the same filesystem. The verdict: ours against the faster of b2sum and cat, and against restic and borg.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bench.common import own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
+from tests.beds import btrfs, work
+from tests.beds.nights import Nights
+
+LIMIT = 1.2
+"""Agreed: at most so many times the faster of b2sum and the disk."""
+_SECRET = {"RESTIC_PASSWORD": "bench", "BORG_PASSPHRASE": "bench", "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes"}
+
+
+def main() -> None:
+    """The command line."""
+    made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
+    made.add_argument("--files", type=int, default=30_000)
+    made.add_argument("--mib", type=int, default=1900, help="of all of them")
+    made.add_argument("--rounds", type=int, default=3)
+    options = made.parse_args()
+    os.environ |= _SECRET
+    with own_folder(options):
+        report(options, "Reading backups back", _measure_all(options, btrfs.make(f"{4 * options.mib + 4096}M", options="noatime")))
+
+
+def _fill(folder: Path, files: int, mib: int) -> None:
+    chance, mean = random.Random(1), (mib << 20) / files
+    for number in range(files):
+        inner = folder / f"{number // 200:04}"
+        inner.mkdir(exist_ok=True)
+        (inner / f"{number:07}").write_bytes(chance.randbytes(int(chance.expovariate(1 / mean)) + 1))
+
+
+def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, object]:
+    nights = Nights(point)
+    say(f"making {options.files} files of {options.mib} MiB")
+    _fill(nights.source, options.files, options.mib)
+    nights.host("web1", nights.source)
+    nights.run("web1")
+    data, verify = nights.backup("web1") / "data", (sys.executable, "-m", "backupd", "--config", str(nights.config), "verify")
+    sides: dict[str, tuple[str, ...]] = {
+        "cat": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 cat >/dev/null"),
+        "b2sum": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 b2sum >/dev/null"),
+        "sha256sum": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 sha256sum >/dev/null"),
+        "btrfs scrub": ("btrfs", "scrub", "start", "-B", str(point)),
+        "verify, compares": verify,
+        **_others(point, data),
+    }
+    times: dict[str, list[float]] = {"verify, first": [], **{name: [] for name in sides}}
+    quiet = []
+    for number in range(options.rounds):
+        for name in ("checksums", "verified.json"):
+            (nights.pool / "hosts/web1" / name).unlink(missing_ok=True)
+        quiet.append(wait_for_quiet(options))
+        times["verify, first"].append(_cold(verify))
+        for name in sorted(sides, key=lambda one: hash((number, one))):
+            times[name].append(_cold(sides[name]))
+        say(", ".join(f"{name} {found[-1]:.1f} s" for name, found in times.items()))
+    best = [min(one, other) for one, other in zip(times["b2sum"], times["cat"], strict=True)]
+    ratios = {"to the faster of b2sum and cat": {**spread(_over(times["verify, compares"], best)), "limit": LIMIT}}
+    ratios |= {
+        f"{name} to ours": spread(_over(times[name], times["verify, compares"])) for name in ("restic", "borg") if name in times
+    }
+    return {"seconds": {name: spread(found) for name, found in times.items()}, "ratios": ratios, "quiet": all(quiet)}
+
+
+def _others(point: Path, data: Path) -> dict[str, tuple[str, ...]]:
+    made: Mapping[str, Callable[[str], tuple[str, ...]]] = {"restic": _restic, "borg": _borg}
+    found = {}
+    for name, make in made.items():
+        if shutil.which(name):
+            say(f"making the repository of {name}")
+            found[name] = make(str(point / name))
+            backup = (
+                ("restic", "-q", "-r", str(point / name), "backup")
+                if name == "restic"
+                else ("borg", "create", f"{point / name}::one")
+            )
+            work(*backup, data)
+    return found
+
+
+def _restic(repository: str) -> tuple[str, ...]:
+    work("restic", "-q", "init", "-r", repository)
+    return ("restic", "-q", "--no-cache", "-r", repository, "check", "--read-data")
+
+
+def _borg(repository: str) -> tuple[str, ...]:
+    work("borg", "init", "-e", "repokey", repository)
+    return ("borg", "check", "--verify-data", repository)
+
+
+def _over(one: list[float], other: list[float]) -> list[float]:
+    return [first / second for first, second in zip(one, other, strict=True)]
+
+
+def _cold(command: tuple[str, ...]) -> float:
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+    return timed(command).seconds
+
+
+if __name__ == "__main__":
+    main()
