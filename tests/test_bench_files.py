@@ -1,4 +1,7 @@
-"""bench.files runs through in a tiny size, tells what it should, and leaves nothing. Its figures mean nothing here."""
+"""The benches of looking into backups and of reading them run through in a tiny size, tell what they should, and leave nothing.
+
+Their figures mean nothing here.
+"""
 
 import json
 import sys
@@ -18,4 +21,16 @@ def test_the_bench_of_looking_into_backups_runs_through() -> None:
     told = json.loads(work(sys.executable, "-m", "bench.files", *words, cwd=TOP, timeout=110).stdout)
     assert told["seconds"].keys() == COMMANDS.keys()
     assert all(one["median"] > 0 for measure in ("seconds", "MB of memory") for one in told[measure].values())
+    assert not [*place.glob(f"{session.PREFIX}*")]
+
+
+@pytest.mark.slow
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_the_bench_of_reading_back_runs_through() -> None:
+    place = session.folder(5 << 30)
+    words = ("--files", "50", "--mib", "2", "--rounds", "1", "--quiet", "0", "--image-dir", place, "--json")
+    told = json.loads(work(sys.executable, "-m", "bench.verify", *words, cwd=TOP, timeout=110).stdout)
+    assert {"cat", "b2sum", "btrfs scrub", "verify, first", "verify, compares", "restic"} <= told["seconds"].keys()
+    assert told["ratios"]["restic to ours"]["median"] > 0
     assert not [*place.glob(f"{session.PREFIX}*")]
