@@ -1,5 +1,6 @@
 """`backupd replicate --seed-to`: the newest backup of each host, written to a disk that is carried to the second server."""
 
+import errno
 import sys
 import time
 from collections.abc import Sequence
@@ -102,6 +103,8 @@ def _keep(site: PoolContext, name: str, host: str, backup: str) -> None:
 
 def _write(far: FarPool, folder: Path, host: FarHost, newest: FarBackup, part_size: int, as_json: bool) -> dict[str, Any]:
     folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "it is a symbolic link", str(folder))
     (folder / SEED).unlink(missing_ok=True)  # of an older backup, whose parts are written over
     announced, pieces = far.fetch(host.name, Fetch(newest, None), STREAM)
     parts = write_parts(folder, pieces, part_size, _Line(host.name, is_silent=as_json))

@@ -8,6 +8,7 @@ from typing import Any
 
 from backupd.offsite.restic import Restic, ResticFailed
 from btrkeep.catalogue import Catalogue
+from btrkeep.config.sources import name_fault
 from btrkeep.decisions.copies import OFFSITE_THERE, offsite_newest, read_offsite
 from btrkeep.decisions.offsite import OffsiteSnapshot, newest_there
 from btrkeep.errors import OperatorError
@@ -35,8 +36,8 @@ def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
 
 def _snapshot(said: dict[str, Any]) -> OffsiteSnapshot | None:
     name = next((tag.removeprefix(_BACKUP) for tag in said.get("tags") or () if tag.startswith(_BACKUP)), "")
-    started = parse_backup_name(name)
-    return OffsiteSnapshot(said["id"], said["hostname"], name, started) if started else None
+    host, started = said["hostname"], parse_backup_name(name)
+    return OffsiteSnapshot(said["id"], host, name, started) if started and not name_fault(host) else None
 
 
 def make(restic: Restic) -> None:

@@ -5,13 +5,15 @@ pieces, each with its length and its SHA-256. What was cut off is taken up again
 the stream, and written only from where they differ.
 """
 
+import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from backupd.replicate.sender import Verbs
 from backupd.replicate.wire import LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, write_all
@@ -48,7 +50,7 @@ def read_seed(folder: Path) -> dict[str, Any]:
     """What a seed.json says. Raises SeedDamaged, FileNotFoundError."""
     path = folder / SEED
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             found = json.loads(file.read(_LONGEST))
         if found["format"] > _FORMAT:
             raise SeedDamaged(f"{path} is of a newer btrkeep", "use the same on both servers")
@@ -59,6 +61,15 @@ def read_seed(folder: Path) -> dict[str, Any]:
         raise SeedDamaged(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise SeedDamaged(f"{path} cannot be understood: {error!r}", "make the seed again") from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A plain file: somebody may have put a pipe there, or a link. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return os.fdopen(fd, "rb")
 
 
 # --- written on the first server
@@ -205,7 +216,7 @@ def _checked(path: Path, said: Mapping[str, Any]) -> Iterator[bytes]:
     """Yields the part's bytes. Raises SeedDamaged at its end when they are not those that were written."""
     digest, length = hashlib.sha256(), 0
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             while piece := file.read(LONGEST_PIECE):
                 digest.update(piece)
                 length += len(piece)

@@ -220,6 +220,22 @@ def test_killed_in_the_middle_it_goes_on_and_nothing_counts_that_is_not_whole(fa
     far.restic("check", "--read-data", "--no-lock")  # the killed one's lock may still be there
 
 
+def test_what_somebody_else_put_there_is_neither_listed_nor_believed(far: Offsite) -> None:
+    (far.night.source / "a").write_text("first\n")
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    pool = json.loads((far.night.pool / ".btrkeep/pool.json").read_text())["id"]
+    ours = ("--tag", f"btrkeep,pool:{pool},backup:2026-03-01T220000Z")
+    for words in (
+        ("--host", "../../..", *ours),
+        ("--host", "web1", "--tag", "mine"),
+        ("--host", "web1", *ours[:1], "btrkeep,pool:x"),
+    ):
+        work("restic", "-q", "--repo", far.repository, "--password-file", far.password, "backup", *words, far.night.source / "a")
+    assert json.loads(far.offsite("list", "--json").stdout) == []
+    assert len(far.run()["sent"]) == 1
+
+
 def test_a_lock_of_a_restic_that_died_is_removed_and_one_of_a_living_is_not(far: Offsite) -> None:
     fill(far.night.source)
     far.backup("2026-03-01T22:00:00Z")

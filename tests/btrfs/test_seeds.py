@@ -130,7 +130,7 @@ def test_killed_in_the_middle_it_goes_on(two: TwoPools, disk: Path) -> None:
     assert two.differences(first) == ""
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut", "gone", "swapped", "longer"])
+@pytest.mark.parametrize("harm", ["flip", "cut", "gone", "swapped", "longer", "pipe", "link"])
 def test_a_seed_that_is_not_what_was_written_leaves_nothing_here(two: TwoPools, disk: Path, harm: str) -> None:
     first = filled(two)
     seed_to(two, disk, "backup2")
@@ -150,6 +150,12 @@ def test_a_seed_that_is_not_what_was_written_leaves_nothing_here(two: TwoPools, 
             text, more = one.read_bytes(), other.read_bytes()
             one.write_bytes(more)
             other.write_bytes(text)
+        case "pipe":
+            one.unlink()
+            os.mkfifo(one)
+        case "link":
+            one.rename(disk / "elsewhere")
+            one.symlink_to(disk / "elsewhere")
         case "longer":
             one.write_bytes(one.read_bytes() + b"x")
     failed = seed_from(two, disk, status=1)["failed"]
@@ -159,6 +165,16 @@ def test_a_seed_that_is_not_what_was_written_leaves_nothing_here(two: TwoPools, 
     assert not list((two.second.pool / "hosts/web1").glob(".receiving/*"))
     seed_from(two, kept)
     assert two.differences(first) == ""
+
+
+def test_a_host_s_folder_that_is_a_link_is_not_followed(two: TwoPools, disk: Path) -> None:
+    filled(two)
+    seed_to(two, disk, "backup2")
+    shutil.rmtree(disk / "web1")
+    (disk.parent / "else").mkdir()
+    (disk / "web1").symlink_to(disk.parent / "else")
+    assert "symbolic link" in seed_to(two, disk, "backup2", status=1)
+    assert list((disk.parent / "else").iterdir()) == []
 
 
 def test_a_disk_that_is_full_is_told_and_a_larger_one_takes_it(two: TwoPools, disk: Path) -> None:
