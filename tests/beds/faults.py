@@ -62,7 +62,7 @@ def failing_disk(*, alone: bool = False) -> Iterator[FailingDisk]:
         work("mkfs.btrfs", "-q", "-m", "single" if alone else "raid1", "-d", "single", first, *others)
         stack.callback(work, "btrfs", "device", "scan", "--forget", first, *others)
         work("mount", "-t", "btrfs", "-o", ",".join(["nossd", *(f"device={other}" for other in others)]), first, point)
-        stack.callback(work, "umount", point)
+        stack.callback(btrfs.unmount, point)  # until the kernel has let go of it: its devices are forgotten next
         stack.callback(flag.unlink, missing_ok=True)
         yield FailingDisk(point, first, flag)
 

@@ -99,7 +99,7 @@ def mail() -> Iterator[Mail]:
     try:
         yield told
     finally:
-        server.close()
+        loop.call_soon_threadsafe(server.close)  # in its own thread: a connection may be ending there
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.run_until_complete(loop.shutdown_asyncgens())
