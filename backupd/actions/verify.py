@@ -41,6 +41,8 @@ _WAITING = 4 * _STREAMS  # open files that wait for a stream
 _MOST_RECORDS = 200_000  # that are held in memory
 _LONGEST = 300.0  # seconds of reading that a kill may cost
 _PIECE = 1 << 20
+_BLOCK = 4096  # bytes: the least that a hole has
+_ZEROS = bytes(_BLOCK)
 _NAMED = 100  # damaged files that verified.json names
 _LOOK = 1.0  # seconds between two looks at the pressure
 
@@ -280,15 +282,14 @@ def _read(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool]) -> _File
 
     `goes_on` is asked between pieces, and may take its time; None when it said no.
 
-    The digest is what `sha256sum` says, unless there are holes: these are not read, and where one ends its end is part of it.
+    The digest is what `sha256sum` says, unless there are holes or blocks of zeros, which are alike, for a deduplicator may turn one
+    into the other: these are left out, and where one ends its end is part of it.
     """
     digest, position, last, count = sha256(), 0, 0, 0
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         try:
             for start, end in data_runs(fd, entry.size):
-                if start != last:
-                    digest.update(b"hole up to %d" % start)
                 position = start
                 while position < end:
                     if not goes_on():
@@ -296,10 +297,13 @@ def _read(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool]) -> _File
                     data = os.pread(fd, min(_PIECE, end - position), position)
                     if not data:
                         raise OSError(errno.EIO, "the file is shorter than it says")
-                    digest.update(data)
+                    for first, behind in _runs_without_zeros(data):
+                        if position + first != last:
+                            digest.update(b"hole up to %d" % (position + first))
+                        last = position + behind
+                        digest.update(data if behind - first == len(data) else data[first:behind])
                     position += len(data)
                     count += len(data)
-                last = end
         except OSError as error:
             if error.errno not in _DAMAGED:
                 raise
@@ -308,3 +312,20 @@ def _read(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool]) -> _File
     finally:
         os.close(fd)
     return _FileRead(entry.path, key, count, digest.digest(), None)
+
+
+def _runs_without_zeros(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where the data is that is in no block of zeros, in order; `data` begins with a block."""
+    if _ZEROS not in data and data[-_BLOCK:].strip(b"\0"):
+        yield 0, len(data)
+        return
+    begun = None
+    for place in range(0, len(data), _BLOCK):
+        is_zero = data.startswith(_ZEROS[: len(data) - place], place)
+        if begun is None and not is_zero:
+            begun = place
+        elif begun is not None and is_zero:
+            yield begun, place
+            begun = None
+    if begun is not None:
+        yield begun, len(data)

@@ -24,7 +24,7 @@ _REST = struct.Struct(">QI32s")
 _CHECK = struct.Struct(">I")
 _IN_BLOCK = 256
 _LENGTH = _KEY.size + _REST.size + _CHECK.size
-_MAGIC = b"btrkeep checksums 1\n".ljust(_LENGTH, b"\0")
+_MAGIC = b"btrkeep checksums 2\n".ljust(_LENGTH, b"\0")
 _FORGOTTEN_AFTER = (
     3 * 365 * 86400 * 10**6
 )  # microseconds: a file that was not read for so long is most likely in no backup any more

@@ -1,5 +1,6 @@
 """`backupd verify` while something else goes wrong: the clock, a deletion, no room, an end in the middle."""
 
+import fcntl
 import hashlib
 import os
 import shlex
@@ -11,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from backupd.actions.verify import _read
+from backupd.actions.verify import _read, _runs_without_zeros
 from backupd.files.tree import entry_of
 from tests.beds import TOP
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.watch import does_at, rows
+from tests.beds.work import work
 from tests.btrfs.test_verify import MIB, verify
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
@@ -160,7 +162,7 @@ def test_damage_is_told_of_every_backup_that_shares_it_when_one_is_read(make_btr
 def test_a_large_file_is_given_up_when_it_is_to_end(tmp_path: Path) -> None:
     """Of two terabytes the end would not be waited for; what was damaged before is not called whole by that."""
     file = tmp_path / "large"
-    file.write_bytes(bytes(5 << 20))
+    file.write_bytes(os.urandom(5 << 20))
     entry = entry_of(b"/large", file.stat(), None)
     answers = iter([True, True, False])
     assert _read(os.open(file, os.O_RDONLY), entry, b"", lambda: next(answers)) is None
@@ -168,3 +170,45 @@ def test_a_large_file_is_given_up_when_it_is_to_end(tmp_path: Path) -> None:
     whole = _read(os.open(file, os.O_RDONLY), entry, b"", lambda: True)
     assert whole
     assert whole.digest == hashlib.sha256(file.read_bytes()).digest()
+
+
+def test_zeros_that_a_deduplicator_makes_a_hole_are_no_damage(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """It does so in backups, too, which are read-only, and the inode stays as it was. A byte that is no zero any more is damage."""
+    nights = Nights(make_btrfs(size="300M", options="nodatasum"))
+    content = os.urandom(128 << 10) + bytes(128 << 10) + os.urandom(5000)
+    (tree / "image").write_bytes(content)
+    nights.host("web", tree)
+    nights.run("web")
+    image = nights.data("web", tree) / "image"
+    work("btrfs", "property", "set", "-f", nights.backup("web"), "ro", "false")
+    image.write_bytes(content)  # as rsync leaves what it writes in place
+    work("btrfs", "property", "set", nights.backup("web"), "ro", "true")
+    assert image.stat().st_blocks * 512 > len(content)
+    verify(nights)
+    before = image.stat()
+    with (nights.top / "hole").open("wb") as file:
+        file.truncate(128 << 10)
+    with (nights.top / "hole").open("rb") as hole, image.open("rb") as there:
+        request = struct.pack("=QQHHI", 0, 128 << 10, 1, 0, 0) + struct.pack("=qQQiI", there.fileno(), 128 << 10, 0, 0, 0)
+        answer = fcntl.ioctl(hole, 0xC0189436, request)  # FIDEDUPERANGE
+        assert struct.unpack_from("=Qi", answer, 40) == (128 << 10, 0)
+        os.sync()
+        assert os.lseek(there.fileno(), 0, os.SEEK_HOLE) == 128 << 10
+    assert image.stat().st_ctime_ns == before.st_ctime_ns
+    (done,) = verify(nights)["backups"]
+    assert (done["compared"], done["damages"]) == (1, 0)
+    damage(nights.top, content[4096:8192])
+    assert verify(nights, status=1)["backups"][0]["damages"] == 1
+
+
+def test_only_zeros_in_whole_blocks_and_at_the_end_are_left_out() -> None:
+    some, zero = b"x" + bytes(4094) + b"y", bytes(4096)
+    cases = {
+        some: [(0, 4096)],
+        zero: [],
+        some + zero + some + bytes(10): [(0, 4096), (8192, 12288)],
+        zero + some + b"\0\1": [(4096, 8194)],
+        b"x" + zero: [(0, 4096)],
+        bytes(2048) + b"x" * 4096 + bytes(2048): [(0, 8192)],
+    }
+    assert {data: list(_runs_without_zeros(data)) for data in cases} == cases
