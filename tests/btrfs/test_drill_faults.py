@@ -137,6 +137,16 @@ def test_a_drill_stands_still_while_a_night_is_at_work(large: Nights, where: str
 
 
 @pytest.mark.btrfs
+@pytest.mark.parametrize("end", ["kill -9 $$", "exit 22", "exit 127"], ids=["killed", "without memory", "missing"])
+def test_an_rsync_that_did_not_compare_says_nothing_of_the_backup(large: Nights, end: str) -> None:
+    env = large.rsync(f'case "$*" in *--dry-run*) {end};; esac; exec "$REAL" "$@"')
+    (done,) = drill(large, status=1, env=dict(env))
+    assert done["outcome"] == "unfinished", done
+    assert "rsync" in done["text"]
+    assert scratch(large) == []
+
+
+@pytest.mark.btrfs
 def test_odd_names_come_back(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
     nights = Nights(make_btrfs(size="300M"))
     source = tmp_path / "srv"

@@ -212,3 +212,24 @@ def test_only_zeros_in_whole_blocks_and_at_the_end_are_left_out() -> None:
         bytes(2048) + b"x" * 4096 + bytes(2048): [(0, 8192)],
     }
     assert {data: list(_runs_without_zeros(data)) for data in cases} == cases
+
+
+def test_kinds_names_and_holes_of_all_sorts_are_passed(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    os.mkfifo(tree / "fifo")
+    os.mknod(tree / "disk", 0o60600, os.makedev(7, 0))
+    (tree / "link").symlink_to("/etc/passwd")
+    for name in (b"new\nline", b"esc\x1b[2J", b"caf\xe9", b"x" * 255):
+        (tree / os.fsdecode(name)).write_bytes(name)
+    nights.host("web", tree)
+    nights.run("web")
+    work("btrfs", "property", "set", "-f", nights.backup("web"), "ro", "false")
+    with (nights.data("web", tree) / "exabyte").open("wb") as file:
+        file.truncate(1 << 60)
+        file.seek((1 << 60) - 5000)
+        file.write(b"the end")
+    work("btrfs", "property", "set", nights.backup("web"), "ro", "true")
+    for compared in (0, 5):
+        (done,) = verify(nights)["backups"]
+        assert (done["state"], done["read"], done["compared"]) == ("whole", 5, compared)
+        assert done["bytes"] < 100_000
