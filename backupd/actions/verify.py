@@ -316,16 +316,14 @@ def _read(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool]) -> _File
 
 def _runs_without_zeros(data: bytes) -> Iterator[tuple[int, int]]:
     """Where the data is that is in no block of zeros, in order; `data` begins with a block."""
-    if _ZEROS not in data and data[-_BLOCK:].strip(b"\0"):
-        yield 0, len(data)
-        return
-    begun = None
-    for place in range(0, len(data), _BLOCK):
-        is_zero = data.startswith(_ZEROS[: len(data) - place], place)
-        if begun is None and not is_zero:
-            begun = place
-        elif begun is not None and is_zero:
-            yield begun, place
-            begun = None
-    if begun is not None:
+    begun, heads = 0, data[::_BLOCK]
+    block = heads.find(0)  # whose first byte is zero: of most blocks it is not
+    while block >= 0:
+        place = block * _BLOCK
+        if data.startswith(_ZEROS[: len(data) - place], place):
+            if begun < place:
+                yield begun, place
+            begun = place + _BLOCK
+        block = heads.find(0, block + 1)
+    if begun < len(data):
         yield begun, len(data)

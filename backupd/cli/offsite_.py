@@ -290,6 +290,8 @@ def _note(site: PoolContext, settings: OffsiteSettings, summary: OffsiteSummary,
 def _say_plan(run: OffsiteRun, hosts: tuple[str, ...], forced: Forced, as_json: bool) -> dict[str, Any]:
     summary, there, sendings = run.plan(hosts)
     going = run.removal(there, forced).going if run.settings.retention else ()
+    for failed in summary.failed:
+        complain(OperatorError(f"{failed.host}: {failed.error}"))
     if not as_json:
         for host, name in sendings:
             prose(f"{host}@{name}: would be sent")

@@ -21,7 +21,7 @@ from backupd.repo.read_lock import read
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.config.model import OffsiteSettings
-from btrkeep.decisions.offsite import OffsiteSnapshot, Removal, to_remove, to_send
+from btrkeep.decisions.offsite import OffsiteSnapshot, Removal, given_up, to_remove, to_send
 from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Forced
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import at_work
@@ -32,6 +32,9 @@ from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
+_GIVEN_UP = (
+    "restic could never read all of {name}; the next backup is sent, or this one with {host} named: see dmesg, `backupd scrub`"
+)
 _MOST_AT_ONCE = 500  # ids in one command
 
 
@@ -107,7 +110,7 @@ class OffsiteRun:
     cancellation: Cancellation = field(default_factory=Cancellation)
 
     def plan(self, named: Sequence[str]) -> tuple[OffsiteSummary, list[OffsiteSnapshot], list[tuple[str, str]]]:
-        """What lies there, and what is to be sent. Raises ResticFailed."""
+        """What lies there, and what is to be sent; hosts that are given up have failed. Raises ResticFailed."""
         there = snapshots(self.restic, self.pool)
         newest = {}
         for host in hosts_of(self.pool):
@@ -119,8 +122,13 @@ class OffsiteRun:
                     continue
                 if base:
                     newest[host] = base.path.name
-        sendings = to_send(newest, there, KnownRepository(self.catalogue, self.settings.name).incomplete(there))
-        return OffsiteSummary(self.settings.name, len(newest), len(sendings)), there, sendings
+        incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete(there)
+        sendings = to_send(newest, there, incomplete)
+        hopeless = set() if named else given_up(sendings, there, incomplete)
+        sendings = [one for one in sendings if one not in hopeless]
+        summary = OffsiteSummary(self.settings.name, len(newest), len(sendings))
+        summary.failed = [HostFailed(host, _GIVEN_UP.format(name=name, host=host)) for host, name in sorted(hopeless)]
+        return summary, there, sendings
 
     def send(self, summary: OffsiteSummary, there: list[OffsiteSnapshot], sendings: Sequence[tuple[str, str]]) -> None:
         """Sends them, and notes in the catalogue what lies there. A host that fails costs the others nothing."""

@@ -143,3 +143,25 @@ def test_a_name_that_is_hostile_is_printed_as_text(far: Offsite) -> None:
     said = far.offsite("check", status=1).stderr
     assert "\x1b" not in said
     assert "came back as another file" in said
+
+
+def test_a_backup_that_restic_cannot_read_is_not_sent_for_ever(far: Offsite) -> None:
+    """Each try leaves a snapshot there, which a key that can only add cannot remove, and the timer comes each hour."""
+    source = far.away / "source"  # not on the pool's disk
+    source.mkdir()
+    fill(source)
+    far.night.host("web1", source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    damage(far.night.top, (source / "b").read_bytes()[:4096])
+    for hour in range(5):
+        told = far.run("--now", f"2026-03-02T0{hour}:00:00Z", status=1)
+        assert [one["host"] for one in told["failed"]] == ["web1"]
+    assert len(far.there()) == 3
+    assert far.copies("2026-03-02T22:00:00Z")["state"] == "failing"
+    assert "would be sent" not in far.offsite("run", "--dry-run").stdout.replace("0 backups of 1 host would be sent", "")
+    far.run("far", "web1", "--now", "2026-03-02T06:00:00Z", status=1)
+    assert len(far.there()) == 4
+    (source / "b").write_bytes(os.urandom(2_000_000))
+    far.backup("2026-03-02T22:00:00Z")
+    assert len(far.run("--now", "2026-03-03T12:00:00Z")["sent"]) == 1
