@@ -10,13 +10,15 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
+from threading import Lock
 from typing import NamedTuple
 
+from backupd.actions.shared_damage import DamagedFile, backups_that_share
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import Entry, Tree, open_plain
 from backupd.files.walking import WalkEntry, walk
@@ -25,6 +27,7 @@ from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
 from backupd.repo.verified import read_verified, write_verified
 from btrkeep.catalogue import Catalogue, Damage
+from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification
 from btrkeep.fs.sparse import data_runs
 from btrkeep.pool.marker import Pool
@@ -38,18 +41,22 @@ _WAITING = 4 * _STREAMS  # open files that wait for a stream
 _MOST_RECORDS = 200_000  # that are held in memory
 _LONGEST = 300.0  # seconds of reading that a kill may cost
 _PIECE = 1 << 20
+_BLOCK = 4096  # bytes: the least that a hole has
+_ZEROS = bytes(_BLOCK)
 _NAMED = 100  # damaged files that verified.json names
 _LOOK = 1.0  # seconds between two looks at the pressure
 
 
 @dataclass(frozen=True, slots=True)
 class ReadScope:
-    """Which files are read: each with this probability, for `seconds` at the most. None: no limit."""
+    """Which files are read: each with this probability. After `seconds` none is begun any more. None: no limit."""
 
     of_all: float = 1.0
     seconds: float | None = None
     pressure: float | None = None
     """Above this share of the time in which processes wait for I/O (PSI) it pauses."""
+    forgets: bool = True
+    """Whether checksums that nobody compared for years go: not while the clock is in doubt."""
 
 
 class _FileRead(NamedTuple):
@@ -81,72 +88,106 @@ class Verifier:
         self._begun = time.monotonic()
         self.bad: dict[tuple[str, Key], int] = {}
         """By host and file, where those are damaged that were read."""
-        self._pressure, self._looked = IoPressure(), time.monotonic()
+        self._pace, self._pressure, self._looked = Lock(), IoPressure(), time.monotonic()
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is read: cancelled, or out of time."""
-        late = self.scope.seconds is not None and time.monotonic() - self._begun >= self.scope.seconds
-        return bool(self.cancellation) or late
+        """Whether no further file is read: cancelled, or out of time."""
+        return bool(self.cancellation) or self._is_late
+
+    @property
+    def _is_late(self) -> bool:
+        return self.scope.seconds is not None and time.monotonic() - self._begun >= self.scope.seconds
 
     def verify(self, backup: Restorable) -> Verification:
-        """One backup. Raises OperatorError when it is being deleted, OSError for an error that is no damage."""
-        folder = self.pool.host(backup.host)
-        before = read_verified(folder).get(backup.name)
-        goes_on = before if before and not before.is_over else None
-        begun = goes_on.begun if goes_on else self.now
-        if goes_on is None:  # a kill must not cost more than the files that were not written down
-            since = replace(before, begun=begun, at=begun, read=0, compared=0, bytes=0) if before else Verification(begun, begun)
-            self._write_down(backup, since)
-        look = _BackupLook(self, backup, _microseconds(begun))
+        """One backup. Raises OperatorError when it is being deleted or gone, OSError for an error that is no damage."""
         with read(backup.path), Tree(backup.path) as tree:
+            return self._verify(backup, tree)
+
+    def _verify(self, backup: Restorable, tree: Tree) -> Verification:
+        before = read_verified(self.pool.host(backup.host)).get(backup.name)
+        was_ahead = before is not None and before.at > latest(self.now)  # then its moments say nothing
+        goes_on = before if before and not before.is_over and not was_ahead else None
+        begun = goes_on.begun if goes_on else self.now
+        whole = before.whole if before and not was_ahead else None
+        if goes_on is None:  # a kill must not cost more than the files that were not written down
+            since = Verification(begun, begun, whole=whole)
+            self._write_down(backup, replace(since, damages=before.damages, damaged=before.damaged) if before else since)
+        look = _BackupLook(self, backup, begun)
+        try:
             look.take(tree)
+        finally:  # damage is known also when a full pool takes no notes
+            self._enter_damages(backup, look)
         found = Verification(
             begun,
             self.now,
             look.read + (goes_on.read if goes_on else 0),
             look.compared + (goes_on.compared if goes_on else 0),
             look.bytes + (goes_on.bytes if goes_on else 0),
-            self.now if look.is_whole else before.whole if before else None,
+            self.now if look.is_whole else whole,
         )
-        damages = [Damage(backup.host, backup.name, os.fsdecode(path), start, 0, "verify", self.now) for path, start in look.bad]
-        if look.is_walked:
-            self.catalogue.replace_damages(backup.host, backup.name, "verify", damages)
-        else:  # what was not come to is as it was
-            self.catalogue.put_damages(damages)
-        paths = {path for path, _ in look.bad}
-        paths |= set() if look.is_walked or not before else {os.fsencode(path) for path in before.damaged}
-        found = replace(found, damages=len(paths), damaged=tuple(os.fsdecode(path) for path in sorted(paths)[:_NAMED]))
-        self._write_down(backup, found)
+        found = _with_damages(found, before, [one.path for one in look.bad], are_all=look.is_walked)
+        self._write_down(backup, found, look.shared)
         return found
 
-    def _write_down(self, backup: Restorable, found: Verification) -> None:
+    def _enter_damages(self, backup: Restorable, look: "_BackupLook") -> None:
+        """In the catalogue, and also of the host's other backups that share what is damaged, which are read another day."""
+        found = [self._damage(backup.host, backup.name, one) for one in look.bad]
+        if look.is_walked:
+            self.catalogue.replace_damages(backup.host, backup.name, "verify", found)
+        else:  # what was not come to is as it was
+            self.catalogue.put_damages(found)
+        for name, files in backups_that_share(self.pool, backup.host, backup.name, look.bad):
+            self.catalogue.put_damages(self._damage(backup.host, name, one) for one in files)
+            look.shared[name] = [one.path for one in files]
+
+    def _damage(self, host: str, name: str, file: DamagedFile) -> Damage:
+        return Damage(host, name, os.fsdecode(file.path), file.start, 0, "verify", self.now)
+
+    def _write_down(self, backup: Restorable, found: Verification, shared: Mapping[str, Sequence[bytes]] | None = None) -> None:
+        """`shared`: paths of damaged files in other backups. One of these that was never read is left to be the next that is."""
         folder, there = self.pool.host(backup.host), names_of(self.pool, backup.host)
         known = {name: one for name, one in read_verified(folder).items() if name in there}
+        for name, paths in (shared or {}).items():
+            if other := known.get(name):
+                known[name] = _with_damages(other, other, paths, are_all=False)
         write_verified(folder, known | {backup.name: found})
 
     def count(self, size: int) -> None:
-        """One more file of so many bytes. Pauses as long as other work waits for the disks more than was agreed."""
+        """One more file of so many bytes."""
         self.files += 1
         self.bytes += size
         self.tell(self.bytes)
-        if self.scope.pressure is None or time.monotonic() - self._looked < _LOOK:
-            return
-        while (self._pressure.share() or 0.0) > self.scope.pressure and not self.is_over:
-            self._pressure.restart()
-            self.cancellation.sleep(_LOOK)
-        self._pressure.restart()
-        self._looked = time.monotonic()
+
+    def keep_pace(self) -> bool:
+        """Pauses as long as other work waits for the disks more than was agreed; whether reading goes on. For every thread.
+
+        What is begun when the time is over is read to its end, or a file that takes longer would never be, with short pauses.
+        """
+        with self._pace:
+            if self.scope.pressure is not None and time.monotonic() - self._looked >= _LOOK:
+                while (self._pressure.share() or 0.0) > self.scope.pressure and not self.cancellation:
+                    self._pressure.restart()
+                    self.cancellation.sleep(_LOOK)
+                    if self._is_late:
+                        break
+                self._pressure.restart()
+                self._looked = time.monotonic()
+        return not self.cancellation
 
 
 class _BackupLook:
-    """What is read of one backup. `is_walked`: all its names were come to; `is_whole`: each file was read in this pass, too."""
+    """What is read of one backup. `is_walked`: all its names were come to, and what was begun was read to its end; `is_whole`: each
+    file was read in this pass, too.
+    """
 
-    def __init__(self, work: Verifier, backup: Restorable, since: int) -> None:
-        self._work, self._host, self._folder, self._since = work, backup.host, work.pool.host(backup.host), since
+    def __init__(self, work: Verifier, backup: Restorable, since: datetime) -> None:
+        self._work, self._host, self._folder = work, backup.host, work.pool.host(backup.host)
+        self._since, self._until = _microseconds(since), _microseconds(latest(work.now))  # later: the clock was ahead
         self.read, self.compared, self.bytes = 0, 0, 0
-        self.bad: list[tuple[bytes, int]] = []
-        """Paths of damaged files, and where the damage begins."""
+        self.bad: list[DamagedFile] = []
+        self.shared: dict[str, list[bytes]] = {}
+        """The host's other backups that have some of them, by name: which paths."""
         self.is_walked, self.is_whole = False, True
         self._found: dict[Key, ReadBefore] = {}
         self._chance = random.SystemRandom()  # a host must not know which of its files are looked at
@@ -159,14 +200,14 @@ class _BackupLook:
                 with Checksums(self._folder) as known:
                     self.is_walked = self._take_some(found, known, streams)
                     if self._found:
-                        known.write(self._found)
+                        known.write(self._found, _microseconds(self._work.now) if self._work.scope.forgets else None)
                 self._found.clear()
         self.is_whole = self.is_whole and self.is_walked
 
     def _take_some(self, entries: Iterator[WalkEntry], known: Checksums, streams: ThreadPoolExecutor) -> bool:
         """Until it is time to write down what was found; whether all names were come to."""
-        begun, waiting = time.monotonic(), deque[Future[_FileRead]]()
-        over = False
+        begun, waiting = time.monotonic(), deque[Future[_FileRead | None]]()
+        over, work = False, self._work
         try:
             for one in entries:
                 if one.left or one.entry.kind != "file":
@@ -174,33 +215,35 @@ class _BackupLook:
                 key = key_of(one.entry.inode, one.entry.changed, one.entry.size)
                 if not self._is_settled(one.entry.path, key, known):
                     try:
-                        waiting.append(streams.submit(_read, open_plain(one.name, one.folder), one.entry, key))
+                        waiting.append(streams.submit(_read, open_plain(one.name, one.folder), one.entry, key, work.keep_pace))
                     except OSError as error:
                         self._unreadable(one.entry.path, error)
                 if len(waiting) >= _WAITING:
                     self._note(waiting.popleft().result(), known)
-                if self._work.is_over or len(self._found) >= _MOST_RECORDS or time.monotonic() - begun > _LONGEST:
+                if work.is_over or len(self._found) >= _MOST_RECORDS or time.monotonic() - begun > _LONGEST:
                     break
             else:
                 over = True
         finally:
             while waiting:
                 self._note(waiting.popleft().result(), known)
-        return over
+        return over and not work.cancellation
 
     def _is_settled(self, path: bytes, key: Key, known: Checksums) -> bool:
         """Whether the file is not read now: it was in this pass, or is not in the sample. One that was damaged is read again."""
         if (place := self._work.bad.get((self._host, key))) is not None:
-            self.bad.append((path, place))
+            self.bad.append(DamagedFile(path, place))  # whoever else has it was told of when it was read
             return True
         before = self._found.get(key) or known.find(key)
-        if before and before.at >= self._since and not before.damaged:
+        if before and self._since <= before.at <= self._until and not before.damaged:
             return True
         is_chosen = (before is not None and before.damaged) or self._chance.random() < self._work.scope.of_all
         self.is_whole = self.is_whole and is_chosen
         return not is_chosen
 
-    def _note(self, found: _FileRead, known: Checksums) -> None:
+    def _note(self, found: _FileRead | None, known: Checksums) -> None:
+        if found is None:
+            return
         work, before = self._work, self._found.get(found.key) or known.find(found.key)
         digest = before.digest if before else _NONE
         is_known = digest != _NONE
@@ -208,7 +251,7 @@ class _BackupLook:
         self._found[found.key] = ReadBefore(_microseconds(work.now), place is not None, digest if is_known else found.digest)
         if place is not None:
             work.bad[self._host, found.key] = place
-            self.bad.append((found.path, place))
+            self.bad.append(DamagedFile(found.path, place, found.key))
         else:
             self.read += 1
             self.compared += is_known
@@ -219,34 +262,48 @@ class _BackupLook:
         """A folder, or a name in one."""
         if error.errno not in _DAMAGED:
             raise error
-        self.bad.append((path, 0))
+        self.bad.append(DamagedFile(path, 0))
+
+
+def _with_damages(found: Verification, before: Verification | None, paths: Sequence[bytes], *, are_all: bool) -> Verification:
+    """With these damaged files, and, unless they are all, with those from before, of which not all may be named."""
+    names, known = {os.fsdecode(path) for path in paths}, None if are_all else before
+    names |= set(known.damaged) if known else set()
+    number = max(len(names), known.damages if known else 0)
+    return replace(found, damages=number, damaged=tuple(sorted(names, key=os.fsencode)[:_NAMED]))
 
 
 def _microseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 10**6)
 
 
-def _read(fd: int, entry: Entry, key: Key) -> _FileRead:
+def _read(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool]) -> _FileRead | None:
     """Reads a file from the disk, not from memory, and closes it. Raises OSError for what is no damage.
 
-    The digest is what `sha256sum` says, unless there are holes: these are not read, and where one ends its end is part of it.
+    `goes_on` is asked between pieces, and may take its time; None when it said no.
+
+    The digest is what `sha256sum` says, unless there are holes or blocks of zeros, which are alike, for a deduplicator may turn one
+    into the other: these are left out, and where one ends its end is part of it.
     """
     digest, position, last, count = sha256(), 0, 0, 0
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         try:
             for start, end in data_runs(fd, entry.size):
-                if start != last:
-                    digest.update(b"hole up to %d" % start)
                 position = start
                 while position < end:
+                    if not goes_on():
+                        return None
                     data = os.pread(fd, min(_PIECE, end - position), position)
                     if not data:
                         raise OSError(errno.EIO, "the file is shorter than it says")
-                    digest.update(data)
+                    for first, behind in _runs_without_zeros(data):
+                        if position + first != last:
+                            digest.update(b"hole up to %d" % (position + first))
+                        last = position + behind
+                        digest.update(data if behind - first == len(data) else data[first:behind])
                     position += len(data)
                     count += len(data)
-                last = end
         except OSError as error:
             if error.errno not in _DAMAGED:
                 raise
@@ -255,3 +312,18 @@ def _read(fd: int, entry: Entry, key: Key) -> _FileRead:
     finally:
         os.close(fd)
     return _FileRead(entry.path, key, count, digest.digest(), None)
+
+
+def _runs_without_zeros(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where the data is that is in no block of zeros, in order; `data` begins with a block."""
+    begun, heads = 0, data[::_BLOCK]
+    block = heads.find(0)  # whose first byte is zero: of most blocks it is not
+    while block >= 0:
+        place = block * _BLOCK
+        if data.startswith(_ZEROS[: len(data) - place], place):
+            if begun < place:
+                yield begun, place
+            begun = place + _BLOCK
+        block = heads.find(0, block + 1)
+    if begun < len(data):
+        yield begun, len(data)

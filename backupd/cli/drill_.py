@@ -133,7 +133,7 @@ def _backups(context: PoolContext, site: DrillSite, which: tuple[str, ...]) -> I
 def _next(context: PoolContext, site: DrillSite) -> Restorable:
     """A random complete backup of the host that was not drilled for longest. Raises UsageError."""
     hosts, drills = hosts_of(context.pool), read_drills(context.catalogue)
-    for host in in_turn(hosts, drills, site.chance):
+    for host in in_turn(hosts, drills, site.chance, site.now):
         if found := _any_complete(context.pool, host, site):
             return found
     raise UsageError("there is no complete backup yet", "`backupd run` makes one")

@@ -2,6 +2,7 @@
 
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, Offs
 from backupd.offsite.sample_check import check_sample
 from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, echo_json, json_option, table
+from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
@@ -23,7 +25,7 @@ from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
-from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, printable
+from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_share, printable
 
 
 def complete_offsite(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -35,6 +37,13 @@ def complete_offsite(ctx: click.Context, _param: click.Parameter, incomplete: st
 _name = click.argument("name", shell_complete=complete_offsite)
 _some = click.argument("name", required=False, shell_complete=complete_offsite)
 _hosts = click.argument("hosts", nargs=-1, metavar="[HOST]...")
+
+
+def _share(text: str) -> str:
+    """A share as restic takes it. Raises ValueError."""
+    if not parse_share(text):
+        raise ValueError(f"{text!r} is nothing: write it like 1%")
+    return text
 
 
 @click.group("offsite", no_args_is_help=True)
@@ -125,8 +134,9 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
         for settings in _chosen(site, name):
             restic = _restic(site, settings)
             require_there(restic)
-            incomplete = KnownRepository(site.catalogue, settings.name).incomplete
-            for one in sorted(snapshots(restic, site.pool), key=lambda one: (one.host, one.name)):
+            there = snapshots(restic, site.pool)
+            incomplete = KnownRepository(site.catalogue, settings.name).incomplete(there)
+            for one in sorted(there, key=lambda one: (one.host, one.name)):
                 if hosts and one.host not in hosts:
                     continue
                 whole = one.id not in incomplete
@@ -143,15 +153,28 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
 
 @command.command("check", short_help="read some of it back, and compare")
 @_some
-@click.option("--sample", default="1%", show_default=True, metavar="P%", help="How much of the repository's data is read back.")
-@click.option("--files", default=20, show_default=True, help="How many files are got back and compared with the pool's.")
+@click.option(
+    "--sample",
+    type=Parsed("share", _share),
+    default="1%",
+    show_default=True,
+    metavar="P%",
+    help="How much of the repository's data is read back.",
+)
+@click.option(
+    "--files",
+    type=click.IntRange(0, 1000),
+    default=20,
+    show_default=True,
+    help="How many files are got back and compared with the pool's.",
+)
 @json_option
 @click.pass_context
 def check_command(ctx: click.Context, name: str | None, sample: str, files: int, as_json: bool) -> int:
     """Read some of the repository NAME, or of all, back: a share of its data by restic, and some files of a backup, which are
     compared with those in the pool.
 
-    Exit status 0: all is well; 1: something is not.
+    Exit status 0: all is well; 1: something is not; 3: a run to it is under way.
     """
     status, said = int(Exit.OK), []
     cancellation = Cancellation()
@@ -161,7 +184,8 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
             require_there(restic)
             found: dict[str, Any] = {"offsite": settings.name, "read": sample, "files": 0, "backup": None, "error": None}
             try:
-                done = check_sample(restic, site.pool, sample, files, lambda: end_when(cancellation))
+                with take_lock(_lock(site, settings), "backupd offsite check", format_time(site.clock.now())):
+                    done = check_sample(restic, site.pool, sample, files, lambda: end_when(cancellation))
                 found |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
                 if not as_json:
                     what = f"; {counted(done.files, 'file')} of {found['backup']} equal to the pool's" if done.host else ""
@@ -169,6 +193,8 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
             except RunEnds:
                 return int(signal_status(cancellation.signal))
             except OperatorError as error:
+                if error.exit_code == Exit.LOCKED:
+                    raise
                 found["error"], status = error.message, int(Exit.ATTENTION)
                 complain(OperatorError(f"{settings.name}: {error.message}", error.hint))
             said.append(found)
@@ -191,6 +217,11 @@ def _chosen(site: PoolContext, name: str | None, *, is_asked: bool = True) -> li
 
 def _restic(site: PoolContext, settings: OffsiteSettings) -> Restic:
     return restic_of(settings, site.config.pool.state, site.pool.path)
+
+
+def _lock(site: PoolContext, settings: OffsiteSettings) -> Path:
+    """Who works with the repository: restic's own check wants it alone, and a run would fail meanwhile."""
+    return site.pool.locks / f"offsite-{settings.name}"
 
 
 def _is_due(site: PoolContext, settings: OffsiteSettings) -> bool:
@@ -234,7 +265,7 @@ def _one(
         return _say_plan(run, hosts, forced, as_json)
     begun = time.monotonic()
     with (
-        take_lock(site.pool.locks / f"offsite-{settings.name}", "backupd offsite", format_time(site.clock.now())),
+        take_lock(_lock(site, settings), "backupd offsite", format_time(site.clock.now())),
         run.cancellation.listening(),
     ):
         summary, there, sendings = run.plan(hosts)
@@ -259,6 +290,8 @@ def _note(site: PoolContext, settings: OffsiteSettings, summary: OffsiteSummary,
 def _say_plan(run: OffsiteRun, hosts: tuple[str, ...], forced: Forced, as_json: bool) -> dict[str, Any]:
     summary, there, sendings = run.plan(hosts)
     going = run.removal(there, forced).going if run.settings.retention else ()
+    for failed in summary.failed:
+        complain(OperatorError(f"{failed.host}: {failed.error}"))
     if not as_json:
         for host, name in sendings:
             prose(f"{host}@{name}: would be sent")

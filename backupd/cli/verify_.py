@@ -9,6 +9,7 @@ import click
 from backupd.actions.verify import ReadScope, Verifier
 from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool
+from backupd.expire.clocks import doubt
 from backupd.files.backup_selector import Restorable, find, parse_which, restorable
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
@@ -16,6 +17,7 @@ from backupd.repo.verified import read_verified, verification_fields
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
+from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, state_of
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.locks import take_lock
@@ -41,7 +43,9 @@ def _sample(text: str) -> int | float:
     metavar="N|P%|all",
     help="How many files are read, about, or which share of each backup's; chosen by chance.",
 )
-@click.option("--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Stop after this long.")
+@click.option(
+    "--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
+)
 @click.option(
     "--pace",
     type=Parsed("share", parse_share),
@@ -74,17 +78,19 @@ def command(
     """
     cancellation, status, found = Cancellation(), Status(), list[dict[str, Any]]()
     with opened(ctx, now, writes=not dry_run) as site:
-        chosen = sorted(_chosen(site, which), key=lambda one: (_last(one[1]), one[0].name))
+        moment = site.clock.now()
+        chosen = sorted(_chosen(site, which), key=lambda one: (_last(one[1], moment), one[0].name))
         if dry_run:
             return _say_plan(chosen, as_json)
-        moment = site.clock.now()
         with (
             take_lock(site.pool.locks / "verify", "backupd verify", format_time(moment)),
             writing(site.pool),
             cancellation.listening(),
         ):
             files = sum(one.record.files or 0 for one, _ in chosen)
-            scope = ReadScope(sample if isinstance(sample, float) else min(1.0, sample / max(1, files)), seconds, pace)
+            share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
+            in_doubt = doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal)
+            scope = ReadScope(share, seconds, pace, forgets=in_doubt is None)
             work = Verifier(
                 site.pool, site.catalogue, moment, scope, cancellation, lambda size: status.say(f"{format_size(size)} read")
             )
@@ -93,7 +99,7 @@ def command(
                     break
                 try:
                     done = work.verify(backup)
-                except OperatorError as error:  # it is being deleted
+                except OperatorError as error:  # it is being deleted, or gone
                     complain(error)
                     continue
                 found.append(_fields(backup, done))
@@ -119,8 +125,9 @@ def _chosen(site: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable,
     return [(one, known[one.host].get(one.name)) for one in found.values()]
 
 
-def _last(known: Verification | None) -> float:
-    return known.at.timestamp() if known else 0.0
+def _last(known: Verification | None, now: datetime) -> float:
+    """When it was read; a moment that is still to come, from when the clock was ahead, is none."""
+    return known.at.timestamp() if known and known.at <= latest(now) else 0.0
 
 
 def _fields(backup: Restorable, found: Verification | None) -> dict[str, Any]:
@@ -147,3 +154,5 @@ def _say(backup: Restorable, found: Verification) -> None:
     prose(f"{head}; {counted(found.damages, 'file')} damaged:")
     for path in found.damaged:
         prose(f"  {printable(path)}")
+    if more := found.damages - len(found.damaged):
+        prose(f"  and {more:,} more")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from backupd.drill.site import NotFinished
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.units import printable
@@ -18,6 +19,7 @@ _TICK = 0.1
 _SAMPLES = 20
 _LONGEST = 1 << 16  # bytes of a line, or of its messages, that are looked at
 _NEW = "+" * 9
+_DID_NOTHING = (20, 22, 126, 127)  # asked to end, out of memory, not to be started: no word about what was compared
 # What rsync itemizes, by the place of the letter: YXcstpoguax.
 _FIELDS = ((2, "content"), (3, "size"), (4, "time"), (5, "mode"), (6, "owner"), (7, "group"), (9, "ACL"), (10, "attributes"))
 
@@ -74,7 +76,7 @@ async def compare(
 ) -> FoundDifferences:
     """Compares. It is ended when `is_over` says so, and then what was found so far is no answer: ask again.
 
-    It stands still while `is_to_wait` says so. Raises OperatorError when it cannot be done.
+    It stands still while `is_to_wait` says so. Raises OperatorError when it cannot be done, NotFinished when rsync died meanwhile.
     """
     found, said, rest = FoundDifferences(), bytearray(), bytearray()
 
@@ -100,12 +102,18 @@ async def compare(
             waits = not waits
             group.signal(signal.SIGSTOP if waits else signal.SIGCONT)
     status = await ended
+    if (status < 0 or status in _DID_NOTHING) and not is_over():
+        raise NotFinished(f"rsync did not compare: {_ended_words(status)}", "`journalctl -k` says whether memory was short")
     if status and not is_over():
         words = said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
         raise OperatorError(
             f"rsync could not compare: {printable(words[0])}", "see the kernel's messages (dmesg) for errors of disks"
         )
     return found
+
+
+def _ended_words(status: int) -> str:
+    return f"it was ended by signal {-status}" if status < 0 else f"exit status {status}"
 
 
 def write_names(file: Path, paths: Sequence[bytes]) -> None:

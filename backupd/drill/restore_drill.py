@@ -105,7 +105,7 @@ def _restored_and_compared(site: DrillSite, drill: RestoreDrill, folder: Path, t
         write_names(names, chosen.paths)
     progress = RestoreProgress("comparing")
     progress.turn_to("comparing", len(chosen.paths) or chosen.of, 0)
-    tell(progress)
+    follow(progress)
     found = asyncio.run(compare(backup.path / DATA, scratch / DATA, names, lambda: site.is_over, site.has_to_wait))
     site.require_going()
     return _judged(replace(done, names=len(chosen.paths) or chosen.of, of=chosen.of, left_out=chosen.left_out), written, found)

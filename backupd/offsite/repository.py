@@ -1,7 +1,7 @@
 """What lies in an offsite repository, by restic's own list: the repository itself is the only record of it."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -57,20 +57,25 @@ class KnownRepository:
     def __init__(self, catalogue: Catalogue, name: str) -> None:
         self._catalogue, self._name = catalogue, name
 
-    @property
-    def incomplete(self) -> frozenset[str]:
-        """Ids of those that restic made although it could not read everything."""
-        return frozenset(read_offsite(self._catalogue, self._name).get("incomplete", ()))
+    def incomplete(self, there: Iterable[OffsiteSnapshot]) -> frozenset[str]:
+        """Ids of those that restic made although it could not read everything, and of those whose end nobody heard of."""
+        said = read_offsite(self._catalogue, self._name)
+        unheard = {tuple(one) for one in said.get("unheard", ())}
+        return frozenset(said.get("incomplete", ())) | {one.id for one in there if (one.host, one.name) in unheard}
 
     @property
     def newest(self) -> dict[str, str]:
         """By host."""
         return offsite_newest(self._catalogue, self._name)
 
-    def note(self, there: Collection[OffsiteSnapshot], incomplete: Collection[str]) -> None:
-        """Keeps it."""
+    def note(
+        self, there: Collection[OffsiteSnapshot], incomplete: Collection[str], unheard: Collection[tuple[str, str]] = ()
+    ) -> None:
+        """Keeps it. `unheard`: hosts and backups that are being sent, or whose sending broke off: they may be there or not."""
         ids = {one.id for one in there}
-        said = {"newest": newest_there(there, incomplete), "incomplete": sorted(ids.intersection(incomplete))}
+        said: dict[str, Any] = {"newest": newest_there(there, incomplete), "incomplete": sorted(ids.intersection(incomplete))}
+        if unheard:
+            said["unheard"] = sorted(unheard)
         self._catalogue.set_fact(OFFSITE_THERE + self._name, json.dumps(said, separators=(",", ":"), sort_keys=True))
 
 

@@ -35,7 +35,7 @@ _KIB = 1024
 _LOOK = 0.2  # seconds between two looks at whether it is to end
 _PIECE = 1 << 16
 _SHORTEST_SECRET = 4
-_CREDENTIALS = re.compile(r"://[^/@\s]+@")
+_CREDENTIALS = re.compile(r"://\S*@")
 _LOCKED = "already locked"
 _HINTS = (
     ("wrong password", "is password_file that of this repository?"),
@@ -70,7 +70,7 @@ def end_when(cancellation: Cancellation) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What restic printed, as JSON, a line or all of it, and its exit status: 0, or INCOMPLETE."""
+    """What restic printed, as JSON, a line or all of it, but for its progress; and its exit status: 0, or INCOMPLETE."""
 
     lines: list[Any]
     status: int
@@ -118,9 +118,11 @@ class Restic:
         try:
             with piped(command, extra=self.variables) as program:
                 for line in _lines(program.output, look):
-                    found.append(line)
                     if isinstance(line, dict):
                         tell(line)
+                        if line.get("message_type") == "status":
+                            continue  # one each second, for days
+                    found.append(line)
                 status = program.wait()
                 said = program.said()
         except ProgramFailed as error:
@@ -191,7 +193,7 @@ def restic_of(settings: OffsiteSettings, state: Path, pool: Path) -> Restic:
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     fixed = {"TZ": "UTC", "RESTIC_PROGRESS_FPS": "1", "RESTIC_FEATURES": "device-id-for-hardlinks"}
     found = Restic(settings, cache, (pool, state), {**fixed, **variables})
-    if (local := found.local) and local.is_relative_to(pool):
+    if (local := found.local) and local.resolve().is_relative_to(pool.resolve()):
         raise OperatorError(f"the repository {local} is in the pool: when that is lost, so is the copy", "put it elsewhere")
     return found
 

@@ -21,7 +21,7 @@ from backupd.repo.read_lock import read
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.config.model import OffsiteSettings
-from btrkeep.decisions.offsite import OffsiteSnapshot, Removal, to_remove, to_send
+from btrkeep.decisions.offsite import OffsiteSnapshot, Removal, given_up, to_remove, to_send
 from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Forced
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import at_work
@@ -32,7 +32,14 @@ from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
+_GIVEN_UP = (
+    "restic could never read all of {name}; the next backup is sent, or this one with {host} named: see dmesg, `backupd scrub`"
+)
 _MOST_AT_ONCE = 500  # ids in one command
+
+
+class NotWhole(ResticFailed):
+    """A snapshot was made without all of the backup, and is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,7 @@ class OffsiteRun:
     cancellation: Cancellation = field(default_factory=Cancellation)
 
     def plan(self, named: Sequence[str]) -> tuple[OffsiteSummary, list[OffsiteSnapshot], list[tuple[str, str]]]:
-        """What lies there, and what is to be sent. Raises ResticFailed."""
+        """What lies there, and what is to be sent; hosts that are given up have failed. Raises ResticFailed."""
         there = snapshots(self.restic, self.pool)
         newest = {}
         for host in hosts_of(self.pool):
@@ -115,14 +122,19 @@ class OffsiteRun:
                     continue
                 if base:
                     newest[host] = base.path.name
-        sendings = to_send(newest, there, KnownRepository(self.catalogue, self.settings.name).incomplete)
-        return OffsiteSummary(self.settings.name, len(newest), len(sendings)), there, sendings
+        incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete(there)
+        sendings = to_send(newest, there, incomplete)
+        hopeless = set() if named else given_up(sendings, there, incomplete)
+        sendings = [one for one in sendings if one not in hopeless]
+        summary = OffsiteSummary(self.settings.name, len(newest), len(sendings))
+        summary.failed = [HostFailed(host, _GIVEN_UP.format(name=name, host=host)) for host, name in sorted(hopeless)]
+        return summary, there, sendings
 
     def send(self, summary: OffsiteSummary, there: list[OffsiteSnapshot], sendings: Sequence[tuple[str, str]]) -> None:
         """Sends them, and notes in the catalogue what lies there. A host that fails costs the others nothing."""
         self.observer(OffsitePlan(tuple(sendings)))
         known = KnownRepository(self.catalogue, self.settings.name)
-        incomplete = set(known.incomplete)
+        incomplete, unheard = set(known.incomplete(there)), set[tuple[str, str]]()
         known.note(there, incomplete)
         end = time.monotonic() + self.seconds_left if self.seconds_left is not None else None
         for host, name in sendings:
@@ -131,7 +143,13 @@ class OffsiteRun:
                 if end is not None and time.monotonic() > end:
                     summary.out_of_time = True
                     return
+                unheard.add((host, name))  # whatever ends this: what restic may have made there does not count
+                known.note(there, incomplete, unheard)
                 self._send(host, name, summary, there, incomplete)
+                unheard.discard((host, name))
+            except NotWhole as error:
+                unheard.discard((host, name))
+                self._fail(summary, host, f"{error.message}; {error.hint}")
             except RunEnds:
                 summary.cancelled = True
                 return
@@ -139,7 +157,7 @@ class OffsiteRun:
                 self._fail(summary, host, f"{error.message}; {error.hint}" if error.hint else error.message)
             except OSError as error:
                 self._fail(summary, host, error.strerror or str(error))
-            known.note(there, incomplete)
+            known.note(there, incomplete, unheard)
 
     def _fail(self, summary: OffsiteSummary, host: str, why: str) -> None:
         failed = HostFailed(host, why)
@@ -160,13 +178,11 @@ class OffsiteRun:
         said = next((line for line in reversed(answer.lines) if isinstance(line, dict) and "snapshot_id" in line), None)
         if said is None:
             raise ResticFailed("restic ended without a snapshot")
-        there.append(OffsiteSnapshot(said["snapshot_id"], host, name, base.record.started))
         if answer.status == INCOMPLETE:
             there[:] = snapshots(self.restic, self.pool)  # restic before 0.15 tells the first letters of an id alone
             incomplete.update(one.id for one in there if one.id.startswith(said["snapshot_id"]))
-            raise ResticFailed(
-                "restic could not read all of it", "see dmesg and `backupd scrub`: what it made there is not counted"
-            )
+            raise NotWhole("restic could not read all of it", "see dmesg and `backupd scrub`: what it made there is not counted")
+        there.append(OffsiteSnapshot(said["snapshot_id"], host, name, base.record.started))
         seconds = time.monotonic() - begun
         sent = Sent(host, name, said["total_files_processed"], said["data_added"], seconds)
         summary.sent.append(sent)
@@ -186,16 +202,20 @@ class OffsiteRun:
         there = snapshots(self.restic, self.pool)
         summary.removal = self.removal(there, forced)
         going = [one.id for one in summary.removal.going]
-        for first in range(0, len(going), _MOST_AT_ONCE):
-            ids = going[first : first + _MOST_AT_ONCE]
-            self.restic.ask("forget", *ids, look=self._look)
-            summary.removed += len(ids)
-        known.note([one for one in there if one.id not in going], known.incomplete)
+        try:
+            for first in range(0, len(going), _MOST_AT_ONCE):
+                ids = going[first : first + _MOST_AT_ONCE]
+                self.restic.ask("forget", *ids, look=self._look)
+                summary.removed += len(ids)
+        except RunEnds:
+            summary.cancelled = True
+            return
+        known.note([one for one in there if one.id not in going], known.incomplete(there))
 
     def removal(self, there: Sequence[OffsiteSnapshot], forced: Forced) -> Removal:
         """What would go. Needs a retention."""
         assert self.settings.retention is not None
-        incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete
+        incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete(there)
         return to_remove(there, incomplete, self.settings.retention, self.config.pool.zone, self.now, forced)
 
     def _tell(self, host: str, line: dict[str, Any]) -> None:

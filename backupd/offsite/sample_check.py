@@ -5,7 +5,7 @@ import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -21,6 +21,7 @@ from btrkeep.pool.marker import Pool
 
 _LARGEST = 64 << 20  # bytes of a file that is got back
 _LOOKED_AT = 100_000  # names of a backup, to choose from
+_COMMAND_LINE = 500_000  # bytes of paths in one; the kernel takes 2 MiB, and some letters are doubled
 _PIECE = 1 << 20
 _PATTERN = {ord(letter): f"\\{letter}" for letter in "\\*?["}
 
@@ -59,7 +60,9 @@ def _some_files(tree: Tree, number: int) -> list[bytes]:
     """Paths of some files, chosen by chance among the first that a walk meets."""
     looked_at = islice(entries(tree, b"/"), _LOOKED_AT)
     found = [one.path for one in looked_at if one.kind == "file" and one.size <= _LARGEST]
-    return random.SystemRandom().sample(found, min(number, len(found)))
+    chosen = random.SystemRandom().sample(found, min(number, len(found)))
+    sizes = accumulate(len(path) for path in chosen)
+    return [path for path, size in zip(chosen, sizes, strict=True) if size <= _COMMAND_LINE]
 
 
 def _compare(

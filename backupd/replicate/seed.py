@@ -162,12 +162,43 @@ def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, An
 def has_host(folder: Path, uuid: str) -> bool:
     """Whether the folder has all of that very backup, as far as lengths tell."""
     try:
-        said = read_seed(folder)
+        said = _read_host(folder)
         return bool(said["listed"]["backups"][0][1] == uuid) and all(
             part_file(folder, number).stat().st_size == part["length"] for number, part in enumerate(said["parts"], 1)
         )
-    except (OSError, SeedDamaged, KeyError, IndexError, TypeError):
+    except (OSError, SeedDamaged):
         return False
+
+
+def _read_host(folder: Path) -> dict[str, Any]:
+    """What the seed.json of a host says, of the shape that it is written in. Raises SeedDamaged, FileNotFoundError."""
+    said = read_seed(folder)
+    try:
+        host, backup = dict(said["listed"]), said["listed"]["backups"][0]
+        known = host and isinstance(backup[1], str) and dict(said["announced"])
+        parts = [SeedPart(int(part["length"]), str(part["sha256"])) for part in said["parts"]]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise SeedDamaged(f"{folder / SEED} cannot be understood: {error!r}", "make the seed again") from None
+    if not (known and parts):
+        raise SeedDamaged(f"{folder / SEED} cannot be understood", "make the seed again")
+    return said
+
+
+def left_out(folder: Path) -> dict[str, str]:
+    """The hosts in a seed that cannot be fetched from it, and why: what is written of them was cut off, or is damaged."""
+    found = {}
+    for one in _hosts(folder):
+        try:
+            _read_host(one)
+        except FileNotFoundError:
+            found[one.name] = "it was not written to its end: the same `--seed-to` on the first server goes on"
+        except SeedDamaged as error:
+            found[one.name] = error.message
+    return found
+
+
+def _hosts(folder: Path) -> list[Path]:
+    return [one for one in sorted(folder.iterdir()) if one.is_dir() and not name_fault(one.name)]
 
 
 # --- read on the second one
@@ -179,9 +210,12 @@ class SeedSender:
     def __init__(self, folder: Path, out: int) -> None:
         self._folder, self._out = folder, out
         try:
-            self._pool = str(read_seed(folder)["pool"])
+            said = read_seed(folder).get("pool")
         except FileNotFoundError:
             raise SeedDamaged(f"{folder} is no seed", "`backupd replicate --seed-to` on the first server makes one") from None
+        if not isinstance(said, str):
+            raise SeedDamaged(f"{folder / SEED} names no pool", "`backupd replicate --seed-to` on the first server makes a seed")
+        self._pool = said
         self.verbs: Verbs = {
             "hello": self._hello,
             "list": self._list,
@@ -194,16 +228,17 @@ class SeedSender:
         write_all(self._out, object_frame(said))
 
     def _list(self, _: Mapping[str, Any]) -> None:
-        for folder in sorted(self._folder.iterdir()):
-            if not name_fault(folder.name) and (folder / SEED).is_file():
-                write_all(self._out, object_frame({**read_seed(folder)["listed"], "host": folder.name}))
+        without = left_out(self._folder)
+        for folder in _hosts(self._folder):
+            if folder.name not in without:
+                write_all(self._out, object_frame({**_read_host(folder)["listed"], "host": folder.name}))
 
     def _send(self, asked: Mapping[str, Any]) -> None:
         host = str(asked["host"])
         if name_fault(host):
             raise SeedDamaged("there is no such host")
         folder = self._folder / host
-        said = read_seed(folder)
+        said = _read_host(folder)
         if said["listed"]["backups"][0][1] != asked["uuid"] or asked.get("parent"):
             raise SeedDamaged(f"the seed has another backup of {host}")
         write_all(self._out, object_frame(said["announced"]))
@@ -224,4 +259,6 @@ def _checked(path: Path, said: Mapping[str, Any]) -> Iterator[bytes]:
     except OSError as error:
         raise SeedDamaged(f"{path}: {error.strerror}", "carry it again") from None
     if (length, digest.hexdigest()) != (said["length"], said["sha256"]):
-        raise SeedDamaged(f"{path} is not what was written: carry it again, or make it again with --seed-to")
+        raise SeedDamaged(
+            f"{path} is not what was written: carry it again, or remove {path.parent.name} from the seed and make it again"
+        )

@@ -7,7 +7,6 @@ all of it: a host may have ten million. Each has a check of its own, and one tha
 
 import os
 import struct
-import time
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
@@ -25,7 +24,7 @@ _REST = struct.Struct(">QI32s")
 _CHECK = struct.Struct(">I")
 _IN_BLOCK = 256
 _LENGTH = _KEY.size + _REST.size + _CHECK.size
-_MAGIC = b"btrkeep checksums 1\n".ljust(_LENGTH, b"\0")
+_MAGIC = b"btrkeep checksums 2\n".ljust(_LENGTH, b"\0")
 _FORGOTTEN_AFTER = (
     3 * 365 * 86400 * 10**6
 )  # microseconds: a file that was not read for so long is most likely in no backup any more
@@ -84,14 +83,17 @@ class Checksums:
         found = records[place] if place < len(records) else b""
         return _parsed(found) if found[: _KEY.size] == key else None
 
-    def write(self, found: Mapping[Key, ReadBefore]) -> None:
-        """Replaces the file by one that has these besides, on disk before this returns. What is open here stays as it was."""
+    def write(self, found: Mapping[Key, ReadBefore], now: int | None) -> None:
+        """Replaces the file by one that has these besides, on disk before this returns. What is open here stays as it was.
+
+        What is too old at `now` (microseconds since 1970) goes; None: nothing does.
+        """
         old = (record for number in range(len(self._blocks)) for record in self._block(number))
         new = (_record(key, found[key]) for key in sorted(found))
         both = merge(
             ((record, 0) for record in old), ((record, 1) for record in new), key=lambda one: (one[0][: _KEY.size], one[1])
         )
-        write_pieces_atomically(self._folder / CHECKSUMS, _pieces(both, time.time_ns() // 1000 - _FORGOTTEN_AFTER))
+        write_pieces_atomically(self._folder / CHECKSUMS, _pieces(both, now - _FORGOTTEN_AFTER if now is not None else 0))
 
     def _block(self, number: int) -> list[bytes]:
         data = self._read((self._blocks[number] + 1) * _LENGTH, _IN_BLOCK * _LENGTH)

@@ -16,8 +16,11 @@ from btrkeep.fs.openat import FOLDER
 
 @contextmanager
 def read(backup: Path) -> Iterator[None]:
-    """Within, nobody of us deletes the backup whose subvolume is at that path. Raises OperatorError when it is being deleted."""
-    fd = _locked(backup, fcntl.LOCK_SH)
+    """Within, nobody of us deletes the backup whose subvolume is at that path. Raises OperatorError when somebody does or did."""
+    try:
+        fd = _locked(backup, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        raise OperatorError(f"{backup} was deleted", "take another one: `backupd list` shows what there is") from None
     try:
         if fd is None or not _is_at(backup, fd):
             raise OperatorError(f"{backup} is being deleted", "restore from another one: `backupd list` shows what there is")

@@ -96,14 +96,16 @@ class DrillNotes(DrillFacts, Protocol):
         """Keep a fact."""
 
 
-def in_turn(hosts: Iterable[str], drills: Mapping[str, Sequence[DrillResult]], chance: Random) -> list[str]:
+def in_turn(hosts: Iterable[str], drills: Mapping[str, Sequence[DrillResult]], chance: Random, now: datetime) -> list[str]:
     """The hosts in the order in which they are to be drilled: longest not drilled first, those that never were before all others.
 
-    Hosts that have waited as long as each other are in random order.
+    Hosts that have waited as long as each other are in random order. Drills that are still to come, by a clock that was ahead, do
+    not count.
     """
     found = sorted(hosts)
     chance.shuffle(found)
-    newest = {host: max((one.at.timestamp() for one in drills.get(host, ())), default=0.0) for host in found}
+    until = latest(now)
+    newest = {host: max((one.at.timestamp() for one in drills.get(host, ()) if one.at <= until), default=0.0) for host in found}
     return sorted(found, key=lambda host: newest[host])
 
 
@@ -114,7 +116,8 @@ def drill_status(
     the newest proven restore may be, so that none at all is late, too.
     """
     proven = [one for host in drills.values() for one in host if one.outcome == DrillOutcome.PROVEN]
-    last = max(proven, key=lambda one: one.at, default=None)
+    until = latest(now)  # later ones are of a clock that was ahead, and count when there are no others
+    last = max(proven, key=lambda one: (one.at <= until, one.at), default=None)
     newest = [one for host, found in drills.items() if host in hosts and (one := _newest(found))]
     failed = sorted((one for one in newest if one.outcome == DrillOutcome.FAILED), key=lambda one: one.host)
     age = max(0.0, (now - last.at).total_seconds()) if last else None
@@ -123,21 +126,21 @@ def drill_status(
     elif last is None:
         state = DrillState.LATE if is_asked else DrillState.NEVER
     else:
-        is_late = now - last.at > timedelta(seconds=oldest) or last.at > latest(now)
+        is_late = now - last.at > timedelta(seconds=oldest) or last.at > until
         state = DrillState.LATE if is_late else DrillState.OK
     return DrillStatus(state, oldest, age, last, tuple(failed))
 
 
 def _newest(drills: Sequence[DrillResult]) -> DrillResult | None:
-    """The newest drill that came to an end."""
-    return max((one for one in drills if one.outcome != DrillOutcome.UNFINISHED), key=lambda one: one.at, default=None)
+    """The drill that came to an end last: it was noted last, whatever the clock said."""
+    return next((one for one in drills if one.outcome != DrillOutcome.UNFINISHED), None)
 
 
 def note_drill(facts: DrillNotes, done: DrillResult) -> None:
     """Keeps what became of a drill, with the newest ones of the host before it."""
     name = DRILLS + done.host
     before = _read(done.host, facts.facts(name).get(name))
-    found = sorted([done, *before], key=lambda one: one.at, reverse=True)
+    found = [done, *before]
     kept = found[:_KEPT]
     last = next((one for one in found if one.outcome == DrillOutcome.PROVEN), None)
     kept += [last] if last and last not in kept else []
@@ -145,7 +148,7 @@ def note_drill(facts: DrillNotes, done: DrillResult) -> None:
 
 
 def read_drills(facts: DrillFacts) -> dict[str, tuple[DrillResult, ...]]:
-    """What is known of the drills of each host, newest first. What cannot be understood was never there."""
+    """What is known of the drills of each host, the one noted last first. What cannot be understood was never there."""
     found = facts.facts(DRILLS)
     return {name.removeprefix(DRILLS): _read(name.removeprefix(DRILLS), text) for name, text in found.items()}
 

@@ -1,6 +1,6 @@
 """What is sent to an offsite repository, and what is removed there. Pure: of what lies there and of what lies here."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +10,8 @@ from btrkeep.backup_states import COMPLETE
 from btrkeep.config.model import Retention
 from btrkeep.decisions.retention import Candidate, decide
 from btrkeep.decisions.safety_limits import Forced, Guarded, Share, too_many
+
+_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,17 @@ def to_send(newest: Mapping[str, str], there: Iterable[OffsiteSnapshot], incompl
     known = newest_there(there, incomplete)
     missing = [(host, name) for host, name in newest.items() if (host, name) not in whole]
     return sorted(missing, key=lambda one: (known.get(one[0], ""), one[0]))
+
+
+def given_up(
+    sendings: Iterable[tuple[str, str]], there: Iterable[OffsiteSnapshot], incomplete: Collection[str]
+) -> set[tuple[str, str]]:
+    """Those that were sent so often without being whole there that it is of no use: the host's next backup is sent again.
+
+    Each try leaves a snapshot there, which a key that can only add cannot remove.
+    """
+    tries = Counter((one.host, one.name) for one in there if one.id in incomplete)
+    return {one for one in sendings if tries[one] >= _TRIES}
 
 
 @dataclass(frozen=True, slots=True)

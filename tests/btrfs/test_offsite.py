@@ -265,8 +265,9 @@ def test_what_is_sent_is_not_deleted_meanwhile(far: Offsite) -> None:
     while not any((far.repository / "data").glob("*/*")):
         assert time.monotonic() < end
         time.sleep(0.02)
-    done = far.night.backupd("delete", f"web1@{name}", "--yes", "--now-without-grace", check=False)
+    done = far.night.backupd("delete", f"web1@{name}", "--force", "--now-without-grace", check=False)
     assert program.poll() is None
+    assert "is being restored from" in done.stderr
     assert far.night.names("web1") == [name], done.stderr
     program.communicate()
     assert program.returncode == 0

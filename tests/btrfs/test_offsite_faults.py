@@ -1,0 +1,167 @@
+"""Offsite copies when restic, the repository or this machine ends in the middle, or says what nobody expects."""
+
+import json
+import os
+import shlex
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backupd.offsite.restic import Restic, restic_of
+from btrkeep.config.model import OffsiteSettings
+from tests.beds.cli import backupd_start
+from tests.beds.faults import damage
+from tests.beds.work import work
+from tests.btrfs.test_offsite import Offsite, far, fill
+
+pytestmark = pytest.mark.btrfs
+__all__ = ["far"]
+
+
+def instead(far: Offsite, script: str) -> dict[str, str]:
+    """A restic of our own in front of the real one, as lines for the shell; "$REAL" is the real one. The environment for it."""
+    folder = far.repository / "bin"  # the cell sees it
+    folder.mkdir(exist_ok=True)
+    real = work("which", "restic").stdout.strip()
+    (folder / "restic").write_text(f"#!/bin/bash\nREAL={real}\n{script}\n")
+    (folder / "restic").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize("end", ["kill -9 $(cat {pid}); sleep 1", "touch {over}"], ids=["killed", "the list cannot be had"])
+def test_a_snapshot_that_is_not_whole_never_counts_whatever_comes_next(far: Offsite, end: str) -> None:
+    content = os.urandom(1_000_000)
+    source = far.away / "source"  # not on the pool's disk
+    source.mkdir()
+    (source / "database").write_bytes(content)
+    far.night.host("web1", source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    damage(far.night.top, content[:4096])
+    pid, over = far.repository / "pid", far.repository / "over"
+    end = end.format(pid=pid, over=over)
+    cases = f'backup) "$REAL" "$@"; s=$?; {end}; exit $s;; snapshots) test -e {over} && exit 1;;'
+    env = instead(far, f'case "$1" in {cases} esac\nexec "$REAL" "$@"')
+    program = backupd_start("--config", far.night.config, "offsite", "run", env=env)
+    pid.write_text(str(program.pid))
+    program.communicate()
+    over.unlink(missing_ok=True)
+    assert len(far.there()) == 1
+    listed = json.loads(far.offsite("list", "--json").stdout)
+    assert [one["whole"] for one in listed] == [False]
+    assert "would be sent" in far.offsite("run", "--dry-run").stdout
+    assert far.copies("2026-03-02T23:00:00Z")["state"] != "ok"
+
+
+def test_a_signal_while_backups_are_removed_there_ends_it_in_one_line(far: Offsite) -> None:
+    fill(far.night.source)
+    far.offsite("init", "far")
+    for day in (1, 2, 3):
+        far.backup(f"2026-03-0{day}T22:00:00Z")
+        far.run("--now", f"2026-03-0{day}T23:00:00Z")
+    far.night.tables["offsite.far.retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1}
+    far.night.write()
+    flag = far.repository / "forgets"
+    env = instead(far, f'test "$1" = forget && touch {flag} && sleep 5\nexec "$REAL" "$@"')
+    program = backupd_start("--config", far.night.config, "offsite", "run", "--now", "2026-03-05T00:00:00Z", env=env)
+    end = time.monotonic() + 30
+    while not flag.exists():
+        assert time.monotonic() < end
+        assert program.poll() is None
+        time.sleep(0.02)
+    program.send_signal(signal.SIGTERM)
+    _, err = program.communicate()
+    assert "Traceback" not in err
+    assert program.returncode == 143
+    assert len(far.there()) == 3
+
+
+def test_numbers_that_make_no_sense_are_refused(far: Offsite) -> None:
+    fill(far.night.source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    far.run()
+    assert "Traceback" not in far.offsite("check", "--files", "-1", status=2).stderr
+    assert "Traceback" not in far.offsite("check", "--files", "100000000", status=2).stderr
+    assert "sample" in far.offsite("check", "--sample", "--repo", status=2).stderr
+    for sample in ("0%", "5/3", "abc"):
+        far.offsite("check", "--sample", sample, status=2)
+
+
+def test_lines_of_progress_are_not_kept(far: Offsite) -> None:
+    """A first copy takes days, and restic says each second which files it reads."""
+    far.offsite("init", "far")
+    line = json.dumps({"message_type": "status", "current_files": ["x" * 4096] * 4})
+    instead(far, f'for i in {{1..2000}}; do echo {shlex.quote(line)}; done; echo \'{{"snapshot_id": "1"}}\'')
+    settings = OffsiteSettings("far", repository=str(far.repository), password_file=far.password)
+    restic = restic_of(settings, far.night.state, far.night.pool)
+    restic = replace(restic, variables={**restic.variables, "PATH": f"{far.repository}/bin:{os.environ['PATH']}"})
+    seen = list[object]()
+    answer = restic.ask("backup", tell=seen.append)
+    assert len(seen) == 2001
+    assert answer.lines == [{"snapshot_id": "1"}]
+
+
+def test_a_run_during_a_check_is_told_so_and_fails_nothing(far: Offsite) -> None:
+    fill(far.night.source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    far.run("--now", "2026-03-01T23:00:00Z")
+    flag = far.repository / "checks"
+    env = instead(far, f'test "$1" = check && touch {flag} && sleep 3\nexec "$REAL" "$@"')
+    program = backupd_start("--config", far.night.config, "offsite", "check", env=env)
+    while not flag.exists():
+        assert program.poll() is None
+        time.sleep(0.02)
+    assert "backupd offsite check" in far.offsite("run", "--now", "2026-03-01T23:30:00Z", status=3).stderr
+    assert far.copies("2026-03-01T23:40:00Z")["state"] == "ok"
+    program.communicate()
+    assert program.returncode == 0
+
+
+@pytest.mark.parametrize("text", ["https://me:p@ss/w@rd@host/x", "rest:http://user:a@b@host/", "ftp://u@h"])
+def test_what_stands_before_a_host_is_not_shown(tmp_path: Path, text: str) -> None:
+    cleaned = Restic(OffsiteSettings("far"), tmp_path, (), {})._clean(f"cannot reach {text}: no")
+    assert "://***@" in cleaned
+    for secret in ("p@ss", "w@rd", "ss/w", "a@b", "@b", "u@"):
+        assert secret not in cleaned
+
+
+def test_a_name_that_is_hostile_is_printed_as_text(far: Offsite) -> None:
+    (far.night.source / "odd\n\x1b[2Jname").write_bytes(os.urandom(100_000))
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    far.run()
+    name = far.night.backup("web1")
+    work("btrfs", "property", "set", "-f", name, "ro", "false")
+    (file,) = (one for one in name.rglob("odd*"))
+    file.write_bytes(b"changed")
+    work("btrfs", "property", "set", name, "ro", "true")
+    said = far.offsite("check", status=1).stderr
+    assert "\x1b" not in said
+    assert "came back as another file" in said
+
+
+def test_a_backup_that_restic_cannot_read_is_not_sent_for_ever(far: Offsite) -> None:
+    """Each try leaves a snapshot there, which a key that can only add cannot remove, and the timer comes each hour."""
+    source = far.away / "source"  # not on the pool's disk
+    source.mkdir()
+    fill(source)
+    far.night.host("web1", source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    damage(far.night.top, (source / "b").read_bytes()[:4096])
+    for hour in range(5):
+        told = far.run("--now", f"2026-03-02T0{hour}:00:00Z", status=1)
+        assert [one["host"] for one in told["failed"]] == ["web1"]
+    assert len(far.there()) == 3
+    assert far.copies("2026-03-02T22:00:00Z")["state"] == "failing"
+    assert "would be sent" not in far.offsite("run", "--dry-run").stdout.replace("0 backups of 1 host would be sent", "")
+    far.run("far", "web1", "--now", "2026-03-02T06:00:00Z", status=1)
+    assert len(far.there()) == 4
+    (source / "b").write_bytes(os.urandom(2_000_000))
+    far.backup("2026-03-02T22:00:00Z")
+    assert len(far.run("--now", "2026-03-03T12:00:00Z")["sent"]) == 1

@@ -1,0 +1,130 @@
+"""Seeds whose seed.json somebody else wrote, and disks that changed what was written."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds.two_pools import TwoPools
+from tests.btrfs.test_seeds import disk, filled, seed_from, seed_to, two
+
+pytestmark = pytest.mark.btrfs
+__all__ = ["disk", "two"]
+
+Change = Callable[[dict[str, Any]], object]
+
+TOPS: dict[str, Any] = {
+    "no pool": {"format": 1},
+    "a number": 3,
+    "a list": [],
+    "nothing": None,
+    "a pool of another kind": {"format": 1, "pool": {"a": 1}},
+    "a format of another kind": {"format": "x", "pool": "a"},
+    "a format that is nothing": {"format": None, "pool": "a"},
+}
+
+HOSTS: dict[str, Change] = {
+    "nothing listed": lambda said: said.pop("listed"),
+    "another kind listed": lambda said: said.update(listed=[1, 2]),
+    "no backups": lambda said: said["listed"].pop("backups"),
+    "backups of another kind": lambda said: said["listed"].update(backups=7),
+    "an empty backup": lambda said: said["listed"].update(backups=[[]]),
+    "none": lambda said: said["listed"].update(backups=[]),
+    "a name that leads out": lambda said: said["listed"]["backups"][0].__setitem__(0, "../../../etc"),
+    "nothing announced": lambda said: said.pop("announced"),
+    "another kind announced": lambda said: said.update(announced="x"),
+    "negative bytes": lambda said: said["announced"].update(bytes=-5),
+    "notes of another kind": lambda said: said["announced"].update(notes=[1]),
+    "no parts": lambda said: said.pop("parts"),
+    "parts of another kind": lambda said: said.update(parts=5),
+    "an empty part": lambda said: said.update(parts=[{}]),
+    "a part of another kind": lambda said: said.update(parts=["x"]),
+    "a stream of another version": lambda said: said["announced"].update(stream="1"),
+    "a list of names in was": lambda said: said["listed"].update(was=[{"a": 1}]),
+    "a copy of another kind": lambda said: said["listed"].update(copy_of=[1]),
+    "a format of another kind": lambda said: said.update(format=[1]),
+    "deep": lambda said: said.update(listed=json.loads("[" * 900 + "]" * 900)),
+}
+
+REFUSED = {"a name that leads out", "a list of names in was"}
+"""What no damage does, but somebody: then nothing of the disk is believed."""
+
+
+def quiet(found: Any) -> str:
+    """What was said, in one string: no traceback, no more than a screen."""
+    text = json.dumps(found) if not isinstance(found, str) else found
+    assert "Traceback" not in text
+    assert len(text) < 5000, text
+    return text
+
+
+@pytest.mark.parametrize("what", TOPS)
+def test_a_folder_whose_seed_is_nonsense_is_told_in_one_line(two: TwoPools, disk: Path, what: str) -> None:
+    filled(two)
+    seed_to(two, disk, "backup2")
+    (disk / "seed.json").write_text(json.dumps(TOPS[what]))
+    done = two.second.backupd("replicate", "office", "--seed-from", disk, "--now", "2026-03-20T12:00:00Z", check=False)
+    assert done.returncode in (1, 2)
+    assert len(quiet(done.stderr).splitlines()) < 5, done.stderr
+    assert "seed.json" in done.stderr, done.stderr
+    done = two.first.backupd("replicate", "--seed-to", disk, "backup2", "--now", "2026-03-20T12:00:00Z", check=False)
+    assert done.returncode in (0, 1, 2)
+    assert len(quiet(done.stderr).splitlines()) < 5, done.stderr
+
+
+@pytest.mark.parametrize("what", HOSTS)
+def test_a_host_whose_seed_is_nonsense_costs_no_other_host(two: TwoPools, disk: Path, what: str) -> None:
+    two.first.host("also", two.source)
+    two.first.backupd("run", "also", "--now", "2026-03-01T21:00:00Z")
+    filled(two)
+    seed_to(two, disk, "backup2")
+    file = disk / "web1/seed.json"
+    said = json.loads(file.read_text())
+    HOSTS[what](said)
+    file.write_text(json.dumps(said))
+    done = two.second.backupd("replicate", "office", "--seed-from", disk, "--now", "2026-03-20T12:00:00Z", check=False)
+    assert len(quiet(done.stderr).splitlines()) < 8, done.stderr
+    if what in REFUSED:
+        assert done.returncode == 1
+        assert two.names(two.second.pool, "also") == []
+    elif two.names(two.second.pool):
+        assert done.returncode == 0
+        return
+    else:
+        assert two.names(two.second.pool, "also"), f"{done.returncode} {done.stdout} {done.stderr}"
+        assert done.returncode == 1
+        assert "web1" in done.stderr
+    shutil.rmtree(disk / "web1")
+    seed_to(two, disk, "backup2")
+    seed_from(two, disk)
+    assert len(two.names(two.second.pool)) == 1
+
+
+def test_a_host_that_was_cut_off_is_named(two: TwoPools, disk: Path) -> None:
+    two.first.host("also", two.source)
+    two.first.backupd("run", "also", "--now", "2026-03-01T21:00:00Z")
+    filled(two)
+    seed_to(two, disk, "backup2")
+    (disk / "web1/seed.json").unlink()
+    done = seed_from(two, disk, status=1)
+    assert [one["host"] for one in done["failed"]] == ["web1"]
+    assert [one["host"] for one in done["fetched"]] == ["also"]
+
+
+def test_a_part_that_the_disk_changed_is_named_with_what_to_do(two: TwoPools, disk: Path) -> None:
+    first = filled(two)
+    seed_to(two, disk, "backup2")
+    part = disk / "web1/000003.part"
+    content = bytearray(part.read_bytes())
+    content[30_000] ^= 1
+    part.write_bytes(content)
+    (failed,) = seed_from(two, disk, status=1)["failed"]
+    assert "000003.part" in failed["error"]
+    assert "remove web1 from the seed" in failed["error"]
+    shutil.rmtree(disk / "web1")
+    seed_to(two, disk, "backup2")
+    seed_from(two, disk)
+    assert two.differences(first) == ""
