@@ -1,13 +1,14 @@
 """`backupd damaged`: which files are damaged, in which backups, and whether there is another copy."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 
 import click
 
 from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
-from backupd.cli.context import opened
+from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool
 from backupd.files.backup_selector import find, parse_which
 from btrkeep.catalogue import Damage
@@ -22,8 +23,9 @@ _HEADERS = ["HOST", "PATH", "BACKUPS", "BYTES", "FOUND BY", "ANOTHER COPY"]
 @click.command("damaged")
 @click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
 @json_option
+@now_option
 @click.pass_context
-def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
+def command(ctx: click.Context, which: tuple[str, ...], as_json: bool, now: datetime | None) -> int:
     """List the damaged files of all backups, or of each HOST, or HOST@BACKUP.
 
     What `backupd scrub` and `backupd verify` found, one line for each file with all backups that have it. BYTES is how many are
@@ -33,7 +35,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
 
     Exit status 0: nothing is damaged; 1: something is.
     """
-    with opened(ctx) as site:
+    with opened(ctx, now) as site:
         rows: list[Damage] = []
         for text in which or ("",):
             host, name = parse_which(text)
