@@ -121,6 +121,24 @@ def test_damaged_metadata_is_told_by_its_tree(make_btrfs: Callable[..., Path]) -
     )
 
 
+def test_a_compressed_extent_is_named_once_where_the_file_has_it(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M", options="compress-force=zstd"))
+    (tree / "file").write_text(os.urandom(MIB).hex())
+    nights.host("web", tree)
+    nights.run("web")
+    shown = work("filefrag", "-v", "-b1", nights.data("web", tree) / "file").stdout.splitlines()
+    (line,) = [one for one in shown if one.strip().startswith("3:")]
+    start, vaddr = (int(one.rstrip(".:")) for one in line.split()[1:4:2])
+    (device,) = btrfs.devices_of(nights.top)
+    mapped = work("btrfs-map-logical", "-l", str(vaddr), device).stdout.split()
+    btrfs.unmount(nights.top)
+    with Path(device).open("r+b") as disk:
+        disk.seek(int(mapped[mapped.index("physical") + 1]) + 8192)
+        disk.write(b"spoilt")
+    work("mount", "-t", "btrfs", device, nights.top)
+    assert [one["places"] for one in scrub(nights)["damaged"]] == [[{"start": start, "length": 4096}]]
+
+
 def test_a_kill_leaves_what_was_known_or_what_is(make_btrfs: Callable[..., Path], tree: Path) -> None:
     nights = Nights(make_btrfs(size="300M"))
     content = os.urandom(MIB)
