@@ -28,7 +28,10 @@ class DamagedFile:
     found_at: datetime
     """The first time."""
     similar: tuple[str, ...]
-    """Backups with another inode, or another change of it, at that path, of the same size and time, that nobody found damaged."""
+    """Backups with another inode at that path, of the same size and time, that nobody found damaged.
+
+    One that has the same inode, changed since, may still share what is damaged.
+    """
     next_night: bool
     """Whether the newest complete backup has it damaged: then the next run fetches it from the host."""
     known: tuple[str, ...]
@@ -61,14 +64,14 @@ def _of_host(site: PoolContext, host: str, rows: Sequence[Damage]) -> list[Damag
         some = list(group)
         have = {one.name for one in some}
         looks = {_content(entry) for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
-        inodes = {_inode(entry) for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
+        inodes = {entry.inode for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
         similar = tuple(
             name
             for name in names
             if (name, path) not in bad
             and (entry := seen[name].get(fsencode(path)))
             and _content(entry) in looks
-            and _inode(entry) not in inodes
+            and entry.inode not in inodes
         )
         places = tuple(sorted({(one.start, one.length) for one in some}))
         by = tuple(sorted({one.found_by for one in some}))
@@ -103,7 +106,3 @@ def _entries(backup: Restorable, paths: set[bytes]) -> dict[bytes, Entry]:
 
 def _content(entry: Entry) -> tuple[int, int]:
     return entry.size, entry.mtime
-
-
-def _inode(entry: Entry) -> tuple[int, int]:
-    return entry.inode, entry.changed

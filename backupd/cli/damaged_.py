@@ -9,7 +9,7 @@ import click
 
 from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
 from backupd.cli.context import now_option, opened
-from backupd.cli.names import complete_host_of_pool
+from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.files.backup_selector import find, parse_which
 from btrkeep.catalogue import Damage
 from btrkeep.cli import echo_json, json_option, table
@@ -39,6 +39,8 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool, now: date
         rows: list[Damage] = []
         for text in which or ("",):
             host, name = parse_which(text)
+            if host:
+                require_host_or_folder(site, host)
             rows += site.catalogue.damages(host or None, find(site.pool, host, name).name if name else None)
         found = damaged_files(site, (one for one in dict.fromkeys(rows) if one.fate is None))
     if as_json:

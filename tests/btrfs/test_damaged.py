@@ -69,6 +69,7 @@ def test_a_scrub_names_the_file_and_all_backups_that_share_what_was_spoilt(make_
     listed = nights.backupd("damaged", "--json", check=False)
     assert (listed.returncode, json.loads(listed.stdout)) == (1, found["damaged"])
     assert all(one["next_night"] and not one["similar"] for one in found["damaged"])
+    assert nights.backupd("damaged", "nosuch", check=False).returncode == 2
     assert "(2)" in nights.backupd("damaged", "web", check=False).stdout
 
     nights.run("web")  # has it from the host
