@@ -1,4 +1,4 @@
-"""The benches of looking into backups and of reading them run through in a tiny size, tell what they should, and leave nothing.
+"""The benches of reading backups and of damage run through in a tiny size, tell what they should, and leave nothing.
 
 Their figures mean nothing here.
 """
@@ -33,4 +33,16 @@ def test_the_bench_of_reading_back_runs_through() -> None:
     told = json.loads(work(sys.executable, "-m", "bench.verify", *words, cwd=TOP, timeout=110).stdout)
     assert {"cat", "b2sum", "btrfs scrub", "verify, first", "verify, compares", "restic"} <= told["seconds"].keys()
     assert told["ratios"]["restic to ours"]["median"] > 0
+    assert not [*place.glob(f"{session.PREFIX}*")]
+
+
+@pytest.mark.slow
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_the_bench_of_damage_runs_through_and_both_sides_name_the_same() -> None:
+    place = session.folder(5 << 30)
+    words = ("--hosts", "2", "--backups", "3", "--files", "2", "--rounds", "1", "--quiet", "0", "--image-dir", str(place), "--json")
+    done = work(sys.executable, "-m", "bench.damage", *words, cwd=TOP, timeout=110, check=False)
+    told = json.loads(done.stdout)
+    assert (told["same"], told["addresses"], told["names"]) == (True, 4, 12)
     assert not [*place.glob(f"{session.PREFIX}*")]

@@ -6,10 +6,11 @@ What is added here: which filesystem the pool is on, an end that can be taken up
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool.kernel_log import KernelLog, ScrubFaults, faults, filesystem_devices
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.group import Group
 from btrkeep.process.programs import run
@@ -46,6 +47,10 @@ class Scrubbed:
     seconds: float
     signal: int = 0
     why: str = ""
+    faults: ScrubFaults = field(default_factory=ScrubFaults)
+    """What the kernel's log named of this run."""
+    log_trouble: str = ""
+    """Why the log could not be read."""
 
     @property
     def good(self) -> bool:
@@ -85,8 +90,10 @@ async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[Scrub
     if before.status == "running":
         raise LockHeld(f"{path}: a scrub is under way", f"`btrfs scrub status {path}` shows it")
     resume, begun, said = before.status in _UNFINISHED, time.monotonic(), bytearray()
-    group = Group.start(command(path, resume=resume), on_stdout=said.extend, on_stderr=said.extend)
-    exit_code = await _until_ended(group, path, cancellation, tell)
+    with KernelLog() as log:
+        group = Group.start(command(path, resume=resume), on_stdout=said.extend, on_stderr=said.extend)
+        exit_code = await _until_ended(group, path, cancellation, tell, log)
+        named = faults(log.read(), filesystem_devices(path))
     after, seconds = state(path), time.monotonic() - begun
     words = (said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {exit_code}"])[-1]
     if exit_code in (0, _UNCORRECTABLE):
@@ -95,10 +102,10 @@ async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[Scrub
         outcome, why = "stopped", "" if cancellation.signal else "somebody cancelled it (`btrfs scrub cancel`)"
     else:
         outcome, why = "failed", words
-    return Scrubbed(outcome, resume, after.scrubbed, after.errors, seconds, cancellation.signal, why)
+    return Scrubbed(outcome, resume, after.scrubbed, after.errors, seconds, cancellation.signal, why, named, log.why)
 
 
-async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> int:
+async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState], log: KernelLog) -> int:
     ended = asyncio.create_task(group.wait())
     looked, cancelled = time.monotonic(), False
     while not ended.done():
@@ -107,6 +114,7 @@ async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tel
             cancelled = _cancel(path)
         if time.monotonic() - looked >= _LOOK and not ended.done():
             looked = time.monotonic()
+            log.read()  # before the kernel overwrites it
             tell(state(path))
     return await ended
 

@@ -1,19 +1,28 @@
 """`backupd scrub`: reads everything on the pool's filesystem, and puts right what can be."""
 
 import asyncio
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
 from backupd.actions.scrub import Scrubbed, ScrubState, scrub
-from backupd.cli.context import load_config
+from backupd.cli.context import load_config, opened
+from backupd.cli.damaged_ import as_json_object as damaged_object
+from backupd.cli.damaged_ import show
 from backupd.repo.context import open_configured, require_writable
-from btrkeep.cli import echo_json, json_option
-from btrkeep.cli.progress import say
-from btrkeep.errors import Exit
+from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.progress import prose, say
+from btrkeep.errors import Exit, OperatorError
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.service import Status
-from btrkeep.units import format_duration, format_share, format_size, printable
+from btrkeep.units import counted, format_duration, format_share, format_size, printable
+
+if TYPE_CHECKING:
+    from backupd.actions.damaged import ScrubDamage
+
+_SHOWN = 10  # damaged files; `backupd damaged` shows all
 
 
 @click.command("scrub")
@@ -24,6 +33,8 @@ def command(ctx: click.Context, as_json: bool) -> int:
 
     It is `btrfs scrub` on the pool's filesystem: every copy of data and metadata is read and compared with its checksum. One
     that was cancelled, or ended by a reboot, is continued. It may take days; backups run meanwhile.
+
+    What it cannot repair is resolved to files and to all backups that have them, and recorded: `backupd damaged` lists it.
 
     Ctrl-C and SIGTERM cancel it, and the next one continues from there.
 
@@ -37,11 +48,57 @@ def command(ctx: click.Context, as_json: bool) -> int:
     status.say("scrubbing")
     done = asyncio.run(scrub(pool.path, cancellation, lambda now: status.say(progress_line(now))))
     status.say(line(done))
+    found, files = _recorded(ctx, done)
     if as_json:
-        echo_json(as_json_object(done, pool.filesystem))
-    else:
-        say(line(done))
+        echo_json(as_json_object(done, pool.filesystem) | _damage_fields(found, files))
+        return exit_status(done)
+    say(line(done))
+    for words in _damage_lines(found):
+        prose(words)
+    if files:
+        show(files, _SHOWN)
     return exit_status(done)
+
+
+def _recorded(ctx: click.Context, done: Scrubbed) -> tuple["ScrubDamage | None", list[DamagedFile]]:
+    """What is damaged, as far as it could be written down: a scrub is as good as it was, whatever becomes of the catalogue."""
+    from backupd.actions.damaged import record
+
+    try:
+        with opened(ctx) as site:
+            found = record(site, done, site.clock.now())
+            return found, damaged_files(site, found.rows)
+    except OperatorError as error:
+        complain(error)
+    except OSError as error:
+        complain(OperatorError(f"what is damaged could not be looked up: {error}", "`backupd verify` finds it as well"))
+    return None, []
+
+
+def _damage_lines(found: "ScrubDamage | None") -> Iterator[str]:
+    if not found:
+        return
+    for tree in found.trees:
+        yield (
+            f"metadata cannot be read within 64 KiB from {tree.vaddr}, where tree {tree.tree} has a block of level {tree.level}: "
+            "`btrfs check --readonly`, with the pool unmounted, says what it is"
+        )
+    if found.elsewhere:
+        places = ", ".join(str(vaddr) for vaddr in found.elsewhere[:_SHOWN])
+        yield f"{counted(len(found.elsewhere), 'place')} with data of no finished backup, at {places}"
+    if found.unnamed:
+        why = f" ({found.why})" if found.why else ""
+        count = counted(found.unnamed, "error")
+        yield f"{count} not named by the kernel's log{why}: `backupd verify` reads every file, and finds what they damaged"
+
+
+def _damage_fields(found: "ScrubDamage | None", files: list[DamagedFile]) -> dict[str, Any]:
+    return {
+        "damaged": [damaged_object(one) for one in files] if found else None,
+        "metadata": [{"vaddr": one.vaddr, "tree": one.tree, "level": one.level} for one in found.trees] if found else None,
+        "elsewhere": list(found.elsewhere) if found else None,
+        "unnamed": found.unnamed if found else None,
+    }
 
 
 def exit_status(done: Scrubbed) -> int:

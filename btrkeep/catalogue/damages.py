@@ -8,6 +8,7 @@ from btrkeep.catalogue.tables import damage
 
 _DROP = "DELETE FROM damage WHERE host = :host AND name = :name AND path = :path AND start = :start"
 _DROP_FOUND = "DELETE FROM damage WHERE host = :host AND name = :name AND found_by = :found_by"
+_DROP_ALL_FOUND = "DELETE FROM damage WHERE found_by = :found_by"
 _HERE = "WHERE (:host IS NULL OR host = :host) AND (:name IS NULL OR name = :name) ORDER BY host, name, path, start"
 _COUNTS = "SELECT host, name, count(DISTINCT path) FROM damage WHERE fate IS NULL GROUP BY host, name"
 
@@ -35,5 +36,13 @@ class DamageStore(CatalogueSession):
         rows = list(found)
         with self._writing("damages replaced") as session:
             session.run(_DROP_FOUND, {"host": host, "name": name, "found_by": found_by})
+            session.run_many(_DROP, [damage.values(one) for one in rows])
+            damage.add(session, rows)
+
+    def replace_found_by(self, found_by: str, found: Iterable[Damage]) -> None:
+        """All damages of all backups that were found in that way, anew."""
+        rows = list(found)
+        with self._writing("damages of all replaced") as session:
+            session.run(_DROP_ALL_FOUND, {"found_by": found_by})
             session.run_many(_DROP, [damage.values(one) for one in rows])
             damage.add(session, rows)

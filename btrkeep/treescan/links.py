@@ -24,6 +24,8 @@ _INODE_REF = Struct("=QH")
 _INODE_EXTREF = Struct("=QQH")
 _ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
 _PARENTS_REMEMBERED = 65536
+_LARGEST = 64 << 10  # bytes of an item with its header: less than the largest node
+_ONE_INODE = 2 * _LARGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +124,50 @@ def _parent(fd: int, ino: int) -> tuple[int, bytes]:
         _, length = _INODE_REF.unpack_from(data, 0)
         return header.offset, bytes(data[_INODE_REF.size : _INODE_REF.size + length])
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"folder with inode {ino}")
+
+
+class InodeNames:
+    """Paths of the inodes of any subvolume, without opening it: the kernel searches in a tree that is named by its id."""
+
+    def __init__(self, fd: int) -> None:
+        """`fd` is any folder of the filesystem."""
+        self._search = TreeSearch(fd, buffer_size=_ONE_INODE)
+        self._folders: dict[tuple[int, int], tuple[bytes, ...]] = {}
+
+    def of(self, subvolume: int, ino: int) -> list[bytes]:
+        """All paths, relative to the subvolume's root. Empty: it has none (any more). As of the last commit. Raises OSError."""
+        try:
+            return [b"/".join((*self._folder(subvolume, folder), name)) for folder, name in self._names(subvolume, ino)]
+        except FileNotFoundError:  # the subvolume, or a folder, went meanwhile
+            return []
+
+    def _folder(self, subvolume: int, ino: int) -> tuple[bytes, ...]:
+        if ino == _ROOT_FOLDER:
+            return ()
+        if (known := self._folders.get((subvolume, ino))) is not None:
+            return known
+        path, above = list[bytes](), ino
+        while above != _ROOT_FOLDER:
+            names = self._names(subvolume, above)
+            if not names:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"folder with inode {above}")
+            above, name = names[0]
+            path.append(name)
+        if len(self._folders) >= _PARENTS_REMEMBERED:
+            self._folders.clear()
+        self._folders[subvolume, ino] = found = tuple(reversed(path))
+        return found
+
+    def _names(self, subvolume: int, ino: int) -> list[tuple[int, bytes]]:
+        search, found = self._search, list[tuple[int, bytes]]()
+        search.restart(subvolume, (ino, ctree.INODE_REF_KEY, 0), (ino, ctree.INODE_EXTREF_KEY, ioctl.ULLONG_MAX))
+        while count := search.fill():
+            header = last = search.first_header
+            for _ in range(count):
+                found.extend(_names(search.buffer, header))
+                last = header
+                header += HEADER.size + HEADER.unpack_from(search.buffer, header)[4]
+            if header + _LARGEST < len(search.buffer):  # any other item would have found room
+                break
+            search.resume_after(last)
+        return found

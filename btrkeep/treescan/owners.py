@@ -1,4 +1,4 @@
-"""Which subvolumes refer to the data at an address, by the kernel's own walk back through the references (LOGICAL_INO_V2).
+"""Which subvolumes, and which files in them, refer to the data at an address, by LOGICAL_INO_V2: the kernel walks back.
 
 A reference in the extent tree names one tree, or one tree block, and snapshots share tree blocks: who shares an extent is not to be
 read there. The kernel follows the tree blocks up to every root. Layouts: struct btrfs_ioctl_logical_ino_args and
@@ -39,14 +39,30 @@ class Owners:
             missing = self._ask(vaddr)
         if missing is None:
             return None
-        count = _COUNTS.unpack_from(self._buffer)[2]
-        values = array("Q", memoryview(self._buffer).cast("B")[_COUNTS.size : _COUNTS.size + 8 * count].tobytes())
-        # inode, offset, root, and so on
-        return frozenset(values[2::3])
+        return frozenset(self._values()[2::3])
 
-    def _ask(self, vaddr: int) -> int | None:
+    def references(self, vaddr: int) -> list[tuple[int, int, int]] | None:
+        """(inode, offset in the file, subvolume) of each reference to the byte at `vaddr`; None where no data lies.
+
+        Of a compressed extent the offset is where the file's extent begins. Otherwise as `of`.
+        """
+        missing = self._ask(vaddr, 0)
+        if missing:
+            self._buffer = ctypes.create_string_buffer(_LARGE)
+            missing = self._ask(vaddr, 0)
+        if missing is None:
+            return None
+        values = self._values()
+        return list(zip(values[::3], values[1::3], values[2::3], strict=True))
+
+    def _values(self) -> "array[int]":
+        """inode, offset, root, and so on."""
+        count = _COUNTS.unpack_from(self._buffer)[2]
+        return array("Q", memoryview(self._buffer).cast("B")[_COUNTS.size : _COUNTS.size + 8 * count].tobytes())
+
+    def _ask(self, vaddr: int, flags: int = _WHOLE_EXTENT) -> int | None:
         """The references that found no room in the buffer; None when no data lies there."""
-        arguments = _ARGS.pack(vaddr, len(self._buffer), _WHOLE_EXTENT, ctypes.addressof(self._buffer))
+        arguments = _ARGS.pack(vaddr, len(self._buffer), flags, ctypes.addressof(self._buffer))
         try:
             ioctl(self._fd, numbers.IOC_LOGICAL_INO_V2, arguments)
         except OSError as error:

@@ -56,6 +56,10 @@ class TreeSearch:
         """The next fill is about one item: that of this key, or none."""
         self._resume = self._last = key
 
+    def restart(self, tree: int, first: Key, last: Key) -> None:
+        """The next fill begins anew, in that tree and between those keys."""
+        self._tree, self._resume, self._last = tree, first, last
+
     def fill(self) -> int:
         """The number of items that were put into the buffer; 0 at the end. Raises OSError: ENOENT for a tree that is not there."""
         if self._resume is None:

@@ -34,6 +34,14 @@ def test_a_damage_comes_back_as_it_went_in_and_is_replaced_by_its_place(tmp_path
     ]
 
 
+def test_what_a_scrub_found_is_replaced_for_all_backups_and_what_others_found_stays(tmp_path: Path) -> None:
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+        old = [replace(DAMAGE, name=name, found_by="scrub", start=0) for name in ("n1", "n2")]
+        catalogue.put_damages([DAMAGE, *old])
+        catalogue.replace_found_by("scrub", [replace(old[0], name="n3")])
+    assert ask(tmp_path, "SELECT name, found_by FROM damage ORDER BY name") == [("n1", "verify"), ("n3", "scrub")]
+
+
 def test_damages_stay_when_the_row_of_their_backup_is_replaced_and_go_with_the_backup(tmp_path: Path) -> None:
     with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
         backups = [replace(BACKUP, name=name) for name in ("n1", "n2", "n3")]

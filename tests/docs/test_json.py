@@ -137,7 +137,7 @@ def about_keeping(nights: Nights) -> dict[str, Any]:
     first, second = nights.names("web1")
     said = {"hold": nights.json("hold", "web1", first, "--until", "2099-01-01", "--why", "before the migration")}
     said["release"] = nights.json("release", "web1", first)
-    said["verify"] = nights.json("verify")
+    said |= {command: nights.json(command) for command in ("verify", "damaged")}
     at = "2026-11-20T15:06:31Z"
     write_down(nights, "web1", backups={second: {"expired": {"at": at, "why": "no rule keeps it"}}})
     said["retention"] = nights.json("retention", "explain", "web1", "--policy", "daily=1,min_keep=1")

@@ -24,7 +24,7 @@ EXPOSURE = {
     "balance": 12,
     "heatmap": 12,
     "sample": 12,
-    "scrub": 13,
+    "scrub": 19,
     "replicate": 35,
     "offsite": 29,
     "drill": 22,

@@ -1,0 +1,108 @@
+"""Each damaged file once, with all backups that have it, and with the backups that have another copy of it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from os import fsencode
+
+from backupd.files.backup_selector import Restorable, restorable
+from backupd.files.tree import Entry, Tree
+from backupd.repo.context import PoolContext
+from btrkeep.backup_states import COMPLETE
+from btrkeep.catalogue import Damage
+from btrkeep.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedFile:
+    """A path of one host. Backups are named by their folders, ascending."""
+
+    host: str
+    path: str
+    """Absolute, as the host has it; surrogate escapes for bytes that are no UTF-8."""
+    backups: tuple[str, ...]
+    places: tuple[tuple[int, int], ...]
+    """(first byte, how many; 0: nobody knows), of all backups together."""
+    found_by: tuple[str, ...]
+    found_at: datetime
+    """The first time."""
+    similar: tuple[str, ...]
+    """Backups with another inode at that path, of the same size and time, that nobody found damaged.
+
+    One that has the same inode, changed since, may still share what is damaged.
+    """
+    next_night: bool
+    """Whether the newest complete backup has it damaged: then the next run fetches it from the host."""
+    known: tuple[str, ...]
+    """All backups of the host."""
+
+    @property
+    def bytes(self) -> int:
+        """How many are known to be damaged."""
+        return sum(length for _, length in self.places)
+
+
+def damaged_files(site: PoolContext, rows: Iterable[Damage]) -> list[DamagedFile]:
+    """By host and path. Looks at each backup of a host that has damage once. Raises OSError for what is no damage."""
+    ordered = sorted(rows, key=lambda one: (one.host, one.path))
+    found: list[DamagedFile] = []
+    for host, some in groupby(ordered, key=lambda one: one.host):
+        found += _of_host(site, host, list(some))
+    return found
+
+
+def _of_host(site: PoolContext, host: str, rows: Sequence[Damage]) -> list[DamagedFile]:
+    backups = _backups(site, host)
+    names = tuple(sorted(one.name for one in backups))
+    newest = next((one.name for one in backups if one.state == COMPLETE), None)
+    paths = {fsencode(one.path) for one in rows}
+    seen = {one.name: _entries(one, paths) for one in backups}
+    bad = {(one.name, one.path) for one in site.catalogue.damages(host) if one.fate is None}
+    found = []
+    for path, group in groupby(rows, key=lambda one: one.path):
+        some = list(group)
+        have = {one.name for one in some}
+        looks = {_content(entry) for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
+        inodes = {entry.inode for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
+        similar = tuple(
+            name
+            for name in names
+            if (name, path) not in bad
+            and (entry := seen[name].get(fsencode(path)))
+            and _content(entry) in looks
+            and entry.inode not in inodes
+        )
+        places = tuple(sorted({(one.start, one.length) for one in some}))
+        by = tuple(sorted({one.found_by for one in some}))
+        at = min(one.found_at for one in some)
+        found.append(DamagedFile(host, path, tuple(sorted(have)), places, by, at, similar, newest in have, names))
+    return found
+
+
+def _backups(site: PoolContext, host: str) -> list[Restorable]:
+    try:
+        return list(restorable(site.pool, host))
+    except UsageError:  # the pool has the host no more; the catalogue will follow
+        return []
+
+
+def _entries(backup: Restorable, paths: set[bytes]) -> dict[bytes, Entry]:
+    """What is at those paths, as far as it can be looked at."""
+    found = {}
+    try:
+        with Tree(backup.path) as tree:
+            for path in paths:
+                try:
+                    entry = tree.stat(path)
+                except (OSError, ValueError):  # not there, or itself damaged: no copy
+                    continue
+                if entry.kind == "file":
+                    found[path] = entry
+    except OSError:  # deleted meanwhile
+        return {}
+    return found
+
+
+def _content(entry: Entry) -> tuple[int, int]:
+    return entry.size, entry.mtime

@@ -1,0 +1,157 @@
+"""What a scrub could not put right, resolved to files and to every backup that shares them, without walking the pool.
+
+The kernel names an address, and since Linux 6.4 only the 64 KiB in which it lies. Each block there is asked for its references, and
+one of those is read: what reads well is not damaged, whatever the log says. References lead to inodes, these to names, both by
+searches in trees.
+"""
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
+from typing import NamedTuple
+
+from backupd.actions.scrub import Scrubbed
+from backupd.files.tree import Tree
+from backupd.repo.backup_json import DATA
+from backupd.repo.context import PoolContext
+from btrkeep.catalogue import Damage
+from btrkeep.pool.kernel_log import SPAN, TreeBlock
+from btrkeep.pool.subvolume import opened
+from btrkeep.treescan.links import InodeNames
+from btrkeep.treescan.owners import Owners
+
+_BLOCK = 4096  # the smallest sector size, so that no block is missed where they are larger
+_DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
+_PREFIX = os.fsencode(DATA) + b"/"
+Backups = Mapping[int, tuple[str, str]]
+"""Host and name by the id of the subvolume."""
+
+
+class FilePlace(NamedTuple):
+    """A byte of one file of one backup. `path` is absolute, as the host has it."""
+
+    host: str
+    name: str
+    path: bytes
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubDamage:
+    """What became known by a scrub. `rows` are what the catalogue has now of it."""
+
+    rows: tuple[Damage, ...] = ()
+    trees: tuple[TreeBlock, ...] = ()
+    """Metadata: no file's name leads there."""
+    elsewhere: tuple[int, ...] = ()
+    """Addresses of data that no backup has: of an unfinished one, or of somebody's own subvolume."""
+    unnamed: int = 0
+    """Errors that could not be put right, and that the kernel did not name."""
+    why: str = ""
+    """Why the kernel's log could not be read."""
+
+
+class Resolver:
+    """Asks one filesystem; `fd` is any folder of it."""
+
+    def __init__(self, fd: int, backups: Backups) -> None:
+        self._owners, self._names, self._backups = Owners(fd), InodeNames(fd), backups
+
+    def places(self, vaddr: int) -> list[FilePlace] | None:
+        """Every name, in every backup, of the files that have the byte at `vaddr`. None: nobody refers to it."""
+        references = self._owners.references(vaddr)
+        return list(self._places(references)) if references else None
+
+    def _places(self, references: list[tuple[int, int, int]]) -> Iterator[FilePlace]:
+        for inode, offset, subvolume in references:
+            if backup := self._backups.get(subvolume):
+                for path in self._names.of(subvolume, inode):
+                    if path.startswith(_PREFIX):
+                        yield FilePlace(*backup, path[len(_PREFIX) - 1 :], offset)
+
+
+def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
+    """Resolves what a scrub left unrepaired, and writes it down.
+
+    One that was done as a whole, and whose errors all have a name, replaces what scrubs found before; any other adds to it. Raises
+    OSError and OperatorError.
+    """
+    bad = done.errors.get("uncorrectable", 0)
+    unnamed = max(0, bad - done.faults.lines)
+    with opened(site.pool.path) as fd:
+        resolver = Resolver(fd, backups_by_id(site))
+        rows, elsewhere = _read_all(site, resolver, done.faults.vaddrs, {one.vaddr for one in done.faults.trees}, now)
+    if done.outcome == "finished" and not unnamed:
+        site.catalogue.replace_found_by("scrub", rows)
+    else:
+        site.catalogue.put_damages(rows)
+    return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_trouble)
+
+
+def backups_by_id(site: PoolContext) -> Backups:
+    """All that have a name. A subvolume's id is never given twice."""
+    return {one.subvolume_id: (one.host, one.name) for one in site.catalogue.backups() if one.subvolume_id and one.name}
+
+
+def _read_all(
+    site: PoolContext, resolver: Resolver, vaddrs: Iterable[int], trees: set[int], now: datetime
+) -> tuple[list[Damage], list[int]]:
+    """(damages, addresses of data that no backup has)."""
+    found, elsewhere, checked = set[FilePlace](), list[int](), dict[tuple[FilePlace, ...], bool]()
+    for vaddr in vaddrs:
+        if vaddr in trees:
+            continue
+        nobodys = is_found = False
+        for block in range(vaddr, vaddr - vaddr % SPAN + SPAN, _BLOCK):
+            places = resolver.places(block)
+            if places is None:
+                continue
+            nobodys = nobodys or not places
+            key = tuple(places)  # each block of a compressed extent has the same
+            if places and key not in checked:
+                checked[key] = _is_bad(site, places)
+                found |= set(places) if checked[key] else set()
+            is_found = is_found or checked.get(key, False)
+        if nobodys and not is_found:
+            elsewhere.append(vaddr)
+    return list(_merged(found, now)), elsewhere
+
+
+def _is_bad(site: PoolContext, places: list[FilePlace]) -> bool:
+    """Whether the block cannot be read, by the first of its names that is still there."""
+    for one in places:
+        try:
+            with Tree(site.pool.host(one.host) / one.name) as tree:
+                fd = tree.open_file(one.path)
+        except OSError:  # deleted meanwhile, or unreadable on the way to it
+            continue
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.pread(fd, _BLOCK, one.start)
+        except OSError as error:
+            if error.errno not in _DAMAGED:
+                raise
+            return True
+        finally:
+            os.close(fd)
+        return False
+    return True
+
+
+def _merged(places: Iterable[FilePlace], now: datetime) -> Iterator[Damage]:
+    """One row for neighbouring blocks of a file."""
+    ordered = sorted(places, key=lambda one: (one.host, one.name, one.path, one.start))
+    for (host, name, path), some in groupby(ordered, key=lambda one: (one.host, one.name, one.path)):
+        row: Damage | None = None
+        for one in some:
+            if row and one.start == row.start + row.length:
+                row = replace(row, length=row.length + _BLOCK)
+                continue
+            if row:
+                yield row
+            row = Damage(host, name, os.fsdecode(path), one.start, _BLOCK, "scrub", now)
+        if row:
+            yield row

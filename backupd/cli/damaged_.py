@@ -1,0 +1,101 @@
+"""`backupd damaged`: which files are damaged, in which backups, and whether there is another copy."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+import click
+
+from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
+from backupd.cli.context import now_option, opened
+from backupd.cli.names import complete_host_of_pool, require_host_or_folder
+from backupd.files.backup_selector import find, parse_which
+from btrkeep.catalogue import Damage
+from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli.progress import prose
+from btrkeep.errors import Exit
+from btrkeep.units import counted, format_size, format_time, printable
+
+_HEADERS = ["HOST", "PATH", "BACKUPS", "BYTES", "FOUND BY", "ANOTHER COPY"]
+
+
+@click.command("damaged")
+@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
+@json_option
+@now_option
+@click.pass_context
+def command(ctx: click.Context, which: tuple[str, ...], as_json: bool, now: datetime | None) -> int:
+    """List the damaged files of all backups, or of each HOST, or HOST@BACKUP.
+
+    What `backupd scrub` and `backupd verify` found, one line for each file with all backups that have it. BYTES is how many are
+    known to be damaged. ANOTHER COPY is a backup of the host with a file of that path, size and time that nobody found damaged and
+    that has other data on the disk (which does not prove that its content is the same), or the next night, which fetches the file
+    from the host when the newest complete backup has it damaged.
+
+    Exit status 0: nothing is damaged; 1: something is.
+    """
+    with opened(ctx, now) as site:
+        rows: list[Damage] = []
+        for text in which or ("",):
+            host, name = parse_which(text)
+            if host:
+                require_host_or_folder(site, host)
+            rows += site.catalogue.damages(host or None, find(site.pool, host, name).name if name else None)
+        found = damaged_files(site, (one for one in dict.fromkeys(rows) if one.fate is None))
+    if as_json:
+        echo_json([as_json_object(one) for one in found])
+    elif found:
+        show(found)
+    else:
+        prose("nothing is known to be damaged")
+    return int(Exit.ATTENTION if found else Exit.OK)
+
+
+def show(found: Sequence[DamagedFile], most: int | None = None) -> None:
+    """The table, or its first rows and how many more there are."""
+    shown = found[:most]
+    lines = [
+        (
+            printable(one.host),
+            printable(one.path),
+            ranges(one.backups, one.known),
+            format_size(one.bytes) if one.bytes else "?",
+            ", ".join(one.found_by),
+            _copy(one),
+        )
+        for one in shown
+    ]
+    click.echo(table(lines, _HEADERS, right=["BYTES"], spare=["FOUND BY"]))
+    if len(found) > len(shown):
+        prose(f"and {counted(len(found) - len(shown), 'file')} more: `backupd damaged`")
+
+
+def _copy(one: DamagedFile) -> str:
+    copies = [*one.similar[-1:], *(["the next night"] if one.next_night else [])]
+    return ", ".join(copies) or "none known"
+
+
+def ranges(some: Iterable[str], known: Sequence[str]) -> str:
+    """The names of backups, those that follow one another among `known` as first..last (how many)."""
+    place = {name: number for number, name in enumerate(known)}
+    numbered = sorted((place.get(name, -1), name) for name in some)
+    words = []
+    for _, group in groupby(enumerate(numbered), key=lambda pair: pair[1][0] - pair[0] if pair[1][0] >= 0 else -1 - len(numbered)):
+        names = [name for _, (_, name) in group]
+        words.append(names[0] if len(names) == 1 else f"{names[0]}..{names[-1]} ({len(names)})")
+    return ", ".join(words)
+
+
+def as_json_object(one: DamagedFile) -> dict[str, Any]:
+    """For --json."""
+    return {
+        "host": one.host,
+        "path": one.path,
+        "backups": list(one.backups),
+        "places": [{"start": start, "length": length or None} for start, length in one.places],
+        "found_by": list(one.found_by),
+        "found_at": format_time(one.found_at),
+        "similar": list(one.similar),
+        "next_night": one.next_night,
+    }

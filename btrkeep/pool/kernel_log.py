@@ -1,0 +1,102 @@
+"""What the kernel's log says while a scrub runs: which addresses it could not put right.
+
+The words are those of fs/btrfs/scrub.c. Older kernels write no "scrub: " and no physical address. An address is that of the error
+in older kernels, and that of the 64 KiB in which it lies since Linux 6.4, so whoever wants the block has to read. The kernel leaves
+out lines when all btrfs of the machine have much to say, and overwrites the oldest: so lines are counted, to be compared with the
+number of errors.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from btrkeep.pool.marker import filesystem_uuid
+
+SPAN = 64 << 10
+"""How many bytes, aligned, one named address may stand for."""
+_KMSG = "/dev/kmsg"
+_LONGEST = 8192  # a record; a smaller buffer gives EINVAL
+_HEAD = r"BTRFS \w+ \(device (\S+?)(?: state \w+)?\): (?:scrub: )?"
+_UNFIXED = re.compile(_HEAD + r"unable to fixup \(\w+\) error at logical (\d+) on dev ")
+_TREE = re.compile(
+    _HEAD + r"[\w /]+ at logical (\d+) on dev .+, physical \d+: metadata (?:leaf|node) \(level (\d+)\) in tree (\d+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeBlock:
+    """Metadata that a scrub could not read, as the kernel names it. `tree` is the id of a tree, `level` 0 for a leaf.
+
+    Since Linux 6.4 both are of the first block in the 64 KiB, which need not be the damaged one.
+    """
+
+    vaddr: int
+    tree: int
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubFaults:
+    """What the log named. `lines`: how many errors that could not be put right, each device's counted."""
+
+    vaddrs: tuple[int, ...] = ()
+    """Where they are, ascending, each once; those of `trees` too."""
+    trees: tuple[TreeBlock, ...] = ()
+    lines: int = 0
+
+
+def faults(messages: Iterable[str], devices: frozenset[str]) -> ScrubFaults:
+    """Of a filesystem on those devices, by the kernel's names for them (sda, dm-0)."""
+    found, trees, lines = set[int](), dict[int, TreeBlock](), 0
+    for message in messages:
+        if (match := _UNFIXED.match(message)) and match[1] in devices:
+            found.add(int(match[2]))
+            lines += 1
+        elif (match := _TREE.match(message)) and match[1] in devices:
+            trees[int(match[2])] = TreeBlock(*(int(match[number]) for number in (2, 4, 3)))
+    return ScrubFaults(tuple(sorted(found)), tuple(one for vaddr, one in sorted(trees.items()) if vaddr in found), lines)
+
+
+def filesystem_devices(path: Path) -> frozenset[str]:
+    """The kernel's names for the devices of the btrfs that the folder `path` is on. Raises OSError."""
+    return frozenset(device.name for device in (Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices").iterdir())
+
+
+class KernelLog:
+    """The kernel's messages from now on, for as long as the context lasts."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self._found: list[str] = []
+        self.why = ""
+        """Why it cannot be read; empty when it can."""
+
+    def __enter__(self) -> Self:
+        try:
+            self._fd = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._fd, 0, os.SEEK_END)
+        except OSError as error:
+            self.why = f"{_KMSG}: {error.strerror}"
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def read(self) -> list[str]:
+        """All that btrfs said of an address since the context began, but for what was overwritten between two calls."""
+        while self._fd >= 0:
+            try:
+                record = os.read(self._fd, _LONGEST)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:  # some were overwritten; the next read gives the oldest that is there
+                continue
+            message = record.decode("utf-8", "replace").partition(";")[2].partition("\n")[0]
+            if message.startswith("BTRFS") and " at logical " in message:
+                self._found.append(message)
+        return self._found

@@ -1,0 +1,170 @@
+"""A scrub names the files that it cannot repair, in every backup that shares them; the place that was spoilt is the truth."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from btrkeep.pool.kernel_log import SPAN, TreeBlock, faults
+from tests.beds import btrfs
+from tests.beds.faults import damage
+from tests.beds.nights import Nights
+from tests.beds.watch import killed, rows
+from tests.beds.work import work
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+MIB = 1 << 20
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Sources that lie on another filesystem than the pool."""
+    tree = tmp_path / "srv"
+    tree.mkdir()
+    return tree
+
+
+def scrub(nights: Nights) -> dict[str, Any]:
+    """Again while the kernel leaves out lines: it counts those of all tests that run on this machine together."""
+    for _ in range(8):
+        done = nights.backupd("scrub", "--json", check=False)
+        found: dict[str, Any] = json.loads(done.stdout)
+        assert done.returncode == (1 if any(found["errors"].values()) else 0), done.stderr
+        if not found["unnamed"]:
+            break
+        time.sleep(5)
+    return found
+
+
+def remove(nights: Nights, backup: str, *files: Path) -> None:
+    """What nobody may do: it takes what is damaged out of the filesystem."""
+    work("btrfs", "property", "set", "-f", nights.pool / "hosts/web" / backup, "ro", "false")
+    for file in files:
+        file.unlink()
+    work("btrfs", "filesystem", "sync", nights.top)
+
+
+def test_a_scrub_names_the_file_and_all_backups_that_share_what_was_spoilt(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    content, name = os.urandom(2 * MIB), os.fsdecode(b"caf\xe9\nx")
+    (tree / name).write_bytes(content)
+    os.link(tree / name, tree / "second name")
+    (tree / "other").write_bytes(os.urandom(MIB))
+    nights.host("web", tree)
+    nights.run("web")
+    (tree / "new").write_bytes(b"of the second night")
+    nights.run("web")
+    assert nights.backupd("damaged").stdout == "nothing is known to be damaged\n"
+    damage(nights.top, content[MIB + 8192 : MIB + 16384])
+    found = scrub(nights)
+    assert (found["unnamed"], found["metadata"], found["elsewhere"]) == (0, [], [])
+    assert [(one["path"], one["backups"], one["places"]) for one in found["damaged"]] == [
+        (f"{tree}/{name}", nights.names("web"), [{"start": MIB + 8192, "length": 8192}]),
+        (f"{tree}/second name", nights.names("web"), [{"start": MIB + 8192, "length": 8192}]),
+    ]
+    listed = nights.backupd("damaged", "--json", check=False)
+    assert (listed.returncode, json.loads(listed.stdout)) == (1, found["damaged"])
+    assert all(one["next_night"] and not one["similar"] for one in found["damaged"])
+    assert nights.backupd("damaged", "nosuch", check=False).returncode == 2
+    assert "(2)" in nights.backupd("damaged", "web", check=False).stdout
+
+    nights.run("web")  # has it from the host
+    listed = nights.backupd("damaged", "web", "--json", check=False)
+    newest = nights.names("web")[-1]
+    assert [(one["similar"], one["next_night"]) for one in json.loads(listed.stdout)] == [([newest], False)] * 2
+    assert (nights.data("web", tree, newest) / name).read_bytes() == content
+    for old in nights.names("web")[:-1]:
+        remove(nights, old, *(nights.data("web", tree, old) / one for one in (name, "second name")))
+    assert scrub(nights)["damaged"] == []
+    assert rows(nights, "select count(*) from damage") == [(0,)]
+
+
+def test_what_a_scrub_repaired_from_the_other_mirror_is_not_damaged(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="500M", mkfs=("-d", "dup", "-m", "dup")))
+    content = os.urandom(MIB)
+    (tree / "file").write_bytes(content)
+    nights.host("web", tree)
+    nights.run("web")
+    damage(nights.top, content[4096:8192])
+    found = scrub(nights)
+    assert (found["errors"]["corrected"], found["errors"]["uncorrectable"], found["damaged"]) == (1, 0, [])
+
+
+def test_damaged_metadata_is_told_by_its_tree(make_btrfs: Callable[..., Path]) -> None:
+    nights = Nights(make_btrfs(size="300M", mkfs=("-m", "single")))
+    for number in range(300):
+        (nights.source / f"name {number}").touch()
+    work("btrfs", "subvolume", "create", nights.top / "own")
+    for number in range(300):
+        (nights.top / "own" / f"name {number}").touch()
+    work("btrfs", "filesystem", "sync", nights.top)
+    (device,) = btrfs.devices_of(nights.top)
+    id_ = work("btrfs", "inspect-internal", "rootid", nights.top / "own").stdout.strip()
+    leaves = work("btrfs", "inspect-internal", "dump-tree", "-t", id_, device).stdout.splitlines()
+    leaf = int([line.split()[1] for line in leaves if line.startswith("leaf ")][-1])
+    mapped = work("btrfs-map-logical", "-l", str(leaf), device).stdout.split()
+    btrfs.unmount(nights.top)
+    with Path(device).open("r+b") as disk:
+        disk.seek(int(mapped[mapped.index("physical") + 1]) + 3000)
+        disk.write(b"spoilt")
+    work("mount", "-t", "btrfs", device, nights.top)
+    found = scrub(nights)
+    (one,) = found["metadata"]
+    assert leaf - SPAN < one["vaddr"] <= leaf
+    assert found["damaged"] == []
+    assert (
+        f"metadata cannot be read within 64 KiB from {found['metadata'][0]['vaddr']}, "
+        in nights.backupd("scrub", check=False).stdout
+    )
+
+
+def test_a_compressed_extent_is_named_once_where_the_file_has_it(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M", options="compress-force=zstd"))
+    (tree / "file").write_text(os.urandom(MIB).hex())
+    nights.host("web", tree)
+    nights.run("web")
+    shown = work("filefrag", "-v", "-b1", nights.data("web", tree) / "file").stdout.splitlines()
+    (line,) = [one for one in shown if one.strip().startswith("3:")]
+    start, vaddr = (int(one.rstrip(".:")) for one in line.split()[1:4:2])
+    (device,) = btrfs.devices_of(nights.top)
+    mapped = work("btrfs-map-logical", "-l", str(vaddr), device).stdout.split()
+    btrfs.unmount(nights.top)
+    with Path(device).open("r+b") as disk:
+        disk.seek(int(mapped[mapped.index("physical") + 1]) + 8192)
+        disk.write(b"spoilt")
+    work("mount", "-t", "btrfs", device, nights.top)
+    assert [one["places"] for one in scrub(nights)["damaged"]] == [[{"start": start, "length": 4096}]]
+
+
+def test_a_kill_leaves_what_was_known_or_what_is(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    content = os.urandom(MIB)
+    (tree / "file").write_bytes(content)
+    nights.host("web", tree)
+    nights.run("web")
+    damage(nights.top, content[4096:8192])
+    scrub(nights)
+    assert rows(nights, "select start, length, found_by from damage") == [(4096, 4096, "scrub")]
+    remove(nights, nights.names("web")[0], nights.data("web", tree) / "file")
+    killed(nights, "before", "damages of all replaced", "scrub")
+    assert rows(nights, "select count(*) from damage") == [(1,)]
+    killed(nights, "after", "damages of all replaced", "scrub")
+    assert rows(nights, "select count(*) from damage") == [(0,)]
+
+
+def test_words_of_several_kernels_are_understood() -> None:
+    lines = [
+        "BTRFS error (device sdb1): unable to fixup (regular) error at logical 4096 on dev /dev/sdb1",  # 5.10
+        "BTRFS error (device sdb1 state EA): scrub: unable to fixup (regular) error at logical 65536 on dev /dev/sdb1 physical 9",
+        "BTRFS error (device sdb1): scrub: unable to fixup (regular) error at logical 65536 on dev /dev/sdb1 physical 9",
+        "BTRFS error (device sdc): unable to fixup (regular) error at logical 8192 on dev /dev/sdc",  # somebody else's
+        "BTRFS warning (device sdb1): header error at logical 4096 on dev /dev/sdb1, physical 1: metadata leaf (level 0) in tree 7",
+        "BTRFS error (device sdb1): fixed up error at logical 131072 on dev /dev/sdb1 physical 131072",
+    ]
+    found = faults(lines, frozenset({"sdb1"}))
+    assert (found.vaddrs, found.trees, found.lines) == ((4096, 65536), (TreeBlock(4096, 7, 0),), 3)
+    assert faults([], frozenset({"sdb1"})).vaddrs == ()
