@@ -30,6 +30,7 @@ TITLES = {
     "ssh": "Connection to the hosts",
     "group": "Hosts: for a group or one host",
     "host": "Hosts: for one host only",
+    "verify": "Verification",
     "drill": "Restore drills",
     "replica": "Second copies",
     "offsite": "Copies by restic",

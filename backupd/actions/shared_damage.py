@@ -15,7 +15,7 @@ _MOST = 1000  # files that are looked for in each backup; the others are found w
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedFile:
+class FoundDamage:
     """A path in a backup, and the first byte that is damaged. `key` None: others that have it are not looked for."""
 
     path: bytes
@@ -23,7 +23,7 @@ class DamagedFile:
     key: Key | None = None
 
 
-def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[DamagedFile]) -> Iterator[tuple[str, list[DamagedFile]]]:
+def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[FoundDamage]) -> Iterator[tuple[str, list[FoundDamage]]]:
     """The host's backups but `name` that have some of the files at the same path, and which. One that cannot be read has none."""
     known = [one for one in files if one.key is not None][:_MOST]
     for other in sorted(names_of(pool, host) - {name}) if known else ():
@@ -33,7 +33,7 @@ def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[Damaged
                 yield other, same
 
 
-def _has(tree: Tree, file: DamagedFile) -> bool:
+def _has(tree: Tree, file: FoundDamage) -> bool:
     try:
         there = tree.stat(file.path)
     except OSError:

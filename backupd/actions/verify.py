@@ -2,7 +2,8 @@
 
 What the filesystem cannot read (its checksum does not fit, and there is no good copy) is damaged, and so is what it reads with
 another content than was recorded, though the inode was not changed: it lay without a checksum (nodatasum), or memory flipped a bit
-between the two. What was never read before is recorded for the next time. A file that several backups share is read once in a pass.
+between the two. So is what differs from the checksum that was made when it was fetched. What was never read before is recorded for
+the next time. A file that several backups share is read once in a pass.
 """
 
 import errno
@@ -18,13 +19,14 @@ from hashlib import sha256
 from threading import Lock
 from typing import NamedTuple
 
-from backupd.actions.shared_damage import DamagedFile, backups_that_share
+from backupd.actions.shared_damage import FoundDamage, backups_that_share
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import Entry, Tree, open_plain
 from backupd.files.walking import WalkEntry, walk
 from backupd.repo.checksums import Checksums, Key, ReadBefore, key_of
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
+from backupd.repo.sums import LONGEST_HOLE, read_sums
 from backupd.repo.verified import read_verified, write_verified
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.decisions.due import latest
@@ -67,6 +69,8 @@ class _FileRead(NamedTuple):
     digest: bytes
     bad: int | None
     """The first byte that cannot be read; None: all could be."""
+    plain: bytes | None = None
+    """SHA-256 as `sha256sum` says it, where that was asked for."""
 
 
 class Verifier:
@@ -141,7 +145,7 @@ class Verifier:
             self.catalogue.put_damages(self._damage(backup.host, name, one) for one in files)
             look.shared[name] = [one.path for one in files]
 
-    def _damage(self, host: str, name: str, file: DamagedFile) -> Damage:
+    def _damage(self, host: str, name: str, file: FoundDamage) -> Damage:
         return Damage(host, name, os.fsdecode(file.path), file.start, 0, "verify", self.now)
 
     def _write_down(self, backup: Restorable, found: Verification, shared: Mapping[str, Sequence[bytes]] | None = None) -> None:
@@ -185,11 +189,13 @@ class _BackupLook:
         self._work, self._host, self._folder = work, backup.host, work.pool.host(backup.host)
         self._since, self._until = _microseconds(since), _microseconds(latest(work.now))  # later: the clock was ahead
         self.read, self.compared, self.bytes = 0, 0, 0
-        self.bad: list[DamagedFile] = []
+        self.bad: list[FoundDamage] = []
         self.shared: dict[str, list[bytes]] = {}
         """The host's other backups that have some of them, by name: which paths."""
         self.is_walked, self.is_whole = False, True
         self._found: dict[Key, ReadBefore] = {}
+        self._sums = read_sums(backup.path)
+        """What was recorded when the files were fetched, by path."""
         self._chance = random.SystemRandom()  # a host must not know which of its files are looked at
 
     def take(self, tree: Tree) -> None:
@@ -215,7 +221,7 @@ class _BackupLook:
                 key = key_of(one.entry.inode, one.entry.changed, one.entry.size)
                 if not self._is_settled(one.entry.path, key, known):
                     try:
-                        waiting.append(streams.submit(_read, open_plain(one.name, one.folder), one.entry, key, work.keep_pace))
+                        waiting.append(self._submit(streams, one, key))
                     except OSError as error:
                         self._unreadable(one.entry.path, error)
                 if len(waiting) >= _WAITING:
@@ -229,14 +235,18 @@ class _BackupLook:
                 self._note(waiting.popleft().result(), known)
         return over and not work.cancellation
 
+    def _submit(self, streams: ThreadPoolExecutor, one: WalkEntry, key: Key) -> Future[_FileRead | None]:
+        plain = _Plain() if one.entry.path in self._sums else None
+        return streams.submit(_read, open_plain(one.name, one.folder), one.entry, key, self._work.keep_pace, plain)
+
     def _is_settled(self, path: bytes, key: Key, known: Checksums) -> bool:
         """Whether the file is not read now: it was in this pass, or is not in the sample. One that was damaged is read again."""
         if (place := self._work.bad.get((self._host, key))) is not None:
-            self.bad.append(DamagedFile(path, place))  # whoever else has it was told of when it was read
+            self.bad.append(FoundDamage(path, place))  # whoever else has it was told of when it was read
             return True
         before = self._found.get(key) or known.find(key)
         if before and self._since <= before.at <= self._until and not before.damaged:
-            return True
+            return self._sums.get(path, before.digest) == before.digest  # or it was read where there is no sum of it
         is_chosen = (before is not None and before.damaged) or self._chance.random() < self._work.scope.of_all
         self.is_whole = self.is_whole and is_chosen
         return not is_chosen
@@ -247,14 +257,19 @@ class _BackupLook:
         work, before = self._work, self._found.get(found.key) or known.find(found.key)
         digest = before.digest if before else _NONE
         is_known = digest != _NONE
-        place = 0 if found.bad is None and is_known and found.digest != digest else found.bad
+        summed = self._sums.get(found.path)
+        is_other_than_summed = summed is not None and found.plain not in (None, summed)
+        is_other = (is_known and found.digest != digest) or is_other_than_summed
+        place = 0 if found.bad is None and is_other else found.bad
+        if not is_known and is_other_than_summed:
+            found = found._replace(digest=_NONE)  # what is wrong must not be what the next look compares with
         self._found[found.key] = ReadBefore(_microseconds(work.now), place is not None, digest if is_known else found.digest)
         if place is not None:
             work.bad[self._host, found.key] = place
-            self.bad.append(DamagedFile(found.path, place, found.key))
+            self.bad.append(FoundDamage(found.path, place, found.key))
         else:
             self.read += 1
-            self.compared += is_known
+            self.compared += is_known or summed is not None
         self.bytes += found.size
         work.count(found.size)
 
@@ -262,7 +277,7 @@ class _BackupLook:
         """A folder, or a name in one."""
         if error.errno not in _DAMAGED:
             raise error
-        self.bad.append(DamagedFile(path, 0))
+        self.bad.append(FoundDamage(path, 0))
 
 
 def _with_damages(found: Verification, before: Verification | None, paths: Sequence[bytes], *, are_all: bool) -> Verification:
@@ -277,7 +292,7 @@ def _microseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 10**6)
 
 
-def _read(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool]) -> _FileRead | None:
+def _read(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool], plain: "_Plain | None" = None) -> _FileRead | None:
     """Reads a file from the disk, not from memory, and closes it. Raises OSError for what is no damage.
 
     `goes_on` is asked between pieces, and may take its time; None when it said no.
@@ -302,6 +317,8 @@ def _read(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool]) -> _File
                             digest.update(b"hole up to %d" % (position + first))
                         last = position + behind
                         digest.update(data if behind - first == len(data) else data[first:behind])
+                    if plain:
+                        plain.add(position, data)
                     position += len(data)
                     count += len(data)
         except OSError as error:
@@ -311,7 +328,31 @@ def _read(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool]) -> _File
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # and leaves the memory to those who need it
     finally:
         os.close(fd)
-    return _FileRead(entry.path, key, count, digest.digest(), None)
+    return _FileRead(entry.path, key, count, digest.digest(), None, plain.digest(entry.size) if plain else None)
+
+
+class _Plain:
+    """SHA-256 of a file as `sha256sum` says it, holes read as zeros."""
+
+    def __init__(self) -> None:
+        self._sum, self._end, self._is_known = sha256(), 0, True
+
+    def add(self, position: int, data: bytes) -> None:
+        """What lies at that position, behind all that was added before."""
+        self._add_hole(position - self._end)
+        self._sum.update(data)
+        self._end = position + len(data)
+
+    def digest(self, size: int) -> bytes | None:
+        """Of a file of that size; None with long holes: it is none that we have summed."""
+        self._add_hole(size - self._end)
+        return self._sum.digest() if self._is_known else None
+
+    def _add_hole(self, length: int) -> None:
+        self._is_known = self._is_known and length <= LONGEST_HOLE
+        for _ in range(length // _BLOCK if self._is_known else 0):
+            self._sum.update(_ZEROS)
+        self._sum.update(_ZEROS[: length % _BLOCK])
 
 
 def _runs_without_zeros(data: bytes) -> Iterator[tuple[int, int]]:

@@ -20,7 +20,7 @@ from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
-from btrkeep.config.values import DrillSample, parse_sample
+from btrkeep.config.values import FileSample, parse_sample
 from btrkeep.decisions.drills import (
     DrillOutcome,
     DrillResult,
@@ -38,7 +38,7 @@ from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_size, parse_duration, printable
 
 
-def _sample(text: str) -> DrillSample:
+def _sample(text: str) -> FileSample:
     try:
         return parse_sample(text)
     except ValueError:
@@ -68,7 +68,7 @@ SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
 def command(
     ctx: click.Context,
     which: tuple[str, ...],
-    sample: DrillSample | None,
+    sample: FileSample | None,
     seconds: float | None,
     dry_run: bool,
     as_json: bool,

@@ -7,7 +7,7 @@ from random import Random
 
 from backupd.files.tree import Tree
 from backupd.files.walking import entries
-from btrkeep.config.values import DrillSample
+from btrkeep.config.values import FileSample
 
 _MOST = 1_000_000  # names in memory
 
@@ -25,7 +25,7 @@ class ChosenNames:
     allocated: int
 
 
-def choose_names(tree: Tree, sample: DrillSample, room: int, chance: Random, look: Callable[[int], None]) -> ChosenNames:
+def choose_names(tree: Tree, sample: FileSample, room: int, chance: Random, look: Callable[[int], None]) -> ChosenNames:
     """Chooses among all that is no folder. What does not fit into `room` bytes along with the others is left out.
 
     `look` is told how many names were seen so far, and may raise. Raises OSError.

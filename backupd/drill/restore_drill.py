@@ -20,7 +20,7 @@ from backupd.files.walking import entries
 from backupd.repo.backup_json import DATA
 from backupd.repo.read_lock import read
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.config.values import DrillSample
+from btrkeep.config.values import FileSample
 from btrkeep.decisions.drills import DrillOutcome, DrillResult
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.subvolume import create
@@ -35,7 +35,7 @@ class RestoreDrill:
     """A backup and how much of it is to be restored."""
 
     backup: Restorable
-    sample: DrillSample
+    sample: FileSample
 
 
 @dataclass(frozen=True, slots=True)

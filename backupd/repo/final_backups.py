@@ -13,6 +13,7 @@ from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.notes_json import Notes, effective_state, read_notes
+from backupd.repo.sums import SUMS
 from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
@@ -169,7 +170,7 @@ def unfinished(path: Path, host: str) -> Subvolume | None:
 def is_unfinished_run(path: Path, subvolume: Subvolume, host: str) -> bool:
     """A `.working` of ours: its record names it, or has been damaged (a power cut). Or it is empty."""
     names = {entry.name for entry in os.scandir(path)}
-    if not names <= {records.RECORD, records.RECORD + ".new", DATA, os.fsdecode(STAGING)}:
+    if not names <= {records.RECORD, records.RECORD + ".new", SUMS, DATA, os.fsdecode(STAGING)}:
         return False
     try:
         record = records.read(path)

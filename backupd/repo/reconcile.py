@@ -17,6 +17,7 @@ from backupd.repo.final_backups import ours, point_latest, recover
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
+from backupd.repo.sums import SUMS
 from btrkeep.backup_states import FINAL, PARTIAL
 from btrkeep.catalogue import KILLED, Backup, Catalogue, NotedState, Run
 from btrkeep.causes import Cause, CauseCode
@@ -199,7 +200,7 @@ def _drop_staged(pool: Pool, host: str, since: str, done: Reconciled) -> None:
 
 def _is_runs(path: Path, host: str, was: Sequence[str]) -> bool:
     """Whether it is empty, or a snapshot of one of the host's backups, of today's name or one that it `was`."""
-    if not {entry.name for entry in os.scandir(path)} <= {RECORD, RECORD + ".new", DATA, os.fsdecode(STAGING)}:
+    if not {entry.name for entry in os.scandir(path)} <= {RECORD, RECORD + ".new", SUMS, DATA, os.fsdecode(STAGING)}:
         return False
     try:
         record = read(path)

@@ -24,6 +24,7 @@ from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
 from backupd.run import work_subvolume as working
 from backupd.run.context import HostResult, RunContext, RunningTransfer
+from backupd.run.fresh_sums import SumLimits
 from backupd.run.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, punch_written
 from backupd.run.orphaned_receivers import take_host_lock
 from backupd.run.source_paths import HostTransfer, Pause
@@ -46,6 +47,7 @@ from btrkeep.units import format_time
 log = logging.getLogger(__name__)
 
 _LATE = Cause(CauseCode.DEADLINE)
+_SUMS_SHARE, _SUMS_AT_LEAST = 0.02, 0.02  # of the run's time; seconds
 _POOL_ERRORS = {errno.EIO, errno.EUCLEAN, errno.EROFS, errno.ENOSPC}
 
 
@@ -221,7 +223,7 @@ class HostRun:
             log.warning("%s: %s", prepared.path, error)
             warning = f"its holes could not be made or counted: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
-        _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk)
+        _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk, self._sum_limits())
         final = replace(final, duration=round(elapsed() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)
         fields = {
@@ -232,6 +234,9 @@ class HostRun:
         site.catalogue.finish_backup(row, self.run_id, **fields)
         self.ended = True
         return self._result(verdict.outcome, final)
+
+    def _sum_limits(self) -> SumLimits:
+        return SumLimits(self.site.config.verify.new_files, max(_SUMS_AT_LEAST, _SUMS_SHARE * (elapsed() - self.begun)))
 
     def _record(self, first: Record, transfer: HostTransfer, verdict: RunVerdict) -> Record:
         results = tuple(transfer.results.values())

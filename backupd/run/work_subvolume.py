@@ -23,6 +23,7 @@ from backupd.repo.notes_json import read_notes
 from backupd.run import quota
 from backupd.run.damaged import drop_damaged
 from backupd.run.doubt import doubt, drop_doubted
+from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
 from backupd.run.limits import still_exceeds
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.synced import is_synced, mark_synced, take_mark
@@ -303,7 +304,7 @@ def leave_after_error(prepared: Prepared, record: Record, disk: Syncfs) -> None:
         log.warning("%s: %s", prepared.path, error)
 
 
-def finalise(pool: Pool, prepared: Prepared, record: Record, disk: Syncfs) -> tuple[Path, Record]:
+def finalise(pool: Pool, prepared: Prepared, record: Record, disk: Syncfs, limits: SumLimits = NO_SUMS) -> tuple[Path, Record]:
     """Makes `.working` final under the name of its start; each line is safe to be killed after. Raises DataLost, OSError.
 
     The record is written before the sync, so a read-only `.working` always has a true one; the name comes last. On a full pool the
@@ -312,6 +313,7 @@ def finalise(pool: Pool, prepared: Prepared, record: Record, disk: Syncfs) -> tu
     named = replace(_without_doubt(prepared, record), name=_free_name(pool, record), split=True)
     with_reserve(pool.path, lambda: records.write(prepared.path, named))
     _sync_or_discard(prepared, disk)
+    sum_fetched(prepared.path, limits)
     set_read_only(prepared.path)
     assert named.name is not None
     return take_name(pool, prepared.path, named.name), named

@@ -22,6 +22,7 @@ from btrkeep.config.keys import (
     RETENTION,
     SERVE,
     SSH,
+    VERIFY,
     WEB,
     default_zone,
 )
@@ -80,6 +81,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
         retention=policies.of(),
         expiry=model.ExpirySettings(**sections.single[EXPIRY]),
         balance=model.BalanceSettings(**sections.single[BALANCE]),
+        verify=model.VerifySettings(**sections.single[VERIFY]),
         drill=model.DrillSettings(**sections.single[DRILL]),
         notify=model.NotifySettings(**sections.single[NOTIFY]),
         web=model.WebSettings(**sections.single[WEB]),

@@ -12,9 +12,9 @@ from btrkeep.config import value_types as kinds
 from btrkeep.config.value_types import EVENT_WORDS, ValueKind
 
 POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
-BALANCE, DRILL, WEB, SERVE = "balance", "drill", "web", "serve"
+BALANCE, VERIFY, DRILL, WEB, SERVE = "balance", "verify", "drill", "web", "serve"
 SSH, GROUP, HOST, REPLICA, OFFSITE = "ssh", "group", "host", "replica", "offsite"
-SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, DRILL, NOTIFY, WEB, SERVE, SSH)  # sections of which there is one
+SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, VERIFY, DRILL, NOTIFY, WEB, SERVE, SSH)  # sections of which there is one
 NAMED = (GROUP, HOST, REPLICA, OFFSITE)  # sections of which each has a name: [host.web1]
 SECTIONS = SINGLE + NAMED
 WITHIN = dict.fromkeys(NAMED, (RETENTION,))  # sections that may stand in a named one too: [host.web1.retention]
@@ -138,6 +138,11 @@ TABLE = (
     ConfigKey("max_pressure", (BALANCE,), kinds.PRESSURE, "40%", '"20%"',
         "A run waits while programs wait for the disks more of the time than this (pressure stall information), and ends when that "
         'lasts. ``"none"``: pressure is ignored.'),
+
+    ConfigKey("new_files", (VERIFY,), kinds.SAMPLE_OR_NONE, "200", '"1%"',
+        "Of how many of the files that a run has fetched their checksums are made at once, while they are as they came: so many, "
+        'chosen at random, a share of them, or ``all``; and of files of 64 MiB or more. It takes at most 2% of the run\'s time. '
+        '``"none"``: of none.'),
 
     ConfigKey("sample", (DRILL,), kinds.SAMPLE, "1000", '"5%"',
         "How much of a backup a drill restores: so many names, chosen at random, a share of them, or ``all``."),

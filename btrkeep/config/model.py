@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.secret import Url
-from btrkeep.config.values import DrillSample, Listen, MinFree, Pace, Window
+from btrkeep.config.values import FileSample, Listen, MinFree, Pace, Window
 
 _FIVE_WEEKS = 35 * 86400.0
 
@@ -97,11 +97,18 @@ class BalanceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """Of how many of the files that a run fetched checksums are made at once; None: of none."""
+
+    new_files: FileSample | None = DEFAULTS["new_files"]
+
+
+@dataclass(frozen=True, slots=True)
 class DrillSettings:
     """How much of a backup a drill restores, and how long it takes at most, seconds."""
 
     time: float | None = DEFAULTS["time"]
-    sample: DrillSample = DEFAULTS["sample"]
+    sample: FileSample = DEFAULTS["sample"]
     max_age: float | None = DEFAULTS["max_age"]
 
     @property
@@ -269,6 +276,7 @@ class Config:
     retention: Retention = field(default_factory=Retention)
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
+    verify: VerifySettings = field(default_factory=VerifySettings)
     drill: DrillSettings = field(default_factory=DrillSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     web: WebSettings = field(default_factory=WebSettings)

@@ -17,7 +17,7 @@ from btrkeep.config.problems import InvalidValue, RefusedItems, nearest, show
 from btrkeep.config.secret import Url, parse_ping, parse_url
 from btrkeep.config.sources import name_fault, parse_address, parse_path, parse_patterns, parse_sources, parse_ssh_file
 from btrkeep.config.values import (
-    DrillSample,
+    FileSample,
     Listen,
     MinFree,
     Pace,
@@ -173,8 +173,12 @@ def _pace(value: Any) -> Pace | None:
     return parse_pace(_text(value))
 
 
-def _sample(value: Any) -> DrillSample:
+def _sample(value: Any) -> FileSample:
     return parse_sample(_text(value))
+
+
+def _sample_or_none(value: Any) -> FileSample | None:
+    return None if _text(value).strip() == "none" else _sample(value)
 
 
 def _urls(value: Any) -> tuple[Url, ...]:
@@ -366,6 +370,7 @@ PING = ValueKind("URL", 'a URL such as "https://hc-ping.com/UUID", http or https
 PORT = ValueKind("whole number", "a port from 1 to 65535, such as 22, without quotes", _port)
 RATE = ValueKind("size per second", 'bytes per second, such as "16MB"', _rate)
 SAMPLE = ValueKind("sample", 'a number of names such as "1000", a share of them such as "5%", or "all"', _sample)
+SAMPLE_OR_NONE = ValueKind("sample", 'a number such as "200", a share such as "1%", "all", or "none"', _sample_or_none)
 SHARE = ValueKind("share", 'a percentage from "0%" to "100%", such as "50%"', _share)
 SOURCES = ValueKind("list of absolute paths", 'a list of one absolute path or more, such as ["/etc", "/srv"]', parse_sources)
 SSH_FILE = ValueKind("path", 'an absolute path such as "/etc/btrkeep/id_ed25519"', parse_ssh_file)

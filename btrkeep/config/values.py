@@ -57,8 +57,8 @@ class MinFree:
 
 
 @dataclass(frozen=True, slots=True)
-class DrillSample:
-    """How much of a backup is restored by a drill: `number` names, or a `share` of them; all when both are None."""
+class FileSample:
+    """How many files, or names of a backup: `number`, or a `share` of them; all when both are None."""
 
     text: str
     number: int | None = None
@@ -73,19 +73,19 @@ class DrillSample:
         return self.text
 
 
-def parse_sample(text: str) -> DrillSample:
+def parse_sample(text: str) -> FileSample:
     """ "1000", "5%" or "all". Raises ValueError."""
     text = text.strip()
     if text == "all":
-        return DrillSample(text)
+        return FileSample(text)
     if text.endswith("%"):
         share = parse_share(text)
         if not share:
             raise ValueError(text)
-        return DrillSample(text, share=share)
+        return FileSample(text, share=share)
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _LARGEST_SAMPLE:
         raise ValueError(text)
-    return DrillSample(text, number=int(text))
+    return FileSample(text, number=int(text))
 
 
 _LARGEST_SAMPLE = 1_000_000  # names that are chosen lie in memory

@@ -20,11 +20,12 @@ _INLINE, _REGULAR = 0, 1
 _DIR_ITEM = Struct("=17xQHHx")  # transid, data_len, name_len: of a name in a folder, and of an extended attribute
 
 
-def written_files(fd: int, since: int, at_least: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[int]:
+def written_files(fd: int, since: int, at_least: int, *, compressed: bool = False, buffer_size: int = BUFFER_SIZE) -> Iterator[int]:
     """The inode number of each file with `at_least` bytes of data written after generation `since`, of the subvolume `fd` is in.
 
-    In order, each once, as a stream: what the caller changes about the file that it was given disturbs nothing. Inline, compressed
-    and preallocated data, and holes, are not counted. Raises OSError (EPERM without CAP_SYS_ADMIN).
+    In order, each once, as a stream: what the caller changes about the file that it was given disturbs nothing. Inline and
+    preallocated data, and holes, are not counted; compressed data is with `compressed`. Raises OSError (EPERM without
+    CAP_SYS_ADMIN).
     """
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
@@ -38,7 +39,7 @@ def written_files(fd: int, since: int, at_least: int, *, buffer_size: int = BUFF
                 if objectid != ino:
                     ino, total = objectid, 0
                 generation, compression, extent, vaddr, length = _EXTENT.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
-                if generation > since and extent == _REGULAR and vaddr and not compression:
+                if generation > since and extent == _REGULAR and vaddr and (compressed or not compression):
                     total += length
                     if total >= at_least and ino != given:
                         given = ino

@@ -112,6 +112,7 @@ def test_a_pass_goes_on_where_it_was_cut_off(make_btrfs: Callable[..., Path], tr
     nights = Nights(make_btrfs(size="300M"))
     for number in range(200):
         (tree / str(number)).write_bytes(os.urandom(5000))
+    nights.tables["verify"] = {"new_files": "none"}
     nights.host("web", tree)
     nights.run("web")
     assert nights.backupd("verify", "--dry-run").stdout.count("never read") == 1

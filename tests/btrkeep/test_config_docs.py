@@ -26,7 +26,10 @@ HEADS = {
     "retention": [
         *("[retention]", "[group.NAME.retention]", "[host.NAME.retention]", "[replica.NAME.retention]", "[offsite.NAME.retention]")
     ],
-    **{section: [f"[{section}]"] for section in ("pool", "backup", "expiry", "balance", "drill", "notify", "web", "serve", "ssh")},
+    **{
+        section: [f"[{section}]"]
+        for section in ("pool", "backup", "expiry", "balance", "verify", "drill", "notify", "web", "serve", "ssh")
+    },
 }
 MANUAL = ROOT / "man" / "btrkeep.toml.5"
 DOCUMENT = (ROOT / "docs" / "configuration.rst").read_text(encoding="utf-8")

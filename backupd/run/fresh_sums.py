@@ -1,0 +1,122 @@
+"""Checksums of some of the files that a run has fetched, while they are still in memory as they came.
+
+A scrub knows only that the disk gives back what btrfs was given. What was damaged before, between rsync and btrfs' checksum, it
+calls right; compared with these it is not.
+"""
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from random import Random, SystemRandom
+
+from backupd.files.tree import Tree, joined, open_plain
+from backupd.repo.backup_json import DATA
+from backupd.repo.sums import LONGEST_HOLE, write_sums
+from btrkeep.config.values import FileSample
+from btrkeep.fs.openat import FOLDER
+from btrkeep.pool.subvolume import describe
+from btrkeep.treescan.links import FolderPaths
+from btrkeep.treescan.written import written_files
+
+_log = logging.getLogger(__name__)
+
+LARGE = 64 << 20
+"""Bytes that were fetched of a file: such files are taken besides those that were chosen by chance."""
+_MOST = 100_000  # files of a run
+_MOST_LARGE = 100
+_PIECE = 1 << 20
+_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class SumLimits:
+    """Of how many fetched files checksums are made, None: of none; and for how many seconds at the most."""
+
+    sample: FileSample | None
+    seconds: float
+
+
+NO_SUMS = SumLimits(None, 0)
+
+
+def sum_fetched(subvolume: Path, limits: SumLimits) -> None:
+    """Writes SHA256SUMS of a subvolume whose data is on the disk, and that is writable yet; in place of that of its base.
+
+    Nothing that goes wrong here costs the backup: then there are no sums. Raises OSError when those of the base cannot be removed,
+    which would be wrong ones.
+    """
+    try:
+        found = dict(_sums(subvolume, limits))
+    except OSError as error:
+        _log.warning("%s: no checksums were made: %s", subvolume, error)
+        found = {}
+    try:
+        write_sums(subvolume, found)
+    except OSError as error:
+        _log.warning("%s: no checksums were kept: %s", subvolume, error)
+        write_sums(subvolume, {})
+
+
+def _sums(subvolume: Path, limits: SumLimits) -> Iterator[tuple[bytes, bytes]]:
+    until, subvolume_now = time.monotonic() + limits.seconds, describe(subvolume)
+    if limits.sample is None or subvolume_now is None:
+        return
+    root = os.open(subvolume, FOLDER)
+    try:
+        paths = FolderPaths(root)
+        with Tree(subvolume) as tree:
+            for ino in _chosen(root, subvolume_now.created - 1, limits.sample, SystemRandom()):
+                if time.monotonic() >= until:
+                    break
+                try:
+                    top, *names = paths.of(ino)
+                    if top == DATA.encode() and (digest := _digest(tree, names, until)):
+                        yield joined(names), digest
+                except OSError as error:
+                    if error.errno != errno.ENOENT:  # deleted, and open somewhere
+                        _log.warning("%s: inode %d was just written and cannot be read: %s", subvolume, ino, error)
+    finally:
+        os.close(root)
+
+
+def _chosen(root: int, since: int, sample: FileSample, chance: Random) -> Iterator[int]:
+    """Inode numbers of files that were written since that generation: a sample, in no order, then the large ones."""
+    found: list[int] = []
+    number = _MOST if sample.number is None else sample.number
+    for count, ino in enumerate(_of_share(written_files(root, since, 1, compressed=True), sample, chance)):
+        if len(found) < number:
+            found.append(ino)
+        elif (place := chance.randrange(count + 1)) < number:
+            found[place] = ino
+    chance.shuffle(found)
+    yield from found
+    chosen = set(found)
+    large = (ino for ino in written_files(root, since, LARGE, compressed=True) if ino not in chosen)
+    yield from (ino for ino, _ in zip(large, range(_MOST_LARGE), strict=False))
+
+
+def _of_share(inodes: Iterator[int], sample: FileSample, chance: Random) -> Iterator[int]:
+    return inodes if sample.share is None else (ino for ino in inodes if chance.random() < (sample.share or 0))
+
+
+def _digest(tree: Tree, names: list[bytes], until: float) -> bytes | None:
+    """SHA-256 of a file; None of one with long holes, and when the time is over before its end."""
+    digest = sha256()
+    with tree.folder(joined(names[:-1])) as folder:
+        fd = open_plain(names[-1], folder)
+    try:
+        status = os.fstat(fd)
+        if status.st_size - status.st_blocks * _BLOCK > LONGEST_HOLE:
+            return None
+        while data := os.read(fd, _PIECE):
+            digest.update(data)
+            if time.monotonic() >= until:
+                return None
+    finally:
+        os.close(fd)
+    return digest.digest()

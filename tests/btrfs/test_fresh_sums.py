@@ -1,0 +1,147 @@
+"""SHA256SUMS: of files that a run has just fetched; `sha256sum -c` is the truth."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backupd.repo.sums import read_sums, write_sums
+from tests.beds.nights import Nights
+from tests.beds.two_pools import TwoPools
+from tests.beds.work import work
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+ODD = os.fsdecode(b"caf\xe9\n\\x\r [*]")
+
+
+@pytest.fixture
+def nights(make_btrfs: Callable[..., Path], tmp_path: Path) -> Nights:
+    found = Nights(make_btrfs(size="400M"))
+    (tmp_path / "srv").mkdir()
+    found.host("web", tmp_path / "srv")
+    found.tables["verify"] = {"new_files": "all"}
+    return found
+
+
+def summed(backup: Path) -> set[str]:
+    """What is in SHA256SUMS, by sha256sum's own reading, which compares each."""
+    if not (backup / "SHA256SUMS").exists():
+        return set()
+    said = work("sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS", cwd=backup)
+    assert said.stdout == ""
+    return {path.decode("utf-8", "surrogateescape").rsplit("/", 1)[1] for path in read_sums(backup)}
+
+
+def newest(nights: Nights) -> Path:
+    return Path(nights.pool / "hosts/web" / nights.names("web")[-1])
+
+
+def verify(nights: Nights, *words: str, status: int = 0) -> list[dict[str, Any]]:
+    done = nights.backupd("verify", *words, "--json", check=False)
+    assert done.returncode == status, done.stderr
+    return list(json.loads(done.stdout)["backups"])
+
+
+@pytest.mark.parametrize("options", [(), ("compress-force=zstd",)], ids=["plain", "compressed"])
+def test_the_files_that_a_run_fetched_have_sums_and_no_others(nights: Nights, tmp_path: Path, options: tuple[str, ...]) -> None:
+    if options:
+        work("mount", "-o", f"remount,{options[0]}", nights.pool.parent)
+    source = tmp_path / "srv"
+    for name in ("a", "b", ODD):
+        (source / name).write_bytes(os.urandom(50_000) + bytes(9_000))
+    with (source / "sparse").open("wb") as file:
+        file.truncate(1 << 30)
+        file.write(os.urandom(10_000))
+    (source / "link").symlink_to("a")
+    nights.run("web")
+    first = newest(nights)
+    assert summed(first) == {"a", "b", ODD}
+    (source / "b").write_bytes(os.urandom(90_000))
+    os.utime(source / "b", (1, 1))
+    nights.run("web")
+    assert summed(newest(nights)) == {"b"}
+    assert summed(first) == {"a", "b", ODD}
+    nights.run("web")
+    assert not (newest(nights) / "SHA256SUMS").exists()
+    assert work("btrfs", "property", "get", "-ts", newest(nights), "ro").stdout == "ro=true\n"
+
+
+def test_as_many_as_were_asked_for_and_the_large_ones(nights: Nights, tmp_path: Path) -> None:
+    nights.tables["verify"] = {"new_files": "3"}
+    nights.write()
+    source = tmp_path / "srv"
+    for number in range(20):
+        (source / f"f{number}").write_bytes(os.urandom(20_000))
+    nights.run("web")
+    assert len(summed(newest(nights))) == 3
+    nights.tables["verify"] = {"new_files": "none"}
+    nights.write()
+    (source / "f1").write_bytes(os.urandom(21_000))
+    nights.run("web")
+    assert summed(newest(nights)) == set()
+
+
+def test_what_was_wrong_when_the_filesystem_made_its_checksum_is_found(nights: Nights, tmp_path: Path) -> None:
+    """A scrub calls it right: the disk gives back what btrfs was given. It is put there by writing, as memory that flips would."""
+    source = tmp_path / "srv"
+    content = os.urandom(300_000)
+    (source / "ledger").write_bytes(content)
+    (source / "other").write_bytes(os.urandom(300_000))
+    nights.run("web")
+    backup = newest(nights)
+    assert work("btrfs", "property", "set", "-ts", "-f", backup, "ro", "false", check=False).returncode == 0
+    with next(backup.glob("data/**/ledger")).open("r+b") as file:
+        file.seek(200_000)
+        file.write(bytes([content[200_000] ^ 4]))
+    work("btrfs", "property", "set", "-ts", backup, "ro", "true")
+    work("btrfs", "scrub", "start", "-B", nights.pool.parent)
+    (found,) = verify(nights, status=1)
+    assert [path.rsplit("/", 1)[1] for path in found["damaged"]] == ["ledger"]
+    (again,) = verify(nights, status=1)
+    assert again["damages"] == 1
+    nights.run("web")
+    fetched = next(newest(nights).glob("data/**/ledger")).read_bytes()
+    assert hashlib.sha256(fetched).digest() == hashlib.sha256(content).digest()
+
+
+def test_sums_travel_to_another_pool_and_are_compared_there(make_btrfs: Callable[..., Path]) -> None:
+    two = TwoPools(make_btrfs(), make_btrfs())
+    two.first.tables["verify"] = {"new_files": "all"}
+    two.first.write()
+    (two.source / "ledger").write_bytes(os.urandom(100_000))
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    (name,) = two.names(two.second.pool)
+    assert "ledger" in summed(two.second.pool / "hosts/web1" / name)
+    found = json.loads(two.second.backupd("verify", "--json").stdout)["backups"]
+    assert found[0]["compared"] >= 1
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"\0" * 5000, b"zz\n", b"0" * 64 + b"  /etc/passwd\n", b"\\" + b"0" * 64 + b"  data/a\\q\n"], ids=range(5)
+)
+def test_sums_that_nobody_of_ours_wrote_say_nothing_and_break_nothing(nights: Nights, tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "srv/a").write_bytes(b"x" * 9000)
+    nights.tables["verify"] = {"new_files": "none"}
+    nights.write()
+    nights.run("web")
+    backup = newest(nights)
+    work("btrfs", "property", "set", "-ts", "-f", backup, "ro", "false")
+    (backup / "SHA256SUMS").write_bytes(text)
+    work("btrfs", "property", "set", "-ts", backup, "ro", "true")
+    (found,) = verify(nights)
+    assert (found["read"], found["compared"], found["damages"]) == (1, 0, 0)
+
+
+def test_a_name_of_any_bytes_is_read_as_it_was_written_and_as_sha256sum_reads_it(tmp_path: Path) -> None:
+    names = [b"/plain", b"/with\\slash", b"/new\nline", b"/r\r", b"/caf\xe9", b"/ two  blanks "]
+    (tmp_path / "data").mkdir()
+    for name in names:
+        (tmp_path / "data" / os.fsdecode(name[1:])).write_bytes(name)
+    write_sums(tmp_path, {name: hashlib.sha256(name).digest() for name in names})
+    assert sorted(read_sums(tmp_path)) == sorted(names)
+    work("sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS", cwd=tmp_path)
