@@ -46,3 +46,15 @@ def test_the_bench_of_damage_runs_through_and_both_sides_name_the_same() -> None
     told = json.loads(done.stdout)
     assert (told["same"], told["addresses"], told["names"]) == (True, 4, 12)
     assert not [*place.glob(f"{session.PREFIX}*")]
+
+
+@pytest.mark.slow
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_the_bench_of_fresh_sums_runs_through() -> None:
+    place = session.folder(5 << 30)
+    words = ("--hosts", "2", "--files", "10", "--kib", "20", "--nights", "1", "--quiet", "0", "--image-dir", str(place), "--json")
+    told = json.loads(work(sys.executable, "-m", "bench.fresh_sums", *words, cwd=TOP, timeout=110, check=False).stdout)
+    assert told["backups with sums"] == 4
+    assert told["ratios"]["with to without"]["median"] > 0
+    assert not [*place.glob(f"{session.PREFIX}*")]

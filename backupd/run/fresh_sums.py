@@ -29,19 +29,32 @@ LARGE = 64 << 20
 """Bytes that were fetched of a file: such files are taken besides those that were chosen by chance."""
 _MOST = 100_000  # files of a run
 _MOST_LARGE = 100
+_ALWAYS, _SMALL = 3, 1 << 20  # so many files of so many bytes cost next to nothing, also a run that took no time
 _PIECE = 1 << 20
 _BLOCK = 512
+_WAITING = 10  # times the budget, for a processor or a disk
 
 
 @dataclass(frozen=True, slots=True)
 class SumLimits:
-    """Of how many fetched files checksums are made, None: of none; and for how many seconds at the most."""
+    """Of how many fetched files checksums are made, None: of none; and for how many seconds of processor time at the most."""
 
     sample: FileSample | None
     seconds: float
 
 
 NO_SUMS = SumLimits(None, 0)
+
+
+class _Budget:
+    """Processor time of this thread, which is what summing costs while the data is in memory; of a disk the time on the clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._processor, self._clock = time.thread_time() + seconds, time.monotonic() + _WAITING * seconds
+
+    @property
+    def is_spent(self) -> bool:
+        return time.thread_time() >= self._processor or time.monotonic() >= self._clock
 
 
 def sum_fetched(subvolume: Path, limits: SumLimits) -> None:
@@ -63,19 +76,19 @@ def sum_fetched(subvolume: Path, limits: SumLimits) -> None:
 
 
 def _sums(subvolume: Path, limits: SumLimits) -> Iterator[tuple[bytes, bytes]]:
-    until, subvolume_now = time.monotonic() + limits.seconds, describe(subvolume)
+    budget, subvolume_now = _Budget(limits.seconds), describe(subvolume)
     if limits.sample is None or subvolume_now is None:
         return
     root = os.open(subvolume, FOLDER)
     try:
         paths = FolderPaths(root)
         with Tree(subvolume) as tree:
-            for ino in _chosen(root, subvolume_now.created - 1, limits.sample, SystemRandom()):
-                if time.monotonic() >= until:
+            for count, ino in enumerate(_chosen(root, subvolume_now.created - 1, limits.sample, SystemRandom())):
+                if budget.is_spent and count >= _ALWAYS:
                     break
                 try:
                     top, *names = paths.of(ino)
-                    if top == DATA.encode() and (digest := _digest(tree, names, until)):
+                    if top == DATA.encode() and (digest := _digest(tree, names, budget)):
                         yield joined(names), digest
                 except OSError as error:
                     if error.errno != errno.ENOENT:  # deleted, and open somewhere
@@ -104,9 +117,9 @@ def _of_share(inodes: Iterator[int], sample: FileSample, chance: Random) -> Iter
     return inodes if sample.share is None else (ino for ino in inodes if chance.random() < (sample.share or 0))
 
 
-def _digest(tree: Tree, names: list[bytes], until: float) -> bytes | None:
-    """SHA-256 of a file; None of one with long holes, and when the time is over before its end."""
-    digest = sha256()
+def _digest(tree: Tree, names: list[bytes], budget: _Budget) -> bytes | None:
+    """SHA-256 of a file; None of one with long holes, and when the budget is spent before its end."""
+    digest, done = sha256(), 0
     with tree.folder(joined(names[:-1])) as folder:
         fd = open_plain(names[-1], folder)
     try:
@@ -115,7 +128,8 @@ def _digest(tree: Tree, names: list[bytes], until: float) -> bytes | None:
             return None
         while data := os.read(fd, _PIECE):
             digest.update(data)
-            if time.monotonic() >= until:
+            done += len(data)
+            if done > _SMALL and budget.is_spent:
                 return None
     finally:
         os.close(fd)

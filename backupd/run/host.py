@@ -47,7 +47,7 @@ from btrkeep.units import format_time
 log = logging.getLogger(__name__)
 
 _LATE = Cause(CauseCode.DEADLINE)
-_SUMS_SHARE, _SUMS_AT_LEAST = 0.02, 0.02  # of the run's time; seconds
+_SUMS_SHARE = 0.02  # of the run's time
 _POOL_ERRORS = {errno.EIO, errno.EUCLEAN, errno.EROFS, errno.ENOSPC}
 
 
@@ -236,7 +236,7 @@ class HostRun:
         return self._result(verdict.outcome, final)
 
     def _sum_limits(self) -> SumLimits:
-        return SumLimits(self.site.config.verify.new_files, max(_SUMS_AT_LEAST, _SUMS_SHARE * (elapsed() - self.begun)))
+        return SumLimits(self.site.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun))
 
     def _record(self, first: Record, transfer: HostTransfer, verdict: RunVerdict) -> Record:
         results = tuple(transfer.results.values())
