@@ -16,9 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.atomic import write_pieces_atomically
 
 CHECKSUMS = "checksums"
+CHECKSUMS_LOG = "checksums.log"
 _KEY = struct.Struct(">QQQ")
 _REST = struct.Struct(">QI32s")
 _CHECK = struct.Struct(">I")
@@ -28,6 +30,8 @@ _MAGIC = b"btrkeep checksums 2\n".ljust(_LENGTH, b"\0")
 _FORGOTTEN_AFTER = (
     3 * 365 * 86400 * 10**6
 )  # microseconds: a file that was not read for so long is most likely in no backup any more
+_FEW = 50_000  # records that are written anew each time; to more of them further ones are first added in a log
+_LONGEST_LOG = 200_000  # records, which are in memory when the file is open
 _DAMAGED = 1
 _WHOLE = (1 << 64) - 1
 
@@ -60,7 +64,8 @@ class Checksums:
             self._fd = os.open(folder / CHECKSUMS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             if self._read(0, _LENGTH) == _MAGIC:
                 count = os.fstat(self._fd).st_size // _LENGTH - 1
-        self._blocks = range(0, count, _IN_BLOCK)
+        self._blocks, self._count = range(0, count, _IN_BLOCK), count
+        self._logged = _logged(folder / CHECKSUMS_LOG) if count else {}
         self._first = [self._read((start + 1) * _LENGTH, _KEY.size) for start in self._blocks]
         self._at_hand: tuple[int, list[bytes]] = (-1, [])
 
@@ -73,6 +78,8 @@ class Checksums:
 
     def find(self, key: Key) -> ReadBefore | None:
         """What is known of that file."""
+        if (logged := self._logged.get(key)) is not None:
+            return logged
         number = bisect_right(self._first, key) - 1
         if number < 0:
             return None
@@ -84,16 +91,22 @@ class Checksums:
         return _parsed(found) if found[: _KEY.size] == key else None
 
     def write(self, found: Mapping[Key, ReadBefore], now: int | None) -> None:
-        """Replaces the file by one that has these besides, on disk before this returns. What is open here stays as it was.
+        """Adds these, on disk before this returns. What is open here stays as it was.
 
-        What is too old at `now` (microseconds since 1970) goes; None: nothing does.
+        A file of few records, or one whose log has become long, is replaced by one that has them all. What is too old at `now`
+        (microseconds since 1970) goes then; None: nothing does.
         """
+        if self._count > _FEW and len(self._logged) + len(found) <= _LONGEST_LOG:
+            _add(self._folder / CHECKSUMS_LOG, found)
+            return
+        found = {**self._logged, **found}
         old = (record for number in range(len(self._blocks)) for record in self._block(number))
         new = (_record(key, found[key]) for key in sorted(found))
         both = merge(
             ((record, 0) for record in old), ((record, 1) for record in new), key=lambda one: (one[0][: _KEY.size], one[1])
         )
         write_pieces_atomically(self._folder / CHECKSUMS, _pieces(both, now - _FORGOTTEN_AFTER if now is not None else 0))
+        (self._folder / CHECKSUMS_LOG).unlink(missing_ok=True)  # killed before: it says once more what the file says
 
     def _block(self, number: int) -> list[bytes]:
         data = self._read((self._blocks[number] + 1) * _LENGTH, _IN_BLOCK * _LENGTH)
@@ -104,6 +117,31 @@ class Checksums:
             return os.pread(self._fd, length, place)
         except OSError:  # damaged itself: what it knew is read anew
             return b""
+
+
+def _logged(path: Path) -> dict[Key, ReadBefore]:
+    """What was added, the last of each. One that a kill or a full pool cut short is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return {}
+    found: dict[Key, ReadBefore] = {}
+    with os.fdopen(fd, "rb") as file, suppress(OSError):  # damaged itself: what it knew is read anew
+        while len(record := file.read(_LENGTH)) == _LENGTH:
+            if known := _parsed(record):
+                found[record[: _KEY.size]] = known
+    return found
+
+
+@Checkpoint("checksums.log added to")
+def _add(path: Path, found: Mapping[Key, ReadBefore]) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "ab") as file:
+        whole = os.fstat(fd).st_size // _LENGTH * _LENGTH
+        os.ftruncate(fd, whole)  # behind half a record none would be found
+        file.writelines(_record(key, one) for key, one in found.items())
+        file.flush()
+        os.fsync(fd)
 
 
 def _record(key: Key, one: ReadBefore) -> bytes:

@@ -1,0 +1,89 @@
+"""The log of `checksums`: many records are not written anew for a few more."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG, Checksums, Key, ReadBefore, key_of
+
+MANY = 60_000
+NOW = 1_700_000_000_000_000
+
+
+def some(first: int, number: int, at: int = NOW) -> dict[Key, ReadBefore]:
+    return {
+        key_of(ino, ino * 7, ino * 3): ReadBefore(at, False, sha256(b"%d" % ino).digest()) for ino in range(first, first + number)
+    }
+
+
+def write(folder: Path, found: Mapping[Key, ReadBefore]) -> None:
+    with Checksums(folder) as known:
+        known.write(found, NOW)
+
+
+def missing(folder: Path, found: Mapping[Key, ReadBefore]) -> int:
+    with Checksums(folder) as known:
+        return sum(known.find(key) != one for key, one in found.items())
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    write(tmp_path, some(0, MANY))
+    assert not (tmp_path / CHECKSUMS_LOG).exists()
+    return tmp_path
+
+
+def test_a_few_more_do_not_write_the_many_anew(large: Path) -> None:
+    before = (large / CHECKSUMS).stat()
+    for night in range(3):
+        write(large, some(MANY + night * 100, 100))
+    newer = some(5, 10, NOW + 1)
+    write(large, newer)
+    assert (large / CHECKSUMS).stat().st_ino == before.st_ino
+    assert (large / CHECKSUMS_LOG).stat().st_size == 310 * 72
+    assert missing(large, some(0, MANY + 300) | newer) == 0
+
+
+def test_a_long_log_becomes_part_of_the_file(large: Path) -> None:
+    write(large, some(MANY, 100))
+    write(large, some(2 * MANY, 200_000))
+    assert not (large / CHECKSUMS_LOG).exists()
+    assert (large / CHECKSUMS).stat().st_size == (1 + MANY + 100 + 200_000) * 72
+    assert missing(large, some(MANY - 5, 105)) == 0
+
+
+def test_half_a_record_hides_none_that_follows(large: Path) -> None:
+    write(large, some(MANY, 3))
+    log = large / CHECKSUMS_LOG
+    log.write_bytes(log.read_bytes()[:-30])
+    write(large, some(MANY + 10, 3))
+    assert missing(large, some(MANY, 2) | some(MANY + 10, 3)) == 0
+    assert missing(large, some(MANY + 2, 1)) == 1
+
+
+def test_a_record_that_the_disk_changed_is_none_and_the_others_are(large: Path) -> None:
+    write(large, some(MANY, 3))
+    log = large / CHECKSUMS_LOG
+    data = bytearray(log.read_bytes())
+    data[100] ^= 1
+    log.write_bytes(data)
+    assert missing(large, some(MANY, 3)) == 1
+
+
+def test_a_log_without_its_file_says_nothing(large: Path) -> None:
+    write(large, some(MANY, 3))
+    (large / CHECKSUMS).unlink()
+    assert missing(large, some(MANY, 3)) == 3
+    write(large, some(1, 1))
+    assert not (large / CHECKSUMS_LOG).exists()
+
+
+def test_a_log_that_was_left_by_a_kill_after_it_was_taken_in_changes_nothing(large: Path) -> None:
+    write(large, some(MANY, 3))
+    log = (large / CHECKSUMS_LOG).read_bytes()
+    write(large, some(2 * MANY, 200_000))
+    (large / CHECKSUMS_LOG).write_bytes(log)
+    write(large, some(MANY + 1, 1, NOW + 5))
+    assert missing(large, some(MANY, 1) | some(MANY + 1, 1, NOW + 5) | some(MANY + 2, 1)) == 0
