@@ -104,6 +104,7 @@ def test_a_drill_whose_time_is_over_in_the_middle_says_nothing_of_the_backup(lar
 
 @pytest.mark.btrfs
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("where", ["restore", "comparison", "rsync"])
 def test_a_drill_stands_still_while_a_night_is_at_work(large: Nights, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the restore, before the comparison and in it; a signal ends it there."""
