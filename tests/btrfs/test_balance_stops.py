@@ -85,10 +85,15 @@ def test_a_signal_before_the_first_block_group_begins_none(bed: Path, when: str)
 
 
 def test_what_is_cancelled_stays_where_it_is(bed: Path) -> None:
-    """The largest takes some tenths of a second, the signal comes as it begins."""
-    files, before = checksum(bed), groups(bed)
-    said = ended(start(bed, "before:SIGTERM:1"))
-    end = next(one for one in said if one["event"] == "step_ends")
+    """The largest takes some tenths of a second, the signal comes as it begins: now and then a crowded machine is late with it."""
+    for _ in range(8):
+        fragmented(bed)
+        files, before = checksum(bed), groups(bed)
+        said = ended(start(bed, "before:SIGTERM:1"))
+        end = next(one for one in said if one["event"] == "step_ends")
+        assert end["outcome"] in ("cancelled", "done")
+        if end["outcome"] == "cancelled":
+            break
     assert (end["outcome"], end["moved"]) == ("cancelled", 0)
     assert [one["event"] for one in said if one["event"] != "progress"] == [
         "begins",

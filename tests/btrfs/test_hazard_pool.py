@@ -1,7 +1,7 @@
 """A pool that is full or cannot be written: a failure, whatever rsync's exit status, and no harm to what is complete."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from tests.beds import differences, manifest, work
 from tests.beds.btrfs import remount
 from tests.beds.nights import Nights
+from tests.beds.watch import wait_for
 
 MIB = 1 << 20
 Make = Callable[..., Path]
@@ -138,12 +139,14 @@ def test_a_read_only_pool_is_unusable_and_nothing_starts(make_btrfs: Make, sourc
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Path:
+def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs for an image, which can be made too small for it while it is in use: then the disk has write errors."""
     disk = tmp_path / "disk"
     disk.mkdir()
     work("mount", "-t", "tmpfs", "-o", "size=1G", "none", disk)
-    return disk
+    yield disk
+    # the loop device lets go of the image when its last opener closes it, and the kernel's own look at it is one
+    wait_for(lambda: work("umount", disk, check=False).returncode == 0)
 
 
 def test_a_pool_that_fails_in_the_middle_of_a_transfer_is_unusable_and_the_earlier_backup_is_intact(
@@ -188,4 +191,3 @@ def test_a_pool_that_fails_in_the_middle_of_a_transfer_is_unusable_and_the_earli
     finally:
         work("umount", point, check=False)
         work("losetup", "-d", loop, check=False)
-        work("umount", small_disk)

@@ -338,7 +338,8 @@ def test_while_it_is_written_to_nothing_that_is_read_is_impossible(make_btrfs: C
             see_that_extents_are_possible(free, groups | dict(rows(*vars_of(block_groups(theirs.fd, chunks(theirs.fd)))[:2])))
             is_data = chunk.type & np.uint64(DATA) != 0
             found = [pair for one in gaps(theirs.fd, chunk.vaddr[is_data], chunk.length[is_data]) for pair in rows(*one)]
-            see_that_extents_are_possible(found, groups)
+            # a group that was dropped in between leaves its chunk, as it was given, without an extent: one gap
+            see_that_extents_are_possible(found, dict(rows(chunk.vaddr, chunk.length)))
             for one in extents(theirs.fd, buffer_size=max(buffer_size, 4096)):
                 assert one.refs.min(initial=1) > 0
                 assert not (one.length % SECTOR).any()
