@@ -56,6 +56,12 @@ HOST_QUOTA = Metric("btrkeep_host_quota_bytes", "gauge", "How much of that `quot
 HOST_DAMAGED = Metric(
     "btrkeep_host_damaged_backups", "gauge", "Backups in which a verification or a scrub found damaged files.", ("host",)
 )
+HOST_VERIFIED = Metric(
+    "btrkeep_host_last_verified_timestamp_seconds",
+    "gauge",
+    "When data of the host's backups was last read, by verify or a scrub; never: no sample.",
+    ("host",),
+)
 HOSTS = Metric("btrkeep_hosts", "gauge", "Hosts that are enabled, by state.", ("state",))
 
 BACKUPS = Metric("btrkeep_backups", "gauge", "Backups in the pool, by state.", ("state",))
@@ -136,6 +142,7 @@ DRILL_PROVEN = Metric(
     "gauge",
     "When a restore was last proven; never: no sample.",
 )
+UNVERIFIED = Metric("btrkeep_unverified_hosts", "gauge", "Hosts of which no data was read for longer than [verify] max_age.")
 DRILL_FAILED = Metric("btrkeep_drill_failed_hosts", "gauge", "Hosts whose newest drill has failed.")
 
 HEALTH = Metric(

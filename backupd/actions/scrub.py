@@ -7,6 +7,7 @@ What is added here: which filesystem the pool is on, an end that can be taken up
 import asyncio
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from btrkeep.errors import LockHeld, OperatorError
@@ -25,12 +26,16 @@ _UNCORRECTABLE = 3  # exit status of `btrfs scrub`: it came to its end, and not 
 
 @dataclass(frozen=True, slots=True)
 class ScrubState:
-    """What `btrfs scrub status` says, in bytes and counts. `status`: "", "running", "finished", "aborted" or "interrupted"."""
+    """What `btrfs scrub status` says, in bytes and counts. `status`: "", "running", "finished", "aborted" or "interrupted".
+
+    `begun`: also of one that was taken up since; None where it is not told.
+    """
 
     status: str
     scrubbed: int
     total: int
     errors: dict[str, int]
+    begun: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,8 @@ class Scrubbed:
     """What the kernel's log named of this run."""
     log_trouble: str = ""
     """Why the log could not be read."""
+    begun: datetime | None = None
+    """As in ScrubState."""
 
     @property
     def good(self) -> bool:
@@ -70,7 +77,15 @@ def parse(text: str, totals: str) -> ScrubState:
     errors = {kind: numbers.get(f"{kind}_errors", 0) for kind in _ERRORS}
     scrubbed = numbers.get("data_bytes_scrubbed", 0) + numbers.get("tree_bytes_scrubbed", 0)
     total = _fields(totals).get("Total to scrub", "")
-    return ScrubState(fields.get("Status", ""), scrubbed, int(total) if total.isdecimal() else 0, errors)
+    begun = _moment(fields.get("Scrub started", ""))
+    return ScrubState(fields.get("Status", ""), scrubbed, int(total) if total.isdecimal() else 0, errors, begun)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -80,8 +95,9 @@ def _fields(text: str) -> dict[str, str]:
 
 def state(path: Path) -> ScrubState:
     """How the last scrub stands, or the one under way. Raises ProgramFailed."""
-    status = ("btrfs", "scrub", "status")
-    return parse(run((*status, "-R", str(path))).stdout, run((*status, "--raw", str(path))).stdout)
+    status, in_utc = ("btrfs", "scrub", "status"), {"TZ": "UTC"}
+    counts, totals = run((*status, "-R", str(path)), extra=in_utc), run((*status, "--raw", str(path)))
+    return parse(counts.stdout, totals.stdout)
 
 
 async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> Scrubbed:
@@ -102,7 +118,7 @@ async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[Scrub
         outcome, why = "stopped", "" if cancellation.signal else "somebody cancelled it (`btrfs scrub cancel`)"
     else:
         outcome, why = "failed", words
-    return Scrubbed(outcome, resume, after.scrubbed, after.errors, seconds, cancellation.signal, why, named, log.why)
+    return Scrubbed(outcome, resume, after.scrubbed, after.errors, seconds, cancellation.signal, why, named, log.why, after.begun)
 
 
 async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState], log: KernelLog) -> int:

@@ -27,7 +27,7 @@ from backupd.repo.checksums import Checksums, Key, ReadBefore, key_of
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
 from backupd.repo.sums import LONGEST_HOLE, read_sums
-from backupd.repo.verified import read_verified, write_verified
+from backupd.repo.verified import read_verified, verified_row, write_verified
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification
@@ -156,6 +156,7 @@ class Verifier:
             if other := known.get(name):
                 known[name] = _with_damages(other, other, paths, are_all=False)
         write_verified(folder, known | {backup.name: found})
+        self.catalogue.put_verifications([verified_row(backup.host, backup.name, found)])
 
     def count(self, size: int) -> None:
         """One more file of so many bytes."""

@@ -32,6 +32,7 @@ from btrkeep.catalogue.model_alarm import (
     UNALLOCATED,
     UNIT,
     USED,
+    VERIFICATION,
     AlarmSubject,
 )
 from btrkeep.config import HostConfig
@@ -101,6 +102,7 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     verdict = _verdict(report, known)
     alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_copies(report, known), *_damages(report), *_jobs(report)]
     alarms += _drills(report)
+    alarms += _unverified(report)
     unknown: set[str | Key] = {_UNKNOWN[check] for check in verdict.unlooked}
     if report.fault:
         unknown.add((FAILURE, BALANCE))
@@ -199,6 +201,14 @@ def _drills(report: StatusReport) -> Iterator[Alarm]:
         yield Alarm(FAILURE, AlarmSubject(DRILL), words.drills_fail(texts), drills.failed[0].at, len(texts))
     elif drills and drills.state == DrillState.LATE:
         yield Alarm(FAILURE, AlarmSubject(DRILL), words.drills_are_late(drills.age), drills.last.at if drills.last else report.now)
+
+
+def _unverified(report: StatusReport) -> Iterator[Alarm]:
+    """One for all hosts: most often it is the timer that does not run."""
+    if report.unverified:
+        known = [last for host in report.unverified if (last := report.looks[host])]
+        text = words.not_verified(report.unverified, report.config.verify.oldest)
+        yield Alarm(FAILURE, AlarmSubject(VERIFICATION), text, min(known, default=report.now), len(report.unverified))
 
 
 def _damages(report: StatusReport) -> Iterator[Alarm]:

@@ -131,6 +131,12 @@ def drills_are_late(age: float | None) -> str:
     return f"drill: no restore was proven for {format_duration(age)}" if age is not None else "drill: no restore was ever proven"
 
 
+def not_verified(hosts: Sequence[str], seconds: float) -> str:
+    """Of these hosts no data was read for longer than agreed."""
+    more = f" and {counted(len(hosts) - 1, 'more host')}" if len(hosts) > 1 else ""
+    return f"verification: no backup of {hosts[0]}{more} was read for {format_duration(seconds)}"
+
+
 def job_failed(job: str, outcome: str | None, reason: str | None) -> str:
     """An expiry or a balance did not end well; without an outcome it was killed."""
     return f"{job} {outcome or 'killed'}: {reason or 'see its log'}"

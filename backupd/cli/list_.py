@@ -24,7 +24,7 @@ from btrkeep.cli.progress import prose
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest
-from btrkeep.decisions.verification import Verification, state_of
+from btrkeep.decisions.verification import VerificationState, Verified, VerifiedBackups, verified_briefly
 from btrkeep.decisions.words import by_hand, goes_words, hold_words
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
@@ -32,7 +32,8 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pr
 _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "running": "cyan"}
 _COLOURS |= {"expired": "red", "deleting": "red"}
 _NONE = {False: "no backups yet", True: "no backup is known"}  # by whether the catalogue was lost
-_HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", "REMARK"]
+_HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", "VERIFIED", "REMARK"]
+_UNREAD: dict[str, Any] = {"begun": None, "read": 0, "compared": 0, "bytes": 0, "whole": None, "damaged": []}
 
 
 @click.command("list")
@@ -63,7 +64,9 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
         backups: Iterable[Backup] = site.catalogue.backups(host) if every else site.catalogue.newest_backups(now_latest)
         notes = _BackupNotes(site)
         rows = [_row(backup, notes) for backup in _as_they_are(site, backups)]
-    click.echo(table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED"]) if rows else _NONE[site.lost])
+    click.echo(
+        table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED", "VERIFIED"]) if rows else _NONE[site.lost]
+    )
     if rows and not every:
         prose("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
     return 0
@@ -82,7 +85,8 @@ class _BackupNotes:
     def __init__(self, site: PoolContext) -> None:
         self.config, self.now = site.config, site.clock.now()
         self._notes = cache(lambda host: _notes(site, host))
-        self._verified = cache(lambda host: read_verified(site.pool.host(host)))
+        self._read = cache(lambda host: read_verified(site.pool.host(host)))
+        self._verified = VerifiedBackups(site.catalogue, self.now)
 
     def hold_fields(self, backup: Backup) -> Mapping[str, Any] | None:
         """Its hold as JSON has it, None when it has none that lasts."""
@@ -100,9 +104,18 @@ class _BackupNotes:
         said = (backup.held_why is not None or backup.expired) and backup.name
         return (self._notes(backup.host) if said else NO_NOTES), backup.name or ""
 
-    def verified(self, backup: Backup) -> Verification | None:
+    def verified(self, backup: Backup) -> Verified:
         """What is known of its data."""
-        return self._verified(backup.host).get(backup.name or "")
+        return self._verified.of(backup.host, backup.name or "", backup.finished)
+
+    def verified_fields(self, backup: Backup) -> dict[str, Any] | None:
+        """The same as JSON has it, with what `backupd verify` wrote down; None when nobody ever looked."""
+        known, found = self.verified(backup), self._read(backup.host).get(backup.name or "")
+        if known.state == VerificationState.NEVER:
+            return None
+        read = verification_fields(found) if found else {}
+        at = format_time(known.at) if known.at else None
+        return {**_UNREAD, **read, "state": str(known.state), "by": known.by and str(known.by), "at": at, "damages": known.damages}
 
     def asked(self, backup: Backup) -> DeletionRequest | None:
         """What somebody asked for who deleted it."""
@@ -145,12 +158,8 @@ def _objects(site: PoolContext, backups: Iterable[Backup]) -> Iterator[dict[str,
             "error": error_words(backup.error, backup.cause),
             "held": notes.hold_fields(backup),
             "expires": format_time(deletable) if deletable else None,
-            "verified": _verified_fields(notes.verified(backup)),
+            "verified": notes.verified_fields(backup),
         }
-
-
-def _verified_fields(found: Verification | None) -> dict[str, Any] | None:
-    return {"state": str(state_of(found)), **verification_fields(found)} if found else None
 
 
 def _row(backup: Backup, notes: _BackupNotes) -> tuple[str, ...]:
@@ -163,8 +172,13 @@ def _row(backup: Backup, notes: _BackupNotes) -> tuple[str, ...]:
         str(backup.files) if backup.files is not None else "-",
         format_size(backup.bytes),
         format_size(backup.new_bytes),
+        verified_briefly(notes.verified(backup), _day) if backup.name else "-",
         printable(_remark(backup, notes)),
     )
+
+
+def _day(moment: datetime) -> str:
+    return format_time(moment)[:10]
 
 
 def _remark(backup: Backup, notes: _BackupNotes) -> str:
@@ -173,7 +187,7 @@ def _remark(backup: Backup, notes: _BackupNotes) -> str:
     wrong = error_words(backup.error, backup.cause) or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
     ahead = "stamped in the future: a clock was wrong" if backup.started > latest(notes.now) else None
     found = [
-        f"{counted(verified.damages, 'file')} damaged" if verified and verified.damages else None,
+        f"{counted(verified.damages, 'file')} damaged" if verified.damages else None,
         goes_words(deletable, notes.now) if deletable else None,
         by_hand(notes.asked(backup)),
         notes.hold_words(backup),

@@ -12,7 +12,7 @@ from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.listing import hosts_of
 from backupd.repo.publish import tell_dashboard
 from backupd.repo.reconcile import all_rows, point_all, reconcile
-from backupd.repo.verified import damages_of, read_verified
+from backupd.repo.verified import damages_of, read_verified, verified_row
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.catalogue.history import COLUMNS
 from btrkeep.cli import echo_json, json_option
@@ -97,7 +97,9 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
     trouble += [text for text in since_then.trouble if text not in trouble]
     point_all(pool, format_time(clock.now()))
     for host in hosts_of(pool):
-        catalogue.put_damages(damages_of(host, read_verified(pool.host(host))))
+        found = read_verified(pool.host(host))
+        catalogue.put_damages(damages_of(host, found))
+        catalogue.put_verifications(verified_row(host, name, one) for name, one in found.items())
     history = bring_back(pool, catalogue)
     see(pool, catalogue, clock.now())
     return count, since_then.locked, history

@@ -32,6 +32,7 @@ from btrkeep.decisions.explain import (
 )
 from btrkeep.decisions.retention import parse_policy
 from btrkeep.decisions.safety_limits import Share
+from btrkeep.decisions.verification import VerifiedBackups, verified_briefly
 from btrkeep.decisions.words import policy_words, words_of
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import counted, format_time, printable
@@ -137,19 +138,26 @@ def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
     zone = asked.site.config.pool.zone
     for line in strip(cells(found, zone), asked.now.astimezone(zone).date(), _width(), _paint):
         click.echo(line)
+    verified = VerifiedBackups(asked.site.catalogue, asked.now)
+    finished = {one.name: one.finished for one in asked.site.catalogue.backups(found.facts.host)}
     states = {one.name: "expired" if one.expired else one.state for one in found.facts.candidates}
     rows = [
         (
             decision.name,
             click.style(state := states[decision.name], fg=_COLOURS.get(state)),
+            verified_briefly(verified.of(found.facts.host, decision.name, finished.get(decision.name)), _day),
             printable(words_of(decision, asked.now)),
         )
         for decision in found.decisions
     ]
-    click.echo("\n" + table(rows, ["NAME", "STATE", "KEPT FOR, OR GOES"]) + "\n")
+    click.echo("\n" + table(rows, ["NAME", "STATE", "VERIFIED", "KEPT FOR, OR GOES"], spare=["VERIFIED"]) + "\n")
     _say(f"{len(found.decisions) - found.going} kept, {_go(asked, found.going, found.today)}")
     for name in future_names(found, asked.now):
         _say(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
+
+
+def _day(moment: datetime) -> str:
+    return format_time(moment)[:10]
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,6 @@
 """`backupd status`: how every host is doing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,7 +9,7 @@ import click
 from backupd.cli.context import complete_host, now_option, opened, require_host
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.look import look_at_pool
-from backupd.health.status_report import drills_of
+from backupd.health.status_report import drills_of, looks_of
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, json_option, table
@@ -57,9 +57,13 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         copies = copy_statuses(site.config.copies, site.catalogue, moment)
         fetching = {name: it for name in site.config.replicas if (it := read_running(site.catalogue, name)) and _alive(it)}
         drills = drills_of(site.config, site.catalogue, moment)
+        looks, unverified = looks_of(site.config, site.catalogue, moment)
     if as_json:
         hosts, transfers = (
-            [{**_as_json(status), "alive_bytes": alive.get(status.host)} for status in found],
+            [
+                {**_as_json(status), "verified": _moment(looks.get(status.host)), "alive_bytes": alive.get(status.host)}
+                for status in found
+            ],
             [_progress_as_json(entry) for entry in running],
         )
         pool = health.as_json(verdict)
@@ -70,6 +74,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
                 "running": transfers,
                 "copies": [_copy_as_json(copy, fetching.get(copy.replica.name)) for copy in copies],
                 "drill": _drill_as_json(drills),
+                "verification": {"max_age": round(site.config.verify.oldest), "unverified": list(unverified)},
                 "pool": pool,
                 "lost": site.lost,
                 **clock,
@@ -77,13 +82,14 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         )
         return 0
     if host:
-        _show_one(found[0], running, moment) if found else click.echo(
+        _show_one(found[0], running, moment, looks.get(host)) if found else click.echo(
             f"{printable(host)} has backups but is not configured any more"
         )
     else:
         _show_all(found, running, moment, has_copies=bool(copies))
         _show_copies(copies, fetching)
         _show_drills(drills)
+        _show_unverified(unverified, site.config.verify.oldest)
     for one in clock_findings(site.clock_doubt, synchronised):
         click.echo(click.style("clock: ", fg=_LEVELS[one.level]) + printable(one.text))
     _show_pool(verdict)
@@ -105,12 +111,16 @@ def _as_json(status: HostStatus) -> dict[str, Any]:
     return {
         "host": status.host,
         "state": status.state,
-        "last_complete": format_time(status.last_complete) if status.last_complete else None,
+        "last_complete": _moment(status.last_complete),
         "age": round(status.age) if status.age is not None else None,
-        "next_due": format_time(status.next_due) if status.next_due else None,
+        "next_due": _moment(status.next_due),
         "error": status.error,
         "warnings": list(status.warnings),
     }
+
+
+def _moment(when: datetime | None) -> str | None:
+    return format_time(when) if when else None
 
 
 def _copy_as_json(copy: CopyStatus[CopySettings], running: RunningFetch | None) -> dict[str, Any]:
@@ -233,6 +243,15 @@ def _show_drills(drills: DrillStatus) -> None:
         click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(one)))
 
 
+def _show_unverified(hosts: Sequence[str], seconds: float) -> None:
+    """Whose data nobody has read for too long; nothing where all is well."""
+    if hosts:
+        shown = ", ".join(map(printable, hosts[:_MOST_BEHIND]))
+        more = f" and {counted(len(hosts) - _MOST_BEHIND, 'more host')}" if len(hosts) > _MOST_BEHIND else ""
+        head = click.style(f"not verified for {format_duration(seconds)}: ", fg="yellow")
+        click.echo(f"{head}{shown}{more}; `backupd verify` does that")
+
+
 def _drill_as_json(drills: DrillStatus) -> dict[str, Any]:
     return {
         "state": drills.state,
@@ -274,7 +293,7 @@ def _running_line(entry: Progress) -> str:
     return f"running: {printable(entry.host)} {printable(entry.path)}: {names}, {size}{share}"
 
 
-def _show_one(status: HostStatus, running: list[Progress], now: datetime) -> None:
+def _show_one(status: HostStatus, running: list[Progress], now: datetime, verified: datetime | None) -> None:
     rows = [
         ("host", printable(status.host)),
         ("state", click.style(status.state, fg=_COLOURS[status.state])),
@@ -283,6 +302,7 @@ def _show_one(status: HostStatus, running: list[Progress], now: datetime) -> Non
             f"{format_time(status.last_complete)} ({format_duration(status.age)} ago)" if status.last_complete else "never",
         ),
         ("next due", _due(status.next_due, now, at_length=True)),
+        ("verified", format_time(verified) if verified else "never"),
         ("error", printable(status.error) if status.error else "-"),
         *(("warning", printable(warning)) for warning in status.warnings),
     ]

@@ -13,12 +13,12 @@ from backupd.expire.clocks import doubt
 from backupd.files.backup_selector import Restorable, find, parse_which, restorable
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
-from backupd.repo.verified import read_verified, verification_fields
+from backupd.repo.verified import read_verified, verification_fields, verified_row
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.verification import Verification, state_of
+from btrkeep.decisions.verification import Verification, VerificationState, verified
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.cancellation import Cancellation, signal_status
@@ -87,6 +87,7 @@ def command(
             writing(site.pool),
             cancellation.listening(),
         ):
+            _tell_catalogue(site, chosen)
             files = sum(one.record.files or 0 for one, _ in chosen)
             share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
             in_doubt = doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal)
@@ -125,14 +126,23 @@ def _chosen(site: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable,
     return [(one, known[one.host].get(one.name)) for one in found.values()]
 
 
+def _tell_catalogue(site: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
+    """What it does not know yet of earlier looks: a run was killed between, or an earlier version wrote no rows."""
+    rows = [verified_row(one.host, one.name, known) for one, known in chosen if known]
+    told = {host: site.catalogue.verifications(host) for host in {one.host for one in rows}}
+    site.catalogue.put_verifications(one for one in rows if told[one.host].get(one.name) != one)
+
+
 def _last(known: Verification | None, now: datetime) -> float:
     """When it was read; a moment that is still to come, from when the clock was ahead, is none."""
     return known.at.timestamp() if known and known.at <= latest(now) else 0.0
 
 
 def _fields(backup: Restorable, found: Verification | None) -> dict[str, Any]:
-    known = verification_fields(found) if found else {}
-    return {"host": backup.host, "name": backup.name, "state": str(state_of(found)), **known}
+    if found is None:
+        return {"host": backup.host, "name": backup.name, "state": str(VerificationState.NEVER)}
+    state = verified(None, found, None, found.damages, found.at).state  # as this look alone has it
+    return {"host": backup.host, "name": backup.name, "state": str(state), **verification_fields(found)}
 
 
 def _say_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: bool) -> int:

@@ -29,6 +29,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
+from btrkeep.decisions.verification import last_looks, late_looks, read_scrub
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
@@ -84,6 +85,10 @@ class StatusReport:
     """By host, what it wrote and is still alive; empty without simple quotas."""
     copies: tuple[CopyStatus[CopySettings], ...] = ()
     drills: DrillStatus | None = None
+    looks: Mapping[str, datetime | None] = field(default_factory=dict)
+    """By host, when data of it was last read by `verify` or a scrub."""
+    unverified: tuple[str, ...] = ()
+    """The hosts of which that is too long ago."""
     damaged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By host, how many of its backups have damaged files, and how many files the worst of them has."""
 
@@ -113,6 +118,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
     Raises OperatorError when the catalogue cannot be read.
     """
     facts = catalogue.host_facts(latest(now))
+    looks, unverified = looks_of(config, catalogue, now)
     report = StatusReport(
         config=config,
         now=now,
@@ -126,6 +132,8 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         day=tuple(catalogue.run_totals(now - DAY, latest(now))),
         copies=tuple(copy_statuses(config.copies, catalogue, now)),
         drills=drills_of(config, catalogue, now),
+        looks=looks,
+        unverified=unverified,
         damaged=_damaged(catalogue.damaged_files()),
     )
     if report.fault:
@@ -143,6 +151,14 @@ def drills_of(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatu
     hosts = catalogue.hosts()
     is_asked = config.drill.max_age is not None
     return drill_status(read_drills(catalogue), frozenset(hosts), config.drill.oldest, now, is_asked=is_asked)
+
+
+def looks_of(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[str, datetime | None], tuple[str, ...]]:
+    """When data of each host was last read, and of which hosts that is too long ago."""
+    oldest = catalogue.oldest_backups()
+    looks = last_looks(oldest, catalogue.newest_verifications(latest(now)), read_scrub(catalogue), now)
+    settings = config.verify
+    return looks, late_looks(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)
 
 
 def _damaged(files: Mapping[tuple[str, str], int]) -> dict[str, tuple[int, int]]:

@@ -93,6 +93,7 @@ def _hosts(samples: _Samples, report: StatusReport) -> None:
         samples.add(table.HOST_SUCCESS, _seconds(status.last_complete), host.name)
         samples.add(table.HOST_AGE, status.age, host.name)
         samples.add(table.HOST_ALIVE, report.alive.get(host.name), host.name)
+        samples.add(table.HOST_VERIFIED, _seconds(report.looks.get(host.name)), host.name)
         samples.add(table.HOST_DAMAGED, report.damaged.get(host.name, (0, 0))[0], host.name)
         samples.add(table.HOST_QUOTA, host.quota, host.name)
         if facts := report.facts.get(host.name):
@@ -122,6 +123,7 @@ def _replicas(samples: _Samples, report: StatusReport) -> None:
 
 
 def _drills(samples: _Samples, report: StatusReport) -> None:
+    samples.add(table.UNVERIFIED, len(report.unverified))
     drills = report.drills
     if drills is None:
         return

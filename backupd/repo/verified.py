@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.repo.backup_json import NOT_UNDERSTOOD, text_of_file
-from btrkeep.catalogue import Damage
+from btrkeep.catalogue import Damage, VerifiedBackup
 from btrkeep.decisions.verification import Verification
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.units import format_time, parse_time
@@ -44,6 +44,11 @@ def damages_of(host: str, found: Mapping[str, Verification]) -> Iterator[Damage]
     """For a catalogue that was lost: the files that are named here. Where in them the damage is the next look finds."""
     for name, one in found.items():
         yield from (Damage(host, name, path, 0, 0, "verify", one.at) for path in one.damaged)
+
+
+def verified_row(host: str, name: str, found: Verification) -> VerifiedBackup:
+    """As the catalogue has it."""
+    return VerifiedBackup(host, name, found.begun, found.at, found.read, found.compared, found.whole)
 
 
 def verification_fields(one: Verification) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from btrkeep.catalogue.columns import document_in
 from btrkeep.catalogue.facts import POOL_ID, AboutStore
 from btrkeep.catalogue.model import Backup
 from btrkeep.catalogue.sqlite import Session
-from btrkeep.catalogue.tables import backup
+from btrkeep.catalogue.tables import NOTED, backup
 
 _DROP = "DELETE FROM backup WHERE host = :host AND name = coalesce(:name, '')"
-_DROP_DAMAGES = "DELETE FROM damage WHERE host = :host AND name = coalesce(:name, '')"
+_DROP_NOTED = tuple(f"DELETE FROM {table} WHERE host = :host AND name = coalesce(:name, '')" for table in NOTED)
 # After a rebuild: of backups that are not there any more.
-_DROP_STRAY = (
-    "DELETE FROM damage WHERE NOT EXISTS (SELECT 1 FROM backup WHERE backup.host = damage.host AND backup.name = damage.name)"
+_DROP_STRAY = tuple(
+    f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM backup WHERE backup.host = {table}.host AND backup.name = {table}.name)"
+    for table in NOTED
 )
 _DROP_WITH_WORKING = "DELETE FROM backup WHERE host = :host AND name IN (:name, '')"
 _DROP_ALL = ("DELETE FROM backup_detail", "DELETE FROM backup")
@@ -47,8 +48,8 @@ class BackupStore(AboutStore):
     def drop_backup(self, host: str, name: str | None) -> None:
         """Forget the backup, if it is known; with no name, the host's `.working`. Its detail goes by the foreign key."""
         with self._writing("backup row dropped") as session:
-            session.run(_DROP_DAMAGES, {"host": host, "name": name})
-            session.run(_DROP, {"host": host, "name": name})
+            for statement in (*_DROP_NOTED, _DROP):
+                session.run(statement, {"host": host, "name": name})
 
     def replace_backups(self, pool_id: str, found: Iterable[Backup]) -> int:
         """All backups anew, in one transaction; how many. The history of runs stays.
@@ -66,7 +67,8 @@ class BackupStore(AboutStore):
                 hosts.know_all(session, {one.host for one in some})
                 _insert(session, some)
                 count += len(some)
-            session.run(_DROP_STRAY)
+            for statement in _DROP_STRAY:
+                session.run(statement)
         return count
 
     def backups(self, host: str | None = None, with_detail: bool = False) -> Iterator[Backup]:

@@ -12,7 +12,8 @@ HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, OFFSITE = "host", "unit", "device",
 DAMAGED = "damaged"  # a host some of whose backups are
 """Kinds of subjects that there are several of, each with a name or a number."""
 _NAMED = (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, OFFSITE, DAMAGED)
-POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE, DRILL = "pool", "catalogue", "read-only", "expiry", "balance", "drill"
+POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE = "pool", "catalogue", "read-only", "expiry", "balance"
+DRILL, VERIFICATION = "drill", "verification"
 MIN_FREE, UNALLOCATED, USED = "min_free", "unallocated", "used"
 """Subjects of which there is one."""
 

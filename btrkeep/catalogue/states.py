@@ -9,7 +9,7 @@ from btrkeep.catalogue import hosts
 from btrkeep.catalogue.model import Backup, BackupState, NotedState
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Values
-from btrkeep.catalogue.tables import backup
+from btrkeep.catalogue.tables import NOTED, backup
 from btrkeep.errors import OperatorError
 
 _HERE = "host = :host AND name = coalesce(:name, '')"
@@ -26,10 +26,10 @@ _NOTED = f"""
 _SET = f"UPDATE backup SET state = :state, expired = :expired WHERE {_HERE}"
 _MARK_DELETING = f"UPDATE backup SET state = 'deleting' WHERE {_HERE}"
 _DROP = f"DELETE FROM backup WHERE {_HERE}"
-_DROP_DAMAGES = f"DELETE FROM damage WHERE {_HERE}"
+_DROP_NOTED = tuple(f"DELETE FROM {table} WHERE {_HERE}" for table in NOTED)
 _DROP_HOST = "DELETE FROM backup WHERE host = :host"
-_DROP_DAMAGES_OF_HOST = "DELETE FROM damage WHERE host = :host"
-_MOVES = tuple(f"UPDATE {table} SET host = :new WHERE host = :host" for table in ("backup_detail", "run", "progress", "damage"))
+_DROP_NOTED_OF_HOST = tuple(f"DELETE FROM {table} WHERE host = :host" for table in NOTED)
+_MOVES = tuple(f"UPDATE {table} SET host = :new WHERE host = :host" for table in ("backup_detail", "run", "progress", *NOTED))
 _MET = "SELECT 1 FROM run WHERE host = :new UNION ALL SELECT 1 FROM backup WHERE host = :new LIMIT 1"
 
 
@@ -60,16 +60,21 @@ class BackupStateStore(CatalogueSession):
             return session.run_many(_MARK_DELETING, _named(which))
 
     def drop_backups(self, which: Iterable[tuple[str, str | None]]) -> int:
-        """Forget these backups, by host and name, their damages, and their details by the foreign key; how many were known."""
+        """Forget these backups, by host and name, with what was found out about them; how many were known.
+
+        Their details go by the foreign key.
+        """
         with self._writing("rows of deleted backups dropped") as session:
             rows = _named(which)
-            session.run_many(_DROP_DAMAGES, rows)
+            for statement in _DROP_NOTED:
+                session.run_many(statement, rows)
             return session.run_many(_DROP, rows)
 
     def drop_host(self, name: str) -> int:
         """Forget all backups of a host, its `.working` too; how many there were. The history of its runs stays."""
         with self._writing("rows of the host dropped") as session:
-            session.run(_DROP_DAMAGES_OF_HOST, {"host": name})
+            for statement in _DROP_NOTED_OF_HOST:
+                session.run(statement, {"host": name})
             return session.run(_DROP_HOST, {"host": name}).rowcount
 
     def rename_host(self, old: str, new: str) -> int:

@@ -17,6 +17,7 @@ from btrkeep.catalogue.run_summaries import RunSummaries
 from btrkeep.catalogue.runs import RunStore
 from btrkeep.catalogue.samples import SampleStore
 from btrkeep.catalogue.states import BackupStateStore
+from btrkeep.catalogue.verifications import VerificationStore
 
 
 class Catalogue(
@@ -31,6 +32,7 @@ class Catalogue(
     SampleStore,
     AlarmStore,
     DamageStore,
+    VerificationStore,
     HistoryStore,
 ):
     """One open catalogue."""

@@ -18,10 +18,11 @@ from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_balance import Balance, BalanceStep, FreeSpaceScore
 from btrkeep.catalogue.model_damage import Damage
 from btrkeep.catalogue.model_sample import Sample
+from btrkeep.catalogue.model_verification import VerifiedBackup
 from btrkeep.catalogue.sqlite import Session, Values
 from btrkeep.causes import Cause
 
-SCHEMA_VERSION = "0009"
+SCHEMA_VERSION = "0010"
 """The newest migration. Versions are numbers of four digits, so that text order is their order."""
 
 _KINDS: tuple[tuple[Any, str], ...] = (
@@ -186,4 +187,7 @@ balance_step = Table("balance_step", BalanceStep, _kinds(BalanceStep))
 sample = Table("sample", Sample, _kinds(Sample))
 alarm = Table("alarm", StoredAlarm, _kinds(StoredAlarm))
 damage = Table("damage", Damage, _kinds(Damage))
-TABLES: tuple[Table[Any], ...] = (backup, run, progress, expiry, score, balance, balance_step, sample, alarm, damage)
+verification = Table("verification", VerifiedBackup, _kinds(VerifiedBackup))
+NOTED = (damage.name, verification.name)
+"""Tables of what was found out about backups. Their rows stay when a backup's row is replaced, and go with the backup."""
+TABLES: tuple[Table[Any], ...] = (backup, run, progress, expiry, score, balance, balance_step, sample, alarm, damage, verification)

@@ -233,9 +233,11 @@ TABLE = (
         "The hosts that are fetched, or sent: names, or patterns as the shell has them.", False),
     ConfigKey("newest_only", (REPLICA,), kinds.FLAG, False, "true",
         "true: of each host only the newest backup is fetched. false: all that this pool's retention keeps.", False),
-    ConfigKey("max_age", (DRILL, REPLICA, OFFSITE), kinds.DURATION, None, '"3d"',
+    ConfigKey("max_age", (VERIFY, DRILL, REPLICA, OFFSITE), kinds.DURATION, None, '"3d"',
         "How old the newest copy of a host's backup may be before that needs a look, and how long a disk may be away. Without it: "
-        "twice ``every``. In [drill]: how long ago the newest proven restore may be. Without it: five weeks, once there is one.",
+        "twice ``every``. In [drill]: how long ago the newest proven restore may be. Without it: five weeks, once there is one. "
+        "In [verify]: how long ago data of each host may have been read, by ``verify`` or a scrub. Without it: sixty days, once "
+        "some was.",
         False),
 
     ConfigKey("repository", (OFFSITE,), kinds.RESTIC_REPOSITORY, None, '"rest:https://copies.example.org/main"',

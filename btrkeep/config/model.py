@@ -14,7 +14,7 @@ from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.secret import Url
 from btrkeep.config.values import FileSample, Listen, MinFree, Pace, Window
 
-_FIVE_WEEKS = 35 * 86400.0
+_FIVE_WEEKS, _SIXTY_DAYS = 35 * 86400.0, 60 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,15 @@ class BalanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
-    """Of how many of the files that a run fetched checksums are made at once; None: of none."""
+    """Of how many of the files that a run fetched checksums are made at once; None: of none. `max_age`: seconds."""
 
     new_files: FileSample | None = DEFAULTS["new_files"]
+    max_age: float | None = DEFAULTS["max_age"]
+
+    @property
+    def oldest(self) -> float:
+        """How many seconds ago data of each host may have been read."""
+        return self.max_age or _SIXTY_DAYS
 
 
 @dataclass(frozen=True, slots=True)

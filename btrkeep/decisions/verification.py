@@ -1,8 +1,22 @@
-"""What is known of a backup's data on the disk: pure."""
+"""What is known of a backup's data on the disk, and of a host's: pure.
 
-from dataclasses import dataclass
-from datetime import datetime
+Two looks tell of it: `backupd verify`, which reads the files of a backup, and a scrub, which reads all that is on the disks and
+compares it with btrfs' own checksums.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Protocol
+
+from btrkeep.catalogue import Catalogue, VerifiedBackup
+from btrkeep.decisions.due import latest
+from btrkeep.units import counted, format_time, parse_time
+
+SCRUB = "scrub"
+"""The name of the fact of the newest scrub that came to its end."""
 
 
 class VerificationState(StrEnum):
@@ -12,6 +26,13 @@ class VerificationState(StrEnum):
     IN_PART = "in part"
     WHOLE = "whole"
     DAMAGED = "damaged"
+
+
+class VerifiedBy(StrEnum):
+    """Which look it was."""
+
+    SCRUB = "scrub"
+    VERIFY = "verify"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +59,158 @@ class Verification:
         return self.whole is not None and self.whole >= self.begun
 
 
-def state_of(found: Verification | None) -> VerificationState:
-    """Damaged before all else, also when that is long ago: data does not mend itself without a new look."""
-    if found is None:
-        return VerificationState.NEVER
-    if found.damages:
-        return VerificationState.DAMAGED
-    return VerificationState.WHOLE if found.whole else VerificationState.IN_PART
+class ReadPass(Protocol):
+    """What is known of a backup that was read, as `Verification` and the catalogue have it."""
+
+    @property
+    def at(self) -> datetime: ...
+    @property
+    def read(self) -> int: ...
+    @property
+    def compared(self) -> int: ...
+    @property
+    def whole(self) -> datetime | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedScrub:
+    """A scrub that came to its end.
+
+    `begun`: when it first began, though it was cancelled and continued since. `is_whole`: it found nothing, or repaired it, or the
+    files of all that it could not repair are known to be damaged.
+    """
+
+    begun: datetime
+    finished: datetime
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What is known of a backup's data, by whom, and since when. `read`, `compared`: files, where `backupd verify` read them."""
+
+    state: VerificationState
+    by: VerifiedBy | None = None
+    at: datetime | None = None
+    read: int = 0
+    compared: int = 0
+    damages: int = 0
+
+
+class ScrubFacts(Protocol):
+    """The catalogue, as far as it is needed here."""
+
+    def get_fact(self, name: str) -> str | None:
+        """A fact by its name."""
+
+
+class ScrubNotes(Protocol):
+    """The same, to write."""
+
+    def set_fact(self, name: str, value: str | None) -> None:
+        """Keep a fact."""
+
+
+def verified(
+    finished: datetime | None, found: ReadPass | None, scrub: FinishedScrub | None, damages: int, now: datetime
+) -> Verified:
+    """What is known of a backup that was finished then; `damages`: how many of its files are known to be damaged.
+
+    Damaged before all else, also when that is long ago: data does not mend itself without a new look. Then the newest look that
+    read all of it. Moments that are still to come are of a clock that was ahead, and say nothing.
+    """
+    until = latest(now)
+    if found and found.at > until:
+        found = None
+    if damages:
+        return Verified(VerificationState.DAMAGED, at=found.at if found else None, damages=damages)
+    whole = found.whole if found and found.whole and found.whole <= until else None
+    if scrub and _has_read(scrub, finished, until) and (whole is None or whole <= scrub.finished):
+        return Verified(VerificationState.WHOLE, VerifiedBy.SCRUB, scrub.finished)
+    if found:
+        state, at = (VerificationState.WHOLE, whole) if whole else (VerificationState.IN_PART, found.at)
+        return Verified(state, VerifiedBy.VERIFY, at, found.read, found.compared)
+    return Verified(VerificationState.NEVER)
+
+
+def _has_read(scrub: FinishedScrub, finished: datetime | None, until: datetime) -> bool:
+    """Whether it has read all of a backup: one that was there, whole and read-only, when it first began."""
+    return scrub.is_whole and finished is not None and finished < scrub.begun and scrub.finished <= until
+
+
+def last_looks(
+    oldest: Mapping[str, datetime], read: Mapping[str, datetime], scrub: FinishedScrub | None, now: datetime
+) -> dict[str, datetime | None]:
+    """When data of each host was last read, by any look; None: never.
+
+    `oldest`: when the oldest backup of each was finished; `read`: when `backupd verify` last read one of them.
+    """
+    until, found = latest(now), dict[str, datetime | None]()
+    for host, finished in oldest.items():
+        last = read.get(host)
+        if scrub and _has_read(scrub, finished, until):
+            last = max(last, scrub.finished) if last else scrub.finished
+        found[host] = last
+    return found
+
+
+def late_looks(
+    oldest: Mapping[str, datetime], looks: Mapping[str, datetime | None], max_age: float, now: datetime, *, is_asked: bool
+) -> tuple[str, ...]:
+    """The hosts whose data was not read for longer than `max_age` seconds, though the oldest backup is older than that.
+
+    Where nothing was ever read, that is a choice and not late, unless `is_asked`: somebody has said how long it may be.
+    """
+    if not is_asked and not any(looks.values()):
+        return ()
+    since = now - timedelta(seconds=max_age)
+    return tuple(sorted(host for host, last in looks.items() if oldest[host] < since and (last is None or last < since)))
+
+
+class VerifiedBackups:
+    """What is known of each backup's data, of hosts that are asked for one after another."""
+
+    def __init__(self, catalogue: Catalogue, now: datetime) -> None:
+        self._catalogue, self._now, self._scrub = catalogue, now, read_scrub(catalogue)
+        self._damages = catalogue.damaged_files()
+        self._host, self._found = "", dict[str, VerifiedBackup]()
+
+    def of(self, host: str, name: str, finished: datetime | None) -> Verified:
+        """That of the backup of that name, which was finished then."""
+        if host != self._host:
+            self._host, self._found = host, self._catalogue.verifications(host)
+        return verified(finished, self._found.get(name), self._scrub, self._damages.get((host, name), 0), self._now)
+
+
+def note_scrub(facts: ScrubNotes, one: FinishedScrub) -> None:
+    """Keeps it, in the place of the one before."""
+    facts.set_fact(SCRUB, json.dumps({**asdict(one), "begun": format_time(one.begun), "finished": format_time(one.finished)}))
+
+
+def read_scrub(facts: ScrubFacts) -> FinishedScrub | None:
+    """The newest that came to its end; None when there was none, or it cannot be understood."""
+    try:
+        given = json.loads(facts.get_fact(SCRUB) or "{}")
+        return FinishedScrub(parse_time(given["begun"]), parse_time(given["finished"]), bool(given["is_whole"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def verified_briefly(one: Verified, date: Callable[[datetime], str]) -> str:
+    """For a table: the state, and the day of the look."""
+    head = "scrub" if one.by == VerifiedBy.SCRUB else str(one.state)
+    return f"{head} {date(one.at)}" if one.at else head
+
+
+def verified_words(one: Verified, date: Callable[[datetime], str]) -> str:
+    """In one line."""
+    day = date(one.at) if one.at else ""
+    match one.state:
+        case VerificationState.NEVER:
+            return "never verified"
+        case VerificationState.DAMAGED:
+            return f"{counted(one.damages, 'file')} damaged"
+        case VerificationState.WHOLE if one.by == VerifiedBy.SCRUB:
+            return f"all data read by the scrub of {day}, no errors in it"
+    some = "all files" if one.state == VerificationState.WHOLE else counted(one.read, "file")
+    return f"{some} read on {day}, {one.compared:,} compared with their checksums"

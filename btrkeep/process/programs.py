@@ -47,9 +47,15 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run(
-    command: Sequence[str], *, timeout: float | None = 60, check: bool = True, given: str = "", keep_open: Sequence[int] = ()
+    command: Sequence[str],
+    *,
+    timeout: float | None = 60,
+    check: bool = True,
+    given: str = "",
+    keep_open: Sequence[int] = (),
+    extra: Mapping[str, str] | None = None,
 ) -> Finished:
-    """Runs a program to its end; `given` is its standard input, `keep_open` are descriptors that it inherits.
+    """Runs a program to its end; `given` is its standard input, `keep_open` are descriptors that it inherits, `extra` variables.
 
     Raises ProgramFailed when it is missing, takes too long or (with `check`) fails.
     """
@@ -57,7 +63,7 @@ def run(
     try:
         process = subprocess.Popen(
             command,
-            env=environment(),
+            env=environment(extra),
             stdin=subprocess.PIPE if given else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -93,9 +93,10 @@ def test_every_backup_is_there_with_its_reasons_and_those_that_go_with_their_tim
 def test_the_table_says_the_same_in_words(told: Nights) -> None:
     lines = said(told, "web1").splitlines()
     assert lines[0] == "web1: daily 7, weekly 4, monthly 2; min_keep 3, grace 1d"
-    rows = {words[0]: words for line in lines if (words := line.split(None, 2)) and words[0][:2] == "20" and len(words[0]) == 18}
+    rows = {words[0]: words for line in lines if (words := line.split(None, 3)) and words[0][:2] == "20" and len(words[0]) == 18}
     for one in explained(told, "web1"):
-        name, state, why = rows[one["name"]]
+        name, state, verified, why = rows[one["name"]]
+        assert verified == "never"
         assert state == ("suspect" if name in (told.names("web1")[20], name_of(LAST)) else "complete")
         reasons = ", ".join(one["reasons"])
         assert why == reasons if one["keep"] else why[:9] == "expires 2" and why.endswith(f"Z: {reasons}")

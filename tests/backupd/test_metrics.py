@@ -72,6 +72,8 @@ def everything() -> bytes:
         score=SCORE,
         numbers=numbers(write=3),
         alive={"web1": 1500},
+        looks={"web1": ago(48), "old1": None},
+        unverified=("old1",),
         drills=drill_status({"web1": (PROVEN,)}, {"web1"}, 3e6, NOW),
         copies=tuple(copy_statuses({"office": ReplicaSettings("office", address="a")}, COPIED, NOW)),
     )
@@ -113,6 +115,8 @@ def test_values_are_those_of_the_facts() -> None:
     assert found["btrkeep_host_state{host=web1,state=ok}"] == 1
     assert found["btrkeep_host_state{host=web1,state=late}"] == 0
     assert found["btrkeep_hosts{state=never}"] == 1
+    assert found[f"btrkeep_host_last_verified_timestamp_seconds{host}"] == ago(48).timestamp()
+    assert found["btrkeep_unverified_hosts"] == 1
     assert found["btrkeep_balance_amplification_ratio"] == 1.3
     assert found["btrkeep_device_errors_total{devid=2,error=write}"] == 3
     assert found["btrkeep_alarms{event=failure}"] == 1

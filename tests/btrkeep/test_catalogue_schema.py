@@ -43,6 +43,7 @@ from btrkeep.catalogue import (
     Run,
     Sample,
     StoredAlarm,
+    VerifiedBackup,
     migrate,
     tables,
 )
@@ -98,6 +99,7 @@ DECLARED = {int: {"INTEGER", "BIGINT"}, float: {"FLOAT"}, bool: {"BOOLEAN"}}
 ROWS: dict[str, type] = {
     "backup": Backup, "run": Run, "progress": Progress, "expiry": Expiry, "score": FreeSpaceScore, "balance": Balance,
     "balance_step": BalanceStep, "sample": Sample, "alarm": StoredAlarm, "damage": Damage,
+    "verification": VerifiedBackup,
 }  # fmt: skip
 OPTIONAL = {"warnings", "last_lines", "before", "after"}  # nothing in them is NULL
 

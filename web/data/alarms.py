@@ -26,6 +26,7 @@ from btrkeep.catalogue.model_alarm import (
     UNALLOCATED,
     UNIT,
     USED,
+    VERIFICATION,
 )
 from btrkeep.serving.viewer import Viewer
 from web.data.same_names import of_row
@@ -89,6 +90,9 @@ _OF_POOL = {
     ),
     (FAILURE, DRILL): Advice(
         "A backup did not come back as it was, or none was restored for long: see what differs, and try it again.", "backupd drill"
+    ),
+    (FAILURE, VERIFICATION): Advice(
+        "Is the timer btrkeep-verify@ or btrkeep-scrub@ enabled? What is not read is not known to be there.", "backupd verify"
     ),
     (ROOM, MIN_FREE): Advice(
         "Nothing is backed up until there is room: keep less, balance, or add a device.", "backupd forecast", "pool"

@@ -21,6 +21,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain
 from btrkeep.decisions.retention import Candidate, Decision, Hold, RetentionCode
+from btrkeep.decisions.verification import Verified, VerifiedBackups, verified_words
 from btrkeep.decisions.words import hold_words, policy_words, reason_words
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration, format_time, parse_time
@@ -73,6 +74,10 @@ class BackupRow:
     may_accept: bool
     ahead: bool = False
     """It is stamped in the future: a clock was wrong."""
+    verified: Verified | None = None
+    """What is known of its data; None for `.working`."""
+    verified_words: str = ""
+    """The same in a sentence."""
 
     @property
     def restorable(self) -> bool:
@@ -182,7 +187,13 @@ def host_page(
     found = list(source.catalogue.backups(host))
     policy = _policy(source, row, config)
     decisions = by_service(exact) if exact is not None else decided(found, policy, source, host)
-    backups = [backup_row(one, decisions.get(one.name or ""), source.now, time_words) for one in found]
+    looks = VerifiedBackups(source.catalogue, source.now)
+    backups = [
+        backup_row(
+            one, decisions.get(one.name or ""), source.now, time_words, looks.of(host, one.name, one.finished) if one.name else None
+        )
+        for one in found
+    ]
     runs = [run_row(run, {one.name for one in found}, alive) for run, alive in _runs(source, host)]
     zone = source.site.zone
     marks = [
@@ -283,9 +294,13 @@ def _kind(backup: Backup, one: KnownDecision) -> StripLetter:
 
 
 def backup_row(
-    backup: Backup, decision: KnownDecision | None, now: datetime, time_words: Callable[[datetime], str] = format_time
+    backup: Backup,
+    decision: KnownDecision | None,
+    now: datetime,
+    time_words: Callable[[datetime], str] = format_time,
+    verified: Verified | None = None,
 ) -> BackupRow:
-    """One row, with what becomes of it."""
+    """One row, with what becomes of it, and what is known of its data."""
     hold = hold_of(backup)
     held = hold_words(hold, time_words) if hold and (hold.until is None or now < hold.until) else None
     kind = _kind(backup, decision) if decision else None
@@ -306,6 +321,8 @@ def backup_row(
         may_release=stays and hold is not None,
         may_accept=backup.state == "suspect",
         ahead=backup.started > latest(now),
+        verified=verified,
+        verified_words=verified_words(verified, time_words) if verified else "",
     )
 
 

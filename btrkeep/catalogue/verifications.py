@@ -1,0 +1,37 @@
+"""Rows of verifications."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from btrkeep.catalogue.model_verification import VerifiedBackup
+from btrkeep.catalogue.session import CatalogueSession
+from btrkeep.catalogue.tables import verification
+
+_DROP = "DELETE FROM verification WHERE host = :host AND name = :name"
+_NEWEST = """SELECT host, max(at) AS "at [moment]" FROM verification WHERE at <= :until GROUP BY host"""
+_OLDEST = (
+    """SELECT host, min(finished) AS "finished [moment]" FROM backup WHERE name <> '' AND finished IS NOT NULL GROUP BY host"""
+)
+
+
+class VerificationStore(CatalogueSession):
+    """Each method that changes rows does so in one transaction."""
+
+    def verifications(self, host: str) -> dict[str, VerifiedBackup]:
+        """Those of a host's backups that were ever looked at, by name."""
+        return {one.name: one for one in verification.find(self._reader, "WHERE host = :host ORDER BY name", {"host": host})}
+
+    def newest_verifications(self, until: datetime) -> dict[str, datetime]:
+        """When a backup of each host was last read, in part or whole, not later than `until`."""
+        return dict(self._reader.all(_NEWEST, {"until": until}))
+
+    def oldest_backups(self) -> dict[str, datetime]:
+        """When the oldest final backup of each host was finished."""
+        return dict(self._reader.all(_OLDEST))
+
+    def put_verifications(self, found: Iterable[VerifiedBackup]) -> None:
+        """Insert them, or replace those of the same backup."""
+        rows = list(found)
+        with self._writing("verifications written") as session:
+            session.run_many(_DROP, [{"host": one.host, "name": one.name} for one in rows])
+            verification.add(session, rows)

@@ -1,0 +1,149 @@
+"""What is known of each backup's data, wherever that is shown: after a scrub, a look at the files, and damage; real disks."""
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds.faults import damage
+from tests.beds.nights import Nights
+from tests.beds.work import work
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+MIB = 1 << 20
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Sources that lie on another filesystem than the pool."""
+    tree = tmp_path / "srv"
+    tree.mkdir()
+    for name in ("file", "other"):
+        (tree / name).write_bytes(os.urandom(MIB))
+    return tree
+
+
+@pytest.fixture
+def nights(make_btrfs: Callable[..., Path], tree: Path) -> Nights:
+    """A host with one backup, without checksums of the run."""
+    nights = Nights(make_btrfs(size="400M"), "--rehearsal")
+    nights.tables["verify"] = {"new_files": "none"}
+    nights.host("web", tree)
+    nights.run("web")
+    return nights
+
+
+def looks(nights: Nights) -> list[tuple[str, str] | None]:
+    """(state, by) of each backup, oldest first."""
+    found = [one["verified"] for one in nights.json("list", "web")]
+    return [(one["state"], one["by"]) if one else None for one in found]
+
+
+def status(nights: Nights) -> Any:
+    (host,) = nights.json("status")["hosts"]
+    return host["verified"]
+
+
+def scrub(nights: Nights) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(nights.backupd("scrub", "--json", check=False).stdout)
+    return told
+
+
+def a_second_passes(nights: Nights) -> None:
+    """btrfs tells the begin of a scrub in whole seconds."""
+    finished = max(datetime.fromisoformat(one["finished"]) for one in nights.json("list", "web"))
+    while datetime.now(UTC) < finished + timedelta(seconds=1):
+        work("sleep", "0.1")
+
+
+def test_a_scrub_says_it_of_the_backups_that_were_there_when_it_began(nights: Nights) -> None:
+    assert looks(nights) == [None]
+    assert "never" in nights.backupd("list", "web").stdout
+    assert status(nights) is None
+    a_second_passes(nights)
+    assert scrub(nights)["outcome"] == "finished"
+    nights.run("web")
+    assert looks(nights) == [("whole", "scrub"), None]
+    began = work("env", "TZ=UTC", "btrfs", "scrub", "status", nights.top).stdout.split("Scrub started:")[1].splitlines()[0].strip()
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
+        (fact,) = connection.execute("SELECT value FROM about WHERE name = 'scrub'").fetchone()
+    noted = json.loads(fact)
+    assert datetime.fromisoformat(noted["begun"]).strftime("%a %b %d %H:%M:%S %Y") == began
+    assert noted["is_whole"] is True
+    day = noted["finished"][:10]
+    for words in (("list", "web"), ("retention", "explain", "web")):
+        shown = nights.backupd(*words).stdout.splitlines()
+        assert [line.count(f"scrub {day}") for line in shown if nights.names("web")[0] in line] == [1], words
+        assert [line.count("never") for line in shown if nights.names("web")[1] in line] == [1], words
+    assert status(nights) == noted["finished"]
+    assert f"verified {day}" in " ".join(nights.backupd("status", "web").stdout.split())
+    assert "btrkeep_host_last_verified_timestamp_seconds" in nights.backupd("metrics").stdout
+
+
+def test_files_that_were_read_say_it_in_part_and_then_whole_also_after_a_rebuild(nights: Nights, tree: Path) -> None:
+    for number in range(200):
+        (tree / f"{number}").write_text(f"{number}")
+    nights.run("web")
+    newest = f"web@{nights.names('web')[1]}"
+    nights.backupd("verify", newest, "--sample", "50%")
+    assert looks(nights) == [None, ("in part", "verify")]
+    nights.backupd("verify", newest)
+    assert looks(nights) == [None, ("whole", "verify")]
+    told = nights.json("list", "web")[1]["verified"]
+    assert (told["read"], told["compared"], told["damaged"], told["damages"]) == (202, 0, [], 0)
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild")
+    assert looks(nights) == [None, ("whole", "verify")]
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
+        connection.execute("DELETE FROM verification")  # as an earlier version left it
+        connection.commit()
+    assert looks(nights) == [None, None]
+    nights.backupd("verify", newest)
+    assert looks(nights) == [None, ("whole", "verify")]
+
+
+def test_damage_counts_more_than_the_scrub_that_found_it_and_the_other_backups_are_whole(nights: Nights, tree: Path) -> None:
+    content = (tree / "file").read_bytes()
+    (tree / "file").unlink()
+    nights.run("web")
+    a_second_passes(nights)
+    damage(nights.top, content[:8192])
+    for _ in range(8):  # the kernel leaves out lines where other tests have it write many
+        told = scrub(nights)
+        if not told["unnamed"]:
+            break
+        time.sleep(5)
+    assert [one["path"] for one in told["damaged"]] == [f"{tree}/file"]
+    assert looks(nights) == [("damaged", None), ("whole", "scrub")]
+    first, second = (line for line in nights.backupd("list", "web").stdout.splitlines() if line.startswith("web"))
+    assert "damaged" in first
+    assert "1 file damaged" in first
+    assert "scrub 2" in second
+
+
+def test_an_alarm_tells_when_nothing_was_read_for_long_once_somebody_asks_or_has_looked(nights: Nights) -> None:
+    later = ("--now", (datetime.now(UTC) + timedelta(days=70)).strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+    def unverified() -> Any:
+        return nights.json("status", *later)["verification"]["unverified"]
+
+    assert unverified() == []
+    assert "verification" not in nights.backupd("notify", *later).stdout
+    nights.tables["verify"] |= {"max_age": "10d"}
+    nights.write()
+    assert unverified() == ["web"]
+    assert "verification: no backup of web was read for 10d" in nights.backupd("notify", *later).stdout
+    assert "not verified for 10d" in nights.backupd("status", *later).stdout
+    nights.backupd("verify", "web", *later)
+    assert unverified() == []
+    nights.backupd("notify", *later)
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
+        standing = "SELECT count(*) FROM alarm WHERE subject = 'verification' AND recovered IS NULL"
+        assert connection.execute(standing).fetchone() == (0,)

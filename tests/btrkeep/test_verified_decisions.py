@@ -1,0 +1,137 @@
+"""What is known of a backup by the looks at its data, and whose was not looked at for long; and its rows in the catalogue."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from btrkeep.catalogue import Backup, Catalogue, VerifiedBackup
+from btrkeep.decisions.verification import (
+    FinishedScrub,
+    Verification,
+    VerificationState,
+    Verified,
+    VerifiedBackups,
+    VerifiedBy,
+    last_looks,
+    late_looks,
+    note_scrub,
+    read_scrub,
+    verified,
+    verified_briefly,
+    verified_words,
+)
+from tests.beds.template import with_catalogue
+
+NOW = datetime(2026, 3, 20, 22, 0, tzinfo=UTC)
+DAY = timedelta(days=1)
+SCRUB = FinishedScrub(NOW - 2 * DAY, NOW - DAY, is_whole=True)
+READ = Verification(NOW - 5 * DAY, NOW - 4 * DAY, 10, 4, whole=NOW - 4 * DAY)
+BACKUP = Backup("web1", "n1", "hosts/web1/n1", "complete", NOW - 9 * DAY, NOW - 9 * DAY, 1.0, 1, 1, 1, None)
+
+
+def state(
+    finished: datetime | None, found: Verification | None, scrub: FinishedScrub | None, damages: int = 0
+) -> tuple[object, ...]:
+    known = verified(finished, found, scrub, damages, NOW)
+    return known.state, known.by, known.at
+
+
+@pytest.mark.parametrize(
+    ("finished", "found", "scrub", "said"),
+    [
+        (NOW - 3 * DAY, None, None, (VerificationState.NEVER, None, None)),
+        (NOW - 3 * DAY, None, SCRUB, (VerificationState.WHOLE, VerifiedBy.SCRUB, SCRUB.finished)),
+        (SCRUB.begun, None, SCRUB, (VerificationState.NEVER, None, None)),
+        (NOW - 1.5 * DAY, None, SCRUB, (VerificationState.NEVER, None, None)),
+        (None, None, SCRUB, (VerificationState.NEVER, None, None)),
+        (NOW - 3 * DAY, None, replace(SCRUB, is_whole=False), (VerificationState.NEVER, None, None)),
+        (NOW - 3 * DAY, None, replace(SCRUB, finished=NOW + DAY), (VerificationState.NEVER, None, None)),
+        (NOW - 9 * DAY, READ, None, (VerificationState.WHOLE, VerifiedBy.VERIFY, READ.whole)),
+        (NOW - 9 * DAY, READ, SCRUB, (VerificationState.WHOLE, VerifiedBy.SCRUB, SCRUB.finished)),
+        (NOW - 9 * DAY, replace(READ, whole=NOW), SCRUB, (VerificationState.WHOLE, VerifiedBy.VERIFY, NOW)),
+        (NOW - 9 * DAY, replace(READ, whole=None), None, (VerificationState.IN_PART, VerifiedBy.VERIFY, READ.at)),
+        (NOW - 9 * DAY, replace(READ, whole=None, at=NOW), SCRUB, (VerificationState.WHOLE, VerifiedBy.SCRUB, SCRUB.finished)),
+        (NOW - 9 * DAY, replace(READ, at=NOW + DAY), None, (VerificationState.NEVER, None, None)),
+        (NOW - 9 * DAY, replace(READ, whole=NOW + DAY), None, (VerificationState.IN_PART, VerifiedBy.VERIFY, READ.at)),
+    ],
+)
+def test_the_newest_look_that_read_all_of_it_counts(
+    finished: datetime | None, found: Verification | None, scrub: FinishedScrub | None, said: tuple[object, ...]
+) -> None:
+    assert state(finished, found, scrub) == said
+
+
+def test_damage_counts_before_every_look_and_however_new_that_is() -> None:
+    assert state(NOW - 9 * DAY, READ, SCRUB, damages=2) == (VerificationState.DAMAGED, None, READ.at)
+    assert state(NOW - 9 * DAY, None, SCRUB, damages=2) == (VerificationState.DAMAGED, None, None)
+
+
+def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
+    def day(moment: datetime) -> str:
+        return f"{moment:%d.%m.}"
+
+    told = {}
+    for known in (
+        Verified(VerificationState.NEVER),
+        Verified(VerificationState.DAMAGED, at=NOW, damages=2),
+        Verified(VerificationState.WHOLE, VerifiedBy.SCRUB, NOW),
+        Verified(VerificationState.WHOLE, VerifiedBy.VERIFY, NOW, 1200, 1000),
+        Verified(VerificationState.IN_PART, VerifiedBy.VERIFY, NOW, 1),
+    ):
+        told[verified_words(known, day)] = verified_briefly(known, day)
+    assert told == {
+        "never verified": "never",
+        "2 files damaged": "damaged 20.03.",
+        "all data read by the scrub of 20.03., no errors in it": "scrub 20.03.",
+        "all files read on 20.03., 1,000 compared with their checksums": "whole 20.03.",
+        "1 file read on 20.03., 0 compared with their checksums": "in part 20.03.",
+    }
+
+
+def test_a_host_is_late_when_none_of_its_data_was_read_for_long_and_it_is_there_for_as_long() -> None:
+    oldest = {"old": NOW - 90 * DAY, "read": NOW - 90 * DAY, "scrubbed": NOW - 89 * DAY, "new": NOW - 3 * DAY}
+    read = {"old": NOW - 70 * DAY, "read": NOW - 5 * DAY}
+    scrub = FinishedScrub(NOW - 88 * DAY, NOW - 87 * DAY, is_whole=True)
+    looks = last_looks(oldest, read, scrub, NOW)
+    assert looks == {**read, "scrubbed": scrub.finished, "new": None}
+    late: Callable[..., tuple[str, ...]] = late_looks
+    assert late(oldest, looks, (60 * DAY).total_seconds(), NOW, is_asked=False) == ("old", "scrubbed")
+    assert late(oldest, looks, (80 * DAY).total_seconds(), NOW, is_asked=False) == ("scrubbed",)
+    assert late(oldest, looks, DAY.total_seconds(), NOW, is_asked=False) == ("new", "old", "read", "scrubbed")
+    never = dict.fromkeys(oldest)
+    assert late(oldest, never, DAY.total_seconds(), NOW, is_asked=False) == ()
+    assert late(oldest, never, DAY.total_seconds(), NOW, is_asked=True) == tuple(sorted(oldest))
+
+
+def test_rows_of_looks_come_back_stay_with_their_backup_and_go_with_it(tmp_path: Path) -> None:
+    row = VerifiedBackup("web1", "n1", READ.begun, READ.at, 10, 4, READ.whole)
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+        backups = [replace(BACKUP, name=name) for name in ("n1", "n2", "n3")]
+        for one in backups:
+            catalogue.put_backup(one)
+        catalogue.put_verifications(replace(row, name=one.name or "", at=NOW + DAY) for one in backups)
+        catalogue.put_verifications([row])
+        assert catalogue.verifications("web1")["n1"] == row
+        assert catalogue.newest_verifications(NOW) == {"web1": READ.at}
+        assert catalogue.oldest_backups() == {"web1": BACKUP.finished}
+        note_scrub(catalogue, SCRUB)
+        assert read_scrub(catalogue) == SCRUB
+        assert VerifiedBackups(catalogue, NOW).of("web1", "n1", BACKUP.finished).by == VerifiedBy.SCRUB
+        catalogue.put_backup(replace(BACKUP, held_why="the audit"))
+        catalogue.replace_backups("p", backups[:2])
+        assert [*catalogue.verifications("web1")] == ["n1", "n2"]
+        catalogue.rename_host("web1", "web2")
+        assert [*catalogue.verifications("web2")] == ["n1", "n2"]
+        catalogue.drop_backups([("web2", "n1")])
+        catalogue.drop_backup("web2", "n2")
+        assert catalogue.verifications("web2") == {}
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '"x"', '{"begun": 1}', '{"begun": "now", "finished": "then"}', "{"])
+def test_a_scrub_that_cannot_be_understood_was_never_there(tmp_path: Path, text: str | None) -> None:
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+        catalogue.set_fact("scrub", text)
+        assert read_scrub(catalogue) is None
