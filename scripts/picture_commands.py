@@ -31,6 +31,7 @@ COMMANDS = (
     *("trend --days 1", "day", "browse {host} {source}", "versions {host} {source}/prices.txt", "compare {host} {source} {first}"),
     *("restore {host} {source}/prices.txt --to {top}/back --dry-run", "host list", "notify", "hold {host} {first}"),
     *("status {host}", "list {host}@{first}", "run --all --dry-run", "--help", "run --help", "restore --help"),
+    *("verify --dry-run", "verify {host}@{first}", "scrub", "damaged", "damaged --help", "verify --help", "drill {host}"),
 )
 OTHERS = (
     *("balancer score {pool}", "balancer plan {pool}", "balancer run {pool} --dry-run", "balancer history {pool}"),

@@ -17,16 +17,17 @@ _FEW = 2
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence[str] = (), spare: Sequence[str] = ()) -> str:
     """Aligned columns; those named in `right` to the right. Rows hold text that is already safe to show, styled or not.
 
-    A last column without a word in it is left out. On a terminal that is too narrow the columns named in `spare` are left out; then
-    the last one wraps, or stands in lines of its own below. Where even that is too wide the first one stands above the others,
+    A last column without a word in it is left out. On a terminal that is too narrow the columns named in `spare` are left out, the
+    first first; then the last one wraps, or stands in lines of its own below. Where even that is too wide the first one stands above the others,
     once for consecutive rows that have the same, and at last each of the others in a line of its own, behind its header.
     """
     lines = [headers, *rows] if headers else rows
     kept = [number for number in range(len(lines[0])) if not _is_empty(number, rows)]
     terminal = _columns() if sys.stdout.isatty() else 0
     widths = [max(_width(line[number]) for line in lines) for number in range(len(lines[0]))]
-    if terminal and _total(widths, kept) > terminal and spare:
-        kept = [number for number in kept if headers[number] not in spare]
+    for name in spare:
+        if terminal and _total(widths, kept) > terminal:
+            kept = [number for number in kept if headers[number] != name]
     to_the_right = {number for number in kept if headers and headers[number] in right}
     laid = _Laid(lines, bool(headers), widths, to_the_right)
     if terminal and len(kept) > _FEW and _total(widths, kept[:-1]) > terminal:
