@@ -18,8 +18,9 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence
     """Aligned columns; those named in `right` to the right. Rows hold text that is already safe to show, styled or not.
 
     A last column without a word in it is left out. On a terminal that is too narrow the columns named in `spare` are left out, the
-    first first; then the last one wraps, or stands in lines of its own below. Where even that is too wide the first one stands above the others,
-    once for consecutive rows that have the same, and at last each of the others in a line of its own, behind its header.
+    first one first; then the last one wraps, or stands in lines of its own below. Where even that is too wide the first one stands
+    above the others, once for consecutive rows that have the same, and at last each of the others in a line of its own, behind its
+    header.
     """
     lines = [headers, *rows] if headers else rows
     kept = [number for number in range(len(lines[0])) if not _is_empty(number, rows)]
