@@ -36,7 +36,7 @@ COMMANDS = {
     "delete": "delete backups by name, after the usual grace or at once",
     "discard": "delete the unfinished backup of a host",
     "unexpire": "take back an expired backup during its grace",
-    "replicate": "fetch the backups of another pool",
+    "replicate": "fetch the backups of another pool, or send them there",
     "promote": "take over hosts whose backups were fetched",
     "demote": "fetch hosts from now on that were backed up here",
     "offsite": "send the newest backups to a repository of restic",
@@ -58,7 +58,7 @@ COMMANDS = {
     "completion": "print the script for completion in a shell",
 }
 
-HIDDEN = {"run-job": "run_job", "asked": "run_job", "send-only": "send_only"}
+HIDDEN = {"run-job": "run_job", "asked": "run_job", "send-only": "send_only", "receive-only": "receive_only"}
 """For units and for forced commands of ssh, not for people. `asked` is the former name: units that systemd has not read again since
 an upgrade use it, and so does a service that runs from a checkout and was started before."""
 

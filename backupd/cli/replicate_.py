@@ -12,9 +12,11 @@ from typing import Any
 import click
 
 from backupd.cli.context import completing_config, now_option, opened
+from backupd.cli.push_to import push_to
 from backupd.cli.seed_to import make_seed, parse_part_size
 from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, seed_command, send_command
 from backupd.replicate.outcome import (
+    Connect,
     Fetched,
     HostFailed,
     ReplicationContext,
@@ -38,8 +40,9 @@ from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
-from btrkeep.config.model import ReplicaSettings
+from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.decisions.copies import CopyState, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
+from btrkeep.decisions.copy_words import done_words
 from btrkeep.decisions.due import is_due, latest, window_end
 from btrkeep.decisions.replication import obstacle_words
 from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError, did_you_mean
@@ -52,9 +55,9 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pa
 
 
 def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The configured replicas, for a completion."""
+    """The configured replicas and servers that are sent to, for a completion."""
     config = completing_config(ctx)
-    return [name for name in config.replicas if name.startswith(incomplete)] if config else []
+    return [name for name in (*config.replicas, *config.pushes) if name.startswith(incomplete)] if config else []
 
 
 @click.command("replicate")
@@ -94,7 +97,8 @@ def command(
     as_json: bool,
     now: datetime | None,
 ) -> int:
-    """Fetch the backups of another pool: of the replica NAME, or of all that are configured, and of all hosts or those named.
+    """Fetch the backups of another pool, or send this one's to a server that cannot reach it: of the replica or [push] section
+    NAME, or of all that are configured, and of all hosts or those named.
 
     What comes are whole backups, as differences to what is here already; they are browsed, restored and compared like this pool's
     own. Deletions, ends of holds and new names do not come along. What was cut off leaves nothing behind and is fetched again.
@@ -114,24 +118,27 @@ def command(
         if seed_from:
             if name is None:
                 raise UsageError("say of which replica it is the seed", "`replicate NAME --seed-from FOLDER`")
-            found = [_one(site, chosen_replicas(site, name)[0], hosts, None, seed_from, dry_run=dry_run, as_json=as_json)]
+            found = [fetch_one(site, chosen_replicas(site, name)[0], hosts, None, seed_from, dry_run=dry_run, as_json=as_json)]
             if as_json:
                 echo_json(found)
             return int(found[0]["status"] if not dry_run else Exit.OK)
         found = []
-        for replica in chosen_replicas(site, name, is_asked=not due):
-            if due and not _is_due(site, replica):
+        for copy in _chosen(site, name, is_asked=not due):
+            if due and not _is_due(site, copy):
                 continue
             try:
-                end = window_end(replica.window, site.config.pool.zone, site.clock.now()) if due and replica.window else None
-                found.append(_one(site, replica, hosts, end, dry_run=dry_run, as_json=as_json))
+                end = window_end(copy.window, site.config.pool.zone, site.clock.now()) if due and copy.window else None
+                if isinstance(copy, PushSettings):
+                    found.append(push_to(site, copy, hosts, dry_run=dry_run, as_json=as_json))
+                else:
+                    found.append(fetch_one(site, copy, hosts, end, dry_run=dry_run, as_json=as_json))
             except LockHeld as error:
                 complain(error)
-                found.append({"replica": replica.name, "error": error.message, "status": error.exit_code})
+                found.append({copy.kind: copy.name, "error": error.message, "status": error.exit_code})
             except (CatalogueBusy, CatalogueUnusable, UsageError):
                 raise
             except OperatorError as error:  # the others are fetched all the same
-                found.append({"replica": replica.name, "error": error.message, "status": _unreached(site, replica, error, dry_run)})
+                found.append({copy.kind: copy.name, "error": error.message, "status": _unreached(site, copy, error, dry_run)})
             if found[-1].get("status", 0) >= Exit.INTERRUPTED:
                 break
         if as_json:
@@ -141,26 +148,38 @@ def command(
     return status
 
 
-def _is_due(site: PoolContext, replica: ReplicaSettings) -> bool:
-    """Whether it has not been fetched in this period, and its window is open."""
+def _chosen(site: PoolContext, name: str | None, *, is_asked: bool) -> list[ReplicaSettings | PushSettings]:
+    """Those of that name, or all that something can be done about from here. Raises UsageError."""
+    pushes = site.config.pushes
+    if name is not None and name in pushes:
+        return [pushes[name]]
+    found = chosen_replicas(site, name, is_asked=is_asked and not pushes)
+    if name and found[0].is_pushed:
+        raise UsageError(f"{name} is sent from there, and nobody is asked from here", "`backupd replicate` on that server sends it")
+    return [*(one for one in found if not one.is_pushed), *(pushes.values() if name is None else ())]
+
+
+def _is_due(site: PoolContext, replica: ReplicaSettings | PushSettings) -> bool:
+    """Whether it has not been brought up to date in this period, and its window is open."""
     now, zone = site.clock.now(), site.config.pool.zone
     if replica.window and not window_end(replica.window, zone, now):
         return False
-    session = read_session(site.catalogue, replica.name)
+    session = read_session(site.catalogue, replica.name, replica.kind)
     whole = session.at if session and not session.behind and not session.error else None
     return is_due(whole, replica.every, replica.window, zone, now).due
 
 
-def _unreached(site: PoolContext, replica: ReplicaSettings, error: OperatorError, dry_run: bool) -> int:
+def _unreached(site: PoolContext, replica: ReplicaSettings | PushSettings, error: OperatorError, dry_run: bool) -> int:
     """Notes and says that the other pool could not be asked; the exit status. A folder may be away until the copy is late."""
-    now = site.clock.now()
+    now, kind = site.clock.now(), replica.kind
     if not dry_run:
-        note_failure(site.catalogue, replica.name, now, error.message, away=isinstance(error, FarPoolMissing))
-    status = copy_status(replica, read_session(site.catalogue, replica.name), now)
+        note_failure(site.catalogue, replica.name, now, error.message, kind, away=isinstance(error, FarPoolMissing))
+    status = copy_status(replica, read_session(site.catalogue, replica.name, kind), now)
     if status.state in (CopyState.OK, CopyState.LATE) and isinstance(error, FarPoolMissing):
         prose(f"{replica.name}: {error.message}: not there now", err=True)
         return int(Exit.OK)
-    since = f"last fetched {format_duration(status.age)} ago" if status.age is not None else "never fetched"
+    done = done_words(kind)
+    since = f"last {done} {format_duration(status.age)} ago" if status.age is not None else f"never {done}"
     complain(OperatorError(f"{replica.name}: {error.message}; {since}", error.hint))
     return int(error.exit_code)
 
@@ -176,17 +195,21 @@ def chosen_replicas(site: PoolContext, name: str | None, *, is_asked: bool = Tru
     return [known[name]] if name is not None else list(known.values())
 
 
-def _one(
+def fetch_one(
     site: PoolContext,
     replica: ReplicaSettings,
     hosts: tuple[str, ...],
     end: datetime | None,
     seed: Path | None = None,
     *,
+    connect: Connect | None = None,
     dry_run: bool,
     as_json: bool,
 ) -> dict[str, Any]:
-    """One replication, which begins no further backup after `end`; from the folder `seed`, if given, not from the other pool."""
+    """One replication, which begins no further backup after `end`; from the folder `seed`, if given, not from the other pool.
+
+    `connect` makes the connections, where that is not what the configuration says.
+    """
     since = format_time(site.clock.now())
     buckets = [
         prepare(site.pool.bandwidth, name, rate)
@@ -194,6 +217,7 @@ def _one(
         if rate and not dry_run
     ]
     command = seed_command(seed) if seed else send_command(site.config, replica, buckets)
+    connect = connect or (lambda look: connected(command, look))
     running = RunningNoted(site.catalogue, replica.name, site.clock.now())
     observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines(), running)
     with ExitStack() as held:
@@ -202,16 +226,16 @@ def _one(
             ensure_reserve(site.pool.path)
             if done := reconcile(site.pool, site.catalogue, since):
                 observer.notice(f"the catalogue was brought up to date with the pool: {done}")
-        far = held.enter_context(connected(command))
+        far = held.enter_context(connect(lambda: None))
         context = ReplicationContext(
             site.config,
             site.pool,
             site.catalogue,
             replica,
             site.clock.now(),
-            lambda look: connected(command, look),
+            connect,
             observer,
-            confined=_is_confined(is_foreign=bool(replica.address or seed)),
+            confined=_is_confined(is_foreign=bool(replica.folder is None or seed)),
             seconds_left=(end - site.clock.now()).total_seconds() if end else None,
         )
         plan, listed = make_plan(context, far, hosts)

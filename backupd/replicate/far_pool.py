@@ -4,20 +4,20 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, LineBroken, parse_object, write_all
+from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, LineBroken, Refused, parse_object, write_all
 from backupd.rsync.bandwidth import Bucket, relay_command
 from backupd.rsync.command import ssh_command
 from btrkeep.config import Config, HostConfig
-from btrkeep.config.model import ReplicaSettings
+from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
-from btrkeep.process.piped import PipedProgram, piped
+from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import parse_backup_name, printable
 
@@ -25,6 +25,7 @@ _MOST_HOSTS, _MOST_BACKUPS = 200_000, 100_000
 _LONGEST_REASON = 1000
 _PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
 _KEPT_NOTES = 64 << 10
+_MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
 
 
 class FarPoolMissing(OperatorError):
@@ -67,17 +68,51 @@ def seed_command(folder: Path) -> tuple[str, ...]:
     return (sys.executable, "-m", "backupd", "send-only", "--seed", str(folder))
 
 
-def remote_shell(config: Config, replica: ReplicaSettings) -> Sequence[str]:
+def push_command(config: Config, push: PushSettings) -> tuple[str, ...]:
+    """The command that has the other server ask for what it wants. A forced command there says by itself which replica it is."""
+    remote = f"backupd --pool {push.pool_name} receive-only --replica {push.name}"
+    return (*remote_shell(config, push), push.address, remote)
+
+
+def remote_shell(config: Config, replica: ReplicaSettings | PushSettings) -> Sequence[str]:
     """The words of ssh up to the address."""
     host = HostConfig(replica.name, address=replica.address, port=replica.port, ssh_options=replica.ssh_options)
     return ssh_command(host, config.ssh)
 
 
-class FarPool:
-    """One connection, through a program that answers at its other end. `look` is called now and then, and may raise."""
+class Answering(Protocol):
+    """What answers: descriptors of ours, and what it says besides."""
 
-    def __init__(self, program: PipedProgram, look: Callable[[], None]) -> None:
-        self._program, self._look = program, look
+    @property
+    def input(self) -> int: ...
+    @property
+    def output(self) -> int: ...
+    def said(self) -> list[str]:
+        """The lines of its messages so far."""
+
+    def end(self) -> None:
+        """Has it end."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStreams:
+    """Whoever began the connection answers, at the other end of this program's standard input and output."""
+
+    input: int
+    output: int
+
+    def said(self) -> list[str]:
+        return []
+
+    def end(self) -> None:
+        """It is not ours to end."""
+
+
+class FarPool:
+    """One connection to what answers at its other end. `look` is called now and then, and may raise."""
+
+    def __init__(self, program: Answering, look: Callable[[], None]) -> None:
+        self._program, self.look = program, look
         self._frames = AnswerReader(program.output, self._count)
         self.bytes = 0
         try:
@@ -92,7 +127,7 @@ class FarPool:
 
     def _count(self, size: int) -> None:
         self.bytes += size
-        self._look()
+        self.look()
 
     def hosts(self) -> Iterator[FarHost]:
         """Yields the hosts of the other pool that have something to fetch. Raises LineBroken, Refused."""
@@ -125,7 +160,31 @@ class FarPool:
         for _ in self._frames.answer():
             pass
 
+    def note_end(self, error: str, failed: dict[str, str]) -> None:
+        """Tells the other side that all was asked for: what went wrong, and with which hosts. Raises LineBroken, Refused."""
+        self._ask({"verb": "ended", "error": error, "failed": failed})
+        for _ in self._frames.answer():
+            pass
+
     def _ask(self, asked: dict[str, Any]) -> None:
+        if self._frames.is_open:
+            self._settle()
+        self._write(asked)
+
+    def _settle(self) -> None:
+        """After an answer that nobody has read to its end. A further request has the other side end it; both are read."""
+        if self._frames.is_torn:
+            raise LineBroken("the connection was left in the middle of an answer")
+        self._write({"verb": "hello"})
+        left = self.bytes + _MOST_LEFT
+        with suppress(Refused):
+            for _ in self._frames.rest():
+                if self.bytes > left:
+                    raise LineBroken("the other side does not end what it sends")
+        for _ in self._frames.objects():
+            pass
+
+    def _write(self, asked: dict[str, Any]) -> None:
         try:
             write_all(self._program.input, json.dumps(asked).encode() + b"\n")
         except OSError:
@@ -151,13 +210,13 @@ def connected(command: Sequence[str], look: Callable[[], None] = lambda: None) -
     """A connection by that command. Raises FarPoolMissing."""
     with ExitStack() as held:
         try:
-            program = held.enter_context(piped(command, _own_modules()))
+            program = held.enter_context(piped(command, own_modules()))
         except ProgramFailed as error:
             raise FarPoolMissing(error.message) from None
         yield FarPool(program, look)
 
 
-def _own_modules() -> dict[str, str]:
+def own_modules() -> dict[str, str]:
     """This program's own modules are found where they are now, also in a checkout."""
     return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 

@@ -90,16 +90,20 @@ class ReplicationSummary:
 ReplicationEvent = ReplicationPlan | Fetched | HostFailed | ReplicationProgress | Notice | Waiting
 
 
+Connect = Callable[[Callable[[], None]], AbstractContextManager[FarPool]]
+"""Makes one more connection to the other pool, of what it calls now and then."""
+
+
 @dataclass(slots=True)
 class ReplicationContext:
-    """What a replication works with. `connect` makes one more connection to the other pool. After `seconds_left` none is begun."""
+    """What a replication works with. After `seconds_left` no backup is begun."""
 
     config: Config
     pool: Pool
     catalogue: Catalogue
     replica: ReplicaSettings
     now: datetime
-    connect: Callable[[Callable[[], None]], AbstractContextManager[FarPool]]
+    connect: Connect
     observer: ProgressSinks[ReplicationEvent]
     confined: bool
     seconds_left: float | None = None

@@ -7,6 +7,7 @@ other side has in common with this pool, so that expiry leaves that one alone (c
 
 import json
 import os
+import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from btrkeep.units import format_time, parse_backup_name
 SENT = (COMPLETE, SUSPECT)
 """The states of backups that are worth a copy: those that expire go, and what failed is no backup."""
 _LONGEST_REQUEST = 8 << 20
+_LOOK = 500  # ms
 _PIPE = 1 << 20
 _F_SETPIPE_SZ = 1031
 
@@ -77,6 +79,8 @@ class BackupSender:
     out: int
     replica: str | None = None
     hosts: tuple[str, ...] = ()
+    before_piece: Callable[[int], None] = lambda _: None
+    """Hears of each piece of a stream how many bytes it has. It may take its time, and raise: the stream ends there."""
 
     @property
     def verbs(self) -> Verbs:
@@ -160,6 +164,7 @@ class BackupSender:
         kernel.start()
         try:
             while piece := os.read(reading, LONGEST_PIECE):
+                self.before_piece(len(piece))
                 write_all(self.out, frame(PIECE, piece))
         finally:
             os.close(reading)  # before the thread is waited for: a send that nobody reads ends with EPIPE
@@ -195,10 +200,23 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return found
 
 
-def request_lines(fd: int) -> Iterator[bytes]:
-    """Yields the requests that come, each a line. Raises NotOurs for one that is too long."""
-    with os.fdopen(fd, "rb", closefd=False) as file:
-        while line := file.readline(_LONGEST_REQUEST):
-            if not line.endswith(b"\n"):
-                raise NotOurs("a request without an end", "look at what connects here")
-            yield line
+def request_lines(fd: int, is_over: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
+    """Yields the requests that come, each a line, until `is_over`, which is asked now and then. Raises NotOurs for one that is too
+    long.
+    """
+    kept, looked = bytearray(), 0
+    coming = select.poll()
+    coming.register(fd, select.POLLIN)
+    while not is_over():
+        if (end := kept.find(b"\n", looked) + 1) > 0:
+            yield bytes(kept[:end])
+            del kept[:end]
+            looked = 0
+            continue
+        looked = len(kept)
+        if looked > _LONGEST_REQUEST:
+            raise NotOurs("a request without an end", "look at what connects here")
+        if coming.poll(_LOOK):
+            if not (piece := os.read(fd, 1 << 16)):
+                return
+            kept += piece

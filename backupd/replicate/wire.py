@@ -67,18 +67,27 @@ class AnswerReader:
         self._on_read = on_read
         self.patience = patience
         self._since, self._read = time.monotonic(), 0
+        self.is_open, self.is_torn = False, False
+        """Whether the end of an answer is still to come; and whether part of a frame was read and not the rest."""
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
 
     def answer(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the frames of one answer, kind and content, without its END. Raises LineBroken, Refused."""
         self._since, self._read = time.monotonic(), 0
+        self.is_open = True
+        return self.rest()
+
+    def rest(self) -> Iterator[tuple[bytes, bytes]]:
+        """What of an answer nobody has taken yet, in the same way."""
         while True:
             kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
             if kind not in (OBJECT, PIECE, END) or length > (LONGEST_PIECE if kind == PIECE else _LONGEST_OBJECT):
                 raise LineBroken("the other side says what is none of the protocol")
             content = self._exactly(length)
+            self.is_torn = False
             if kind == END:
+                self.is_open = False
                 if error := parse_object(content).get("error"):
                     raise Refused(str(error)[:1000])
                 return
@@ -98,6 +107,7 @@ class AnswerReader:
             piece = os.read(self._fd, left)
             if not piece:
                 raise LineBroken("the connection has ended in the middle of an answer")
+            self.is_torn = True
             pieces.append(piece)
             left -= len(piece)
             self._require_rate(len(piece))

@@ -18,6 +18,7 @@ from btrkeep.config.keys import (
     NOTIFY,
     OFFSITE,
     POOL,
+    PUSH,
     REPLICA,
     RETENTION,
     SERVE,
@@ -36,6 +37,7 @@ STATE = Path("/var/lib/btrkeep")
 """Below it each pool has its state folder, unless its configuration has another."""
 _INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
 _SOME = 3  # hosts that are named; the others are counted
+_SAME_NAME = "{} has that name already; `status` shows both in one table"
 _NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is reached
 
 
@@ -67,6 +69,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
     policies = Policies(sections.single[RETENTION])
     hosts = dict(_hosts(sections, kept, policies, problems))
     replicas = dict(_replicas(sections, policies, problems))
+    pushes = dict(_pushes(sections, problems))
     offsites = dict(_offsites(sections, problems))
     _say_who_keeps_everything(file, hosts.values(), problems)
     if problems.lines:
@@ -89,6 +92,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
         groups={group: _group(group, table.values, policies) for group, table in sections.named[GROUP].items()},
         hosts=hosts,
         replicas=replicas,
+        pushes=pushes,
         offsites=offsites,
         notices=tuple(problems.notices),
     )
@@ -155,9 +159,20 @@ def _replicas(sections: Sections, policies: Policies, problems: Problems) -> Ite
         source = values.pop("from", None)
         if source is None and "from" not in table.given:
             problems.add(table.file, dotted(REPLICA, name, "from"), 'missing: the other pool, such as from = "ssh://root@backup1"')
-        where = {"folder": source} if isinstance(source, Path) else {"address": source}
+        where = {"folder": source} if isinstance(source, Path) else {"address": source} if isinstance(source, str) else {}
         values[RETENTION] = policies.of(table.values)
         yield name, model.ReplicaSettings(name, **where, **values)
+
+
+def _pushes(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.PushSettings]]:
+    for name, table in sections.named[PUSH].items():
+        values = dict(table.values)
+        address = values.pop("to", None)
+        if address is None and "to" not in table.given:
+            problems.add(table.file, dotted(PUSH, name, "to"), 'missing: the other server, such as to = "ssh://root@backup2"')
+        if name in sections.named[REPLICA]:
+            problems.add(table.file, dotted(PUSH, name), _SAME_NAME.format("a replica"))
+        yield name, model.PushSettings(name, address or "", **values)
 
 
 def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.OffsiteSettings]]:
@@ -168,8 +183,9 @@ def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, mod
             for key, example in (("repository", '"/mnt/nas/backup"'), ("password_file", '"/etc/btrkeep/offsite.password"')):
                 if key not in table.given:
                     problems.add(table.file, dotted(OFFSITE, name, key), f"missing: such as {key} = {example}")
-        if name in sections.named[REPLICA]:
-            problems.add(table.file, dotted(OFFSITE, name), "a replica has that name already; `status` shows both in one table")
+        for section, what in ((REPLICA, "a replica"), (PUSH, "a [push] section")):
+            if name in sections.named[section]:
+                problems.add(table.file, dotted(OFFSITE, name), _SAME_NAME.format(what))
         yield name, model.OffsiteSettings(name, retention=model.Retention(**retention) if retention else None, **values)
 
 

@@ -13,13 +13,15 @@ from btrkeep.config.value_types import EVENT_WORDS, ValueKind
 
 POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
 BALANCE, VERIFY, DRILL, WEB, SERVE = "balance", "verify", "drill", "web", "serve"
-SSH, GROUP, HOST, REPLICA, OFFSITE = "ssh", "group", "host", "replica", "offsite"
+SSH, GROUP, HOST, REPLICA, PUSH, OFFSITE = "ssh", "group", "host", "replica", "push", "offsite"
 SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, VERIFY, DRILL, NOTIFY, WEB, SERVE, SSH)  # sections of which there is one
-NAMED = (GROUP, HOST, REPLICA, OFFSITE)  # sections of which each has a name: [host.web1]
+NAMED = (GROUP, HOST, REPLICA, PUSH, OFFSITE)  # sections of which each has a name: [host.web1]
 SECTIONS = SINGLE + NAMED
-WITHIN = dict.fromkeys(NAMED, (RETENTION,))  # sections that may stand in a named one too: [host.web1.retention]
+WITHIN = dict.fromkeys(
+    (GROUP, HOST, REPLICA, OFFSITE), (RETENTION,)
+)  # sections that may stand in a named one too: [host.web1.retention]
 _ALL, _SHARED = (BACKUP, GROUP, HOST), (GROUP, HOST)
-_WITH_COPIES = (*_ALL, REPLICA, OFFSITE)
+_WITH_COPIES = (*_ALL, REPLICA, PUSH, OFFSITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +208,11 @@ TABLE = (
         "false: backed up only when it is named; its backups stay."),
     ConfigKey("optional", _SHARED, kinds.FLAG, False, "true",
         "true: for laptops and the like; if the host cannot be reached, that is no failure."),
-    ConfigKey("port", (*_SHARED, REPLICA), kinds.PORT, None, "2222",
+    ConfigKey("port", (*_SHARED, REPLICA, PUSH), kinds.PORT, None, "2222",
         "The port of the host's ssh, or of the other backup server's. Without it: ssh's own choice, 22."),
     ConfigKey("rsync_path", _SHARED, kinds.COMMAND, None, '"sudo rsync"',
         "How rsync is called on the host."),
-    ConfigKey("ssh_options", (*_SHARED, REPLICA), kinds.SSH_OPTIONS, [], '["ProxyJump=gate.example.org"]',
+    ConfigKey("ssh_options", (*_SHARED, REPLICA, PUSH), kinds.SSH_OPTIONS, [], '["ProxyJump=gate.example.org"]',
         "Further options of ssh for this host, as in :manpage:`ssh_config(5)`, each given to ssh with ``-o``."),
     ConfigKey("before", _SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
         "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` are replaced by "
@@ -226,14 +228,17 @@ TABLE = (
 
     ConfigKey("from", (REPLICA,), kinds.COPY_SOURCE, None, '"ssh://root@backup1.example.org"',
         "Where the backups are fetched from: another backup server, or the folder of a pool on this machine, such as that of a "
-        "disk which comes and goes. Required.", False),
-    ConfigKey("pool_name", (REPLICA,), kinds.POOL_NAME, "main", '"office"',
+        "disk which comes and goes. ``\"push\"``: the other server sends them, because it cannot be reached from here. Required.",
+        False),
+    ConfigKey("to", (PUSH,), kinds.COPY_TARGET, None, '"ssh://root@backup2.example.org"',
+        "The backup server that this pool's backups are sent to, because it cannot reach this one. Required.", False),
+    ConfigKey("pool_name", (REPLICA, PUSH), kinds.POOL_NAME, "main", '"office"',
         "The name that the pool has on the other backup server. A forced command there decides by itself.", False),
-    ConfigKey("hosts", (REPLICA, OFFSITE), kinds.HOST_PATTERNS, ["*"], '["web*", "db1"]',
+    ConfigKey("hosts", (REPLICA, PUSH, OFFSITE), kinds.HOST_PATTERNS, ["*"], '["web*", "db1"]',
         "The hosts that are fetched, or sent: names, or patterns as the shell has them.", False),
     ConfigKey("newest_only", (REPLICA,), kinds.FLAG, False, "true",
         "true: of each host only the newest backup is fetched. false: all that this pool's retention keeps.", False),
-    ConfigKey("max_age", (VERIFY, DRILL, REPLICA, OFFSITE), kinds.DURATION, None, '"3d"',
+    ConfigKey("max_age", (VERIFY, DRILL, REPLICA, PUSH, OFFSITE), kinds.DURATION, None, '"3d"',
         "How old the newest copy of a host's backup may be before that needs a look, and how long a disk may be away. Without it: "
         "twice ``every``. In [drill]: how long ago the newest proven restore may be. Without it: five weeks, once there is one. "
         "In [verify]: how long ago data of each host may have been read, by ``verify`` or a scrub. Without it: sixty days, once "

@@ -194,8 +194,8 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSettings:
-    """Another pool's backups, fetched into this one: from a `folder` of this machine, or from `address`. `retention` is this pool's
-    own for them. Times are seconds.
+    """Another pool's backups, fetched into this one: from a `folder` of this machine, from `address`, or, without both, over a
+    connection that the other server begins. `retention` is this pool's own for them. Times are seconds.
     """
 
     name: str
@@ -228,7 +228,45 @@ class ReplicaSettings:
     @property
     def source(self) -> str:
         """Where it is fetched from, as the configuration has it."""
-        return f"ssh://{self.address}" if self.address else str(self.folder)
+        return f"ssh://{self.address}" if self.address else str(self.folder or "push")
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether the other server begins, and nobody is asked from here."""
+        return not self.address and not self.folder
+
+
+@dataclass(frozen=True, slots=True)
+class PushSettings:
+    """Another backup server that this pool's backups are sent to. What it takes and keeps is its own choice. Times are seconds."""
+
+    name: str
+    address: str = ""
+    pool_name: str = DEFAULTS["pool_name"]
+    port: int | None = DEFAULTS["port"]
+    ssh_options: tuple[str, ...] = DEFAULTS["ssh_options"]
+    hosts: tuple[str, ...] = DEFAULTS["hosts"]
+    bandwidth: int | None = None
+    window: Window | None = DEFAULTS["window"]
+    every: float = DEFAULTS["every"]
+    max_age: float | None = DEFAULTS["max_age"]
+
+    kind: ClassVar[str] = "push"
+
+    @property
+    def oldest(self) -> float:
+        """The age in seconds from which on it needs a look."""
+        return self.max_age or 2 * self.every
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """Never: what cannot be reached is told."""
+        return False
+
+    @property
+    def source(self) -> str:
+        """Where it is, as the configuration has it."""
+        return f"ssh://{self.address}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +305,7 @@ class OffsiteSettings:
         return self.repository or f"as {self.environment_file} has it"
 
 
-CopySettings = ReplicaSettings | OffsiteSettings
+CopySettings = ReplicaSettings | PushSettings | OffsiteSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +328,11 @@ class Config:
     groups: Mapping[str, GroupSettings] = field(default_factory=dict)
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
     replicas: Mapping[str, ReplicaSettings] = field(default_factory=dict)
+    pushes: Mapping[str, PushSettings] = field(default_factory=dict)
     offsites: Mapping[str, OffsiteSettings] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
     @property
     def copies(self) -> Mapping[str, CopySettings]:
-        """Replicas and offsite repositories by name; no two have the same."""
-        return {**self.replicas, **self.offsites}
+        """Replicas, servers that are sent to and offsite repositories by name; no two have the same."""
+        return {**self.replicas, **self.pushes, **self.offsites}

@@ -44,8 +44,8 @@ class FactStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishedReplica:
-    """A replica or an offsite repository. `oldest`: the age in seconds from which on it needs a look; `comes_and_goes`: its pool
-    may be away until then.
+    """A replica, a server that is sent to, or an offsite repository. `oldest`: the age in seconds from which on it needs a look;
+    `comes_and_goes`: its pool may be away until then.
 
     `retention`: of what a replica fetches; None where an older version published it.
     """
@@ -142,6 +142,7 @@ def _pool(config: Config) -> dict[str, Any]:
         "no_downloads": config.serve.no_downloads,
         "no_restores": config.serve.no_restores,
         "replicas": {name: [replica.oldest, replica.comes_and_goes] for name, replica in config.replicas.items()},
+        "pushes": {name: push.oldest for name, push in config.pushes.items()},
         "offsites": {name: offsite.oldest for name, offsite in config.offsites.items()},
         "replica_retention": {name: _policy(replica.retention) for name, replica in config.replicas.items()},
         "expiry": {"max_orphans": config.expiry.max_orphans, "mount_option": config.expiry.mount_option},
@@ -193,7 +194,11 @@ def _parsed(text: str) -> Published:
             name: PublishedReplica(name, terms[0], terms[1], _policy_of(kept[name]) if name in kept else None)
             for name, terms in given.get("replicas", {}).items()
         }
-        | {name: PublishedReplica(name, oldest, False, kind="offsite") for name, oldest in given.get("offsites", {}).items()},
+        | {
+            name: PublishedReplica(name, oldest, False, kind=kind)
+            for key, kind in (("pushes", "push"), ("offsites", "offsite"))
+            for name, oldest in given.get(key, {}).items()
+        },
         web=_web_of(given.get("web", {})),
     )
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import time
+from enum import Enum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -296,11 +297,23 @@ def _near_zone(name: str) -> str:
     return nearest(name, known) if known else "; this machine has no time zones, install the package tzdata"
 
 
-def _copy_source(value: Any) -> str | Path:
-    """An address, or the folder of a pool."""
-    if _text(value).startswith("ssh://"):
-        return parse_address(value.removeprefix("ssh://"))
-    return parse_path(value)
+class CopySource(Enum):
+    """What is neither an address nor a folder."""
+
+    PUSH = "push"
+
+
+def _copy_source(value: Any) -> str | Path | CopySource:
+    """An address, or the folder of a pool; PUSH when the other side sends by itself."""
+    if _text(value) == CopySource.PUSH.value:
+        return CopySource.PUSH
+    return _copy_target(value) if value.startswith("ssh://") else parse_path(value)
+
+
+def _copy_target(value: Any) -> str:
+    if not _text(value).startswith("ssh://"):
+        raise ValueError
+    return parse_address(value.removeprefix("ssh://"))
 
 
 def _restic_repository(value: Any) -> str:
@@ -352,9 +365,10 @@ GROUP = ValueKind("name of a group", 'the name of a group, such as "debian"', _g
 POOL_NAME = ValueKind("name of a pool", 'the name of a pool, such as "main"', _group)
 COPY_SOURCE = ValueKind(
     "address or path",
-    'an address such as "ssh://root@backup1.example.org", or an absolute path such as "/srv/backup"',
+    'an address such as "ssh://root@backup1.example.org", an absolute path such as "/srv/backup", or "push"',
     _copy_source,
 )
+COPY_TARGET = ValueKind("address", 'an address such as "ssh://root@backup2.example.org"', _copy_target)
 HOST_PATTERNS = ValueKind(
     "list of hosts",
     'a list of names or patterns such as ["web*", "db1"]',

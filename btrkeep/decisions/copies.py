@@ -17,8 +17,8 @@ from btrkeep.units import format_time, parse_backup_name, parse_time
 
 COPIES = "copies"
 """The fact of which hosts are copies, and of what this pool and replicas have in common. There is none without replicas."""
-REPLICA, OFFSITE = "replica", "offsite"
-"""Kinds of copies: pools that are fetched into this one, and repositories that this one is sent to."""
+REPLICA, PUSH, OFFSITE = "replica", "push", "offsite"
+"""Kinds of copies: pools that are fetched into this one, servers that this one is sent to, and repositories."""
 OFFSITE_THERE = "offsite-there:"
 """Begins the fact of what lies in a repository."""
 _RUNNING = "replicating:"
@@ -74,8 +74,8 @@ class ReplicaSession:
 
 
 class ReplicaTerms(Protocol):
-    """What there is to know of a copy's configuration. `kind`: REPLICA or OFFSITE; `oldest`: seconds; `comes_and_goes`: its pool
-    may be away until it is late.
+    """What there is to know of a copy's configuration. `kind`: REPLICA, PUSH or OFFSITE; `oldest`: seconds; `comes_and_goes`: its
+    pool may be away until it is late.
     """
 
     @property
@@ -204,7 +204,8 @@ def copy_statuses(replicas: Mapping[str, Terms], facts: FactReader, now: datetim
 def _newest(known: KnownCopies, terms: ReplicaTerms, facts: FactReader) -> Mapping[str, str]:
     if terms.kind == OFFSITE:
         return offsite_newest(facts, terms.name)
-    return {host: newest for host, newest in known.common.get(terms.name, {}).items() if known.fetched.get(host) == terms.name}
+    common = known.common.get(terms.name, {})
+    return {host: newest for host, newest in common.items() if terms.kind == PUSH or known.fetched.get(host) == terms.name}
 
 
 def _lags(newest_of: Mapping[str, str], copy: CopyStatus[Terms], now: datetime) -> tuple[HostLag, ...]:

@@ -1,6 +1,6 @@
 """Words about copies: replicas and offsite repositories."""
 
-from btrkeep.decisions.copies import OFFSITE, RunningFetch
+from btrkeep.decisions.copies import OFFSITE, REPLICA, RunningFetch
 from btrkeep.units import counted, format_size
 
 _MOST_NAMED = 3
@@ -8,7 +8,7 @@ _MOST_NAMED = 3
 
 def done_words(kind: str) -> str:
     """What happens to it."""
-    return "sent to" if kind == OFFSITE else "fetched"
+    return "fetched" if kind == REPLICA else "sent to"
 
 
 def command_of(kind: str, name: str) -> str:

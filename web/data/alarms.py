@@ -17,6 +17,7 @@ from btrkeep.catalogue.model_alarm import (
     MIN_FREE,
     OFFSITE,
     POOL,
+    PUSH,
     READ_ONLY,
     REPLICA,
     ROOM,
@@ -169,6 +170,6 @@ def advice(row: StoredAlarm) -> Advice:
     if about.kind == UNIT:
         named = about.name if _UNIT_NAME.fullmatch(about.name) else "UNIT"
         return Advice("Read what it said last, mend that, and start it again.", f"journalctl -u {named} -n 50", "log")
-    if copy := {REPLICA: _OF_REPLICA, OFFSITE: _OF_OFFSITE, DAMAGED: _OF_DAMAGED}.get(about.kind):
+    if copy := {REPLICA: _OF_REPLICA, PUSH: _OF_REPLICA, OFFSITE: _OF_OFFSITE, DAMAGED: _OF_DAMAGED}.get(about.kind):
         return Advice(copy.words, copy.command.format(name=about.name), copy.page)
     return _OF_POOL.get((row.what, about.kind)) or _OF_KIND.get(row.what) or _ELSE

@@ -1,0 +1,91 @@
+"""A [push] section of `backupd replicate`: this pool's backups sent to a server that cannot reach it."""
+
+import time
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Any
+
+from backupd.replicate.far_pool import FarPoolMissing, own_modules, push_command
+from backupd.replicate.push import Push, PushSummary, SentBackup
+from backupd.replicate.sender import BackupSender
+from backupd.repo.context import PoolContext
+from backupd.repo.publish import tell_copies
+from backupd.rsync.bandwidth import prepare
+from btrkeep.cli import complain
+from btrkeep.cli.progress import prose
+from btrkeep.config.model import PushSettings
+from btrkeep.decisions.copies import PUSH, HostBehind, ReplicaSession, note_session, read_session
+from btrkeep.decisions.due import latest
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.pool.locks import take_lock
+from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.piped import piped
+from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, printable
+
+
+def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dry_run: bool, as_json: bool) -> dict[str, Any]:
+    """One sending; the other side asks for what it wants. Its window says when it begins, and not when it ends."""
+    if hosts:
+        raise UsageError(
+            f"what {push.name} gets that server chooses", "leave the hosts out; `hosts` in [push] limits what it is shown"
+        )
+    if dry_run:
+        if not as_json:
+            prose(f"{push.name}: {push.source} would be asked what it wants, and get it")
+        return {PUSH: push.name, "sent": [], "failed": [], "status": int(Exit.OK)}
+    since, began, cancellation = format_time(site.clock.now()), site.clock.now(), Cancellation()
+    with ExitStack() as held:
+        held.enter_context(take_lock(site.pool.locks / f"push-{push.name}", "backupd replicate", since))
+        held.enter_context(cancellation.listening())
+        buckets = [
+            prepare(site.pool.bandwidth, name, rate)
+            for name, rate in (("pool", site.config.backup.bandwidth), (f"push-{push.name}", push.bandwidth))
+            if rate
+        ]
+        begun = time.monotonic()
+        with piped(push_command(site.config, push), own_modules()) as program:
+            sender = BackupSender(site.pool, site.catalogue, program.input, push.name, push.hosts)
+            done = Push(sender, program, buckets, cancellation, (lambda _: None) if as_json else _say).run()
+            program.end()
+            said = [line.removeprefix("error: ") for line in program.said() if line.startswith("error: ")] or program.said()
+    if not cancellation:
+        if not done.is_ended:
+            why = printable(said[-1])[:1000] if said else "the connection has ended"
+            raise (FarPoolMissing if not done.is_asked else OperatorError)(why)
+        tell_copies(site.pool, site.catalogue)
+        before = read_session(site.catalogue, push.name, PUSH)
+        note_session(site.catalogue, push.name, _session(before, began, site.clock.now(), done, time.monotonic() - begun), PUSH)
+    return _report(push, done, cancellation, as_json)
+
+
+def _session(before: ReplicaSession | None, began: datetime, now: datetime, done: PushSummary, seconds: float) -> ReplicaSession:
+    """What there is to know of it. It is as old as its begin, unless nothing could be sent at all."""
+    behind = tuple(HostBehind(host, None, done.common.get(host), why) for host, why in sorted(done.failed.items()))
+    moments = [one for name in done.common.values() if (one := parse_backup_name(name)) and one <= latest(now)]
+    at = began if not done.error else before.at if before else None
+    counts = len(done.common), len(done.sent), done.bytes, round(seconds, 3)
+    return ReplicaSession(now, at, done.error, "", *counts, max(moments, default=None), behind)
+
+
+def _say(done: SentBackup) -> None:
+    prose(f"{printable(done.host)}@{done.name}: {format_size(done.bytes)} sent in {format_duration(done.seconds)}")
+
+
+def _report(push: PushSettings, done: PushSummary, cancellation: Cancellation, as_json: bool) -> dict[str, Any]:
+    for host, why in done.failed.items():
+        complain(OperatorError(f"{push.name}: {printable(host)}: {why}"))
+    if done.error:
+        complain(OperatorError(f"{push.name}: {done.error}", "the other server says so; look there"))
+    if not as_json:
+        prose(f"{push.name}: {counted(len(done.sent), 'backup')} sent, {format_size(done.bytes)}")
+    status = int(Exit.ATTENTION if done.failed or done.error else Exit.OK)
+    return {
+        PUSH: push.name,
+        "bytes": done.bytes,
+        "sent": [
+            {"host": one.host, "backup": one.name, "bytes": one.bytes, "duration": round(one.seconds, 3)} for one in done.sent
+        ],
+        "failed": [{"host": host, "error": why} for host, why in done.failed.items()],
+        "error": done.error or None,
+        "status": int(signal_status(cancellation.signal)) if cancellation else status,
+    }

@@ -1,0 +1,76 @@
+"""`backupd receive-only`: this end of a connection that another backup server has begun; a forced command of ssh."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import click
+
+from backupd.cli.context import now_option, opened
+from backupd.cli.replicate_ import chosen_replicas, fetch_one
+from backupd.replicate.far_pool import FarPool, OwnStreams
+from backupd.repo.context import PoolContext
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.copies import note_failure
+from btrkeep.errors import OperatorError, UsageError
+
+
+@click.command("receive-only")
+@click.option("--replica", metavar="NAME", required=True, help="The replica of this server's configuration that is sent here.")
+@now_option
+@click.pass_context
+def command(ctx: click.Context, replica: str, now: datetime | None) -> int:
+    """Take backups from another backup server that has begun the connection, and do nothing else.
+
+    It is the forced command of the key that the other server sends with, for one that cannot be reached from here. In
+    authorized_keys of this server:
+
+    \b
+        restrict,command="backupd receive-only --replica office" ssh-ed25519 AAAA... backup1
+
+    What is taken, and how long it is kept, this server's [replica.NAME] says, whose `from` is "push". The other one can neither
+    delete nor change what is here.
+
+    It asks on its standard output, and reads answers from its standard input. Exit status as `backupd replicate`.
+    """
+    if sys.stdin.isatty() or sys.stdout.isatty():
+        raise UsageError(
+            "receive-only speaks to another btrkeep, not to a terminal", "`backupd replicate` on the other server starts it"
+        )
+    out = os.dup(1)
+    os.dup2(2, 1)  # whatever else prints must not end up among the requests
+    with opened(ctx, now) as site:
+        (settings,) = chosen_replicas(site, replica)
+        if not settings.is_pushed:
+            raise UsageError(f"{replica} is fetched from {settings.source}", 'from = "push" lets it be sent')
+        return _take(site, settings, out)
+
+
+def _take(site: PoolContext, replica: ReplicaSettings, out: int) -> int:
+    far = FarPool(OwnStreams(out, 0), lambda: None)
+
+    @contextmanager
+    def connect(look: Callable[[], None]) -> Iterator[FarPool]:
+        before, far.look = far.look, look
+        try:
+            yield far
+        finally:
+            far.look = before
+
+    try:
+        done = fetch_one(site, replace(replica, concurrency=1), (), None, connect=connect, dry_run=False, as_json=False)
+    except OperatorError as error:
+        note_failure(site.catalogue, replica.name, site.clock.now(), error.message)
+        _tell_end(far, error.message, [])
+        raise
+    _tell_end(far, "", done["failed"])
+    return int(done["status"])
+
+
+def _tell_end(far: FarPool, error: str, failed: list[dict[str, Any]]) -> None:
+    with suppress(OperatorError):  # then it is not there any more, and sees as much
+        far.note_end(error, {one["host"]: one["error"] for one in failed})

@@ -1,0 +1,127 @@
+"""This pool's backups sent to a server that cannot reach this one: the connection begins here, and the other side asks.
+
+What it gets is what `send-only` answers, and no more; what it takes is its own choice. So whoever owns this server can neither
+delete nor change what lies there.
+"""
+
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from backupd.replicate.sender import BackupSender, request_lines, serve
+from backupd.rsync.bandwidth import Bucket
+from backupd.rsync.throttle import OpenBucket
+from btrkeep.errors import OperatorError
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.piped import PipedProgram
+from btrkeep.units import printable
+
+_MOST_HOSTS, _LONGEST_REASON = 100_000, 1000
+_NANO = 1_000_000_000
+
+
+class NotWanted(OperatorError):
+    """The other side asks for something else in the middle of a stream, so it has given that up."""
+
+
+class _Over(Exception):
+    """Nothing more is to be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentBackup:
+    """A backup that was sent, with the bytes of its stream and seconds. Whether it came as a whole the other side knows."""
+
+    host: str
+    name: str
+    bytes: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class PushSummary:
+    """What came of it. `common`: by host, the newest backup that both pools have now; `error`: why nothing could be sent, or "".
+
+    `failed`: of which hosts not everything could be, and why, in the other side's words. `is_asked`: the
+    other side was reached, and has asked; `is_ended`: it has told its end.
+    """
+
+    sent: list[SentBackup] = field(default_factory=list)
+    common: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+    is_asked: bool = False
+    is_ended: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Of all streams."""
+        return sum(one.bytes for one in self.sent)
+
+
+class Push:
+    """One sending, over one connection, until the other side has no more to ask for."""
+
+    def __init__(
+        self,
+        sender: BackupSender,
+        program: PipedProgram,
+        buckets: Sequence[Bucket],
+        cancellation: Cancellation,
+        tell: Callable[[SentBackup], None],
+    ) -> None:
+        """`tell` hears of each backup that was sent."""
+        self.summary = PushSummary()
+        self._sender = replace(sender, out=program.input, before_piece=self._before_piece)
+        self._program, self._cancellation, self._tell = program, cancellation, tell
+        self._buckets = [OpenBucket(str(bucket.path)) for bucket in buckets]
+        self._asks = select.poll()
+        self._asks.register(program.output, select.POLLIN)
+        self._bytes = 0
+
+    def run(self) -> PushSummary:
+        """Answers until the other side ends, or until cancelled. Raises NotOurs for what is no request."""
+        verbs = {**self._sender.verbs, "list": self._list, "send": self._send, "common": self._common, "ended": self._ended}
+        lines = request_lines(self._program.output, lambda: bool(self._cancellation) or self.summary.is_ended)
+        with suppress(_Over, BrokenPipeError):  # cancelled; or the other side is gone, and its last words say why
+            serve(lines, verbs, self._program.input)
+        return self.summary
+
+    def _list(self, asked: Mapping[str, Any]) -> None:
+        self.summary.is_asked = True
+        self._sender.verbs["list"](asked)
+
+    def _send(self, asked: Mapping[str, Any]) -> None:
+        begun, self._bytes = time.monotonic(), 0
+        self._sender.verbs["send"](asked)
+        done = SentBackup(str(asked["host"]), str(asked["name"]), self._bytes, time.monotonic() - begun)
+        self.summary.sent.append(done)
+        self._tell(done)
+
+    def _before_piece(self, size: int) -> None:
+        if self._cancellation:
+            raise _Over
+        if self._asks.poll(0):
+            raise NotWanted("the other side wants no more of it")
+        self._bytes += size
+        until = max((bucket.draw(size) for bucket in self._buckets), default=0)
+        while (left := until - time.monotonic_ns()) > 0 and not self._cancellation:
+            self._cancellation.sleep(left / _NANO)
+
+    def _common(self, asked: Mapping[str, Any]) -> None:
+        self._sender.verbs["common"](asked)
+        self.summary.common = dict(asked["hosts"])
+
+    def _ended(self, asked: Mapping[str, Any]) -> None:
+        failed = asked["failed"]
+        if not isinstance(failed, dict) or len(failed) > _MOST_HOSTS:
+            raise ValueError("what failed is by host")
+        self.summary.failed = {str(host): _reason(why) for host, why in failed.items()}
+        self.summary.error, self.summary.is_ended = _reason(asked["error"]), True
+
+
+def _reason(said: Any) -> str:
+    return printable(str(said))[:_LONGEST_REASON]
