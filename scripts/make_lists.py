@@ -33,6 +33,7 @@ TITLES = {
     "verify": "Verification",
     "drill": "Restore drills",
     "replica": "Second copies",
+    "push": "Second copies: for a server that sends",
     "offsite": "Copies by restic",
 }
 _BLANK = "\0"  # one at which no line ends

@@ -1,23 +1,26 @@
 """What `backupd check` has to say of copies: how each is doing, and with a connection whether the other side answers."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import which
 
-from backupd.replicate.far_pool import connected, remote_shell, send_command
+from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command
+from backupd.replicate.sender import request_lines
 from backupd.repo.context import open_configured
 from backupd.rsync.confined import PROGRAM
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
-from btrkeep.config.model import CopySettings, ReplicaSettings
+from btrkeep.config.model import CopySettings, PushSettings, ReplicaSettings
 from btrkeep.decisions.copies import COPIES, REPLICA, CopyState, CopyStatus, KnownCopies, copies_of, copy_statuses, offsite_newest
 from btrkeep.decisions.copy_words import command_of, done_words
 from btrkeep.decisions.findings import Finding
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.room import read_room
+from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
@@ -29,7 +32,7 @@ _MOST_NAMED = 5
 
 def check_copies(config: Config, now: datetime | None = None) -> Iterator[Finding]:
     """What the catalogue knows of each, what is against receiving anything, and hosts that have no copy, without a connection."""
-    if any(one.address for one in config.replicas.values()) and not which(PROGRAM):
+    if any(one.folder is None for one in config.replicas.values()) and not which(PROGRAM):
         why = "what another machine sends is received in a cell, and bubblewrap is not installed"
         yield Finding(_CHECK, "error", why, "apt install bubblewrap")
     for one in config.replicas.values():
@@ -110,7 +113,11 @@ def _some(hosts: Sequence[str]) -> str:
 
 def reach_copies(config: Config) -> Iterator[Finding]:
     """Whether each of the other pools answers, and whether the key opens more there than it should."""
+    for push in config.pushes.values():
+        yield _reach_push(config, push)
     for one in config.replicas.values():
+        if one.is_pushed:
+            continue
         try:
             with connected(send_command(config, one, [])) as far:
                 count = sum(1 for _ in far.hosts())
@@ -130,7 +137,26 @@ def reach_copies(config: Config) -> Iterator[Finding]:
             yield Finding(_CHECK, "ok", text, subject=f"replica {one.name}")
 
 
-def _runs_any_command(config: Config, replica: ReplicaSettings) -> bool:
+def _reach_push(config: Config, push: PushSettings) -> Finding:
+    """The other side asks who is there, and gets no answer."""
+    subject = f"push {push.name}"
+    with piped(push_command(config, push), own_modules()) as program:
+        end = time.monotonic() + _SECONDS
+        asked = next(request_lines(program.output, lambda: time.monotonic() > end), b"")
+        program.end()
+        said = [line.removeprefix("error: ") for line in program.said() if line.startswith("error: ")] or program.said()
+    if b'"hello"' not in asked:
+        why = printable(said[-1])[:1000] if said else "it does not answer"
+        hint = 'that server needs restrict,command="backupd receive-only --replica NAME" before the key'
+        return Finding(_CHECK, "error", why, hint, subject=subject)
+    if _runs_any_command(config, push):
+        why = "its key runs any command there: whoever takes over this server has that one too"
+        hint = 'put restrict,command="backupd receive-only --replica NAME" before the key in that server\'s authorized_keys'
+        return Finding(_CHECK, "warning", why, hint, subject=subject)
+    return Finding(_CHECK, "ok", "reached, and it would take backups", subject=subject)
+
+
+def _runs_any_command(config: Config, replica: ReplicaSettings | PushSettings) -> bool:
     try:
         done = run([*remote_shell(config, replica), replica.address or "", f"echo {_MARK}"], check=False, timeout=_SECONDS)
     except ProgramFailed:

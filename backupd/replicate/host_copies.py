@@ -10,7 +10,7 @@ from backupd.replicate.outcome import (
     Fetched,
     ReplicationContext,
 )
-from backupd.replicate.receiver import Expected, receive
+from backupd.replicate.receiver import Expected, newest_received, receive
 from backupd.repo.final_backups import ours, point_latest
 from backupd.repo.received import discard_received
 from btrkeep.decisions.pool_room import lacks_room
@@ -22,7 +22,6 @@ from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
-from btrkeep.pool.send import newest_stream
 from btrkeep.units import format_time
 
 _LOOK = 64 << 20  # bytes between two looks at the room
@@ -62,7 +61,7 @@ class HostCopies:
         site, far, host = self.site, self.far, self.host
         begun, before = time.monotonic(), far.bytes
         _require_parent(site.pool, host, fetch.parent)
-        announced, pieces = far.fetch(host, fetch, min(far.stream, newest_stream()))
+        announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
         expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None)
         looked = before
 

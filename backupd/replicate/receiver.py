@@ -13,9 +13,11 @@ through it, and `btrfs receive` follows.
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from backupd.replicate.stream_guard import StreamGuard
@@ -28,14 +30,17 @@ from backupd.rsync.confined import PROGRAM, filter_file, shown_programs
 from btrkeep.backup_states import FINAL
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.pool.send import NEWEST
 from btrkeep.pool.subvolume import Subvolume, delete, describe, opened, snapshot
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.piped import piped
+from btrkeep.process.programs import run
 
 _SUBVOLUME = "backup"
 _TOP = "/pool"
 _CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
 _SUBVOLUME_ROOT = 256
+_KNOWS_NEWEST = 6  # btrfs-progs 6.0 and later
 
 
 class NotReceived(OperatorError):
@@ -50,6 +55,13 @@ class Expected:
     name: str
     uuid: str
     parent_uuid: str | None = None
+
+
+@cache
+def newest_received() -> int:
+    """The newest version of the stream that the program `btrfs` receives here, whatever the kernel sends."""
+    said = re.search(r" v(\d+)\.", run(("btrfs", "--version"), check=False).stdout)
+    return NEWEST if said and int(said[1]) >= _KNOWS_NEWEST else 1
 
 
 def receive(

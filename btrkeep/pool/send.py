@@ -13,13 +13,14 @@ from btrkeep.pool.subvolume import opened
 _SEND = 1 << 30 | 72 << 16 | 0x94 << 8 | 38
 _ARGS = struct.Struct("=qQQQQI28x")  # fd, number of clone sources, their address, parent's id, flags, version
 _VERSION, _COMPRESSED = 1 << 3, 1 << 4
+NEWEST = 2
 _KNOWN = Path("/sys/fs/btrfs/features/send_stream_version")
 
 
 def newest_stream() -> int:
-    """The newest version of the stream that this kernel sends; before Linux 6.0 there was one."""
+    """The newest version of the stream that this kernel sends, as far as it is known here; before Linux 6.0 there was one."""
     try:
-        return int(_KNOWN.read_text())
+        return min(NEWEST, int(_KNOWN.read_text()))
     except (OSError, ValueError):
         return 1
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.beds import TOP
-from tests.beds.nights import FAKESSH
+from tests.beds import TOP, work
+from tests.beds.badssh import FAKESSH
+from tests.beds.ssh import Sshd
 from tests.beds.two_pools import RELAY, TwoPools
 from tests.beds.watch import processes, wait_for
 
@@ -32,10 +33,15 @@ class Pushing(TwoPools):
         self.first.tables["push.backup2"] = {"to": "ssh://root@second"}
         self.over('exec "$@"')
 
+    @property
+    def forced(self) -> list[str]:
+        """The forced command of the second server."""
+        words = ("receive-only", "--replica", "office", "--now", NOW)
+        return [sys.executable, "-m", "backupd", "--config", str(self.second.config), *words]
+
     def over(self, script: str, *, answers: str = "") -> None:
         """Lines of the shell that stand in for ssh: "$@" is the forced command of the other server."""
-        words = [sys.executable, "-m", "backupd", "--config", str(self.second.config), "receive-only", "--replica", "office"]
-        forced = answers or shlex.join([*words, "--now", NOW])
+        forced = answers or shlex.join(self.forced)
         file = self.first.top / "ssh"
         hosts = f'case "$*" in *receive-only*) ;; *) exec {shlex.quote(str(FAKESSH))} "$@" ;; esac'
         file.write_text(f"#!/bin/bash\n{hosts}\ncd {shlex.quote(str(TOP))}\nRELAY='{RELAY}'\nset -- {forced}\n{script}\n")
@@ -124,19 +130,7 @@ def test_a_host_whose_stream_cannot_be_received_is_given_up_in_its_middle_and_th
     folder.mkdir()
     (folder / "bwrap").write_text('#!/bin/sh\ncase "$*" in *web1*) exit 1;; esac\nexec /usr/bin/bwrap "$@"\n')
     (folder / "bwrap").chmod(0o755)
-    words = [
-        sys.executable,
-        "-m",
-        "backupd",
-        "--config",
-        str(two.second.config),
-        "receive-only",
-        "--replica",
-        "office",
-        "--now",
-        NOW,
-    ]
-    two.over('exec "$@"', answers=f"env PATH={folder}:$PATH " + shlex.join(words))
+    two.over('exec "$@"', answers=f"env PATH={folder}:$PATH " + shlex.join(two.forced))
     done = two.push(status=1)
     assert [one["host"] for one in done["failed"]] == ["web1"], done
     assert len(two.names(two.second.pool, "web2")) == 1
@@ -255,21 +249,36 @@ def test_two_at_once_are_one_too_many(two: Pushing, backupd_running: Callable[..
     running = backupd_running("--config", two.first.config, "replicate", "--now", NOW)
     wait_for(lambda: (two.second.pool / "hosts/web1/.receiving/backup").exists())
     assert two.first.backupd("replicate", "--now", NOW, check=False).returncode == 3
-    words = [
-        sys.executable,
-        "-m",
-        "backupd",
-        "--config",
-        str(two.second.config),
-        "receive-only",
-        "--replica",
-        "office",
-        "--now",
-        NOW,
-    ]
     answers = subprocess.run(
-        [*words], input=b"", capture_output=True, check=False, cwd=TOP, timeout=60
+        two.forced, input=b"", capture_output=True, check=False, cwd=TOP, timeout=60
     )  # somebody else with the same key, who hangs up
     assert answers.returncode in (1, 3, 4), answers.stderr
     assert running.wait(timeout=60) == 0
     assert len(two.names(two.second.pool)) == 1
+
+
+def test_by_ssh_the_key_takes_backups_and_does_nothing_else_and_check_says_so(two: Pushing, sshd: Sshd) -> None:
+    name = two.night("2026-03-01T22:00:00Z", "a")
+    key = sshd.authorize(f'restrict,command="cd {shlex.quote(str(TOP))} && {shlex.join(two.forced)}"')
+    two.first.settings("ssh", command="ssh", key=str(key), known_hosts=str(sshd.known_hosts))
+    two.first.tables["push.backup2"] = {"to": f"ssh://{sshd.address}", "port": sshd.port}
+    two.first.write()
+
+    def checked() -> list[tuple[str, str]]:
+        found = json.loads(two.first.backupd("check", "--connect", "--json", check=False).stdout)
+        return [(one["level"], one["message"]) for one in found if one["subject"] == "push backup2"]
+
+    assert ("ok", "reached, and it would take backups") in checked()
+    assert two.copies()["tried_at"] is None  # asking who is there is no try
+    assert [one["backup"] for one in two.push()["sent"]] == [name]
+    assert two.differences(name) == ""
+    for line in ("cat /etc/passwd", json.dumps({"verb": "send", "host": "web1"})):
+        said = work(*sshd.ssh(key), sshd.address, "cat", "/etc/passwd", input=line + "\n", check=False)
+        assert "root:" not in said.stdout
+    assert two.names(two.second.pool) == [name]
+    two.first.tables["push.backup2"]["port"] = 1
+    two.first.write()
+    (why,) = [text for level, text in checked() if level == "error"]
+    assert "refused" in why
+    assert "refused" in two.push(status=1)["error"]
+    assert two.copies(first=True)["state"] == "failing"

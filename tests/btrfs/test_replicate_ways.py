@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.beds import work
 from tests.beds.two_pools import TwoPools, shown
 
 pytestmark = pytest.mark.btrfs
@@ -85,3 +86,21 @@ def test_a_host_that_only_has_the_same_name_is_not_demoted(make_btrfs: Callable[
     assert "no backup of it in common" in refused.stderr
     notes = two.second.pool / "hosts/web1/notes.json"
     assert not notes.exists() or "replica" not in json.loads(notes.read_text())
+
+
+@pytest.mark.parametrize(("said", "version"), [("v5.16.2", 1), ("v6.2", 2), ("v6.17.1", 2), ("v12.0", 2), ("nothing", 1)])
+def test_what_comes_is_a_stream_that_the_program_here_knows(make_btrfs: Callable[..., Path], said: str, version: int) -> None:
+    """One that says it is of such a version stands before the real one."""
+    two = TwoPools(make_btrfs(), make_btrfs())
+    name = two.night("2026-03-01T22:00:00Z", "a")
+    folder, streams = two.second.top / "bin", two.second.top / "streams"
+    folder.mkdir()
+    real = work("which", "btrfs").stdout.strip()
+    (folder / "btrfs").write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "btrfs-progs {said}" && exit\nexec {real} "$@"\n')
+    (folder / "btrfs").chmod(0o755)
+    two.over_ssh(f'"$@" | tee -a {streams}')
+    two.fetch(env={"PATH": f"{folder}:{os.environ['PATH']}"})
+    assert two.differences(name) == ""
+    sent = streams.read_bytes()
+    begin = sent.index(b"btrfs-stream\0") + len(b"btrfs-stream\0")
+    assert int.from_bytes(sent[begin : begin + 4], "little") == version

@@ -22,6 +22,7 @@ HEADS = {
     "group": ["[group.NAME]"],
     "host": ["[host.NAME]"],
     "replica": ["[replica.NAME]"],
+    "push": ["[push.NAME]"],
     "offsite": ["[offsite.NAME]"],
     "retention": [
         *("[retention]", "[group.NAME.retention]", "[host.NAME.retention]", "[replica.NAME.retention]", "[offsite.NAME.retention]")
