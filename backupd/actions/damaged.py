@@ -18,7 +18,7 @@ from backupd.files.tree import Tree
 from backupd.repo.backup_json import DATA
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
-from btrkeep.decisions.verification import FinishedScrub, note_scrub
+from btrkeep.decisions.verification import FinishedScrub, newest_at_begin, note_scrub
 from btrkeep.pool.kernel_log import SPAN, TreeBlock
 from btrkeep.pool.subvolume import opened
 from btrkeep.treescan.links import InodeNames
@@ -92,7 +92,7 @@ def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
     if done.outcome == "finished" and done.begun:
         unread = done.errors.get("unverified", 0) + done.errors.get("malloc", 0)
         is_whole = not (unnamed or unread or done.faults.trees)
-        note_scrub(site.catalogue, FinishedScrub(done.begun, now, is_whole))
+        note_scrub(site.catalogue, FinishedScrub(done.begun, now, is_whole, newest_at_begin(site.catalogue)))
     return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_trouble)
 
 

@@ -100,6 +100,11 @@ def state(path: Path) -> ScrubState:
     return parse(counts.stdout, totals.stdout)
 
 
+def is_unfinished(path: Path) -> bool:
+    """Whether the next scrub takes up one that has begun before, or one is under way. Raises ProgramFailed."""
+    return state(path).status in (*_UNFINISHED, "running")
+
+
 async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> Scrubbed:
     """Scrubs to the end, or until cancelled. `tell` hears every few seconds how far it is. Raises LockHeld and OperatorError."""
     before = state(path)

@@ -106,7 +106,7 @@ class _BackupNotes:
 
     def verified(self, backup: Backup) -> Verified:
         """What is known of its data."""
-        return self._verified.of(backup.host, backup.name or "", backup.finished)
+        return self._verified.of(backup)
 
     def verified_fields(self, backup: Backup) -> dict[str, Any] | None:
         """The same as JSON has it, with what `backupd verify` wrote down; None when nobody ever looked."""

@@ -139,13 +139,13 @@ def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
     for line in strip(cells(found, zone), asked.now.astimezone(zone).date(), _width(), _paint):
         click.echo(line)
     verified = VerifiedBackups(asked.site.catalogue, asked.now)
-    finished = {one.name: one.finished for one in asked.site.catalogue.backups(found.facts.host)}
+    rows_of = {one.name: one for one in asked.site.catalogue.backups(found.facts.host)}
     states = {one.name: "expired" if one.expired else one.state for one in found.facts.candidates}
     rows = [
         (
             decision.name,
             click.style(state := states[decision.name], fg=_COLOURS.get(state)),
-            verified_briefly(verified.of(found.facts.host, decision.name, finished.get(decision.name)), _day),
+            verified_briefly(verified.of(rows_of[decision.name]), _day) if decision.name in rows_of else "-",
             printable(words_of(decision, asked.now)),
         )
         for decision in found.decisions

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
-from backupd.actions.scrub import Scrubbed, ScrubState, scrub
+from backupd.actions.scrub import Scrubbed, ScrubState, is_unfinished, scrub
 from backupd.cli.context import load_config, opened
 from backupd.cli.damaged_ import as_json_object as damaged_object
 from backupd.cli.damaged_ import show
 from backupd.repo.context import open_configured, require_writable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import prose, say
+from btrkeep.decisions.verification import note_begin
 from btrkeep.errors import Exit, OperatorError
+from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_share, format_size, printable
@@ -46,6 +48,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     cancellation, status = Cancellation(), Status()
     cancellation.listen()
     status.say("scrubbing")
+    _note_begin(ctx, pool)
     done = asyncio.run(scrub(pool.path, cancellation, lambda now: status.say(progress_line(now))))
     status.say(line(done))
     found, files = _recorded(ctx, done)
@@ -58,6 +61,16 @@ def command(ctx: click.Context, as_json: bool) -> int:
     if files:
         show(files, _SHOWN)
     return exit_status(done)
+
+
+def _note_begin(ctx: click.Context, pool: Pool) -> None:
+    """Which backups there are: only of those a scrub can tell. One that is continued has begun before."""
+    try:
+        if not is_unfinished(pool.path):
+            with opened(ctx) as site:
+                note_begin(site.catalogue, site.catalogue.newest_subvolume())
+    except OperatorError as error:  # a scrub is as good as it was, whatever becomes of the catalogue
+        complain(error)
 
 
 def _recorded(ctx: click.Context, done: Scrubbed) -> tuple["ScrubDamage | None", list[DamagedFile]]:

@@ -141,7 +141,7 @@ def _last(known: Verification | None, now: datetime) -> float:
 def _fields(backup: Restorable, found: Verification | None) -> dict[str, Any]:
     if found is None:
         return {"host": backup.host, "name": backup.name, "state": str(VerificationState.NEVER)}
-    state = verified(None, found, None, found.damages, found.at).state  # as this look alone has it
+    state = verified(found, None, found.damages, found.at).state  # as this look alone has it
     return {"host": backup.host, "name": backup.name, "state": str(state), **verification_fields(found)}
 
 

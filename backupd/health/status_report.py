@@ -29,7 +29,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
-from btrkeep.decisions.verification import last_looks, late_looks, read_scrub
+from btrkeep.decisions.verification import last_looks, late_looks
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
@@ -155,8 +155,7 @@ def drills_of(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatu
 
 def looks_of(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[str, datetime | None], tuple[str, ...]]:
     """When data of each host was last read, and of which hosts that is too long ago."""
-    oldest = catalogue.oldest_backups()
-    looks = last_looks(oldest, catalogue.newest_verifications(latest(now)), read_scrub(catalogue), now)
+    oldest, looks = catalogue.oldest_backups(), last_looks(catalogue, now)
     settings = config.verify
     return looks, late_looks(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)
 

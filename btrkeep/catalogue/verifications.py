@@ -13,6 +13,9 @@ _OLDEST = (
     """SELECT host, min(finished) AS "finished [moment]" FROM backup WHERE name <> '' AND finished IS NOT NULL GROUP BY host"""
 )
 
+_HOSTS = "SELECT DISTINCT host FROM backup WHERE name <> '' AND finished < :finished AND subvolume_id <= :subvolume_id"
+_NEWEST_ID = "SELECT max(subvolume_id) FROM backup WHERE name <> ''"
+
 
 class VerificationStore(CatalogueSession):
     """Each method that changes rows does so in one transaction."""
@@ -28,6 +31,14 @@ class VerificationStore(CatalogueSession):
     def oldest_backups(self) -> dict[str, datetime]:
         """When the oldest final backup of each host was finished."""
         return dict(self._reader.all(_OLDEST))
+
+    def hosts_with_backups(self, finished: datetime, subvolume_id: int) -> set[str]:
+        """The hosts with a final backup that was finished before, and whose subvolume's id is not higher."""
+        return {host for (host,) in self._reader.all(_HOSTS, {"finished": finished, "subvolume_id": subvolume_id})}
+
+    def newest_subvolume(self) -> int:
+        """The highest id of a final backup's subvolume; 0 without any."""
+        return int(self._reader.value(_NEWEST_ID) or 0)
 
     def put_verifications(self, found: Iterable[VerifiedBackup]) -> None:
         """Insert them, or replace those of the same backup."""

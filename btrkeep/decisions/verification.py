@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from btrkeep.catalogue import Catalogue, VerifiedBackup
+from btrkeep.catalogue import Backup, Catalogue, VerifiedBackup
 from btrkeep.decisions.due import latest
 from btrkeep.units import counted, format_time, parse_time
 
-SCRUB = "scrub"
-"""The name of the fact of the newest scrub that came to its end."""
+SCRUB, _BEGUN = "scrub", "scrub-begun"
+"""The names of the facts of the newest scrub that came to its end, and of what there was when the newest one began."""
 
 
 class VerificationState(StrEnum):
@@ -76,13 +76,23 @@ class ReadPass(Protocol):
 class FinishedScrub:
     """A scrub that came to its end.
 
-    `begun`: when it first began, though it was cancelled and continued since. `is_whole`: it found nothing, or repaired it, or the
-    files of all that it could not repair are known to be damaged.
+    `begun`: when it first began, though it was cancelled and continued since; `newest`: the highest id of a backup's subvolume that
+    there was then. `is_whole`: it found nothing, or repaired it, or the files of all that it could not repair are known to be
+    damaged.
     """
 
     begun: datetime
     finished: datetime
     is_whole: bool
+    newest: int
+
+    def has_read(self, finished: datetime | None, subvolume_id: int | None, until: datetime) -> bool:
+        """Whether it has read all of a backup: one that was there, whole and read-only, when it first began.
+
+        A copy that was fetched later, or imported, was finished before that, but has a higher id.
+        """
+        was_there = finished is not None and finished < self.begun and subvolume_id is not None and subvolume_id <= self.newest
+        return self.is_whole and was_there and self.finished <= until
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +121,8 @@ class ScrubNotes(Protocol):
         """Keep a fact."""
 
 
-def verified(
-    finished: datetime | None, found: ReadPass | None, scrub: FinishedScrub | None, damages: int, now: datetime
-) -> Verified:
-    """What is known of a backup that was finished then; `damages`: how many of its files are known to be damaged.
+def verified(found: ReadPass | None, scrub: FinishedScrub | None, damages: int, now: datetime) -> Verified:
+    """What is known of a backup. `scrub`: one that has read all of it; `damages`: how many of its files are known to be damaged.
 
     Damaged before all else, also when that is long ago: data does not mend itself without a new look. Then the newest look that
     read all of it. Moments that are still to come are of a clock that was ahead, and say nothing.
@@ -125,7 +133,7 @@ def verified(
     if damages:
         return Verified(VerificationState.DAMAGED, at=found.at if found else None, damages=damages)
     whole = found.whole if found and found.whole and found.whole <= until else None
-    if scrub and _has_read(scrub, finished, until) and (whole is None or whole <= scrub.finished):
+    if scrub and (whole is None or whole <= scrub.finished):
         return Verified(VerificationState.WHOLE, VerifiedBy.SCRUB, scrub.finished)
     if found:
         state, at = (VerificationState.WHOLE, whole) if whole else (VerificationState.IN_PART, found.at)
@@ -133,24 +141,22 @@ def verified(
     return Verified(VerificationState.NEVER)
 
 
-def _has_read(scrub: FinishedScrub, finished: datetime | None, until: datetime) -> bool:
-    """Whether it has read all of a backup: one that was there, whole and read-only, when it first began."""
-    return scrub.is_whole and finished is not None and finished < scrub.begun and scrub.finished <= until
+class KnownBackups(ScrubFacts, Protocol):
+    """The catalogue, as far as it is needed here."""
+
+    def oldest_backups(self) -> dict[str, datetime]: ...
+    def newest_verifications(self, until: datetime) -> dict[str, datetime]: ...
+    def hosts_with_backups(self, finished: datetime, subvolume_id: int) -> set[str]: ...
 
 
-def last_looks(
-    oldest: Mapping[str, datetime], read: Mapping[str, datetime], scrub: FinishedScrub | None, now: datetime
-) -> dict[str, datetime | None]:
-    """When data of each host was last read, by any look; None: never.
-
-    `oldest`: when the oldest backup of each was finished; `read`: when `backupd verify` last read one of them.
-    """
-    until, found = latest(now), dict[str, datetime | None]()
-    for host, finished in oldest.items():
-        last = read.get(host)
-        if scrub and _has_read(scrub, finished, until):
-            last = max(last, scrub.finished) if last else scrub.finished
-        found[host] = last
+def last_looks(catalogue: KnownBackups, now: datetime) -> dict[str, datetime | None]:
+    """When data of each host was last read, by any look; None: never."""
+    until, scrub = latest(now), read_scrub(catalogue)
+    found: dict[str, datetime | None] = dict.fromkeys(catalogue.oldest_backups())
+    found |= catalogue.newest_verifications(until)
+    if scrub and scrub.is_whole and scrub.finished <= until:
+        for host in catalogue.hosts_with_backups(scrub.begun, scrub.newest):
+            found[host] = max(found[host] or scrub.finished, scrub.finished)
     return found
 
 
@@ -172,14 +178,27 @@ class VerifiedBackups:
 
     def __init__(self, catalogue: Catalogue, now: datetime) -> None:
         self._catalogue, self._now, self._scrub = catalogue, now, read_scrub(catalogue)
-        self._damages = catalogue.damaged_files()
+        self._damages, self._until = catalogue.damaged_files(), latest(now)
         self._host, self._found = "", dict[str, VerifiedBackup]()
 
-    def of(self, host: str, name: str, finished: datetime | None) -> Verified:
-        """That of the backup of that name, which was finished then."""
+    def of(self, backup: Backup) -> Verified:
+        """That of a backup that is final."""
+        host, name = backup.host, backup.name or ""
         if host != self._host:
             self._host, self._found = host, self._catalogue.verifications(host)
-        return verified(finished, self._found.get(name), self._scrub, self._damages.get((host, name), 0), self._now)
+        scrub = self._scrub if self._scrub and self._scrub.has_read(backup.finished, backup.subvolume_id, self._until) else None
+        return verified(self._found.get(name), scrub, self._damages.get((host, name), 0), self._now)
+
+
+def note_begin(facts: ScrubNotes, newest: int) -> None:
+    """Keeps which backups there are when a scrub begins: those up to this id."""
+    facts.set_fact(_BEGUN, str(newest))
+
+
+def newest_at_begin(facts: ScrubFacts) -> int:
+    """The highest id that there was when the newest scrub began that was not begun by hand; 0 when nobody knows."""
+    said = facts.get_fact(_BEGUN) or ""
+    return int(said) if said.isdecimal() else 0
 
 
 def note_scrub(facts: ScrubNotes, one: FinishedScrub) -> None:
@@ -191,7 +210,8 @@ def read_scrub(facts: ScrubFacts) -> FinishedScrub | None:
     """The newest that came to its end; None when there was none, or it cannot be understood."""
     try:
         given = json.loads(facts.get_fact(SCRUB) or "{}")
-        return FinishedScrub(parse_time(given["begun"]), parse_time(given["finished"]), bool(given["is_whole"]))
+        begun, finished = parse_time(given["begun"]), parse_time(given["finished"])
+        return FinishedScrub(begun, finished, bool(given["is_whole"]), int(given["newest"]))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
+from tests.beds.two_pools import TwoPools
 from tests.beds.work import work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
@@ -56,9 +57,9 @@ def scrub(nights: Nights) -> dict[str, Any]:
     return told
 
 
-def a_second_passes(nights: Nights) -> None:
+def a_second_passes(nights: Nights, host: str = "web") -> None:
     """btrfs tells the begin of a scrub in whole seconds."""
-    finished = max(datetime.fromisoformat(one["finished"]) for one in nights.json("list", "web"))
+    finished = max(datetime.fromisoformat(one["finished"]) for one in nights.json("list", host))
     while datetime.now(UTC) < finished + timedelta(seconds=1):
         work("sleep", "0.1")
 
@@ -147,3 +148,17 @@ def test_an_alarm_tells_when_nothing_was_read_for_long_once_somebody_asks_or_has
     with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
         standing = "SELECT count(*) FROM alarm WHERE subject = 'verification' AND recovered IS NULL"
         assert connection.execute(standing).fetchone() == (0,)
+
+
+def test_a_copy_that_came_after_the_scrub_is_not_called_read_by_it(make_btrfs: Callable[..., Path]) -> None:
+    """It was finished long before, in another pool."""
+    two = TwoPools(make_btrfs(), make_btrfs())
+    two.night("2026-03-01T22:00:00Z", "a")
+    assert scrub(two.second)["outcome"] == "finished"
+    two.fetch()
+    (copy,) = two.second.json("list", "web1")
+    assert copy["verified"] is None
+    a_second_passes(two.second, "web1")
+    assert scrub(two.second)["outcome"] == "finished"
+    (copy,) = two.second.json("list", "web1")
+    assert (copy["verified"]["state"], copy["verified"]["by"]) == ("whole", "scrub")

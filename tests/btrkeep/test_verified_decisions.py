@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from btrkeep.catalogue import Backup, Catalogue, VerifiedBackup
+from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import (
     FinishedScrub,
     Verification,
@@ -27,7 +28,7 @@ from tests.beds.template import with_catalogue
 
 NOW = datetime(2026, 3, 20, 22, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
-SCRUB = FinishedScrub(NOW - 2 * DAY, NOW - DAY, is_whole=True)
+SCRUB = FinishedScrub(NOW - 2 * DAY, NOW - DAY, is_whole=True, newest=300)
 READ = Verification(NOW - 5 * DAY, NOW - 4 * DAY, 10, 4, whole=NOW - 4 * DAY)
 BACKUP = Backup("web1", "n1", "hosts/web1/n1", "complete", NOW - 9 * DAY, NOW - 9 * DAY, 1.0, 1, 1, 1, None)
 
@@ -35,7 +36,8 @@ BACKUP = Backup("web1", "n1", "hosts/web1/n1", "complete", NOW - 9 * DAY, NOW - 
 def state(
     finished: datetime | None, found: Verification | None, scrub: FinishedScrub | None, damages: int = 0
 ) -> tuple[object, ...]:
-    known = verified(finished, found, scrub, damages, NOW)
+    has_read = scrub is not None and scrub.has_read(finished, 300, latest(NOW))
+    known = verified(found, scrub if has_read else None, damages, NOW)
     return known.state, known.by, known.at
 
 
@@ -91,12 +93,28 @@ def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
     }
 
 
-def test_a_host_is_late_when_none_of_its_data_was_read_for_long_and_it_is_there_for_as_long() -> None:
-    oldest = {"old": NOW - 90 * DAY, "read": NOW - 90 * DAY, "scrubbed": NOW - 89 * DAY, "new": NOW - 3 * DAY}
-    read = {"old": NOW - 70 * DAY, "read": NOW - 5 * DAY}
-    scrub = FinishedScrub(NOW - 88 * DAY, NOW - 87 * DAY, is_whole=True)
-    looks = last_looks(oldest, read, scrub, NOW)
-    assert looks == {**read, "scrubbed": scrub.finished, "new": None}
+def test_a_scrub_has_read_what_was_there_when_it_began_and_no_copy_that_came_later() -> None:
+    assert SCRUB.has_read(NOW - 9 * DAY, 300, NOW)
+    assert not SCRUB.has_read(NOW - 9 * DAY, 301, NOW)  # fetched from another pool, or imported
+    assert not SCRUB.has_read(NOW - 9 * DAY, None, NOW)
+
+
+def test_a_host_is_late_when_none_of_its_data_was_read_for_long_and_it_is_there_for_as_long(tmp_path: Path) -> None:
+    ages = {"old": 90, "read": 90, "scrubbed": 89, "new": 3}
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+        for number, (host, age) in enumerate(ages.items()):
+            moment = NOW - age * DAY
+            catalogue.put_backup(replace(BACKUP, host=host, finished=moment, subvolume_id=300 + number))
+            catalogue.put_backup(replace(BACKUP, host=host, name="n9", finished=NOW - DAY, subvolume_id=400 + number))
+        oldest = catalogue.oldest_backups()
+        assert oldest == {host: NOW - age * DAY for host, age in ages.items()}
+        for host, age in (("old", 70), ("read", 5)):
+            catalogue.put_verifications([VerifiedBackup(host, "n1", NOW - age * DAY, NOW - age * DAY, 1, 0, None)])
+        note_scrub(catalogue, FinishedScrub(NOW - 88 * DAY, NOW - 87 * DAY, is_whole=True, newest=302))
+        looks = last_looks(catalogue, NOW)
+        assert looks == {"old": NOW - 70 * DAY, "read": NOW - 5 * DAY, "scrubbed": NOW - 87 * DAY, "new": None}
+        note_scrub(catalogue, FinishedScrub(NOW - 88 * DAY, NOW - 87 * DAY, is_whole=True, newest=299))
+        assert last_looks(catalogue, NOW)["scrubbed"] is None
     late: Callable[..., tuple[str, ...]] = late_looks
     assert late(oldest, looks, (60 * DAY).total_seconds(), NOW, is_asked=False) == ("old", "scrubbed")
     assert late(oldest, looks, (80 * DAY).total_seconds(), NOW, is_asked=False) == ("scrubbed",)
@@ -119,7 +137,8 @@ def test_rows_of_looks_come_back_stay_with_their_backup_and_go_with_it(tmp_path:
         assert catalogue.oldest_backups() == {"web1": BACKUP.finished}
         note_scrub(catalogue, SCRUB)
         assert read_scrub(catalogue) == SCRUB
-        assert VerifiedBackups(catalogue, NOW).of("web1", "n1", BACKUP.finished).by == VerifiedBy.SCRUB
+        assert VerifiedBackups(catalogue, NOW).of(replace(BACKUP, subvolume_id=300)).by == VerifiedBy.SCRUB
+        assert VerifiedBackups(catalogue, NOW).of(replace(BACKUP, subvolume_id=301)).by == VerifiedBy.VERIFY
         catalogue.put_backup(replace(BACKUP, held_why="the audit"))
         catalogue.replace_backups("p", backups[:2])
         assert [*catalogue.verifications("web1")] == ["n1", "n2"]

@@ -189,10 +189,7 @@ def host_page(
     decisions = by_service(exact) if exact is not None else decided(found, policy, source, host)
     looks = VerifiedBackups(source.catalogue, source.now)
     backups = [
-        backup_row(
-            one, decisions.get(one.name or ""), source.now, time_words, looks.of(host, one.name, one.finished) if one.name else None
-        )
-        for one in found
+        backup_row(one, decisions.get(one.name or ""), source.now, time_words, looks.of(one) if one.name else None) for one in found
     ]
     runs = [run_row(run, {one.name for one in found}, alive) for run, alive in _runs(source, host)]
     zone = source.site.zone
