@@ -36,6 +36,7 @@ COMMANDS = {
     "delete": "delete backups by name, after the usual grace or at once",
     "discard": "delete the unfinished backup of a host",
     "unexpire": "take back an expired backup during its grace",
+    "import": "make backups of the history that another program has made",
     "replicate": "fetch the backups of another pool, or send them there",
     "promote": "take over hosts whose backups were fetched",
     "demote": "fetch hosts from now on that were backed up here",

@@ -96,6 +96,8 @@ class Record:
 
     `confined`: rsync was, when it talked to the host (rsync/confined.py); None for what is on this machine, and not in the file.
 
+    `imported`: the folder of another program's history that it was made of; None for what was backed up, and not in the file.
+
     `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
     """
 
@@ -123,6 +125,7 @@ class Record:
     written: int | None = None
     cause: Cause | None = None
     confined: bool | None = None
+    imported: str | None = None
 
     def total(self, key: str) -> int | None:
         """The sum of one of rsync's numbers over all paths, bounded as they are; None when no path has it."""
@@ -150,7 +153,7 @@ class Record:
         fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
         if not self.doubted:
             del fields["doubted"]
-        for name in ("stopped_for", "written", "cause", "confined"):
+        for name in ("stopped_for", "written", "cause", "confined", "imported"):
             if fields[name] is None:
                 del fields[name]
         fields["started"] = format_time(self.started)
@@ -193,7 +196,7 @@ def parse(text: str) -> Record:
 def _checked(record: Record) -> Record:
     """The record, if its fields are what a catalogue's row takes. Raises TypeError, ValueError."""
     texts = (record.host, record.uuid, record.state, *record.warnings)
-    maybe = (record.name, record.base, record.base_uuid, record.error, record.rsync_version, record.stopped_for)
+    maybe = (record.name, record.base, record.base_uuid, record.error, record.rsync_version, record.stopped_for, record.imported)
     if not all(isinstance(text, str) for text in texts) or not all(text is None or isinstance(text, str) for text in maybe):
         raise TypeError("a text is none")
     numbers: list[Any] = [

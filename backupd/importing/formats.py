@@ -1,0 +1,214 @@
+"""Where the trees of a history lie, and of which host and time each is: rsnapshot, dirvish, and folders with a date in their name.
+
+Nothing is changed there, and only names, times and small text files are read.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+
+from btrkeep.config.sources import name_fault
+from btrkeep.errors import UsageError
+
+_LARGEST = 1 << 20  # bytes of a configuration or a summary
+_INTERVAL = re.compile(r"([A-Za-z][\w-]*)\.(\d{1,5})")
+_DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)(?:[T_ .-]?(\d\d)[:.h-]?(\d\d)(?:[:.m-]?(\d\d))?)?(?!\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class OldTree:
+    """A tree that is to become a backup: what lies in `folder` is what the host had below `path` at `started` (aware)."""
+
+    host: str
+    started: datetime
+    folder: Path
+    path: str = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class OldHistory:
+    """All trees, by host and time, no two of a host in the same second; and what is not one, with the reason."""
+
+    trees: tuple[OldTree, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def hosts(self) -> list[str]:
+        return sorted({one.host for one in self.trees})
+
+    def of(self, host: str) -> list[OldTree]:
+        """Those of one host, oldest first."""
+        return [one for one in self.trees if one.host == host]
+
+
+@dataclass(frozen=True, slots=True)
+class HostNames:
+    """What the trees' own names of hosts are called here: `given` by their own name; `alone` where all are of one host."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    alone: str | None = None
+
+    @classmethod
+    def parse(cls, texts: tuple[str, ...]) -> "HostNames":
+        """Of NAME, or NAME=OWN some times. Raises UsageError."""
+        given, alone = {}, None
+        for text in texts:
+            name, equals, own = text.partition("=")
+            if fault := name_fault(name):
+                raise UsageError(f"--host {text}: {fault}")
+            if equals:
+                given[own.strip("/")] = name
+            elif alone or len(texts) > 1:
+                raise UsageError(f"--host {text}: which of the hosts there is it?", "write it like --host web1=NAME-THERE")
+            else:
+                alone = name
+        return cls(given, alone)
+
+    def of(self, own: str) -> str | None:
+        """What that host is called here; None when some were chosen, and it is not among them."""
+        if self.given:
+            return self.given.get(own)
+        return self.alone or own
+
+
+def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
+    """A snapshot root, or the rsnapshot.conf that says where it is. A tree is as old as its interval's folder says.
+
+    rsnapshot stamps interval.0 when it is made, and renames it from then on. In an interval lies a folder for each host.
+    """
+    root = _root_of(root) if root.is_file() else root
+    intervals = [one for one in _folders(root) if _INTERVAL.fullmatch(one.name)]
+    if not intervals:
+        raise UsageError(f"{root} has no folder such as daily.0", "give rsnapshot's snapshot_root, or its configuration")
+    found, left_out = list[OldTree](), dict[str, str]()
+    for interval in intervals:
+        started = datetime.fromtimestamp(interval.stat().st_mtime).astimezone()
+        for point in _folders(interval):
+            _take(found, left_out, names.of(point.name), OldTree(point.name, started, point))
+    return _history(found, left_out)
+
+
+def _root_of(conf: Path) -> Path:
+    for line in _lines(conf):
+        key, _, value = line.partition("\t")
+        if key.strip() == "snapshot_root" and value.strip():
+            return Path(value.strip())
+    raise UsageError(f"{conf} has no snapshot_root", "give the folder itself")
+
+
+def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
+    """A vault, or a bank of some. Images whose summary does not say that they were a success are left out."""
+    vaults = [vault] if (vault / "dirvish").is_dir() else [one for one in _folders(vault) if (one / "dirvish").is_dir()]
+    if not vaults:
+        raise UsageError(f"{vault} is neither a vault nor a bank of dirvish: there is no folder `dirvish` in it")
+    found, left_out = list[OldTree](), dict[str, str]()
+    for one in vaults:
+        for image in _folders(one):
+            summary = image / "summary"
+            if not summary.is_file():
+                continue
+            said = dict(_pairs(summary))
+            started = _time(said.get("backup-begin") or said.get("image-now") or "")
+            if not said.get("status", "").startswith("success"):
+                left_out[str(image)] = f"its summary says: {said.get('status') or 'no status'}"
+            elif not (image / "tree").is_dir():
+                left_out[str(image)] = "there is no folder `tree` in it"
+            elif started is None:
+                left_out[str(image)] = "its summary does not say when it began"
+            else:
+                own = said.get("client") or one.name
+                path = "/" + said.get("tree", "/").split()[0].strip("/") if said.get("tree", "").strip() else "/"
+                _take(found, left_out, names.of(own), OldTree(own, started, image / "tree", path))
+    return _history(found, left_out)
+
+
+def read_dated(root: Path, names: HostNames) -> OldHistory:
+    """Folders such as 2026-11-20 or 2026-11-20T2200, and backup.0, which is as old as it says itself. They are of one host."""
+    if names.alone is None:
+        raise UsageError("whose trees are they?", "give --host NAME")
+    found, left_out = list[OldTree](), dict[str, str]()
+    for folder in _folders(root):
+        stamp = datetime.fromtimestamp(folder.stat().st_mtime).astimezone()
+        if _INTERVAL.fullmatch(folder.name):
+            started: datetime | None = stamp
+        else:
+            started = _dated(folder.name, stamp)
+        if started is None:
+            left_out[str(folder)] = "its name is neither a date nor like backup.0"
+        else:
+            found.append(OldTree(names.alone, started, folder))
+    if not found:
+        raise UsageError(f"{root} has no folder with a date in its name, such as 2026-11-20")
+    return _history(found, left_out)
+
+
+READERS: Mapping[str, Callable[[Path, HostNames], OldHistory]] = {
+    "rsnapshot": read_rsnapshot,
+    "dirvish": read_dirvish,
+    "tree": read_dated,
+}
+"""By the format's name. Each raises UsageError for what is not of it, OSError."""
+
+
+def _take(found: list[OldTree], left_out: dict[str, str], name: str | None, tree: OldTree) -> None:
+    if name is None:
+        return
+    if fault := name_fault(name):
+        left_out[str(tree.folder)] = f"{name!r} {fault}: give --host NAME={tree.host}"
+    else:
+        found.append(replace(tree, host=name))
+
+
+def _history(found: list[OldTree], left_out: Mapping[str, str]) -> OldHistory:
+    """In order. Whole seconds are what a backup's name has: the second of two in one second comes a second later."""
+    trees = list[OldTree]()
+    found.sort(key=lambda one: (one.host, one.started, one.folder))
+    for _, some in groupby(found, key=lambda one: one.host):
+        last = None
+        for one in some:
+            started = one.started.replace(microsecond=0)
+            if last is not None and started <= last:
+                started = last + timedelta(seconds=1)
+            last = started
+            trees.append(replace(one, started=started))
+    return OldHistory(tuple(trees), left_out)
+
+
+def _dated(name: str, stamp: datetime) -> datetime | None:
+    """Of a name that begins with a date. Without an hour it is that of the folder itself, if that is of the same day."""
+    match = _DATE.match(name)
+    if match is None:
+        return None
+    try:
+        year, month, day, hour, minute, second = (int(part or 0) for part in match.groups())
+        found = datetime(year, month, day, hour, minute, second).astimezone()
+    except ValueError:
+        return None
+    return stamp if match[4] is None and stamp.date() == found.date() else found
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text.strip()[:19], "%Y-%m-%d %H:%M:%S").astimezone()
+    except ValueError:
+        return None
+
+
+def _folders(folder: Path) -> list[Path]:
+    """No symlinks: what they lead to is another's."""
+    return sorted(one for one in folder.iterdir() if one.is_dir() and not one.is_symlink())
+
+
+def _lines(file: Path) -> list[str]:
+    with file.open("rb") as opened:
+        return opened.read(_LARGEST).decode("utf-8", "replace").splitlines()
+
+
+def _pairs(file: Path) -> Iterator[tuple[str, str]]:
+    for line in _lines(file):
+        key, colon, value = line.partition(":")
+        if colon and not line.startswith((" ", "\t")):
+            yield key.strip().lower(), value.strip()

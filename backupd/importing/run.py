@@ -1,0 +1,236 @@
+"""One tree of an old history made a backup, by the steps of a night: `.working` from the backup before it, rsync, the final name.
+
+rsync goes by sizes and times, and by content where the inodes say that these may deceive (tree_links.py). It reads what is new and
+nothing else, and is given the tree by a descriptor, so that a rotation meanwhile does not put another tree in its place.
+"""
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from backupd.importing.formats import OldTree
+from backupd.importing.tree_links import TreeLinks, look_at
+from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record, UnreadableRecord
+from backupd.repo.backup_json import read as read_record
+from backupd.repo.final_backups import discard, final_backups, require_own
+from backupd.rsync.output import Output
+from backupd.rsync.version import Rsync
+from backupd.run import work_subvolume as working
+from backupd.run.fresh_sums import NO_SUMS
+from backupd.run.work_subvolume import Prepared
+from btrkeep import __version__
+from btrkeep.backup_states import COMPLETE
+from btrkeep.clock import Clock
+from btrkeep.config import Config, HostConfig
+from btrkeep.decisions.pool_room import lacks_room
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.fs.openat import FOLDER
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.room import read_room
+from btrkeep.pool.syncfs import Syncfs, syncing
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.group import ENDS_WITH_US, Group
+from btrkeep.units import backup_name, format_time, printable
+
+_TICK = 0.2
+_TICKS = 25  # between two looks at the room
+_LONGEST = 1 << 16  # bytes of messages that are kept
+
+
+class ImportStopped(Exception):
+    """Somebody has stopped it. What was not whole is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSite:
+    """What an import works with. `delta`: files are changed in place, so that both backups share the blocks that are equal."""
+
+    config: Config
+    pool: Pool
+    rsync: Rsync
+    clock: Clock
+    cancellation: Cancellation
+    delta: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether nobody has stopped it."""
+        return not self.cancellation
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedBackup:
+    """A backup that was made of a tree. `literal`: bytes of data that were copied."""
+
+    record: Record
+    subvolume_id: int
+    literal: int
+
+
+def config_of(config: Config, host: str) -> HostConfig:
+    """The host as an import needs it: everything that lies in the tree, whatever its source paths are now."""
+    own = config.hosts.get(host) or HostConfig(host)
+    return replace(own, paths=("/",), exclude=(), left_out=(), one_file_system=False)
+
+
+def known_names(pool: Pool, host: str) -> set[str]:
+    """The backups that the host has."""
+    return {one.record.name for one in final_backups(pool, host) if one.record.name}
+
+
+async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -> ImportedBackup:
+    """One tree; `before` is the one before it in the same history. Raises ImportStopped, OperatorError, OSError.
+
+    What is not whole is discarded: the next import makes it again.
+    """
+    host = config_of(site.config, tree.host)
+    with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
+        require_own(site.pool, tree.host)
+        _require_room(site)
+        _require_no_other_work(site.pool, host)
+        source = os.open(tree.folder, FOLDER)
+        try:
+            with syncing(site.pool.path) as disk:
+                return await _made(site, tree, before, host, Path(f"/proc/{os.getpid()}/fd/{source}"), disk)
+        finally:
+            os.close(source)
+
+
+async def _made(
+    site: ImportSite, tree: OldTree, before: OldTree | None, host: HostConfig, source: Path, disk: Syncfs
+) -> ImportedBackup:
+    try:
+        _, prepared = await asyncio.to_thread(working.recover_and_prepare, site.pool, host, tree.started, disk, site.cancellation)
+    except working.StoppedEarly:
+        raise ImportStopped from None
+    try:
+        said = await _filled(site, tree, before, prepared, source)
+        record = _record(site, tree, working.first_record(prepared, host, tree.started), said)
+        _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk, NO_SUMS)
+    except BaseException:
+        with suppress(OSError):  # then the next import begins it anew
+            discard(prepared.path, prepared.uuid)
+        raise
+    return ImportedBackup(final, prepared.id, said.numbers.get("literal", 0))
+
+
+async def _filled(site: ImportSite, tree: OldTree, before: OldTree | None, prepared: Prepared, source: Path) -> Output:
+    """Has the tree's content in `.working`; what rsync said of it."""
+    grew = prepared.base is not None and before is not None and prepared.base.name == backup_name(before.started)
+    links = await asyncio.to_thread(look_at, source, before.folder if before and grew else None, lambda: site.goes_on)
+    target = prepared.path / DATA / tree.path.strip("/")
+    target.mkdir(mode=0o755, parents=True, exist_ok=True)
+    by_content = prepared.base is not None and not grew  # what it grew from is no tree of this history: times prove nothing
+    said = await _rsync(site, _command(site, source, target, "--delete", *(("--checksum",) if by_content else ())))
+    if links.doubted and not by_content:
+        with tempfile.NamedTemporaryFile(prefix="btrkeep-import-") as names:
+            folders = {name.rpartition(b"/")[0] or b"." for name in links.doubted}  # they get their times back
+            names.writelines(name + b"\0" for name in (*sorted(folders), *links.doubted))
+            names.flush()
+            some = ("--checksum", f"--files-from={names.name}", "--from0")
+            again = await _rsync(site, _command(site, source, target, *some))
+        for number in ("literal", "transferred_bytes"):
+            said.numbers[number] = said.numbers.get(number, 0) + again.numbers.get(number, 0)
+    if not site.goes_on:
+        raise ImportStopped
+    if not site.delta:  # what is copied as a whole on one machine rsync does not count as literal
+        said.numbers["literal"] = said.numbers.get("transferred_bytes", 0)
+    await asyncio.to_thread(_link, target, links)
+    return said
+
+
+def _require_room(site: ImportSite) -> None:
+    if why := lacks_room(read_room(site.pool.path), site.config.pool.min_free):
+        raise PoolUnusable(why, "expire backups, or give the pool more room")
+
+
+def _require_no_other_work(pool: Pool, host: HostConfig) -> None:
+    """An unfinished backup of a night would be discarded for the tree. Raises OperatorError."""
+    path = pool.working(host.name)
+    if not os.path.lexists(path):
+        return
+    try:
+        record = read_record(path)
+    except UnreadableRecord:
+        record = None
+    if record is None or record.settings != working.settings_of(host):
+        hint = f"`backupd run {host.name}` finishes it, `backupd discard {host.name}` gives it up"
+        raise OperatorError(f"{host.name} has an unfinished backup", hint)
+
+
+def _command(site: ImportSite, source: Path, target: Path, *more: str) -> tuple[str, ...]:
+    """Not --hard-links: nearly each file has another name in another tree, so rsync would have to remember them all."""
+    return (
+        *ENDS_WITH_US,
+        "rsync",
+        *("--archive", "--acls", "--xattrs", "--sparse", "--numeric-ids", "--modify-window=-1", "--stats"),
+        *(("--inplace", "--no-whole-file") if site.delta else ("--whole-file",)),
+        *more,
+        f"{source}/",
+        f"{target}/",
+    )
+
+
+async def _rsync(site: ImportSite, command: Sequence[str]) -> Output:
+    """Raises ImportStopped, PoolUnusable, and OperatorError with rsync's first words when not all could be copied."""
+    output, said, ticks = Output(), bytearray(), 0
+    group = Group.start(command, on_stdout=output.feed, on_stderr=lambda data: said.extend(data[: max(0, _LONGEST - len(said))]))
+    ended = asyncio.create_task(group.wait())
+    while not ended.done():
+        await asyncio.wait((ended,), timeout=_TICK)
+        ticks += 1
+        if not site.goes_on or (ticks % _TICKS == 0 and lacks_room(read_room(site.pool.path), site.config.pool.min_free)):
+            group.signal(signal.SIGKILL)
+    status = await ended
+    if not site.goes_on:
+        raise ImportStopped
+    if status < 0:
+        _require_room(site)
+    if status:
+        words = said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
+        raise OperatorError(f"rsync could not copy all of it: {printable(words[0])}", "nothing of this tree was kept")
+    return output
+
+
+def _link(target: Path, links: TreeLinks) -> None:
+    """Makes hard links of what are hard links there. Raises OSError."""
+    root = os.fsencode(target) + b"/"
+    for names in links.groups:
+        first = root + names[0]
+        inode = os.lstat(first).st_ino
+        for name in names[1:]:
+            if os.lstat(root + name).st_ino != inode:
+                _replace_by_link(first, root + name)
+
+
+def _replace_by_link(first: bytes, path: bytes) -> None:
+    """The folder keeps its time."""
+    folder, _, name = path.rpartition(b"/")
+    fd = os.open(folder, FOLDER)
+    try:
+        before = os.fstat(fd)
+        os.unlink(name, dir_fd=fd)
+        os.link(first, name, dst_dir_fd=fd, follow_symlinks=False)
+        os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
+    finally:
+        os.close(fd)
+
+
+def _record(site: ImportSite, tree: OldTree, first: Record, said: Output) -> Record:
+    return replace(
+        first,
+        state=COMPLETE,
+        finished=site.clock.now().replace(microsecond=0),  # before that nothing of it was here
+        attempts=1,
+        paths=(PathResult(tree.path, PathOutcome.COMPLETE, exit_code=0, numbers=dict(said.numbers)),),
+        rsync_version=site.rsync.version,
+        protocol=site.rsync.protocol,
+        version=__version__,
+        imported=os.fsencode(tree.folder).decode("utf-8", "replace"),
+    )

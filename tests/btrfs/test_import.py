@@ -1,0 +1,333 @@
+"""Histories of other programs become backups: of a real rsnapshot on ext4, of dirvish, of dated folders; compared by rsync."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import manifest, work
+from tests.beds.everything import everything
+from tests.beds.nights import Nights
+from tests.beds.watch import wait_for
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(240)]
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def ext4(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem with hard links and no snapshots."""
+    image, point = tmp_path / "ext4", tmp_path / "old"
+    with image.open("wb") as file:
+        file.truncate(512 << 20)
+    work("mkfs.ext4", "-q", image)
+    point.mkdir()
+    work("mount", "-o", "loop", image, point)
+    yield point
+    work("umount", point)
+
+
+@pytest.fixture
+def nights(make_btrfs: Callable[..., Path]) -> Nights:
+    return Nights(make_btrfs(size="900M"))
+
+
+def differing(tree: Path, copy: Path) -> str:
+    """By a program that knows nothing of us: content, owners, modes, times, ACLs, attributes, hard links."""
+    words = ("rsync", "-n", "-aHAXc", "--numeric-ids", "--modify-window=-1", "--delete", "-i")
+    return work(*words, f"{tree}/", f"{copy}/").stdout
+
+
+def data(nights: Nights, host: str, name: str) -> Path:
+    return nights.pool / "hosts" / host / name / "data"
+
+
+def imported(nights: Nights, *words: str | Path, status: int = 0) -> Any:
+    done = nights.backupd("import", *words, "--json", check=False)
+    assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return json.loads(done.stdout) if done.stdout else done.stderr
+
+
+class Rsnapshot:
+    """The real one, with the clock of its folders set back afterwards: it stamps them with the time of the run."""
+
+    def __init__(self, place: Path) -> None:
+        self.root, self.source = place / "snapshots", place / "srv"
+        self.source.mkdir()
+        self.conf = place / "rsnapshot.conf"
+        lines = [
+            ("config_version", "1.2"), ("snapshot_root", f"{self.root}/"), ("cmd_cp", "/bin/cp"), ("cmd_rm", "/bin/rm"),
+            ("cmd_rsync", "/usr/bin/rsync"), ("retain", "daily", "7"), ("retain", "weekly", "4"), ("lockfile", f"{place}/pid"),
+            ("rsync_long_args", "--delete --numeric-ids --relative --delete-excluded --hard-links --acls --xattrs"),
+            ("backup", f"{self.source}/", "web1/"), ("backup", f"{self.source}/sub/", "web2/"),
+        ]  # fmt: skip
+        self.conf.write_text("\n".join("\t".join(line) for line in lines) + "\n")
+
+    def day(self, when: datetime) -> None:
+        work("rsnapshot", "-c", self.conf, "daily")
+        os.utime(self.root / "daily.0", (when.timestamp(), when.timestamp()))
+        if when.weekday() == 6:
+            work("rsnapshot", "-c", self.conf, "weekly")
+
+
+def grow(source: Path, number: int) -> None:
+    """What happens to a host in a day."""
+    (source / "sub").mkdir(exist_ok=True)
+    (source / "sub" / "log").write_text("line\n" * number * 1000)
+    (source / f"new{number}").write_bytes(os.urandom(50_000))
+    if number > 3:
+        (source / f"new{number - 3}").unlink()
+    with (source / "same size").open("wb") as file:
+        file.write(os.urandom(4096))
+    if number % 5 == 0:
+        folder = source / "once a file"
+        if folder.is_dir():
+            folder.rmdir()
+            folder.write_text("a file again")
+        else:
+            folder.unlink(missing_ok=True)
+            folder.mkdir()
+
+
+@pytest.fixture
+def month(ext4: Path) -> Rsnapshot:
+    """Thirty days of a real rsnapshot, of a tree with all kinds of files."""
+    old = Rsnapshot(ext4)
+    everything(old.source / "all")
+    first = old.source / "linked"
+    first.write_bytes(os.urandom(30_000))
+    os.link(first, old.source / "linked too")
+    begin = datetime(2026, 3, 1, 22, tzinfo=UTC)
+    for number in range(30):
+        grow(old.source, number + 1)
+        old.day(begin + number * DAY)
+    return old
+
+
+def test_a_month_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(nights: Nights, month: Rsnapshot) -> None:
+    planned = imported(nights, "rsnapshot", month.conf, "--dry-run")
+    intervals = sorted(path for path in month.root.iterdir())
+    assert [(one["host"], one["backups"]) for one in planned["hosts"]] == [("web1", len(intervals)), ("web2", len(intervals))]
+    assert not (nights.pool / "hosts" / "web1").exists()
+    told = imported(nights, "rsnapshot", month.conf, "--verify", "all")
+    assert len(told["backups"]) == len(told["compared"]) == 2 * len(intervals)
+    assert {one["differences"] for one in told["compared"]} == {0}
+    made = {one["from"]: one["name"] for one in told["backups"]}
+    for interval in intervals:
+        stamp = datetime.fromtimestamp(interval.stat().st_mtime, UTC)
+        for host in ("web1", "web2"):
+            name = made[str(interval / host)]
+            assert name == f"{stamp:%Y-%m-%dT%H%M%SZ}"
+            assert differing(interval / host, data(nights, host, name)) == ""
+    newest = nights.names("web1")[-1]
+    assert manifest(data(nights, "web1", newest)) == manifest(month.root / "daily.0" / "web1")
+    assert imported(nights, "rsnapshot", month.root)["here_already"] == 2 * len(intervals)  # nothing is made twice
+
+    nights.host("web1", month.source)
+    grow(month.source, 31)
+    result = nights.run("web1")["web1"]
+    assert result["new_bytes"] < 400_000  # of some megabytes: what has changed since
+    assert nights.differences("web1", month.source) == []
+    assert nights.record("web1")["base"] == newest
+    status = nights.json("list", "web1")
+    assert {one["state"] for one in status} == {"complete"}
+    nights.backupd("verify", "web1")
+    assert "Traceback" not in nights.backupd("retention", "explain", "web1").stderr
+    restored = nights.top / "back"
+    nights.backupd("restore", f"web1@{nights.names('web1')[3]}", f"{month.source}/sub", "--to", restored)
+    assert (restored / "sub/log").is_file() or (restored / "log").is_file()
+
+
+def dated(place: Path, count: int, fill: Callable[[Path, int], None]) -> Path:
+    """Folders with a date, each made of the one before by hard links, as rsync --link-dest does it."""
+    root, before = place / "dated", None
+    root.mkdir()
+    source = place / "src"
+    source.mkdir()
+    for number in range(count):
+        fill(source, number)
+        tree = root / f"2026-03-{number + 1:02}"
+        link = (f"--link-dest={before}",) if before else ()
+        work("rsync", "-aHAX", *link, f"{source}/", f"{tree}/")
+        before = tree
+    return root
+
+
+def test_dated_trees_go_below_the_root_and_what_deceives_by_size_and_time_is_read(nights: Nights, ext4: Path) -> None:
+    """A file with another content, the same size and the same time: the inode alone tells."""
+
+    def fill(source: Path, number: int) -> None:
+        (source / "kept").write_text("the same")
+        file = source / "deceiving"
+        file.unlink(missing_ok=True)
+        file.write_text(f"content {number}")
+        os.utime(file, ns=(10**18, 10**18))
+        os.utime(source / "kept", ns=(10**18, 10**18))
+
+    root = dated(ext4, 3, fill)
+    for number in range(3):  # rsync itself was deceived
+        file = root / f"2026-03-{number + 1:02}" / "deceiving"
+        file.unlink()
+        file.write_text(f"content {number}")
+        os.utime(file, ns=(10**18, 10**18))
+    (root / "lost+found").mkdir()
+    told = imported(nights, "tree", root, "--host", "old1", "--verify", "none")
+    assert [*told["left_out"]] == [str(root / "lost+found")]
+    names = nights.names("old1")
+    assert len(names) == 3
+    for number, name in enumerate(names):
+        assert (data(nights, "old1", name) / "deceiving").read_text() == f"content {number}"
+        assert differing(root / f"2026-03-{number + 1:02}", data(nights, "old1", name)) == ""
+    kept = {(data(nights, "old1", name) / "kept").stat().st_ino for name in names}
+    assert len(kept) == 1  # shared, not written again
+
+
+def test_hard_links_of_one_day_are_kept_apart_from_those_between_days(nights: Nights, ext4: Path) -> None:
+    def fill(source: Path, number: int) -> None:
+        if number == 0:
+            for name in ("a", "b", "c", "alone"):
+                (source / name).write_text("equal")
+            (source / "d").write_text("linked")
+            os.link(source / "d", source / "e")
+        if number == 1:  # one more name of an old file, and one that is no link any more
+            os.link(source / "a", source / "a too")
+            (source / "e").unlink()
+            (source / "e").write_text("linked")
+        if number == 2:
+            (source / "a").unlink()
+            os.link(source / "d", source / "folder-d")
+
+    root = dated(ext4, 4, fill)
+    imported(nights, "tree", root, "--host", "old1", "--verify", "all")
+    for number, name in enumerate(nights.names("old1")):
+        assert differing(root / f"2026-03-{number + 1:02}", data(nights, "old1", name)) == ""
+    second = data(nights, "old1", nights.names("old1")[1])
+    assert (second / "a").stat().st_ino == (second / "a too").stat().st_ino
+    assert (second / "b").stat().st_nlink == 1
+
+
+def test_dirvish_has_its_own_dates_and_what_failed_there_is_left_out(nights: Nights, ext4: Path) -> None:
+    vault = ext4 / "bank" / "shop"
+    (vault / "dirvish").mkdir(parents=True)
+    for number, status in enumerate(("success", "fatal error (12)", "success")):
+        image = vault / f"2026030{number + 1}"
+        (image / "tree" / "etc").mkdir(parents=True)
+        (image / "tree" / "etc" / "file").write_text(f"{number}")
+        (image / "summary").write_text(
+            f"client: shop.example.org\ntree: /srv\nBackup-begin: 2026-03-0{number + 1} 23:30:05\nStatus: {status}\n"
+        )
+    told = imported(nights, "dirvish", ext4 / "bank", "--host", "shop=shop.example.org")
+    assert [*told["left_out"]] == [str(vault / "20260302")]
+    names = nights.names("shop")
+    expected = [datetime(2026, 3, day, 23, 30, 5).astimezone(UTC) for day in (1, 3)]
+    assert names == [f"{one:%Y-%m-%dT%H%M%SZ}" for one in expected]
+    assert (data(nights, "shop", names[1]) / "srv/etc/file").read_text() == "2"
+
+
+def test_changed_blocks_alone_are_new_with_delta(nights: Nights, ext4: Path) -> None:
+    content = bytearray(os.urandom(16 << 20))
+
+    def fill(source: Path, number: int) -> None:
+        content[5 << 20 : (5 << 20) + 4096] = os.urandom(4096)
+        (source / "database").write_bytes(content)
+
+    root = dated(ext4, 3, fill)
+    told = imported(nights, "tree", root, "--host", "old1", "--delta", "--verify", "all")
+    assert [one["differences"] for one in told["compared"]] == [0, 0, 0]
+    assert told["backups"][2]["bytes"] < 1 << 20
+    work("btrfs", "filesystem", "sync", nights.top)
+    line = work("btrfs", "filesystem", "du", "-s", "--raw", nights.pool / "hosts/old1").stdout.splitlines()[-1].split()
+    assert int(line[1]) + int(line[2]) < 24 << 20, line  # exclusive and shared
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_stopped_in_the_middle_nothing_half_is_left_and_the_next_one_makes_the_rest(
+    nights: Nights, ext4: Path, backupd_running: Callable[..., Any], number: signal.Signals
+) -> None:
+    def fill(source: Path, day: int) -> None:
+        for name in range(300):
+            (source / f"{name}-{day}").write_bytes(os.urandom(20_000))
+
+    root = dated(ext4, 6, fill)
+    running = backupd_running("--config", nights.config, "import", "tree", root, "--host", "old1")
+    folder = nights.pool / "hosts/old1"
+    wait_for(lambda: folder.is_dir() and len(nights.names("old1")) >= 2 and (nights.pool / "hosts/old1/.working").exists())
+    running.send_signal(number)
+    running.communicate(timeout=60)
+    assert running.returncode == (143 if number == signal.SIGTERM else -9)
+    if number == signal.SIGTERM:
+        assert not (nights.pool / "hosts/old1/.working").exists()
+    before = nights.names("old1")
+    assert 2 <= len(before) < 6
+    told = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
+    assert told["here_already"] == len(before)
+    names = nights.names("old1")
+    assert len(names) == 6
+    for place, name in enumerate(names):
+        assert differing(root / f"2026-03-{place + 1:02}", data(nights, "old1", name)) == ""
+    assert not (nights.pool / "hosts/old1/.working").exists()
+
+
+def test_bad_input_changes_nothing(nights: Nights, ext4: Path) -> None:
+    nights.host("web", nights.source)
+    nights.run("web")
+    empty = ext4 / "empty"
+    empty.mkdir()
+    for words, why in (
+        (("rsnapshot", empty), "no folder such as daily.0"),
+        (("dirvish", empty), "neither a vault nor a bank"),
+        (("tree", empty), "give --host NAME"),
+        (("tree", empty, "--host", "a"), "no folder with a date"),
+        (("tree", empty, "--host", "../a"), "--host ../a"),
+        (("tree", empty, "--host", "a", "--host", "b"), "which of the hosts"),
+        (("tree", ext4 / "nowhere", "--host", "a"), "nowhere"),
+    ):
+        done = nights.backupd("import", *words, check=False)
+        assert (done.returncode, why in done.stderr) == (2, True), done.stderr
+    future = ext4 / "future"
+    (future / "2199-01-01").mkdir(parents=True)
+    (future / "2026-03-01").mkdir()
+    told = imported(nights, "tree", future, "--host", "old1")
+    assert [*told["left_out"].values()] == ["it is stamped in the future"]
+    assert len(nights.names("old1")) == 1
+
+
+def one_file(source: Path, _: int) -> None:
+    (source / "file").write_text("x")
+
+
+def test_the_unfinished_backup_of_a_night_is_worth_more(nights: Nights, ext4: Path) -> None:
+    (nights.source / "large").write_bytes(os.urandom(8 << 20))
+    nights.host("web", nights.source)
+    nights.in_the_middle(1 << 20, end="dies")
+    nights.backupd("run", "web", check=False)
+    working = nights.pool / "hosts/web/.working"
+    assert working.exists()
+    root = dated(ext4, 1, one_file)
+    told = imported(nights, "tree", root, "--host", "web", status=1)
+    assert "unfinished backup" in told["failed"]["web"]
+    assert working.exists()
+
+
+def test_a_full_pool_ends_it_with_what_is_whole(make_btrfs: Callable[..., Path], ext4: Path) -> None:
+    nights = Nights(make_btrfs(size="200M"))
+    nights.settings("pool", min_free="20%")
+
+    def fill(source: Path, number: int) -> None:
+        (source / f"{number}").write_bytes(os.urandom(30 << 20))
+
+    root = dated(ext4, 5, fill)
+    done = nights.backupd("import", "tree", root, "--host", "old1", check=False)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    names = nights.names("old1")
+    assert names
+    for place, name in enumerate(names):
+        assert differing(root / f"2026-03-{place + 1:02}", data(nights, "old1", name)) == ""
+    assert not (nights.pool / "hosts/old1/.working").exists()
