@@ -6,11 +6,12 @@ nothing else, and is given the tree by a descriptor, so that a rotation meanwhil
 
 import asyncio
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backupd.importing.formats import OldTree
@@ -18,7 +19,7 @@ from backupd.importing.tree_links import TreeLinks, look_at
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import discard, final_backups, require_own
-from backupd.rsync.output import Output
+from backupd.rsync.output import Output, bounded
 from backupd.rsync.version import Rsync
 from backupd.run import work_subvolume as working
 from backupd.run.fresh_sums import NO_SUMS
@@ -57,6 +58,8 @@ class ImportSite:
     clock: Clock
     cancellation: Cancellation
     delta: bool = False
+    own: set[str] = field(default_factory=set)
+    """Names of backups that this import has made: nobody has changed their trees since."""
 
     @property
     def goes_on(self) -> bool:
@@ -117,32 +120,67 @@ async def _made(
         with suppress(OSError):  # then the next import begins it anew
             discard(prepared.path, prepared.uuid)
         raise
+    site.own.add(f"{tree.host}@{final.name}")
     return ImportedBackup(final, prepared.id, said.numbers.get("literal", 0))
 
 
 async def _filled(site: ImportSite, tree: OldTree, before: OldTree | None, prepared: Prepared, source: Path) -> Output:
-    """Has the tree's content in `.working`; what rsync said of it."""
-    grew = prepared.base is not None and before is not None and prepared.base.name == backup_name(before.started)
+    """Has the tree's content in `.working`; what rsync said of it.
+
+    After a tree that this very import has copied only what differs from that is given to rsync. After any other backup it goes
+    through all names: by size and time where that is of the tree before, else by content.
+    """
+    grew = before is not None and prepared.base is not None and prepared.base.name == backup_name(before.started)
     links = await asyncio.to_thread(look_at, source, before.folder if before and grew else None, lambda: site.goes_on)
+    _require_going(site)
     target = prepared.path / DATA / tree.path.strip("/")
     target.mkdir(mode=0o755, parents=True, exist_ok=True)
-    by_content = prepared.base is not None and not grew  # what it grew from is no tree of this history: times prove nothing
-    said = await _rsync(site, _command(site, source, target, "--delete", *(("--checksum",) if by_content else ())))
-    if links.doubted and not by_content:
-        with tempfile.NamedTemporaryFile(prefix="btrkeep-import-") as names:
-            folders = {name.rpartition(b"/")[0] or b"." for name in links.doubted}  # they get their times back
-            names.writelines(name + b"\0" for name in (*sorted(folders), *links.doubted))
-            names.flush()
-            some = ("--checksum", f"--files-from={names.name}", "--from0")
-            again = await _rsync(site, _command(site, source, target, *some))
+    if grew and prepared.base is not None and f"{tree.host}@{prepared.base.name}" in site.own:
+        await asyncio.to_thread(_remove, target, links.gone)
+        said = await _some(site, source, target, links, set(links.changed) - set(links.doubted))
+        said.numbers |= _totals(prepared.base, links)
+    else:
+        by_content = ("--checksum",) if prepared.base and not grew else ()
+        said = await _rsync(site, _command(site, source, target, "--delete", *by_content))
+    if links.doubted and grew:
+        again = await _some(site, source, target, links, set(links.doubted), "--checksum")
         for number in ("literal", "transferred_bytes"):
             said.numbers[number] = said.numbers.get(number, 0) + again.numbers.get(number, 0)
-    if not site.goes_on:
-        raise ImportStopped
     if not site.delta:  # what is copied as a whole on one machine rsync does not count as literal
         said.numbers["literal"] = said.numbers.get("transferred_bytes", 0)
     await asyncio.to_thread(_link, target, links)
     return said
+
+
+def _totals(base: Record, links: TreeLinks) -> dict[str, int]:
+    """Of the whole tree, of which rsync has seen a part."""
+    return {"files": links.files, "regular": links.files, "bytes": bounded((base.total("bytes") or 0) + links.grown)}
+
+
+async def _some(site: ImportSite, source: Path, target: Path, links: TreeLinks, names: set[bytes], *more: str) -> Output:
+    """Has rsync copy these names; folders in which something changed get their attributes and times back."""
+    with tempfile.NamedTemporaryFile(prefix="btrkeep-import-") as file:
+        file.writelines(name + b"\0" for name in (*sorted(links.folders), *sorted(names)))
+        file.flush()
+        listed = ("--no-implied-dirs", f"--files-from={file.name}", "--from0", *more)
+        return await _rsync(site, _command(site, source, target, *listed))
+
+
+def _remove(target: Path, names: Sequence[bytes]) -> None:
+    """Raises OSError."""
+    root = os.fsencode(target) + b"/"
+    for name in names:
+        path = Path(os.fsdecode(root + name))
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _require_going(site: ImportSite) -> None:
+    """Raises ImportStopped."""
+    if not site.goes_on:
+        raise ImportStopped
 
 
 def _require_room(site: ImportSite) -> None:
@@ -169,7 +207,7 @@ def _command(site: ImportSite, source: Path, target: Path, *more: str) -> tuple[
     return (
         *ENDS_WITH_US,
         "rsync",
-        *("--archive", "--acls", "--xattrs", "--sparse", "--numeric-ids", "--modify-window=-1", "--stats"),
+        *("--archive", "--acls", "--xattrs", "--sparse", "--numeric-ids", "--modify-window=-1", "--stats", "--no-human-readable"),
         *(("--inplace", "--no-whole-file") if site.delta else ("--whole-file",)),
         *more,
         f"{source}/",
@@ -188,8 +226,7 @@ async def _rsync(site: ImportSite, command: Sequence[str]) -> Output:
         if not site.goes_on or (ticks % _TICKS == 0 and lacks_room(read_room(site.pool.path), site.config.pool.min_free)):
             group.signal(signal.SIGKILL)
     status = await ended
-    if not site.goes_on:
-        raise ImportStopped
+    _require_going(site)
     if status < 0:
         _require_room(site)
     if status:

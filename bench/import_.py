@@ -1,0 +1,154 @@
+"""The import of a history of hard links beside one `cp -a` of its unique data: time, bytes of the pool, memory.
+
+    python -m bench.import_ [--files 20000] [--kib 30] [--days 30] [--names 0] [--rounds 3]
+
+The history is made by `rsync --link-dest` on ext4: each day one file in a hundred is another. The pool is a btrfs on the same kind
+of disk. `cp -a` copies each file of the history once, under one name. With --names the memory of an import of so many empty files
+is measured as well.
+"""
+
+import argparse
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.common import own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
+from tests.beds import btrfs, work
+from tests.beds.nights import Nights
+
+TIME, BYTES, MEMORY = 1.3, 1.05, 300
+"""Agreed: at most so many times as long as cp, and as many bytes as there; MB for ten million names."""
+
+
+def main() -> None:
+    """The command line."""
+    made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
+    made.add_argument("--files", type=int, default=20_000)
+    made.add_argument("--kib", type=int, default=30, help="of each file")
+    made.add_argument("--days", type=int, default=30)
+    made.add_argument("--names", type=int, default=0, help="empty files, for the memory")
+    made.add_argument("--rounds", type=int, default=3)
+    options = made.parse_args()
+    with own_folder(options) as folder:
+        report(options, "Import of an old history", _measure(options, folder))
+
+
+def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
+    size = options.files * options.kib // 1024 * 2 + 2048
+    old = _ext4(folder, size)
+    try:
+        root = _history(old, options)
+        once = _once(root, old / "once")
+        ratios, bytes_, seconds, quiet = list[float](), list[float](), dict[str, list[float]](import_=[], cp=[]), list[bool]()
+        for number in range(options.rounds):
+            pool, copy = Nights(_fresh(size)), _fresh(size)
+            quiet.append(wait_for_quiet(options))
+            for name in ("import_", "cp") if number % 2 else ("cp", "import_"):
+                os.sync()
+                Path("/proc/sys/vm/drop_caches").write_text("3")
+                seconds[name].append(_import(pool, root) if name == "import_" else _copy(once, copy))
+            ratios.append(seconds["import_"][-1] / seconds["cp"][-1])
+            bytes_.append(_used(pool.top) / _used_there(root))
+            say(f"import {seconds['import_'][-1]:.2f} s, cp {seconds['cp'][-1]:.2f} s, bytes {bytes_[-1]:.3f}")
+        found: dict[str, object] = {
+            "seconds": {name: spread(some) for name, some in seconds.items()},
+            "ratios": {
+                "import to cp": {**spread(ratios), "limit": TIME},
+                "bytes of the pool to those there": {**spread(bytes_), "limit": BYTES},
+            },
+            "quiet": all(quiet),
+        }
+        if options.names:
+            shutil.rmtree(root)
+            found["memory, MiB"] = _memory(old, options.names, Nights(_fresh(size)))
+        return found
+    finally:
+        work("umount", old)
+
+
+def _ext4(folder: Path, mib: int) -> Path:
+    image, point = folder / "ext4", folder / "old"
+    with image.open("wb") as file:
+        file.truncate(mib << 20)
+    work("mkfs.ext4", "-q", "-N", "12000000" if mib > 8000 else "2000000", image)
+    point.mkdir()
+    work("mount", "-o", "loop,noatime", image, point)
+    return point
+
+
+def _once(root: Path, folder: Path) -> Path:
+    """Each file of the history under one name, with the folders of its tree."""
+    known = set[int]()
+    for tree in sorted(root.iterdir()):
+        for file in tree.rglob("*"):
+            if file.is_file() and (inode := file.stat().st_ino) not in known:
+                known.add(inode)
+                there = folder / file.relative_to(root)
+                there.parent.mkdir(parents=True, exist_ok=True)
+                os.link(file, there)
+    return folder
+
+
+def _fresh(mib: int) -> Path:
+    return btrfs.make(f"{mib + 2048}M", options="noatime")
+
+
+def _history(old: Path, options: argparse.Namespace) -> Path:
+    source, root, chance, before = old / "source", old / "dated", random.Random(1), None
+    root.mkdir()
+    for number in range(options.files):
+        (folder := source / str(number % 500)).mkdir(parents=True, exist_ok=True)
+        (folder / str(number)).write_bytes(chance.randbytes(options.kib << 10))
+    for day in range(options.days):
+        for number in range(day % 100, options.files, 100) if day else ():
+            (source / str(number % 500) / str(number)).write_bytes(chance.randbytes(options.kib << 10))
+        tree = root / f"2026-{1 + day // 28:02}-{1 + day % 28:02}"
+        work("rsync", "-a", *((f"--link-dest={before}",) if before else ()), f"{source}/", f"{tree}/")
+        before = tree
+    shutil.rmtree(source)
+    return root
+
+
+def _import(pool: Nights, root: Path) -> float:
+    words = (sys.executable, "-m", "backupd", "--config", str(pool.config))
+    done = timed((*words, "import", "tree", str(root), "--host", "old1", "--verify", "none"))
+    work("sync", "-f", pool.top)
+    return done.seconds
+
+
+def _copy(root: Path, to: Path) -> float:
+    done = timed(("cp", "-a", "--", str(root), str(to / "copy")))
+    work("sync", "-f", to)
+    return done.seconds
+
+
+def _used(top: Path) -> int:
+    work("btrfs", "filesystem", "sync", top)
+    lines = work("btrfs", "filesystem", "df", "-b", top).stdout.splitlines()
+    return sum(int(line.split("used=")[1]) for line in lines if line.startswith(("Data", "Metadata")))
+
+
+def _used_there(root: Path) -> int:
+    return int(work("du", "-s", "-B1", root).stdout.split()[0])
+
+
+def _memory(old: Path, names: int, pool: Nights) -> Mapping[str, float]:
+    """Peak of the import's own processes, for two trees of so many empty files, all linked between the two."""
+    first, second = old / "names" / "2026-01-01", old / "names" / "2026-01-02"
+    for number in range(names):
+        if number % 1000 == 0:
+            (folder := first / str(number // 1000)).mkdir(parents=True)
+        (folder / str(number)).touch()
+    work("cp", "-al", first, second)
+    words = (sys.executable, "-m", "backupd", "--config", str(pool.config), "import", "tree", str(old / "names"), "--host", "old2")
+    subprocess.run([*words, "--verify", "none"], check=True, stdout=subprocess.DEVNULL)
+    return {"names": names, "largest process": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024}
+
+
+if __name__ == "__main__":
+    main()
