@@ -4,7 +4,7 @@
 
 The history is made by `rsync --link-dest` on ext4: each day one file in a hundred is another. The pool is a btrfs on the same kind
 of disk. `cp -a` copies each file of the history once, under one name. With --names the memory of an import of so many empty files
-is measured as well.
+is measured as well. Both times are until all is on the disk.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.common import own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
@@ -116,15 +116,15 @@ def _history(old: Path, options: argparse.Namespace) -> Path:
 
 def _import(pool: Nights, root: Path) -> float:
     words = (sys.executable, "-m", "backupd", "--config", str(pool.config))
-    done = timed((*words, "import", "tree", str(root), "--host", "old1", "--verify", "none"))
-    work("sync", "-f", pool.top)
-    return done.seconds
+    return _until_on_disk((*words, "import", "tree", str(root), "--host", "old1", "--verify", "none"), pool.top)
 
 
 def _copy(root: Path, to: Path) -> float:
-    done = timed(("cp", "-a", "--", str(root), str(to / "copy")))
-    work("sync", "-f", to)
-    return done.seconds
+    return _until_on_disk(("cp", "-a", "--", str(root), str(to / "copy")), to)
+
+
+def _until_on_disk(command: Sequence[str], top: Path) -> float:
+    return timed(("sh", "-c", '"$@" && sync -f "$0"', str(top), *command)).seconds
 
 
 def _used(top: Path) -> int:
@@ -137,7 +137,7 @@ def _used_there(root: Path) -> int:
     return int(work("du", "-s", "-B1", root).stdout.split()[0])
 
 
-def _memory(old: Path, names: int, pool: Nights) -> Mapping[str, float]:
+def _memory(old: Path, names: int, pool: Nights) -> Mapping[str, object]:
     """Peak of the import's own processes, for two trees of so many empty files, all linked between the two."""
     first, second = old / "names" / "2026-01-01", old / "names" / "2026-01-02"
     for number in range(names):
@@ -147,7 +147,7 @@ def _memory(old: Path, names: int, pool: Nights) -> Mapping[str, float]:
     work("cp", "-al", first, second)
     words = (sys.executable, "-m", "backupd", "--config", str(pool.config), "import", "tree", str(old / "names"), "--host", "old2")
     subprocess.run([*words, "--verify", "none"], check=True, stdout=subprocess.DEVNULL)
-    return {"names": names, "largest process": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024}
+    return {f"largest process, {names:,} names": spread([resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024])}
 
 
 if __name__ == "__main__":

@@ -3,21 +3,22 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from backupd.cli.context import opened
+from backupd.cli.context import now_option, opened
 from backupd.drill.comparison import compare
-from backupd.importing.formats import READERS, HostNames, OldHistory, OldTree
-from backupd.importing.run import ImportedBackup, ImportSite, ImportStopped, import_tree, known_names
-from backupd.importing.tree_links import look_at
 from backupd.repo.backup_json import DATA
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.context import PoolContext
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
+from backupd.run.importing.formats import READERS, HostNames, OldHistory, OldTree
+from backupd.run.importing.run import ImportedBackup, ImportSite, ImportStopped, import_tree, known_names
+from backupd.run.importing.tree_links import look_at
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
@@ -45,6 +46,7 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 )
 @click.option("-j", "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="How many hosts at once.")
 @json_option
+@now_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -56,6 +58,7 @@ def command(
     verify: str,
     jobs: int,
     as_json: bool,
+    now: datetime | None,
 ) -> int:
     """Make backups of the history that another program has made: of a snapshot root of rsnapshot (or its configuration), of a vault
     or bank of dirvish, or of a folder with a tree for each date. Nothing is changed there.
@@ -74,7 +77,7 @@ def command(
     """
     history = READERS[kind](place.absolute(), HostNames.parse(hosts))
     cancellation, status = Cancellation(), Status()
-    with opened(ctx, writes=not dry_run) as site, cancellation.listening():
+    with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
         todo, here, ahead = _todo(site, history)
         left_out = {**history.left_out, **ahead}
         for folder, why in left_out.items():

@@ -9,13 +9,11 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backupd.importing.formats import OldTree
-from backupd.importing.tree_links import TreeLinks, look_at
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import discard, final_backups, require_own
@@ -23,6 +21,8 @@ from backupd.rsync.output import Output, bounded
 from backupd.rsync.version import Rsync
 from backupd.run import work_subvolume as working
 from backupd.run.fresh_sums import NO_SUMS
+from backupd.run.importing.formats import OldTree
+from backupd.run.importing.tree_links import TreeLinks, look_at
 from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE
@@ -42,6 +42,15 @@ from btrkeep.units import backup_name, format_time, printable
 _TICK = 0.2
 _TICKS = 25  # between two looks at the room
 _LONGEST = 1 << 16  # bytes of messages that are kept
+_CP = (
+    *ENDS_WITH_US,
+    "cp",
+    "--recursive",
+    "--no-dereference",
+    "--preserve=mode,ownership,timestamps",
+    "--no-target-directory",
+    "--",
+)
 
 
 class ImportStopped(Exception):
@@ -140,8 +149,12 @@ async def _filled(site: ImportSite, tree: OldTree, before: OldTree | None, prepa
         said = await _some(site, source, target, links, set(links.changed) - set(links.doubted))
         said.numbers |= _totals(prepared.base, links)
     else:
+        if prepared.base is None:  # cp reads and writes some times as fast; rsync then makes all the rest as it is there
+            await _copied(site, (*_CP, f"{source}/.", str(target)), lambda _: None)
         by_content = ("--checksum",) if prepared.base and not grew else ()
         said = await _rsync(site, _command(site, source, target, "--delete", *by_content))
+        if prepared.base is None:
+            said.numbers["transferred_bytes"] = said.numbers.get("transferred_bytes", 0) + bounded(links.new_bytes)
     if links.doubted and grew:
         again = await _some(site, source, target, links, set(links.doubted), "--checksum")
         for number in ("literal", "transferred_bytes"):
@@ -216,9 +229,16 @@ def _command(site: ImportSite, source: Path, target: Path, *more: str) -> tuple[
 
 
 async def _rsync(site: ImportSite, command: Sequence[str]) -> Output:
-    """Raises ImportStopped, PoolUnusable, and OperatorError with rsync's first words when not all could be copied."""
-    output, said, ticks = Output(), bytearray(), 0
-    group = Group.start(command, on_stdout=output.feed, on_stderr=lambda data: said.extend(data[: max(0, _LONGEST - len(said))]))
+    """What rsync said. Raises what `_copied` raises."""
+    output = Output()
+    await _copied(site, command, output.feed)
+    return output
+
+
+async def _copied(site: ImportSite, command: Sequence[str], hear: Callable[[bytes], None]) -> None:
+    """Raises ImportStopped, PoolUnusable, and OperatorError with the program's first words when not all could be copied."""
+    said, ticks = bytearray(), 0
+    group = Group.start(command, on_stdout=hear, on_stderr=lambda data: said.extend(data[: max(0, _LONGEST - len(said))]))
     ended = asyncio.create_task(group.wait())
     while not ended.done():
         await asyncio.wait((ended,), timeout=_TICK)
@@ -231,8 +251,7 @@ async def _rsync(site: ImportSite, command: Sequence[str]) -> Output:
         _require_room(site)
     if status:
         words = said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
-        raise OperatorError(f"rsync could not copy all of it: {printable(words[0])}", "nothing of this tree was kept")
-    return output
+        raise OperatorError(f"not all of it could be copied: {printable(words[0])}", "nothing of this tree was kept")
 
 
 def _link(target: Path, links: TreeLinks) -> None:

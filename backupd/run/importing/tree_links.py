@@ -24,8 +24,8 @@ class TreeLinks:
     `changed`: what is no folder and has another inode, and `doubted` the files of these that are as large and as old as before.
     `folders`: those that are new or have other attributes, and those in which a name came, went or changed. `gone`: names that are
     not there any more, or are of another kind. `groups`: names that are hard links of each other. `files`: how many regular files
-    there are; `new_bytes`: what those of them take on the disk that have another inode; `grown`: by how many bytes all files are
-    more than before.
+    there are; `new_bytes`: what those of them take on the disk that have another inode; `grown`: by how many bytes files and
+    symlinks are more than before.
     """
 
     changed: list[bytes] = field(default_factory=list)
@@ -78,11 +78,9 @@ def _take(found: TreeLinks, entry: "os.DirEntry[bytes]", relative: bytes, before
     now, path = entry.stat(follow_symlinks=False), relative + entry.name
     found.changed.append(path)
     then = os.lstat(before + entry.name) if before is not None else None
-    if then and stat.S_ISREG(then.st_mode):
-        found.grown -= then.st_size
+    found.grown += _size(now) - (_size(then) if then else 0)
     if stat.S_ISREG(now.st_mode):
         found.new_bytes += now.st_blocks * 512
-        found.grown += now.st_size
         if then and _is_alike(now, then):
             found.doubted.append(path)
 
@@ -157,17 +155,17 @@ def _attributes(folder: bytes) -> tuple[object, ...]:
     return found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns, [(name, os.getxattr(folder, name)) for name in names]
 
 
+def _size(found: os.stat_result) -> int:
+    """As rsync counts it: of files and of symlinks."""
+    return found.st_size if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) else 0
+
+
 def _size_of(path: bytes) -> int:
-    """Of all files below, or of the file."""
+    """Of all below, or of what it is itself."""
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
-    return sum(
-        entry.stat(follow_symlinks=False).st_size
-        for _, _, others in _walk(path, lambda: True)
-        for entry in others
-        if entry.is_file(follow_symlinks=False)
-    )
+        return _size(found)
+    return sum(_size(entry.stat(follow_symlinks=False)) for _, _, others in _walk(path, lambda: True) for entry in others)
 
 
 def _is_alike(now: os.stat_result, then: os.stat_result) -> bool:
