@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from backupd.actions.verify import ReadScope, Verifier
+from backupd.cli.against_source import compare_hosts
 from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool
 from backupd.expire.clocks import doubt
@@ -14,12 +15,13 @@ from backupd.files.backup_selector import Restorable, find, parse_which, restora
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from backupd.repo.verified import read_verified, verification_fields, verified_row
+from backupd.run.against_source import SourceScope
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, verified
-from btrkeep.errors import Exit, OperatorError
+from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.service import Status
@@ -52,6 +54,11 @@ def _sample(text: str) -> int | float:
     metavar="P%",
     help="Pause while processes wait for I/O more than this share of the time.",
 )
+@click.option(
+    "--against-source",
+    is_flag=True,
+    help="Compare the newest complete backup of each HOST with the host, by content; of a share the next slice each time.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be read, in this order; read nothing.")
 @json_option
 @now_option
@@ -62,6 +69,7 @@ def command(
     sample: int | float,
     seconds: float | None,
     pace: float | None,
+    against_source: bool,
     dry_run: bool,
     as_json: bool,
     now: datetime | None,
@@ -74,10 +82,17 @@ def command(
 
     Ctrl-C, SIGTERM and --time end it, and the next one goes on from there.
 
+    With --against-source rsync compares checksums with the host. A file with another content there, though its size and time are
+    the same, is damaged in the backup, or was changed on the host and its time put back: the next run fetches it again.
+
     Exit status 0: nothing is damaged; 1: something is; 3: another verify is under way.
     """
     cancellation, status, found = Cancellation(), Status(), list[dict[str, Any]]()
     with opened(ctx, now, writes=not dry_run) as site:
+        if against_source:
+            if pace is not None:
+                raise UsageError("--pace is not for --against-source", "the bandwidth budgets hold: [backup] bandwidth")
+            return compare_hosts(site, which, SourceScope(sample, seconds), dry_run=dry_run, as_json=as_json)
         moment = site.clock.now()
         chosen = sorted(_chosen(site, which), key=lambda one: (_last(one[1], moment), one[0].name))
         if dry_run:

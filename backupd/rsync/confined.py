@@ -82,9 +82,9 @@ class ConfinedTransfer:
         """The descriptors that the confined command takes over."""
         return (self._calls, self.remote.inherited)
 
-    def command(self, rsync: Sequence[str], data: str | None) -> tuple[str, ...]:
-        """That rsync command, confined to `data`; None: it can write nowhere."""
-        return confined_command(rsync, data, self._calls)
+    def command(self, rsync: Sequence[str], data: str | None, *, shown: Sequence[str] = ()) -> tuple[str, ...]:
+        """That rsync command, confined to `data`; None: it can write nowhere. `shown`: what else it can read."""
+        return confined_command(rsync, data, self._calls, shown=shown)
 
     def started(self, group: Group) -> None:
         """The confined command runs as this group."""
@@ -180,8 +180,8 @@ def filter_file(*, receives: bool = False) -> int:
     return file
 
 
-def confined_command(command: Sequence[str], data: str | None, calls: int) -> tuple[str, ...]:
-    """`command` in a cell in which `data` alone can be written; `calls` is the descriptor of filter_file().
+def confined_command(command: Sequence[str], data: str | None, calls: int, *, shown: Sequence[str] = ()) -> tuple[str, ...]:
+    """`command` in a cell in which `data` alone can be written, and `shown` be read too; `calls`: the descriptor of filter_file().
 
     The root of the cell is made read-only last: it lies in memory, which could be filled otherwise. It does not die with its
     parent: that ends as soon as rsync's first process does, and its receiver has still to keep what has arrived.
@@ -192,6 +192,7 @@ def confined_command(command: Sequence[str], data: str | None, calls: int) -> tu
         "--unshare-pid",
         *shown_programs(program),
         *(("--bind", data, data) if data else ()),
+        *(word for path in shown for word in ("--ro-bind", path, path)),
         "--proc",
         "/proc",
         "--remount-ro",

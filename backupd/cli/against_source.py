@@ -1,0 +1,119 @@
+"""`backupd verify --against-source`: what it says, and its exit status."""
+
+from contextlib import ExitStack
+from typing import Any
+
+from backupd.repo.compared import comparison_fields
+from backupd.repo.context import PoolContext
+from backupd.repo.listing import hosts_of
+from backupd.rsync.confined import confinement, require_harmless
+from backupd.rsync.version import rsync_version
+from backupd.run.against_source import SourceComparison, SourceFindings, SourceScope
+from btrkeep.cli import complain, echo_json
+from btrkeep.cli.progress import prose
+from btrkeep.config import HostConfig
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.pool.locks import take_lock
+from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.proc import become_reaper
+from btrkeep.process.service import Status
+from btrkeep.units import counted, format_time, printable
+
+_SHOWN = 100
+
+
+def compare_hosts(site: PoolContext, which: tuple[str, ...], scope: SourceScope, *, dry_run: bool, as_json: bool) -> int:
+    """Compares the hosts of these names, or all; the exit status. Raises UsageError."""
+    hosts = _hosts(site, which)
+    if dry_run:
+        return _say_plan(hosts, as_json)
+    cancellation, status = Cancellation(), Status()
+    found: list[SourceFindings] = []
+    failed = 0
+    rsync, limits = rsync_version(), confinement(site.config)
+    become_reaper()
+    with ExitStack() as held:
+        held.enter_context(cancellation.listening())
+        work = SourceComparison(
+            site.pool,
+            site.catalogue,
+            site.config,
+            scope,
+            cancellation,
+            lambda files: status.say(f"{counted(files, 'file')} compared"),
+            confined=not limits.missing,
+        )
+        for host in hosts:
+            if work.is_over:
+                break
+            now = site.clock.now()
+            try:
+                if host.address:
+                    require_harmless(rsync, limits, site.config)
+                with take_lock(site.pool.locks / f"source-{host.name}", "backupd verify --against-source", format_time(now)):
+                    done = work.compare(host, now)
+            except OperatorError as error:
+                complain(error)
+                failed += 1
+                continue
+            if done is None:
+                break
+            found.append(done)
+            if not as_json:
+                _say(done)
+        is_over = not work.is_over
+    if as_json:
+        echo_json({"files": work.files, "is_whole": is_over, "hosts": [_fields(one) for one in found]})
+    if cancellation:
+        return int(signal_status(cancellation.signal))
+    return int(Exit.ATTENTION if failed or any(one.differing for one in found) else Exit.OK)
+
+
+def _hosts(site: PoolContext, which: tuple[str, ...]) -> list[HostConfig]:
+    configured = site.config.hosts
+    for name in which:
+        if "@" in name:
+            raise UsageError("a host is compared with its newest complete backup", f"write {name.partition('@')[0]}")
+        if name not in configured:
+            raise UsageError(f"{printable(name)} is not configured", "`backupd host list` shows the hosts")
+    there = set(hosts_of(site.pool))
+    return [configured[name] for name in which or sorted(there & set(configured)) if which or configured[name].enabled]
+
+
+def _say_plan(hosts: list[HostConfig], as_json: bool) -> int:
+    if as_json:
+        echo_json([{"host": host.name} for host in hosts])
+    else:
+        for host in hosts:
+            prose(printable(host.name))
+    return int(Exit.OK)
+
+
+def _fields(one: SourceFindings) -> dict[str, Any]:
+    return {
+        "host": one.backup.host,
+        "name": one.backup.name,
+        **comparison_fields(one.comparison),
+        "is_whole": one.is_over,
+        "differs": list(map(_text, one.differing)),
+    }
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def _say(one: SourceFindings) -> None:
+    found = one.comparison
+    part = "" if one.is_over else ", in part"
+    prose(
+        f"{printable(one.backup.host)} {one.backup.name}: {counted(found.files, 'file')} compared with the host{part}: "
+        f"{found.alike:,} alike, {found.changed:,} changed since or not there"
+        + (f"; {found.differing:,} with another content though size and time are the same:" if one.differing else "")
+    )
+    for path in one.differing[:_SHOWN]:
+        prose(f"  {printable(_text(path))}")
+    if (more := len(one.differing) - _SHOWN) > 0:
+        prose(f"  and {more:,} more")
+    if one.differing:
+        prose("damaged in the backup, or changed on the host and its time put back; the next run fetches them again")

@@ -1,0 +1,197 @@
+"""What a host has now in the place of files of a backup, by content: the rsync command, and one run of it. Nothing is written.
+
+``--dry-run --checksum``: both sides read the files, and only checksums go over the line. ``--info=name2`` has those named too that
+are alike, so that one which is not named is known not to have been compared. All of it is the host's word: names that were not
+asked for count for nothing.
+"""
+
+import asyncio
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+
+from backupd.rsync.bandwidth import Bucket
+from backupd.rsync.command import remote_shell, shell_command, source
+from backupd.rsync.confined import ConfinedTransfer
+from backupd.rsync.giving import Item, parse_item
+from backupd.rsync.messages import Messages
+from backupd.rsync.output import LONGEST_REST
+from backupd.rsync.remote_end import RemoteEnd, expected_words
+from btrkeep.config import Config, HostConfig, SshSettings
+from btrkeep.decisions.rsync_meaning import meaning
+from btrkeep.errors import OperatorError
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.group import PATIENCE, Group
+from btrkeep.process.proc import physical_memory
+
+_OPTIONS = (
+    "--dry-run",
+    "--checksum",
+    "--times",
+    "--modify-window=-1",
+    "--from0",
+    "--no-human-readable",
+    "--outbuf=L",
+    "--info=name2",
+    "--out-format=%i|%l|%n",
+    "--timeout=0",  # while the host reads a large file nothing goes over the line; a dead line ssh notices itself
+)
+_ENDED_WELL = (0, 23, 24)  # some are not there, or cannot be read: they are not named then
+_MAY_SAY = 1 << 20
+_FOR_EACH_BYTE = 16  # of the names: in a line of output and one of complaint, every byte of them escaped
+_FOR_EACH_NAME = 512
+_LOOK_EVERY = 0.2
+
+
+class Compared(StrEnum):
+    """What a file of a backup is, seen from the host. `DIFFERS`: another content, though size and time are the same."""
+
+    ALIKE = "alike"
+    CHANGED = "changed"
+    DIFFERS = "differs"
+
+
+def judged(item: Item | None) -> Compared:
+    """Out of what rsync says of a file; None: nothing, so it is not there, or cannot be read."""
+    if item is None or item.new or item.kind != "file" or "size" in item.fields:
+        return Compared.CHANGED
+    if "content" not in item.fields:
+        return Compared.ALIKE
+    return Compared.CHANGED if "time" in item.fields else Compared.DIFFERS
+
+
+def comparing_command(
+    host: HostConfig,
+    ssh: SshSettings,
+    path: str,
+    data: Path,
+    names: str,
+    buckets: Sequence[Bucket] = (),
+    shell: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """The command that compares files below `path` of the host with those of the backup whose files are in `data`.
+
+    `names`: a file with their names below `path`, each with a NUL behind it. `shell`: as in rsync_command.
+    """
+    return (
+        "rsync",
+        *_OPTIONS,
+        f"--files-from={names}",
+        *remote_shell(host, ssh, buckets, shell),
+        source(host, path, through_shell=bool(host.address or buckets)).replace("/./", "/", 1),
+        f"{data}/{path.strip('/')}".rstrip("/") + "/",
+    )
+
+
+def compare(
+    config: Config,
+    host: HostConfig,
+    path: str,
+    data: Path,
+    names: Collection[bytes],
+    buckets: Sequence[Bucket],
+    cancellation: Cancellation,
+    *,
+    confined: bool,
+    seconds: float,
+) -> dict[bytes, Compared] | None:
+    """Each of `names`, files below `path`; None when cancelled.
+
+    Raises OperatorError when the host cannot be reached, rsync does not come to its end within `seconds`, or says too much.
+    """
+    with tempfile.NamedTemporaryFile(prefix="btrkeep-names-") as listed:  # rsync opens no file that has no name
+        listed.writelines(name + b"\0" for name in names)
+        listed.flush()
+        with asyncio.Runner() as runner:
+            end = time.monotonic() + seconds
+            found = runner.run(_compare(config, host, path, data, names, listed.name, buckets, cancellation, confined, end))
+    return None if found is None else {name: judged(found.get(name)) for name in names}
+
+
+async def _compare(
+    config: Config,
+    host: HostConfig,
+    path: str,
+    data: Path,
+    names: Collection[bytes],
+    listed: str,
+    buckets: Sequence[Bucket],
+    cancellation: Cancellation,
+    confined: bool,
+    end: float,
+) -> dict[bytes, Item] | None:
+    reader, messages = _Reader(names), Messages()
+    with ExitStack() as held:
+        cell = None
+        if confined:
+            memory = host.max_memory.bytes_of(physical_memory())
+            remote = RemoteEnd(shell_command(host, config.ssh, buckets), expected_words(host), memory)
+            cell = held.enter_context(ConfinedTransfer(remote))
+            inner = comparing_command(host, config.ssh, path, data, listed, shell=remote.words)
+            command = cell.command(inner, None, shown=(str(data), listed))
+        else:
+            command = comparing_command(host, config.ssh, path, data, listed, buckets)
+        group = Group.start(
+            command,
+            on_stdout=reader.counted(reader.feed),
+            on_stderr=reader.counted(messages.feed),
+            keep_open=cell.inherited if cell else (),
+            wraps=cell is not None,
+        )
+        if cell:
+            cell.started(group)
+        waiting = asyncio.create_task(group.wait())
+        while not waiting.done() and not cancellation and reader.left >= 0 and time.monotonic() < end:
+            await asyncio.wait([waiting], timeout=_LOOK_EVERY)
+        by_itself = waiting.done()
+        if not by_itself:
+            group.signal(signal.SIGTERM)
+            await asyncio.wait([waiting], timeout=PATIENCE)
+            group.signal(signal.SIGKILL)
+        status = await waiting
+        messages.close()
+        if cell and by_itself:
+            status = cell.exit_code(status, messages.last)
+    if cancellation:
+        return None
+    if reader.left < 0:
+        raise OperatorError(f"{host.name} prints without end, which is not read any further", "look at what is called rsync there")
+    if not by_itself:
+        raise OperatorError(f"{host.name} did not answer in time", "compare fewer files: --sample")
+    if status not in _ENDED_WELL:
+        said = f": {messages.last[0]}" if messages.last else ""
+        why = meaning(status, messages.last).words
+        raise OperatorError(f"{host.name} could not be compared: {why}{said}", f"`backupd check --connect {host.name}` looks at it")
+    return reader.items
+
+
+class _Reader:
+    """Takes rsync's lines, and keeps what is said of `names`. `left`: bytes that may still be said; below 0 it was too much."""
+
+    def __init__(self, names: Collection[bytes]) -> None:
+        self.items: dict[bytes, Item] = {}
+        self._names = frozenset(names)
+        self.left = _MAY_SAY + sum(_FOR_EACH_NAME + _FOR_EACH_BYTE * len(name) for name in self._names)
+        self._rest = b""
+
+    def counted(self, feed: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """`feed`, which gets nothing more when too much was said."""
+
+        def hear(data: bytes) -> None:
+            self.left -= len(data)
+            if self.left >= 0:
+                feed(data)
+
+        return hear
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of its output."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-LONGEST_REST:]
+        for line in lines:
+            if (item := parse_item(line)) and item.name in self._names:
+                self.items[item.name] = item

@@ -1,0 +1,146 @@
+"""`backupd verify --against-source`: a real rsync, a real ssh server; sha256sum and the catalogue's own file are the truth."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backupd.run.against_source import in_slice, slices_of
+from tests.beds.faults import damage
+from tests.beds.nights import Nights
+from tests.beds.ssh import Sshd
+from tests.beds.watch import rows
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Sources that lie on another filesystem than the pool."""
+    tree = tmp_path / "srv"
+    tree.mkdir()
+    return tree
+
+
+def compared(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
+    done = nights.backupd("verify", "--against-source", *words, "--json", check=False)
+    assert done.returncode == status, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Puts its time back afterwards."""
+    before = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.slow
+def test_what_differs_though_nothing_moved_is_named_and_fetched_again(shared_btrfs: Path, tree: Path, sshd: Sshd) -> None:
+    """With the restricted key that the documentation asks for. What was changed since is no damage."""
+    nights = Nights(shared_btrfs)
+    odd = [os.fsdecode(name) for name in (b"caf\xe9\nx", b"-n", b"#hash", b"\\#012", b"a|b [*]?", b" ")]
+    for name in (*odd, "touched", "changed", "grown", "gone", "folder", "symlink", "kept"):
+        (tree / name).write_bytes(b"as it was" + os.fsencode(name))
+    (tree / "below").mkdir()
+    (tree / "below" / "deep").write_bytes(b"deep")
+    nights.settings(
+        "ssh", command="ssh -F none", key=str(sshd.authorize('restrict,command="rrsync -ro /"')), known_hosts=str(sshd.known_hosts)
+    )
+    nights.host("web", tree, address=sshd.address, port=sshd.port)
+    nights.run("web")
+    (first,) = nights.names("web")
+    (found,) = compared(nights, "web")["hosts"]
+    assert (found["name"], found["files"], found["alike"], found["is_whole"]) == (first, 14, 14, True)
+    for name in odd:
+        overwrite(tree / name, b"is other" + b"." + os.fsencode(name))
+    overwrite(tree / "below" / "deep", b"peed")
+    os.utime(tree / "touched")
+    (tree / "changed").write_bytes(b"is other.changed")
+    overwrite(tree / "grown", b"is longer than it was")
+    for name in ("gone", "folder", "symlink"):
+        (tree / name).unlink()
+    (tree / "folder").mkdir()
+    (tree / "symlink").symlink_to("kept")
+    (found,) = compared(nights, "web", status=1)["hosts"]
+    expected = sorted([*(f"{tree}/{name}" for name in odd), f"{tree}/below/deep"], key=os.fsencode)
+    assert found["differs"] == expected
+    assert (found["files"], found["alike"], found["changed"]) == (14, 2, 5)
+    assert rows(nights, "select name, found_by, count(*) from damage group by name, found_by") == [(first, "source", 7)]
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert nights.differences("web", tree) == []
+    second = nights.names("web")[1]
+    (found,) = compared(nights, "web")["hosts"]
+    assert (found["name"], found["alike"], found["differing"]) == (second, found["files"], 0)
+    assert all(name == first for (name,) in rows(nights, "select name from damage"))
+
+
+@pytest.mark.slow
+def test_a_bit_that_flipped_behind_the_filesystem_is_found(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M", options="nodatasum"))
+    content = os.urandom(1 << 20)
+    (tree / "database").write_bytes(content)
+    nights.host("web", tree)
+    nights.run("web")
+    damage(nights.top, content[4096:8192])
+    (found,) = compared(nights, "web", status=1)["hosts"]
+    assert found["differs"] == [f"{tree}/database"]
+    said = nights.backupd("verify", "--against-source", "web", check=False).stdout
+    assert "database" in said
+    assert "the next run fetches them again" in said
+    nights.run("web")
+    assert nights.differences("web", tree) == []
+
+
+@pytest.mark.parametrize("way", ["unreachable", "babbles", "ends"])
+def test_of_a_host_that_fails_nothing_is_recorded(shared_btrfs: Path, tree: Path, way: str) -> None:
+    nights = Nights(shared_btrfs)
+    for number in range(50):
+        (tree / str(number)).write_bytes(b"as it was")
+    nights.host("web", tree)
+    nights.run("web")
+    for number in range(50):
+        overwrite(tree / str(number), b"is other.")
+    if way == "ends":
+        nights.in_the_middle(300, end="dies")
+    else:
+        nights.settings("ssh", command={"unreachable": "false", "babbles": "sh -c 'yes' --"}[way])
+    done = nights.backupd("verify", "--against-source", "web", check=False)
+    assert done.returncode == 1, done
+    assert "Traceback" not in done.stderr
+    assert "web" in done.stderr
+    assert rows(nights, "select count(*) from damage") == [(0,)]
+    assert not (nights.pool / "hosts/web/compared.json").exists()
+
+
+@pytest.mark.slow
+def test_five_slices_of_a_fifth_meet_each_file_once(shared_btrfs: Path, tree: Path) -> None:
+    nights = Nights(shared_btrfs)
+    for number in range(60):
+        (tree / str(number)).write_bytes(b"as it was")
+    nights.host("web", tree)
+    nights.run("web")
+    for number in range(60):
+        overwrite(tree / str(number), b"is other.")
+    met: list[str] = []
+    for _ in range(5):
+        for host in compared(nights, "web", "--sample", "20%", status=1)["hosts"]:
+            met += host["differs"]
+    assert sorted(met) == sorted(str(path) for path in tree.iterdir())
+
+
+def test_each_path_is_in_one_of_a_hundred_slices() -> None:
+    paths = [b"/srv/%d" % number for number in range(1000)]
+    met = [path for number in range(7, 107) for path in paths if in_slice(path, b"key", number, slices_of(0.01))]
+    assert sorted(met) == sorted(paths)
+
+
+def test_a_backup_cannot_be_named(shared_btrfs: Path, tree: Path) -> None:
+    nights = Nights(shared_btrfs)
+    nights.host("web", tree)
+    done = nights.backupd("verify", "--against-source", "web@2026", check=False)
+    assert (done.returncode, "newest complete" in done.stderr) == (2, True)
