@@ -33,6 +33,8 @@ def compare_hosts(site: PoolContext, which: tuple[str, ...], scope: SourceScope,
     rsync, limits = rsync_version(), confinement(site.config)
     become_reaper()
     with ExitStack() as held:
+        since = format_time(site.clock.now())
+        held.enter_context(take_lock(site.pool.locks / "source", "backupd verify --against-source", since))
         held.enter_context(cancellation.listening())
         work = SourceComparison(
             site.pool,
@@ -50,8 +52,7 @@ def compare_hosts(site: PoolContext, which: tuple[str, ...], scope: SourceScope,
             try:
                 if host.address:
                     require_harmless(rsync, limits, site.config)
-                with take_lock(site.pool.locks / f"source-{host.name}", "backupd verify --against-source", format_time(now)):
-                    done = work.compare(host, now)
+                done = work.compare(host, now)
             except OperatorError as error:
                 complain(error)
                 failed += 1

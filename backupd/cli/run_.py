@@ -25,6 +25,7 @@ from backupd.run.context import HostResult, NightEnded, RunContext, buckets_of
 from backupd.run.ledger import Ledger
 from backupd.run.night import NightRunner, PlannedHost, plan
 from backupd.run.night_report import Reporting
+from backupd.run.source_share import compare_share
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.cli import echo_json, json_option
@@ -33,7 +34,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import ending_signals, signal_status
+from btrkeep.process.cancellation import Cancellation, ending_signals, signal_status
 from btrkeep.process.error_report import report_error
 from btrkeep.process.proc import become_reaper
 from btrkeep.process.programs import paste_line
@@ -131,6 +132,10 @@ def _run(opened_site: PoolContext, planned: Callable[[], list[PlannedHost]], *, 
         report.begin(site)
         results, signalled = asyncio.run(_with_signals(night_run))
         report.end(site, night_run.reason)
+        if night and not signalled and not ledger.trouble:
+            cancellation = Cancellation()
+            with cancellation.listening():
+                compare_share(site, opened_site.catalogue, results, cancellation)
         if not ledger.trouble:
             see(opened_site.pool, opened_site.catalogue, opened_site.clock.now())
             if why := keep(opened_site.pool, opened_site.catalogue, opened_site.clock.now(), daily=not night):

@@ -5,6 +5,7 @@ notices that goes by size and time. Which of the two it is cannot be told from h
 so it is recorded as damaged. A file whose size or time has moved was changed since, and says nothing.
 """
 
+import math
 import os
 import random
 import time
@@ -41,11 +42,13 @@ _PAUSE = 5.0  # seconds before the second look: a file that is just being writte
 class SourceScope:
     """Which files are compared: with a number, about so many, chosen by chance; else the next slice of that share.
 
-    `seconds`: after so long no further connection is begun, and the one that runs is ended at the latest at the host's deadline.
+    `seconds`: after so long no further connection is begun. One that runs then is ended at the host's deadline, or at once with
+    `must_end`; then nothing is recorded of that host.
     """
 
     sample: int | float = 1.0
     seconds: float | None = None
+    must_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def slices_of(share: float) -> int:
 
 
 class SourceComparison:
-    """Compares hosts one after the other. Whoever makes one has the lock `source-HOST` of each."""
+    """Compares hosts one after the other. Whoever makes one has the lock `source` of the pool."""
 
     def __init__(
         self,
@@ -91,8 +94,11 @@ class SourceComparison:
     @property
     def is_over(self) -> bool:
         """Whether no further connection is begun: cancelled, or out of time."""
-        late = self.scope.seconds is not None and time.monotonic() - self._begun >= self.scope.seconds
-        return bool(self.cancellation) or late
+        return bool(self.cancellation) or self._left <= 0
+
+    @property
+    def _left(self) -> float:
+        return math.inf if self.scope.seconds is None else self._begun + self.scope.seconds - time.monotonic()
 
     def compare(self, host: HostConfig, now: datetime) -> SourceFindings | None:
         """The newest complete backup of the host; None when cancelled, then nothing is recorded.
@@ -153,7 +159,7 @@ class SourceComparison:
             [prepare(self.pool.bandwidth, one.path.name, one.rate) for one in buckets_of(self.config, self.pool, host)],
             self.cancellation,
             confined=self.confined and bool(host.address),
-            seconds=host.deadline,
+            seconds=min(host.deadline, self._left) if self.scope.must_end else host.deadline,
         )
         if found is None:
             return None

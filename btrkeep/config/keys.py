@@ -146,6 +146,11 @@ TABLE = (
         'chosen at random, a share of them, or ``all``; and of files of 64 MiB or more. It takes at most 2% of the run\'s time. '
         '``"none"``: of none.'),
 
+    ConfigKey("against_source", (VERIFY,), kinds.SAMPLE_OR_NONE, "none", '"1%"',
+        "How many files of each host that became complete a night compares with the host at its end, by content: a share, of which "
+        "each night takes the next slice, so with ``1%`` each file's turn comes once in a hundred nights; or so many, chosen at "
+        'random, or ``all``. For half an hour at the most. ``"none"``: none.'),
+
     ConfigKey("sample", (DRILL,), kinds.SAMPLE, "1000", '"5%"',
         "How much of a backup a drill restores: so many names, chosen at random, a share of them, or ``all``."),
 

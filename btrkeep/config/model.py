@@ -98,9 +98,12 @@ class BalanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
-    """Of how many of the files that a run fetched checksums are made at once; None: of none. `max_age`: seconds."""
+    """Of how many of the files that a run fetched checksums are made at once, and how many a night compares with the host; None: of
+    none. `max_age`: seconds.
+    """
 
     new_files: FileSample | None = DEFAULTS["new_files"]
+    against_source: FileSample | None = DEFAULTS["against_source"]
     max_age: float | None = DEFAULTS["max_age"]
 
     @property

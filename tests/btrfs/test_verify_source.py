@@ -133,6 +133,23 @@ def test_five_slices_of_a_fifth_meet_each_file_once(shared_btrfs: Path, tree: Pa
     assert sorted(met) == sorted(str(path) for path in tree.iterdir())
 
 
+@pytest.mark.slow
+def test_a_night_compares_its_share_and_the_next_one_fetches_what_differs(shared_btrfs: Path, tree: Path) -> None:
+    """A host that fails meanwhile costs the night nothing."""
+    nights = Nights(shared_btrfs)
+    (tree / "file").write_bytes(b"as it was")
+    nights.tables["verify"] = {"against_source": "50%"}
+    nights.host("web", tree)
+    nights.run()
+    overwrite(tree / "file", b"is other.")
+    for _ in range(4):
+        assert nights.run()["web"]["outcome"] == "complete"
+    assert nights.differences("web", tree) == []
+    assert rows(nights, "select distinct path, found_by from damage") == [(f"{tree}/file", "source")]
+    known = json.loads((nights.pool / "hosts/web/compared.json").read_text())
+    assert (known["next"], len(known["backups"])) == (5, 5)
+
+
 def test_each_path_is_in_one_of_a_hundred_slices() -> None:
     paths = [b"/srv/%d" % number for number in range(1000)]
     met = [path for number in range(7, 107) for path in paths if in_slice(path, b"key", number, slices_of(0.01))]
