@@ -47,7 +47,7 @@ _FOR_EACH_NAME = 512
 _LOOK_EVERY = 0.2
 
 
-class Compared(StrEnum):
+class ContentVerdict(StrEnum):
     """What a file of a backup is, seen from the host. `DIFFERS`: another content, though size and time are the same."""
 
     ALIKE = "alike"
@@ -55,13 +55,13 @@ class Compared(StrEnum):
     DIFFERS = "differs"
 
 
-def judged(item: Item | None) -> Compared:
+def judged(item: Item | None) -> ContentVerdict:
     """Out of what rsync says of a file; None: nothing, so it is not there, or cannot be read."""
     if item is None or item.new or item.kind != "file" or "size" in item.fields:
-        return Compared.CHANGED
+        return ContentVerdict.CHANGED
     if "content" not in item.fields:
-        return Compared.ALIKE
-    return Compared.CHANGED if "time" in item.fields else Compared.DIFFERS
+        return ContentVerdict.ALIKE
+    return ContentVerdict.CHANGED if "time" in item.fields else ContentVerdict.DIFFERS
 
 
 def comparing_command(
@@ -98,7 +98,7 @@ def compare(
     *,
     confined: bool,
     seconds: float,
-) -> dict[bytes, Compared] | None:
+) -> dict[bytes, ContentVerdict] | None:
     """Each of `names`, files below `path`; None when cancelled.
 
     Raises OperatorError when the host cannot be reached, rsync does not come to its end within `seconds`, or says too much.

@@ -27,7 +27,7 @@ from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
 from backupd.rsync.bandwidth import prepare
-from backupd.rsync.comparing import Compared, compare
+from backupd.rsync.comparing import ContentVerdict, compare
 from backupd.run.context import buckets_of
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.config import Config, HostConfig
@@ -108,7 +108,7 @@ class SourceComparison:
         backup = find(self.pool, host.name, LATEST)
         known = read_compared(self.pool.host(host.name))
         chooses, next_slice = self._choice(backup, known)
-        found: dict[bytes, Compared] = {}
+        found: dict[bytes, ContentVerdict] = {}
         with read(backup.path), Tree(backup.path) as tree:
             suspects = []
             is_over = True
@@ -121,7 +121,7 @@ class SourceComparison:
                     if looked is None:
                         return None
                     found |= looked
-                    if suspect := [name for name in names if looked[_joined(path, name)] is Compared.DIFFERS]:
+                    if suspect := [name for name in names if looked[_joined(path, name)] is ContentVerdict.DIFFERS]:
                         suspects.append((path, suspect))
             if suspects:
                 self.cancellation.sleep(_PAUSE)
@@ -129,10 +129,10 @@ class SourceComparison:
                 if self.cancellation or (looked := self._look(host, backup, path, names, again=True)) is None:
                     return None
                 found |= looked
-            differing = tuple(sorted(path for path, one in found.items() if one is Compared.DIFFERS))
+            differing = tuple(sorted(path for path, one in found.items() if one is ContentVerdict.DIFFERS))
             self._enter(backup, tree, differing, now)
         kinds = Counter(found.values())
-        comparison = Comparison(now, len(found), kinds[Compared.ALIKE], kinds[Compared.CHANGED], len(differing))
+        comparison = Comparison(now, len(found), kinds[ContentVerdict.ALIKE], kinds[ContentVerdict.CHANGED], len(differing))
         self._write_down(host.name, backup.name, comparison, next_slice if is_over else known.next_slice)
         return SourceFindings(backup, comparison, differing, is_over)
 
@@ -148,7 +148,7 @@ class SourceComparison:
 
     def _look(
         self, host: HostConfig, backup: Restorable, path: str, names: Sequence[bytes], *, again: bool = False
-    ) -> dict[bytes, Compared] | None:
+    ) -> dict[bytes, ContentVerdict] | None:
         """By paths in the backup. None when cancelled."""
         found = compare(
             self.config,
