@@ -2,17 +2,20 @@
 
 import json
 import os
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backupd.rsync.confined import confined_command
 from backupd.run.against_source import in_slice, slices_of
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.ssh import Sshd
-from tests.beds.watch import rows
+from tests.beds.watch import ended, rows, wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
 
@@ -106,7 +109,7 @@ def test_of_a_host_that_fails_nothing_is_recorded(shared_btrfs: Path, tree: Path
     for number in range(50):
         overwrite(tree / str(number), b"is other.")
     if way == "ends":
-        nights.in_the_middle(300, end="dies")
+        nights.in_the_middle(2000, end="dies")
     else:
         nights.settings("ssh", command={"unreachable": "false", "babbles": "sh -c 'yes' --"}[way])
     done = nights.backupd("verify", "--against-source", "web", check=False)
@@ -154,6 +157,29 @@ def test_each_path_is_in_one_of_a_hundred_slices() -> None:
     paths = [b"/srv/%d" % number for number in range(1000)]
     met = [path for number in range(7, 107) for path in paths if in_slice(path, b"key", number, slices_of(0.01))]
     assert sorted(met) == sorted(paths)
+
+
+def test_what_compares_can_write_nowhere() -> None:
+    words = confined_command(("rsync",), None, 3, shown=("/backup/data",))
+    assert "--bind" not in words
+    assert words[words.index("/backup/data") - 1] == "--ro-bind"
+    assert words.index("/backup/data") < words.index("--seccomp")
+
+
+def test_ctrl_c_ends_it_and_nothing_is_recorded(
+    shared_btrfs: Path, tree: Path, backupd_running: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    nights = Nights(shared_btrfs)
+    (tree / "file").write_bytes(b"as it was")
+    nights.host("web", tree)
+    nights.run("web")
+    flag = nights.top / "asked"
+    nights.settings("ssh", command=f"sh -c 'touch {flag}; exec sleep 60' --")
+    process = backupd_running("--config", nights.config, "verify", "--against-source", "web")
+    wait_for(flag.exists)
+    process.send_signal(signal.SIGINT)
+    assert ended(process)[0] == 130
+    assert not (nights.pool / "hosts/web/compared.json").exists()
 
 
 def test_a_backup_cannot_be_named(shared_btrfs: Path, tree: Path) -> None:
