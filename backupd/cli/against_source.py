@@ -117,4 +117,7 @@ def _say(one: SourceFindings) -> None:
     if (more := len(one.differing) - _SHOWN) > 0:
         prose(f"  and {more:,} more")
     if one.differing:
-        prose("damaged in the backup, or changed on the host and its time put back; the next run fetches them again")
+        prose(
+            "damaged in the backup, or the host has another content there under the same size and time; "
+            "the next run fetches them again"
+        )
