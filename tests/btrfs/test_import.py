@@ -168,6 +168,9 @@ def test_dated_trees_go_below_the_root_and_what_deceives_by_size_and_time_is_rea
     """A file with another content, the same size and the same time: the inode alone tells."""
 
     def fill(source: Path, number: int) -> None:
+        for name in ("#hash", ";semicolon", "-dash", "new\nline", " blank ", os.fsdecode(b"caf\xe9"), "a*b?[c]", "back\\slash"):
+            (source / f"{name}{number % 2}").write_text(f"{number}")
+        (source / f"folder {number}").mkdir()
         (source / "kept").write_text("the same")
         file = source / "deceiving"
         file.unlink(missing_ok=True)

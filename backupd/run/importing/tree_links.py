@@ -26,6 +26,8 @@ class TreeLinks:
     not there any more, or are of another kind. `groups`: names that are hard links of each other. `files`: how many regular files
     there are; `new_bytes`: what those of them take on the disk that have another inode; `grown`: by how many bytes files and
     symlinks are more than before.
+
+    The four lists are empty without a tree before.
     """
 
     changed: list[bytes] = field(default_factory=list)
@@ -63,10 +65,12 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool]) -> Tre
             was = old.get(entry.name)
             above = os.fsencode(before) + b"/" + relative if before is not None and was and not was.is_folder else None
             _take(found, entry, relative, above)
+        if before is None:
+            found.changed.clear()
         found.files += sum(1 for entry in others if entry.is_file(follow_symlinks=False))
         inodes.add([entry.inode() for entry in others])
         is_new = any(name not in old or not old[name].is_folder for name in folders)
-        if before is None or gone or changed or is_new or not _is_same_folder(tree, before, relative):
+        if before is not None and (gone or changed or is_new or not _is_same_folder(tree, before, relative)):
             found.folders.append(relative.rstrip(b"/") or b".")
     if twice := inodes.twice():
         found.groups = _groups(tree, twice, goes_on)
@@ -99,7 +103,9 @@ class _Inodes:
 
     def twice(self) -> set[int]:
         """Those that came more than once."""
-        found = np.sort(np.concatenate([*self._pieces, np.array(self._some, np.uint64)]))
+        found = np.concatenate([*self._pieces, np.array(self._some, np.uint64)])
+        self._pieces.clear()
+        found.sort()  # in place: there may be ten million
         return set(found[1:][found[1:] == found[:-1]].tolist())
 
 
