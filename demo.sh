@@ -14,7 +14,7 @@ cd "$TOP"
 . scripts/ground.sh
 
 TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again restore
-    weeks strip expiry what_is_left trends second_copy takeover damage doctor fragments balance pictures dashboard)
+    weeks strip expiry what_is_left trends second_copy takeover damage old_history doctor fragments balance pictures dashboard)
 NAME=btrkeep-demo
 HEADER="btrkeep demo, format 1"
 PLACES=(/var/tmp /srv /home /root /dev/shm)
@@ -28,6 +28,7 @@ usage: sudo ./demo.sh [--keep | --clean] [--no-serve] [--in FOLDER]
 Shows two nights of backups on a btrfs of its own, and brings an earlier
 version of a file back; weeks of them on a second one, of which most expire;
 fetches those into a third, which takes over when the second one is lost;
+imports a month that rsnapshot might have made;
 scores and balances free space, and draws it; ends with the dashboard, for a
 browser on this machine; and removes it all again, but for two pictures.
 Takes about a minute, and some minutes the first time, when it installs what
@@ -637,6 +638,26 @@ with open("diary/photo.jpg", "rb") as photo, open("copy.img", "r+b") as disk, mm
     cmp -s diary/photo.jpg "$newest/data$DEMO/diary/photo.jpg" || fail "the photo did not come back"
     tell "The proof, which a timer makes each week: a backup is really restored, compared by rsync, and thrown away."
     try "$COPY drill diary@latest --sample all --now ${NEXT_EVENING/23:00/23:52}"
+}
+
+step_old_history() {
+    local day newest
+    tell "Whoever comes from rsnapshot brings the history along. A month of it, as it is on any filesystem: hard links."
+    mkdir -p attic/letters snapshots
+    for day in {29..0}; do
+        echo "a letter of the day $day before the last" >attic/letters/$day.txt
+        head -c 100K /dev/urandom >attic/draft
+        touch -d "$NEXT_EVENING - $((day + 1)) days" attic/draft attic/letters/$day.txt
+        mkdir -p "snapshots/daily.$day/attic$DEMO"
+        quietly rsync -a --link-dest="$DEMO/snapshots/daily.$((day + 1))/attic$DEMO/attic/" attic/ "snapshots/daily.$day/attic$DEMO/attic/"
+        touch -d "$NEXT_EVENING - $((day + 1)) days" "snapshots/daily.$day"
+    done 2>/dev/null
+    try "du -sh snapshots/daily.{29,1,0}"
+    try "$COPY import rsnapshot snapshots --now $NEXT_EVENING | tail -n 4"
+    newest=$(printf '%s\n' copy/hosts/attic/2*Z | tail -n 1)
+    [ -z "$(rsync -naHAXc -i --delete snapshots/daily.0/attic/ "$newest/data/")" ] || fail "the newest tree is not as it was"
+    [ "$(printf '%s\n' copy/hosts/attic/2*Z | wc -l)" -eq 30 ] || fail "not every day became a backup"
+    try "$COPY versions attic $DEMO/attic/draft --now $NEXT_EVENING | tail -n 3"
 }
 
 step_doctor() {
