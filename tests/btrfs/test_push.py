@@ -133,6 +133,7 @@ def test_a_host_whose_stream_cannot_be_received_is_given_up_in_its_middle_and_th
     two.over('exec "$@"', answers=f"env PATH={folder}:$PATH " + shlex.join(two.forced))
     done = two.push(status=1)
     assert [one["host"] for one in done["failed"]] == ["web1"], done
+    assert [one["host"] for one in done["sent"]] == ["web2"]  # the other is not sent to its end for nothing
     assert len(two.names(two.second.pool, "web2")) == 1
     assert two.names(two.second.pool) == []
 
@@ -200,6 +201,7 @@ sys.stdin.buffer.read()
         [{"verb": "send", "host": "web1", "name": "../web1", "uuid": "x"}],
         [{"verb": "nothing"}, {"verb": "_stream", "path": "/"}, "no json", "[" * 100_000, {"no": "verb"}],
         [{"verb": "common", "replica": "../../x", "hosts": {"web1": "2026-03-01T220000Z"}}],
+        [{"verb": "common", "replica": "x", "hosts": {"web1": "2026-03-01T220000Z"}}],
         [{"verb": "common", "replica": "x", "hosts": "all"}],
         [{"verb": "ended", "failed": ["x"], "error": 7}],
         [{"verb": "ended", "failed": {"web1": "\\u001b[2J" + "x" * 10**6}, "error": ""}],
