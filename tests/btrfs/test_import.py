@@ -192,6 +192,8 @@ def test_dated_trees_go_below_the_root_and_what_deceives_by_size_and_time_is_rea
     for number, name in enumerate(names):
         assert (data(nights, "old1", name) / "deceiving").read_text() == f"content {number}"
         assert differing(root / f"2026-03-{number + 1:02}", data(nights, "old1", name)) == ""
+    for one in nights.json("list", "old1"):  # it was not here before, whatever it is the state of
+        assert datetime.now(UTC) - datetime.fromisoformat(one["finished"]) < DAY
     kept = {(data(nights, "old1", name) / "kept").stat().st_ino for name in names}
     assert len(kept) == 1  # shared, not written again
 
@@ -339,3 +341,14 @@ def test_a_full_pool_ends_it_with_what_is_whole(make_btrfs: Callable[..., Path],
     for place, name in enumerate(names):
         assert differing(root / f"2026-03-{place + 1:02}", data(nights, "old1", name)) == ""
     assert not (nights.pool / "hosts/old1/.working").exists()
+
+
+def test_a_rotation_meanwhile_puts_no_other_tree_in_its_place(nights: Nights, ext4: Path) -> None:
+    """The folder is renamed, and another gets its name, just before rsync begins."""
+    root = dated(ext4, 1, one_file)
+    tree, moved = root / "2026-03-01", root / "rotated"
+    swap = f'case "$*" in *--archive*) [ -d {moved} ] || {{ mv {tree} {moved}; mkdir {tree}; }} ;; esac; exec "$REAL" "$@"'
+    done = nights.backupd("import", "tree", root, "--host", "old1", "--verify", "none", env=nights.rsync(swap))
+    assert "1 backup imported" in done.stdout
+    assert moved.is_dir()
+    assert differing(moved, data(nights, "old1", nights.names("old1")[0])) == ""
