@@ -106,7 +106,7 @@ def test_files_that_were_read_say_it_in_part_and_then_whole_also_after_a_rebuild
         connection.execute("DELETE FROM verification")  # as an earlier version left it
         connection.commit()
     assert looks(nights) == [None, None]
-    nights.backupd("verify", newest)
+    nights.backupd("verify", newest, "--time", "0s")  # reads nothing, and has the catalogue know what is known
     assert looks(nights) == [None, ("whole", "verify")]
 
 
@@ -127,6 +127,17 @@ def test_damage_counts_more_than_the_scrub_that_found_it_and_the_other_backups_a
     assert "damaged" in first
     assert "1 file damaged" in first
     assert "scrub 2" in second
+
+
+def test_a_scrub_whose_errors_have_not_all_a_name_says_nothing_of_the_backups_without_damage(nights: Nights, tree: Path) -> None:
+    """The kernel names ten errors in five seconds at the most."""
+    content = (tree / "file").read_bytes()
+    (tree / "file").unlink()
+    nights.run("web")
+    a_second_passes(nights)
+    damage(nights.top, content[: 256 << 10])
+    assert scrub(nights)["unnamed"] > 0
+    assert looks(nights)[1] is None
 
 
 def test_an_alarm_tells_when_nothing_was_read_for_long_once_somebody_asks_or_has_looked(nights: Nights) -> None:
