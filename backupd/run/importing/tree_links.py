@@ -6,15 +6,12 @@ inode but the same size and time may have another content, which rsync would not
 
 import os
 import stat
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
-
-_PIECE = 1 << 16  # inodes that are kept before they become an array
 
 
 @dataclass(slots=True)
@@ -93,19 +90,17 @@ class _Inodes:
     """Inode numbers, eight bytes each."""
 
     def __init__(self) -> None:
-        self._pieces, self._some = list[np.ndarray](), list[int]()
+        self._all = array("Q")
 
     def add(self, some: list[int]) -> None:
-        self._some += some
-        if len(self._some) >= _PIECE:
-            self._pieces.append(np.array(self._some, np.uint64))
-            self._some.clear()
+        self._all.extend(some)
 
     def twice(self) -> set[int]:
-        """Those that came more than once."""
-        found = np.concatenate([*self._pieces, np.array(self._some, np.uint64)])
-        self._pieces.clear()
-        found.sort()  # in place: there may be ten million
+        """Those that came more than once. Sorts them in place: there may be ten million."""
+        import numpy as np  # it takes a tenth of a second, which other commands need not wait for
+
+        found = np.frombuffer(self._all, np.uint64)
+        found.sort()
         return set(found[1:][found[1:] == found[:-1]].tolist())
 
 
