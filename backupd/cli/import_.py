@@ -17,7 +17,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
 from backupd.run.importing.formats import READERS, HostNames, OldHistory, OldTree
-from backupd.run.importing.run import ImportedBackup, ImportSite, ImportStopped, import_tree, known_names
+from backupd.run.importing.run import ImportedBackup, ImportSite, ImportStopped, import_tree, known_names, opened_tree
 from backupd.run.importing.tree_links import look_at
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.progress import prose
@@ -180,7 +180,8 @@ class _Import:
         """By a program that knows nothing of us. Raises ImportStopped, OperatorError."""
         record = made.record
         copy = self.site.pool.host(record.host) / (record.name or "") / DATA / tree.path.strip("/")
-        found = await compare(tree.folder, copy, None, lambda: not self.work.goes_on, lambda: False)
+        with opened_tree(tree) as folder:
+            found = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False)
         if not self.work.goes_on:
             raise ImportStopped
         self.compared.append({"host": record.host, "name": record.name, "differences": found.number, "samples": found.samples})

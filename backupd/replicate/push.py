@@ -5,6 +5,7 @@ delete nor change what lies there.
 """
 
 import select
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from btrkeep.units import printable
 
 _MOST_HOSTS, _LONGEST_REASON = 100_000, 1000
 _NANO = 1_000_000_000
+_LOOK, _PATIENCE = 0.5, 1800.0  # seconds
 
 
 class NotWanted(OperatorError):
@@ -81,14 +83,29 @@ class Push:
         self._asks = select.poll()
         self._asks.register(program.output, select.POLLIN)
         self._bytes = 0
+        self._since: float | None = None
+        self._is_through = threading.Event()
 
     def run(self) -> PushSummary:
         """Answers until the other side ends, or until cancelled. Raises NotOurs for what is no request."""
         verbs = {**self._sender.verbs, "list": self._list, "send": self._send, "common": self._common, "ended": self._ended}
         lines = request_lines(self._program.output, lambda: bool(self._cancellation) or self.summary.is_ended)
-        with suppress(_Over, BrokenPipeError):  # cancelled; or the other side is gone, and its last words say why
-            serve(lines, verbs, self._program.input)
+        watch = threading.Thread(target=self._watch, daemon=True)
+        watch.start()
+        try:
+            with suppress(_Over, BrokenPipeError):  # cancelled; or the other side is gone, and its last words say why
+                serve(lines, verbs, self._program.input)
+        finally:
+            self._is_through.set()
+            watch.join()
         return self.summary
+
+    def _watch(self) -> None:
+        """Ends the connection when somebody has stopped this, or the other side takes nothing any more: a write waits for ever."""
+        while not self._is_through.wait(_LOOK):
+            if self._cancellation or (self._since is not None and time.monotonic() - self._since > _PATIENCE):
+                self._program.kill()
+                return
 
     def _list(self, asked: Mapping[str, Any]) -> None:
         self.summary.is_asked = True
@@ -96,7 +113,10 @@ class Push:
 
     def _send(self, asked: Mapping[str, Any]) -> None:
         begun, self._bytes = time.monotonic(), 0
-        self._sender.verbs["send"](asked)
+        try:
+            self._sender.verbs["send"](asked)
+        finally:
+            self._since = None
         done = SentBackup(str(asked["host"]), str(asked["name"]), self._bytes, time.monotonic() - begun)
         self.summary.sent.append(done)
         self._tell(done)
@@ -107,6 +127,7 @@ class Push:
         if self._asks.poll(0):
             raise NotWanted("the other side wants no more of it")
         self._bytes += size
+        self._since = time.monotonic()
         until = max((bucket.draw(size) for bucket in self._buckets), default=0)
         while (left := until - time.monotonic_ns()) > 0 and not self._cancellation:
             self._cancellation.sleep(left / _NANO)

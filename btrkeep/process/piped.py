@@ -37,6 +37,10 @@ class PipedProgram:
         """The lines of its messages so far."""
         return os.pread(self._errors, _MOST, 0).decode(errors="replace").strip().splitlines()
 
+    def kill(self) -> None:
+        """At once, from any thread: whoever waits for it to read gets BrokenPipeError."""
+        self._process.kill()
+
     def end(self) -> None:
         """Has it end by the end of its input, and kills it when it takes too long: a cell that is killed while it is being made
         can leave its beginning behind.

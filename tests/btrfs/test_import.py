@@ -352,3 +352,121 @@ def test_a_rotation_meanwhile_puts_no_other_tree_in_its_place(nights: Nights, ex
     assert "1 backup imported" in done.stdout
     assert moved.is_dir()
     assert differing(moved, data(nights, "old1", nights.names("old1")[0])) == ""
+
+
+# --- trees that mislead
+
+
+def image(vault: Path, day: str, tree: str, **files: str) -> Path:
+    """Of dirvish, as it says that it was a success."""
+    (vault / "dirvish").mkdir(parents=True, exist_ok=True)
+    folder = vault / day
+    (folder / "tree").mkdir(parents=True)
+    for name, content in files.items():
+        (folder / "tree" / name).write_text(content)
+    when = f"{day[:4]}-{day[4:6]}-{day[6:]} 23:30:05"
+    (folder / "summary").write_text(f"client: shop\ntree: {tree}\nBackup-begin: {when}\nStatus: success\n")
+    return folder
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder outside of the pool."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "precious").write_text("p")
+    return victim
+
+
+def test_dots_in_a_dirvish_summary_lead_nowhere(nights: Nights, ext4: Path, victim: Path) -> None:
+    image(ext4 / "shop", "20260301", "/" + "../" * 20 + str(victim).lstrip("/"), new="n")
+    image(ext4 / "shop", "20260302", "srv", new="n")
+    told = imported(nights, "dirvish", ext4 / "shop")
+    assert set(told["left_out"].values()) == {"its summary names no absolute path as its tree"}
+    assert [path.name for path in victim.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("path", ["/srv", "/srv/deep/er"])
+def test_a_symlink_in_the_base_is_not_followed(nights: Nights, ext4: Path, victim: Path, path: str) -> None:
+    first = image(ext4 / "shop", "20260301", "/", other="o")
+    (first / "tree" / "srv").symlink_to(victim)
+    second = image(ext4 / "shop", "20260302", path, new="n")
+    imported(nights, "dirvish", ext4 / "shop")
+    assert [path.name for path in victim.iterdir()] == ["precious"]
+    copy = data(nights, "shop", nights.names("shop")[1])
+    assert differing(second / "tree", copy / path.strip("/")) == ""
+    assert [one.name for one in copy.iterdir()] == ["srv"]  # what the base had of other paths is not in it
+
+
+def test_a_symlink_of_yesterday_to_the_folder_of_today_makes_nothing_old(nights: Nights, ext4: Path) -> None:
+    """What lies behind it has the inodes of today, and the backup of yesterday has a symlink."""
+
+    def fill(source: Path, number: int) -> None:
+        if number == 0:
+            (source / "sub").symlink_to(ext4 / "dated" / "2026-03-02" / "sub")
+        elif number == 1:
+            (source / "sub").unlink()
+            (source / "sub" / "deep").mkdir(parents=True)
+            (source / "sub" / "deep" / "file").write_text("x")
+
+    root = dated(ext4, 3, fill)
+    imported(nights, "tree", root, "--host", "old1", "--verify", "none")
+    for place, name in enumerate(nights.names("old1")):
+        assert differing(root / f"2026-03-0{place + 1}", data(nights, "old1", name)) == ""
+
+
+def test_a_tree_with_subvolumes_or_mounts_in_it_is_refused_for_their_inodes_prove_nothing(nights: Nights) -> None:
+    root = nights.top / "old"
+    (root / "2026-03-01").mkdir(parents=True)
+    for name in ("home", "srv"):
+        work("btrfs", "subvolume", "create", root / "2026-03-01" / name)
+        (root / "2026-03-01" / name / "file").write_text(f"of {name}")  # with the same inode number
+    told = imported(nights, "tree", root, "--host", "old1", status=1)
+    assert "another filesystem or subvolume" in told["failed"]["old1"]
+    assert not (nights.pool / "hosts" / "old1" / "latest").exists()
+
+
+def test_dated_snapshots_have_their_own_device_each_and_are_read_by_content(nights: Nights) -> None:
+    root = nights.top / "old"
+    root.mkdir()
+    work("btrfs", "subvolume", "create", root / "2026-03-01")
+    for number in (1, 2, 3):
+        tree = root / f"2026-03-0{number}"
+        if number > 1:
+            work("btrfs", "subvolume", "snapshot", root / f"2026-03-0{number - 1}", tree)
+        (tree / "deceiving").write_text(f"{number}")
+        (tree / f"new{number}").write_text("new")
+        os.utime(tree / "deceiving", ns=(10**18, 10**18))
+    imported(nights, "tree", root, "--host", "old1", "--verify", "none")
+    for place, name in enumerate(nights.names("old1")):
+        assert differing(root / f"2026-03-0{place + 1}", data(nights, "old1", name)) == ""
+
+
+def test_a_rotation_between_two_trees_is_noticed_and_mixes_nothing(
+    nights: Nights, ext4: Path, backupd_running: Callable[..., Any]
+) -> None:
+    root, source, before = ext4 / "snaps", ext4 / "src", None
+    root.mkdir()
+    source.mkdir()
+    for number in range(6):  # backup.5 is the oldest
+        for bulk in range(300):
+            (source / f"bulk{bulk}-{number}").write_bytes(os.urandom(10_000))
+        tree = root / f"backup.{5 - number}"
+        work("rsync", "-aH", *((f"--link-dest={before}",) if before else ()), f"{source}/", f"{tree}/")
+        os.utime(tree, (1772400000 + number * 86400,) * 2)
+        before = tree
+    running = backupd_running("--config", nights.config, "import", "tree", root, "--host", "old1")
+    folder = nights.pool / "hosts/old1"
+    wait_for(lambda: folder.is_dir() and len(nights.names("old1")) >= 1)
+    running.send_signal(signal.SIGSTOP)
+    for number in range(5, -1, -1):
+        (root / f"backup.{number}").rename(root / f"backup.{number + 1}")
+    work("rsync", "-aH", f"--link-dest={root}/backup.1", f"{source}/", f"{root}/backup.0/")
+    running.send_signal(signal.SIGCONT)
+    _, err = running.communicate(timeout=90)
+    assert (running.returncode, "rotated meanwhile" in err) == (1, True)
+    imported(nights, "tree", root, "--host", "old1")
+    trees = {f"{datetime.fromtimestamp(tree.stat().st_mtime, UTC):%Y-%m-%dT%H%M%SZ}": tree for tree in root.iterdir()}
+    assert len(trees) == 7
+    for name in nights.names("old1"):
+        assert differing(trees[name], data(nights, "old1", name)) == ""

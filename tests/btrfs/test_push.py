@@ -284,3 +284,43 @@ def test_by_ssh_the_key_takes_backups_and_does_nothing_else_and_check_says_so(tw
     assert "refused" in why
     assert "refused" in two.push(status=1)["error"]
     assert two.copies(first=True)["state"] == "failing"
+
+
+READS_NOT = """
+import json, os, struct, sys, time
+def ask(asked):
+    os.write(1, json.dumps(asked).encode() + b"\\n")
+def exactly(count):
+    found = b""
+    while len(found) < count:
+        found += os.read(0, count - len(found))
+    return found
+ask({"verb": "list"})
+hosts = []
+while True:
+    kind, length = struct.unpack(">cI", exactly(5))
+    content = exactly(length)
+    if kind == b"e":
+        break
+    hosts.append(json.loads(content))
+host, (name, uuid, *_) = hosts[0]["host"], hosts[0]["backups"][0]
+ask({"verb": "send", "host": host, "name": name, "uuid": uuid, "stream": 1})
+open(sys.argv[1], "w").close()
+time.sleep(1000)
+"""
+
+
+def test_a_receiver_that_reads_no_more_does_not_hold_the_sender(
+    two: Pushing, tmp_path: Path, backupd_running: Callable[..., Any]
+) -> None:
+    (two.source / "large").write_bytes(os.urandom(8 << 20))
+    two.night("2026-03-01T22:00:00Z", "a")
+    script, reached = tmp_path / "hostile.py", tmp_path / "reached"
+    script.write_text(READS_NOT)
+    two.over('exec "$@"', answers=f"{sys.executable} {script} {reached}")
+    running = backupd_running("--config", two.first.config, "replicate", "--now", NOW)
+    wait_for(reached.exists)
+    time.sleep(2)
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=12)
+    assert running.returncode == 143

@@ -3,7 +3,9 @@
 Nothing is changed there, and only names, times and small text files are read.
 """
 
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -12,6 +14,7 @@ from pathlib import Path
 
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import UsageError
+from btrkeep.fs.openat import FOLDER
 
 _LARGEST = 1 << 20  # bytes of a configuration or a summary
 _INTERVAL = re.compile(r"([A-Za-z][\w-]*)\.(\d{1,5})")
@@ -20,12 +23,17 @@ _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)(?:[T_ .-]?(\d\d)[:.h-]?(\d\d)(?:[:.
 
 @dataclass(frozen=True, slots=True)
 class OldTree:
-    """A tree that is to become a backup: what lies in `folder` is what the host had below `path` at `started` (aware)."""
+    """A tree that is to become a backup: what lies in `folder` is what the host had below `path` at `started` (aware).
+
+    `identity`: device and inode of the folder when its time was read, and in nanoseconds when the folder above it had changed where
+    that is the tree's time: by these it is known again, whatever was renamed since.
+    """
 
     host: str
     started: datetime
     folder: Path
     path: str = "/"
+    identity: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +93,17 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
         raise UsageError(f"{root} has no folder such as daily.0", "give rsnapshot's snapshot_root, or its configuration")
     found, left_out = list[OldTree](), dict[str, str]()
     for interval in intervals:
-        started = datetime.fromtimestamp(interval.stat().st_mtime).astimezone()
-        for point in _folders(interval):
-            _take(found, left_out, names.of(point.name), OldTree(point.name, started, point))
+        fd = os.open(interval, FOLDER)  # one and the same folder, also when it is renamed here
+        try:
+            stamp = os.fstat(fd)
+            started = datetime.fromtimestamp(stamp.st_mtime).astimezone()
+            for name in sorted(os.listdir(fd)):  # noqa: PTH208  a Path knows no descriptor
+                point = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                if stat.S_ISDIR(point.st_mode):
+                    identity = point.st_dev, point.st_ino, stamp.st_mtime_ns
+                    _take(found, left_out, names.of(name), OldTree(name, started, interval / name, identity=identity))
+        finally:
+            os.close(fd)
     return _history(found, left_out)
 
 
@@ -118,10 +134,11 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
                 left_out[str(image)] = "there is no folder `tree` in it"
             elif started is None:
                 left_out[str(image)] = "its summary does not say when it began"
+            elif (path := _path_of(said.get("tree", "/"))) is None:
+                left_out[str(image)] = "its summary names no absolute path as its tree"
             else:
                 own = said.get("client") or one.name
-                path = "/" + said.get("tree", "/").split()[0].strip("/") if said.get("tree", "").strip() else "/"
-                _take(found, left_out, names.of(own), OldTree(own, started, image / "tree", path))
+                _take(found, left_out, names.of(own), OldTree(own, started, image / "tree", path, _identity(image / "tree")))
     return _history(found, left_out)
 
 
@@ -139,7 +156,7 @@ def read_dated(root: Path, names: HostNames) -> OldHistory:
         if started is None:
             left_out[str(folder)] = "its name is neither a date nor like backup.0"
         else:
-            found.append(OldTree(names.alone, started, folder))
+            found.append(OldTree(names.alone, started, folder, identity=_identity(folder)))
     if not found:
         raise UsageError(f"{root} has no folder with a date in its name, such as 2026-11-20")
     return _history(found, left_out)
@@ -188,6 +205,18 @@ def _dated(name: str, stamp: datetime) -> datetime | None:
     except ValueError:
         return None
     return stamp if match[4] is None and stamp.date() == found.date() else found
+
+
+def _path_of(text: str) -> str | None:
+    """The path of a host that a summary names; None when it leads anywhere else."""
+    path = (text.split() or ["/"])[0]
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    return "/" + "/".join(parts) if path.startswith("/") and ".." not in parts and "\0" not in path else None
+
+
+def _identity(folder: Path) -> tuple[int, int, int]:
+    found = folder.lstat()
+    return found.st_dev, found.st_ino, 0
 
 
 def _time(text: str) -> datetime | None:

@@ -9,8 +9,8 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -85,10 +85,38 @@ class ImportedBackup:
     literal: int
 
 
-def config_of(config: Config, host: str) -> HostConfig:
-    """The host as an import needs it: everything that lies in the tree, whatever its source paths are now."""
-    own = config.hosts.get(host) or HostConfig(host)
-    return replace(own, paths=("/",), exclude=(), left_out=(), one_file_system=False)
+def config_of(config: Config, tree: OldTree) -> HostConfig:
+    """The host as an import needs it: all that lies in the tree, whatever its source paths are now.
+
+    What the base has of other paths goes, and so does what stands where a folder above the tree must be: a symlink there would lead
+    elsewhere.
+    """
+    own = config.hosts.get(tree.host) or HostConfig(tree.host)
+    return replace(own, paths=(tree.path,), exclude=(), left_out=(), one_file_system=False)
+
+
+@contextmanager
+def opened_tree(tree: OldTree) -> Iterator[Path]:
+    """A path of the very folder whose time was read, whatever it is called by now. Raises OperatorError when it is another one, or
+    has another time since.
+    """
+    try:
+        fd = os.open(tree.folder, FOLDER)
+    except OSError as error:
+        raise OperatorError(f"{tree.folder}: {error.strerror}: was it rotated meanwhile?", "run it again") from None
+    try:
+        _require_same(tree, fd)
+        yield Path(f"/proc/{os.getpid()}/fd/{fd}")
+        _require_same(tree, fd)
+    finally:
+        os.close(fd)
+
+
+def _require_same(tree: OldTree, fd: int) -> None:
+    device, inode, stamp = tree.identity
+    found = os.fstat(fd)
+    if (found.st_dev, found.st_ino) != (device, inode) or (stamp and os.stat("..", dir_fd=fd).st_mtime_ns != stamp):
+        raise OperatorError(f"{tree.folder} is another one than it was: the history was rotated meanwhile", "run it again")
 
 
 def known_names(pool: Pool, host: str) -> set[str]:
@@ -101,28 +129,28 @@ async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -
 
     What is not whole is discarded: the next import makes it again.
     """
-    host = config_of(site.config, tree.host)
+    host = config_of(site.config, tree)
     with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
         require_own(site.pool, tree.host)
         _require_room(site)
         _require_no_other_work(site.pool, host)
-        source = os.open(tree.folder, FOLDER)
-        try:
-            with syncing(site.pool.path) as disk:
-                return await _made(site, tree, before, host, Path(f"/proc/{os.getpid()}/fd/{source}"), disk)
-        finally:
-            os.close(source)
+        with ExitStack() as held:
+            source = held.enter_context(opened_tree(tree))
+            old = held.enter_context(opened_tree(before)) if before else None
+            disk = held.enter_context(syncing(site.pool.path))
+            return await _made(site, tree, before, host, (source, old), disk)
 
 
 async def _made(
-    site: ImportSite, tree: OldTree, before: OldTree | None, host: HostConfig, source: Path, disk: Syncfs
+    site: ImportSite, tree: OldTree, before: OldTree | None, host: HostConfig, folders: tuple[Path, Path | None], disk: Syncfs
 ) -> ImportedBackup:
+    """`folders`: of the tree and of the one before it, open."""
     try:
         _, prepared = await asyncio.to_thread(working.recover_and_prepare, site.pool, host, tree.started, disk, site.cancellation)
     except working.StoppedEarly:
         raise ImportStopped from None
     try:
-        said = await _filled(site, tree, before, prepared, source)
+        said = await _filled(site, tree, before, prepared, folders)
         record = _record(site, tree, working.first_record(prepared, host, tree.started), said)
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk, NO_SUMS)
     except BaseException:
@@ -133,17 +161,23 @@ async def _made(
     return ImportedBackup(final, prepared.id, said.numbers.get("literal", 0))
 
 
-async def _filled(site: ImportSite, tree: OldTree, before: OldTree | None, prepared: Prepared, source: Path) -> Output:
+async def _filled(
+    site: ImportSite, tree: OldTree, before: OldTree | None, prepared: Prepared, folders: tuple[Path, Path | None]
+) -> Output:
     """Has the tree's content in `.working`; what rsync said of it.
 
     After a tree that this very import has copied only what differs from that is given to rsync. After any other backup it goes
     through all names: by size and time where that is of the tree before, else by content.
     """
-    grew = before is not None and prepared.base is not None and prepared.base.name == backup_name(before.started)
-    links = await asyncio.to_thread(look_at, source, before.folder if before and grew else None, lambda: site.goes_on)
+    source, old = folders
+    follows = before is not None and prepared.base is not None and prepared.base.name == backup_name(before.started)
+    links = await asyncio.to_thread(look_at, source, old if follows else None, lambda: site.goes_on)
     _require_going(site)
     target = prepared.path / DATA / tree.path.strip("/")
-    target.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if target.is_file():  # of a host whose source path it was
+        target.unlink()
+    target.mkdir(mode=0o755, parents=True, exist_ok=True)  # what stands above it is a folder: see config_of
+    grew = follows and links.is_compared
     if grew and prepared.base is not None and f"{tree.host}@{prepared.base.name}" in site.own:
         await asyncio.to_thread(_remove, target, links.gone)
         said = await _some(site, source, target, links, set(links.changed) - set(links.doubted))

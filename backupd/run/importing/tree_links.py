@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from btrkeep.errors import OperatorError
+from btrkeep.units import printable
+
 
 @dataclass(slots=True)
 class TreeLinks:
@@ -24,7 +27,7 @@ class TreeLinks:
     there are; `new_bytes`: what those of them take on the disk that have another inode; `grown`: by how many bytes files and
     symlinks are more than before.
 
-    The four lists are empty without a tree before.
+    `is_compared`: whether there was a tree before whose inodes could be compared; the four lists are empty without.
     """
 
     changed: list[bytes] = field(default_factory=list)
@@ -35,6 +38,7 @@ class TreeLinks:
     files: int = 0
     new_bytes: int = 0
     grown: int = 0
+    is_compared: bool = False
 
 
 class _Name(NamedTuple):
@@ -43,7 +47,8 @@ class _Name(NamedTuple):
 
 
 def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool]) -> TreeLinks:
-    """Compares them; without `before`, or if that is on another filesystem, all is new. Raises OSError.
+    """Compares them; without `before`, or if that is on another filesystem, all is new. Raises OSError, and OperatorError where
+    something else is mounted in one of them, or a subvolume: an inode number says nothing then.
 
     Memory: eight bytes for each name, and the names of what changed and of hard links. `goes_on` is asked in each folder; when it
     says no, what was found so far comes back.
@@ -51,24 +56,29 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool]) -> Tre
     found, inodes = TreeLinks(), _Inodes()
     if before is not None and before.stat().st_dev != tree.stat().st_dev:
         before = None
+    found.is_compared = before is not None
+    was_none = {b""} if before is None else set[bytes]()  # folders that the tree before has not, or only as a symlink to somewhere
     for relative, folders, others in _walk(os.fsencode(tree), goes_on):
-        old = _names(os.fsencode(before) + b"/" + relative) if before is not None else {}
+        is_new = relative in was_none
+        was_none.discard(relative)
+        above = os.fsencode(before or b"") + b"/" + relative
+        old = {} if is_new else _names(above)
+        was_none |= {relative + name + b"/" for name in folders if not (name in old and old[name].is_folder)}
         now = {entry.name: _Name(entry.inode(), False) for entry in others} | {name: _Name(0, True) for name in folders}
-        gone = [relative + name for name, was in old.items() if name not in now or now[name].is_folder != was.is_folder]
-        found.gone += gone
+        gone = [name for name, was in old.items() if name not in now or now[name].is_folder != was.is_folder]
         changed = [entry for entry in others if old.get(entry.name) != now[entry.name]]
-        found.grown -= sum(_size_of(os.fsencode(before or b"") + b"/" + name) for name in gone)
         for entry in changed:
             was = old.get(entry.name)
-            above = os.fsencode(before) + b"/" + relative if before is not None and was and not was.is_folder else None
-            _take(found, entry, relative, above)
-        if before is None:
-            found.changed.clear()
+            _take(found, entry, relative, above if was and not was.is_folder else None)
+        found.gone += [relative + name for name in gone]
+        found.grown -= sum(_size_of(above + name) for name in gone)
         found.files += sum(1 for entry in others if entry.is_file(follow_symlinks=False))
         inodes.add([entry.inode() for entry in others])
-        is_new = any(name not in old or not old[name].is_folder for name in folders)
-        if before is not None and (gone or changed or is_new or not _is_same_folder(tree, before, relative)):
+        if is_new or gone or changed or old.keys() != now.keys() or not _is_same_folder(os.fsencode(tree) + b"/" + relative, above):
             found.folders.append(relative.rstrip(b"/") or b".")
+        if before is None:
+            found.changed.clear()
+            found.folders.clear()
     if twice := inodes.twice():
         found.groups = _groups(tree, twice, goes_on)
     return found
@@ -115,38 +125,32 @@ def _groups(tree: Path, twice: set[int], goes_on: Callable[[], bool]) -> list[li
 
 def _walk(tree: bytes, goes_on: Callable[[], bool]) -> Iterator[tuple[bytes, list[bytes], list["os.DirEntry[bytes]"]]]:
     """Yields each folder, the tree itself first: its path in the tree with a slash behind it, its folders, and the rest."""
-    waiting = [b""]
+    waiting, device = [b""], Path(os.fsdecode(tree)).stat().st_dev
     while waiting and goes_on():
         relative = waiting.pop()
         folders, others = list[bytes](), list["os.DirEntry[bytes]"]()
         with os.scandir(tree + b"/" + relative) as entries:
             for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
+                if not entry.is_dir(follow_symlinks=False):
+                    others.append(entry)
+                elif entry.stat(follow_symlinks=False).st_dev == device:
                     folders.append(entry.name)
                 else:
-                    others.append(entry)
+                    name = printable(relative + entry.name)
+                    raise OperatorError(f"{name} in it is another filesystem or subvolume", "import that as a tree of its own")
         waiting += [relative + name + b"/" for name in folders]
         yield relative, folders, others
 
 
 def _names(folder: bytes) -> dict[bytes, _Name]:
-    """What is there; nothing when it is no folder. The inode of a folder says nothing: no program links those."""
-    try:
-        if not stat.S_ISDIR(os.lstat(folder.rstrip(b"/")).st_mode):
-            return {}
-        with os.scandir(folder) as entries:
-            return {one.name: _Name(0, True) if one.is_dir(follow_symlinks=False) else _Name(one.inode(), False) for one in entries}
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
+    """What is there. The inode of a folder says nothing: no program links those."""
+    with os.scandir(folder) as entries:
+        return {one.name: _Name(0, True) if one.is_dir(follow_symlinks=False) else _Name(one.inode(), False) for one in entries}
 
 
-def _is_same_folder(tree: Path, before: Path, relative: bytes) -> bool:
+def _is_same_folder(one: bytes, other: bytes) -> bool:
     """Whether it has the owner, mode, time and extended attributes that it had; ACLs are among these."""
-    one, other = os.fsencode(tree) + b"/" + relative, os.fsencode(before) + b"/" + relative
-    try:
-        return _attributes(one) == _attributes(other)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return _attributes(one) == _attributes(other)
 
 
 def _attributes(folder: bytes) -> tuple[object, ...]:
