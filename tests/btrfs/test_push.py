@@ -319,7 +319,7 @@ def test_a_receiver_that_reads_no_more_does_not_hold_the_sender(
     script.write_text(READS_NOT)
     two.over('exec "$@"', answers=f"{sys.executable} {script} {reached}")
     running = backupd_running("--config", two.first.config, "replicate", "--now", NOW)
-    wait_for(reached.exists)
+    wait_for(reached.exists, 60)
     time.sleep(2)
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=12)
