@@ -5,7 +5,6 @@ one of those is read: what reads well is not damaged, whatever the log says. Ref
 searches in trees.
 """
 
-import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from backupd.actions.scrub import Scrubbed
+from backupd.files.file_digest import DAMAGED
 from backupd.files.tree import Tree
 from backupd.repo.backup_json import DATA
 from backupd.repo.context import PoolContext
@@ -25,7 +25,6 @@ from btrkeep.treescan.links import InodeNames
 from btrkeep.treescan.owners import Owners
 
 _BLOCK = 4096  # the smallest sector size, so that no block is missed where they are larger
-_DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 _PREFIX = os.fsencode(DATA) + b"/"
 Backups = Mapping[int, tuple[str, str]]
 """Host and name by the id of the subvolume."""
@@ -137,7 +136,7 @@ def _is_bad(site: PoolContext, places: list[FilePlace]) -> bool:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.pread(fd, _BLOCK, one.start)
         except OSError as error:
-            if error.errno not in _DAMAGED:
+            if error.errno not in DAMAGED:
                 raise
             return True
         finally:

@@ -6,7 +6,6 @@ between the two. So is what differs from the checksum that was made when it was 
 the next time. A file that several backups share is read once in a pass.
 """
 
-import errno
 import os
 import random
 import time
@@ -15,36 +14,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from hashlib import sha256
 from threading import Lock
-from typing import NamedTuple
 
 from backupd.actions.shared_damage import FoundDamage, backups_that_share
 from backupd.files.backup_selector import Restorable
-from backupd.files.tree import Entry, Tree, open_plain
+from backupd.files.file_digest import DAMAGED, FileRead, PlainSum, read_file
+from backupd.files.tree import Tree, open_plain
 from backupd.files.walking import WalkEntry, walk
-from backupd.repo.checksums import Checksums, Key, ReadBefore, key_of
+from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
-from backupd.repo.sums import LONGEST_HOLE, read_sums
+from backupd.repo.sums import read_sums
 from backupd.repo.verified import read_verified, verified_row, write_verified
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification
-from btrkeep.fs.sparse import data_runs
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.procfs import IoPressure
 
-_DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
-_NONE = bytes(32)
 _STREAMS = 4
 _WAITING = 4 * _STREAMS  # open files that wait for a stream
 _MOST_RECORDS = 200_000  # that are held in memory
 _LONGEST = 300.0  # seconds of reading that a kill may cost
-_PIECE = 1 << 20
-_BLOCK = 4096  # bytes: the least that a hole has
-_ZEROS = bytes(_BLOCK)
 _NAMED = 100  # damaged files that verified.json names
 _LOOK = 1.0  # seconds between two looks at the pressure
 
@@ -59,18 +51,6 @@ class ReadScope:
     """Above this share of the time in which processes wait for I/O (PSI) it pauses."""
     forgets: bool = True
     """Whether checksums that nobody compared for years go: not while the clock is in doubt."""
-
-
-class _FileRead(NamedTuple):
-    path: bytes
-    key: Key
-    size: int
-    """Bytes that were read."""
-    digest: bytes
-    bad: int | None
-    """The first byte that cannot be read; None: all could be."""
-    plain: bytes | None = None
-    """SHA-256 as `sha256sum` says it, where that was asked for."""
 
 
 class Verifier:
@@ -213,7 +193,7 @@ class _BackupLook:
 
     def _take_some(self, entries: Iterator[WalkEntry], known: Checksums, streams: ThreadPoolExecutor) -> bool:
         """Until it is time to write down what was found; whether all names were come to."""
-        begun, waiting = time.monotonic(), deque[Future[_FileRead | None]]()
+        begun, waiting = time.monotonic(), deque[Future[FileRead | None]]()
         over, work = False, self._work
         try:
             for one in entries:
@@ -236,9 +216,9 @@ class _BackupLook:
                 self._note(waiting.popleft().result(), known)
         return over and not work.cancellation
 
-    def _submit(self, streams: ThreadPoolExecutor, one: WalkEntry, key: Key) -> Future[_FileRead | None]:
-        plain = _Plain() if one.entry.path in self._sums else None
-        return streams.submit(_read, open_plain(one.name, one.folder), one.entry, key, self._work.keep_pace, plain)
+    def _submit(self, streams: ThreadPoolExecutor, one: WalkEntry, key: Key) -> Future[FileRead | None]:
+        plain = PlainSum() if one.entry.path in self._sums else None
+        return streams.submit(read_file, open_plain(one.name, one.folder), one.entry, key, self._work.keep_pace, plain)
 
     def _is_settled(self, path: bytes, key: Key, known: Checksums) -> bool:
         """Whether the file is not read now: it was in this pass, or is not in the sample. One that was damaged is read again."""
@@ -252,18 +232,18 @@ class _BackupLook:
         self.is_whole = self.is_whole and is_chosen
         return not is_chosen
 
-    def _note(self, found: _FileRead | None, known: Checksums) -> None:
+    def _note(self, found: FileRead | None, known: Checksums) -> None:
         if found is None:
             return
         work, before = self._work, self._found.get(found.key) or known.find(found.key)
-        digest = before.digest if before else _NONE
-        is_known = digest != _NONE
+        digest = before.digest if before else NO_DIGEST
+        is_known = digest != NO_DIGEST
         summed = self._sums.get(found.path)
         is_other_than_summed = summed is not None and found.plain not in (None, summed)
         is_other = (is_known and found.digest != digest) or is_other_than_summed
         place = 0 if found.bad is None and is_other else found.bad
         if not is_known and is_other_than_summed:
-            found = found._replace(digest=_NONE)  # what is wrong must not be what the next look compares with
+            found = found._replace(digest=NO_DIGEST)  # what is wrong must not be what the next look compares with
         self._found[found.key] = ReadBefore(_microseconds(work.now), place is not None, digest if is_known else found.digest)
         if place is not None:
             work.bad[self._host, found.key] = place
@@ -276,7 +256,7 @@ class _BackupLook:
 
     def _unreadable(self, path: bytes, error: OSError) -> None:
         """A folder, or a name in one."""
-        if error.errno not in _DAMAGED:
+        if error.errno not in DAMAGED:
             raise error
         self.bad.append(FoundDamage(path, 0))
 
@@ -291,81 +271,3 @@ def _with_damages(found: Verification, before: Verification | None, paths: Seque
 
 def _microseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 10**6)
-
-
-def _read(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool], plain: "_Plain | None" = None) -> _FileRead | None:
-    """Reads a file from the disk, not from memory, and closes it. Raises OSError for what is no damage.
-
-    `goes_on` is asked between pieces, and may take its time; None when it said no.
-
-    The digest is what `sha256sum` says, unless there are holes or blocks of zeros, which are alike, for a deduplicator may turn one
-    into the other: these are left out, and where one ends its end is part of it.
-    """
-    digest, position, last, count = sha256(), 0, 0, 0
-    try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        try:
-            for start, end in data_runs(fd, entry.size):
-                position = start
-                while position < end:
-                    if not goes_on():
-                        return None
-                    data = os.pread(fd, min(_PIECE, end - position), position)
-                    if not data:
-                        raise OSError(errno.EIO, "the file is shorter than it says")
-                    for first, behind in _runs_without_zeros(data):
-                        if position + first != last:
-                            digest.update(b"hole up to %d" % (position + first))
-                        last = position + behind
-                        digest.update(data if behind - first == len(data) else data[first:behind])
-                    if plain:
-                        plain.add(position, data)
-                    position += len(data)
-                    count += len(data)
-        except OSError as error:
-            if error.errno not in _DAMAGED:
-                raise
-            return _FileRead(entry.path, key, count, _NONE, position)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # and leaves the memory to those who need it
-    finally:
-        os.close(fd)
-    return _FileRead(entry.path, key, count, digest.digest(), None, plain.digest(entry.size) if plain else None)
-
-
-class _Plain:
-    """SHA-256 of a file as `sha256sum` says it, holes read as zeros."""
-
-    def __init__(self) -> None:
-        self._sum, self._end, self._is_known = sha256(), 0, True
-
-    def add(self, position: int, data: bytes) -> None:
-        """What lies at that position, behind all that was added before."""
-        self._add_hole(position - self._end)
-        self._sum.update(data)
-        self._end = position + len(data)
-
-    def digest(self, size: int) -> bytes | None:
-        """Of a file of that size; None with long holes: it is none that we have summed."""
-        self._add_hole(size - self._end)
-        return self._sum.digest() if self._is_known else None
-
-    def _add_hole(self, length: int) -> None:
-        self._is_known = self._is_known and length <= LONGEST_HOLE
-        for _ in range(length // _BLOCK if self._is_known else 0):
-            self._sum.update(_ZEROS)
-        self._sum.update(_ZEROS[: length % _BLOCK])
-
-
-def _runs_without_zeros(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where the data is that is in no block of zeros, in order; `data` begins with a block."""
-    begun, heads = 0, data[::_BLOCK]
-    block = heads.find(0)  # whose first byte is zero: of most blocks it is not
-    while block >= 0:
-        place = block * _BLOCK
-        if data.startswith(_ZEROS[: len(data) - place], place):
-            if begun < place:
-                yield begun, place
-            begun = place + _BLOCK
-        block = heads.find(0, block + 1)
-    if begun < len(data):
-        yield begun, len(data)

@@ -36,6 +36,8 @@ _DAMAGED = 1
 _WHOLE = (1 << 64) - 1
 
 Key = bytes
+NO_DIGEST = bytes(32)
+"""Of what was never read whole."""
 
 
 class ReadBefore(NamedTuple):

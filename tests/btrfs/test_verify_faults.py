@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.actions.verify import _read, _runs_without_zeros
+from backupd.files.file_digest import read_file, runs_without_zeros
 from backupd.files.tree import entry_of
 from tests.beds import TOP
 from tests.beds.faults import damage
@@ -166,9 +166,9 @@ def test_a_large_file_is_given_up_when_it_is_to_end(tmp_path: Path) -> None:
     file.write_bytes(os.urandom(5 << 20))
     entry = entry_of(b"/large", file.stat(), None)
     answers = iter([True, True, False])
-    assert _read(os.open(file, os.O_RDONLY), entry, b"", lambda: next(answers)) is None
+    assert read_file(os.open(file, os.O_RDONLY), entry, b"", lambda: next(answers)) is None
     assert not list(answers)
-    whole = _read(os.open(file, os.O_RDONLY), entry, b"", lambda: True)
+    whole = read_file(os.open(file, os.O_RDONLY), entry, b"", lambda: True)
     assert whole
     assert whole.digest == hashlib.sha256(file.read_bytes()).digest()
 
@@ -212,7 +212,7 @@ def test_only_zeros_in_whole_blocks_and_at_the_end_are_left_out() -> None:
         b"x" + zero: [(0, 4096)],
         bytes(2048) + b"x" * 4096 + bytes(2048): [(0, 8192)],
     }
-    assert {data: list(_runs_without_zeros(data)) for data in cases} == cases
+    assert {data: list(runs_without_zeros(data)) for data in cases} == cases
 
 
 def test_kinds_names_and_holes_of_all_sorts_are_passed(make_btrfs: Callable[..., Path], tree: Path) -> None:

@@ -1,0 +1,108 @@
+"""A plain file read from the disk, and the digest of its content."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import NamedTuple
+
+from backupd.files.tree import Entry
+from backupd.repo.checksums import NO_DIGEST, Key
+from backupd.repo.sums import LONGEST_HOLE
+from btrkeep.fs.sparse import data_runs
+
+DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
+"""What the kernel says of data that it cannot give back as it was written."""
+_PIECE = 1 << 20
+_BLOCK = 4096  # bytes: the least that a hole has
+_ZEROS = bytes(_BLOCK)
+
+
+class FileRead(NamedTuple):
+    path: bytes
+    key: Key
+    size: int
+    """Bytes that were read."""
+    digest: bytes
+    bad: int | None
+    """The first byte that cannot be read; None: all could be."""
+    plain: bytes | None = None
+    """SHA-256 as `sha256sum` says it, where that was asked for."""
+
+
+class PlainSum:
+    """SHA-256 of a file as `sha256sum` says it, holes read as zeros."""
+
+    def __init__(self) -> None:
+        self._sum, self._end, self._is_known = sha256(), 0, True
+
+    def add(self, position: int, data: bytes) -> None:
+        """What lies at that position, behind all that was added before."""
+        self._add_hole(position - self._end)
+        self._sum.update(data)
+        self._end = position + len(data)
+
+    def digest(self, size: int) -> bytes | None:
+        """Of a file of that size; None with long holes: it is none that we have summed."""
+        self._add_hole(size - self._end)
+        return self._sum.digest() if self._is_known else None
+
+    def _add_hole(self, length: int) -> None:
+        self._is_known = self._is_known and length <= LONGEST_HOLE
+        for _ in range(length // _BLOCK if self._is_known else 0):
+            self._sum.update(_ZEROS)
+        self._sum.update(_ZEROS[: length % _BLOCK])
+
+
+def read_file(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool], plain: PlainSum | None = None) -> FileRead | None:
+    """Reads a file from the disk, not from memory, and closes it. Raises OSError for what is no damage.
+
+    `goes_on` is asked between pieces, and may take its time; None when it said no.
+
+    The digest is what `sha256sum` says, unless there are holes or blocks of zeros, which are alike, for a deduplicator may turn one
+    into the other: these are left out, and where one ends its end is part of it.
+    """
+    digest, position, last, count = sha256(), 0, 0, 0
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            for start, end in data_runs(fd, entry.size):
+                position = start
+                while position < end:
+                    if not goes_on():
+                        return None
+                    data = os.pread(fd, min(_PIECE, end - position), position)
+                    if not data:
+                        raise OSError(errno.EIO, "the file is shorter than it says")
+                    for first, behind in runs_without_zeros(data):
+                        if position + first != last:
+                            digest.update(b"hole up to %d" % (position + first))
+                        last = position + behind
+                        digest.update(data if behind - first == len(data) else data[first:behind])
+                    if plain:
+                        plain.add(position, data)
+                    position += len(data)
+                    count += len(data)
+        except OSError as error:
+            if error.errno not in DAMAGED:
+                raise
+            return FileRead(entry.path, key, count, NO_DIGEST, position)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # and leaves the memory to those who need it
+    finally:
+        os.close(fd)
+    return FileRead(entry.path, key, count, digest.digest(), None, plain.digest(entry.size) if plain else None)
+
+
+def runs_without_zeros(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where the data is that is in no block of zeros, in order; `data` begins with a block."""
+    begun, heads = 0, data[::_BLOCK]
+    block = heads.find(0)  # whose first byte is zero: of most blocks it is not
+    while block >= 0:
+        place = block * _BLOCK
+        if data.startswith(_ZEROS[: len(data) - place], place):
+            if begun < place:
+                yield begun, place
+            begun = place + _BLOCK
+        block = heads.find(0, block + 1)
+    if begun < len(data):
+        yield begun, len(data)
