@@ -636,6 +636,12 @@ with open("diary/photo.jpg", "rb") as photo, open("copy.img", "r+b") as disk, mm
     newest=$(printf '%s\n' copy/hosts/diary/2*Z | tail -n 1)
     try "$COPY verify diary@latest --now ${NEXT_EVENING/23:00/23:51}"
     cmp -s diary/photo.jpg "$newest/data$DEMO/diary/photo.jpg" || fail "the photo did not come back"
+    tell "With that the damaged backup is repaired too: in a copy beside it, because a backup never changes."
+    try "$COPY repair diary --yes --now ${NEXT_EVENING/23:00/23:51}"
+    for newest in copy/hosts/diary/2*Z; do
+        ! grep -q '"repaired": {' "$newest/backup.json" || break
+    done
+    cmp -s diary/photo.jpg "$newest/data$DEMO/diary/photo.jpg" || fail "the photo was not repaired"
     tell "The proof, which a timer makes each week: a backup is really restored, compared by rsync, and thrown away."
     try "$COPY drill diary@latest --sample all --now ${NEXT_EVENING/23:00/23:52}"
 }

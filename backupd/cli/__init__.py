@@ -51,6 +51,7 @@ COMMANDS = {
     "scrub": "read everything on the pool, and repair what can be repaired",
     "verify": "read the files of backups, and compare them with what they were",
     "damaged": "list the damaged files, and the backups that have them",
+    "repair": "make repaired copies of damaged backups",
     "log": "show past runs, and rsync's messages",
     "notify": "send notifications of what is new or has failed",
     "metrics": "print metrics of the pool and its hosts, for Prometheus",

@@ -90,10 +90,20 @@ class Tree:
         """Opens the backup whose subvolume is at that path. Raises OSError when it or its `data` is missing or a symlink."""
         outer = os.open(subvolume, FOLDER)
         try:
-            self._root = os.open(DATA, FOLDER, dir_fd=outer)
+            self._take(os.open(DATA, FOLDER, dir_fd=outer))
         finally:
             os.close(outer)
-        self.device = os.fstat(self._root).st_dev
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Self:
+        """The files below a folder that is no backup. Raises OSError."""
+        tree = cls.__new__(cls)
+        tree._take(os.open(folder, FOLDER))
+        return tree
+
+    def _take(self, root: int) -> None:
+        self._root = root
+        self.device = os.fstat(root).st_dev
         """Of the backup's subvolume: what has another one is not of the backup."""
 
     def owns(self, device: int) -> bool:

@@ -98,6 +98,9 @@ class Record:
 
     `imported`: the folder of another program's history that it was made of; None for what was backed up, and not in the file.
 
+    `repaired`: what this is the repaired copy of: {"of": name, "of_uuid", "files": how many were replaced, "unproven": how many of
+    them without proof of their content}; None for what was backed up, and not in the file.
+
     `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
     """
 
@@ -126,6 +129,7 @@ class Record:
     cause: Cause | None = None
     confined: bool | None = None
     imported: str | None = None
+    repaired: Mapping[str, Any] | None = None
 
     def total(self, key: str) -> int | None:
         """The sum of one of rsync's numbers over all paths, bounded as they are; None when no path has it."""
@@ -153,7 +157,7 @@ class Record:
         fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
         if not self.doubted:
             del fields["doubted"]
-        for name in ("stopped_for", "written", "cause", "confined", "imported"):
+        for name in ("stopped_for", "written", "cause", "confined", "imported", "repaired"):
             if fields[name] is None:
                 del fields[name]
         fields["started"] = format_time(self.started)
@@ -199,6 +203,8 @@ def _checked(record: Record) -> Record:
     maybe = (record.name, record.base, record.base_uuid, record.error, record.rsync_version, record.stopped_for, record.imported)
     if not all(isinstance(text, str) for text in texts) or not all(text is None or isinstance(text, str) for text in maybe):
         raise TypeError("a text is none")
+    if record.repaired is not None and not isinstance(record.repaired, dict):
+        raise TypeError("a repair is none")
     numbers: list[Any] = [
         record.duration or 0,
         record.attempts,

@@ -124,7 +124,7 @@ def prepare(
     base = newest_base(pool, host.name, now, notes)
     path = pool.working(host.name)
     left = _left(path, host, base)
-    prepared = _continue(path, left, base, host, now, cancelled) if left else _make(pool, host, base, now)
+    prepared = _continue(path, left, base, host, now, cancelled) if left else make(pool, host, base, now)
     try:
         quota.join(pool, host.name, prepared.id)
         _ensure_folder(path / DATA, mode=0o777)
@@ -161,7 +161,7 @@ def _linked_since(base: FinalBackup | None) -> int:
     return base.subvolume.created if base and base.record.split else 0
 
 
-def _make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime) -> Prepared:
+def make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime) -> Prepared:
     """A new `.working`. It gets that name when it has its record, so one without its own record is somebody else's."""
     staged, path = pool.staged(host.name), pool.working(host.name)
     if not staged.parent.is_dir():
@@ -304,16 +304,21 @@ def leave_after_error(prepared: Prepared, record: Record, disk: Syncfs) -> None:
         log.warning("%s: %s", prepared.path, error)
 
 
-def finalise(pool: Pool, prepared: Prepared, record: Record, disk: Syncfs, limits: SumLimits = NO_SUMS) -> tuple[Path, Record]:
+def finalise(
+    pool: Pool, prepared: Prepared, record: Record, disk: Syncfs, limits: SumLimits | None = NO_SUMS, *, split: bool = True
+) -> tuple[Path, Record]:
     """Makes `.working` final under the name of its start; each line is safe to be killed after. Raises DataLost, OSError.
 
     The record is written before the sync, so a read-only `.working` always has a true one; the name comes last. On a full pool the
     record takes the reserve: all the rest is there by now.
+
+    `limits` None: the sums of the base still hold. `split`: Record's.
     """
-    named = replace(_without_doubt(prepared, record), name=_free_name(pool, record), split=True)
+    named = replace(_without_doubt(prepared, record), name=_free_name(pool, record), split=split)
     with_reserve(pool.path, lambda: records.write(prepared.path, named))
     _sync_or_discard(prepared, disk)
-    sum_fetched(prepared.path, limits)
+    if limits:
+        sum_fetched(prepared.path, limits)
     set_read_only(prepared.path)
     assert named.name is not None
     return take_name(pool, prepared.path, named.name), named

@@ -10,6 +10,8 @@ import pytest
 from backupd.cli import COMMANDS, group
 from backupd.cli.quota_ import STATES as QUOTA_STATES
 from backupd.repo.backup_json import Record
+from backupd.run.repair.plan import FileFate
+from backupd.run.repair.proof import RepairProof
 from backupd.run.synced import MARK
 from backupd.usage.model import METHODS
 from btrkeep.backup_states import BACKUP_STATES
@@ -102,6 +104,8 @@ def own_words(pages: dict[str, Page]) -> set[str]:
         *QUOTA_STATES.values(),
         *Obstacle,
         *DrillOutcome,
+        *FileFate,
+        *RepairProof,
     }
     files = {"data", "latest", ".working", "night", ".btrkeep", "backup.json", "notes.json", "pool.json", "null"}
     return KEYS | {*COMMANDS} | keys | states | files | {*Record.__dataclass_fields__, MARK}

@@ -1,0 +1,196 @@
+"""`backupd repair`: damaged backups made whole again, in a copy beside each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import groupby
+from os import fsdecode
+from pathlib import Path
+from typing import Any
+
+import click
+
+from backupd.cli.context import now_option, opened
+from backupd.cli.damaged_ import ranges
+from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
+from backupd.cli.sinks import expiry_sinks
+from backupd.expire.site import ExpiryContext
+from backupd.files.backup_selector import find, parse_which
+from backupd.repo.context import PoolContext, writing
+from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner, RepairStopped
+from backupd.run.repair.proof import RepairProof
+from backupd.run.repair.work import RepairDone, repair
+from btrkeep.backup_states import EXPIRED
+from btrkeep.cli import complain, echo_json, json_option, table
+from btrkeep.cli.progress import prose
+from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.units import counted, printable
+
+_HEADERS = ["HOST", "PATH", "BACKUPS", "REPAIRED FROM", "PROVEN BY"]
+_PROVEN = {
+    RepairProof.CHECKSUM: "checksum",
+    RepairProof.READABLE: "size, time, and what can be read",
+    RepairProof.TIME: "size and time alone",
+}
+_LEFT = {
+    FileFate.WHOLE: "it is whole: `backupd verify` clears it",
+    FileFate.UNPROVEN: "see --unproven",
+    FileFate.NO_COPY: "no copy is known",
+    FileFate.HOST_DIFFERS: "the host differs",
+    FileFate.NO_FILE: "no plain file is there",
+}
+
+
+@click.command("repair")
+@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
+@click.option(
+    "--from",
+    "folders",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Take copies from here, too: a folder with files below the paths that they have on the host. May be given several times.",
+)
+@click.option("--unproven", is_flag=True, help="Take a copy of the same size and time also when no recorded checksum proves it.")
+@click.option("--dry-run", is_flag=True, help="Show what would be repaired, and from where; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@now_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    which: tuple[str, ...],
+    folders: tuple[Path, ...],
+    unproven: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    now: datetime | None,
+) -> int:
+    """Make a copy of each damaged backup in which the damaged files are good again: of all hosts, of each HOST, or of HOST@BACKUP.
+
+    The plan comes first: each damaged file with the copy that would replace it. A copy is taken from another backup of the host, or
+    from a DIR, when it has the checksum that was recorded of the damaged file; with --unproven also one of which nothing was
+    recorded, when size and time are the same and so is all that can still be read.
+
+    The repaired copy is a backup of its own, stamped a second later, which says what it is. The damaged backup stays as it is and
+    expires, as with `backupd delete`; when it is held, or a replica or an unfinished backup grows from it, or a copy is not proven,
+    it does not, and the repaired copy is held. The hold and the acceptance that it has the copy has, too.
+
+    Exit status 0: no damaged file is left that was not repaired; 1: some is; 3: a host is being backed up; 4: the pool is unusable.
+    """
+    cancellation = Cancellation()
+    with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
+        try:
+            plans = list(_plans(site, which, [one.absolute() for one in folders], cancellation, unproven=unproven))
+        except RepairStopped:
+            return int(signal_status(cancellation.signal))
+        todo = [one for one in plans if one.repairs or one.repaired_in]
+        if not as_json:
+            _show(plans)
+        if dry_run or not todo:
+            if as_json:
+                echo_json({"dry_run": dry_run, "backups": [_fields(one) for one in plans], "failed": {}})
+            return int(Exit.ATTENTION if any(one.leaves or (dry_run and one.repairs) for one in plans) else Exit.OK)
+        confirmed(f"{counted(len(todo), 'backup')} get a repaired copy", "repair", yes, as_json)
+        done, failed, status = _repaired(site, todo, cancellation, as_json=as_json)
+    if as_json:
+        made = {(one.plan.backup.host, one.plan.backup.name): one for one in done}
+        said = [_fields(one, made.get((one.backup.host, one.backup.name))) for one in plans]
+        echo_json({"dry_run": False, "backups": said, "failed": failed})
+    if cancellation:
+        return int(signal_status(cancellation.signal))
+    return status or int(Exit.ATTENTION if any(one.leaves for one in plans) else Exit.OK)
+
+
+def _plans(
+    site: PoolContext, which: tuple[str, ...], folders: Sequence[Path], cancellation: Cancellation, *, unproven: bool
+) -> Iterator[RepairPlan]:
+    """Of the backups that are meant and damaged, by host, oldest first. One that has expired goes anyhow."""
+    wanted: dict[str, set[str]] = {}
+    for text in which or sorted({one.host for one in site.catalogue.damages() if one.fate is None}):
+        host, name = parse_which(text)
+        require_host_or_folder(site, host)
+        wanted.setdefault(host, set()).add(find(site.pool, host, name).name if name else "")
+    for host, names in wanted.items():
+        try:
+            planner = RepairPlanner(site, host, folders, lambda: not cancellation, unproven=unproven)
+        except UsageError:  # the pool has the host no more; the catalogue will follow
+            continue
+        for backup in planner.damaged:
+            if ("" in names and backup.state != EXPIRED) or backup.name in names:
+                plan = planner.plan(backup)
+                if not (plan.repaired_in and backup.state == EXPIRED):
+                    yield plan
+
+
+def _repaired(
+    site: PoolContext, plans: Iterable[RepairPlan], cancellation: Cancellation, *, as_json: bool
+) -> tuple[list[RepairDone], dict[str, str], int]:
+    """What was made, what failed and why, and the exit status. One backup that fails costs the others nothing."""
+    expiry = ExpiryContext(
+        site.config, site.pool, site.catalogue, site.clock.now().replace(microsecond=0), expiry_sinks(as_json=as_json)
+    )
+    done, failed, status = list[RepairDone](), dict[str, str](), int(Exit.OK)
+    with writing(site.pool):
+        ensure_reserve(site.pool.path)
+        for plan in plans:
+            if cancellation:
+                break
+            name = f"{plan.backup.host}@{plan.backup.name}"
+            try:
+                with expiry.lock(plan.backup.host):
+                    one = repair(expiry, plan)
+            except PoolUnusable:
+                raise
+            except OperatorError as error:
+                failed[name] = error.message
+                status = max(status, int(Exit.LOCKED if isinstance(error, LockHeld) else Exit.ATTENTION))
+                complain(OperatorError(f"{name} was not repaired: {error.message}", error.hint))
+                continue
+            done.append(one)
+            if not as_json:
+                prose(printable(f"{name} is repaired in {one.name}" + (f"; it stays: {one.stays}" if one.stays else "")))
+    return done, failed, status
+
+
+def _show(plans: Sequence[RepairPlan]) -> None:
+    """One line for each file that has the same fate in several backups."""
+    if not plans:
+        prose("nothing is known to be damaged that was not repaired")
+        return
+    known: dict[str, list[str]] = {}
+    for plan in plans:
+        known.setdefault(plan.backup.host, []).append(plan.backup.name)
+    files = sorted((_line(plan, one), plan.backup.name) for plan in plans for one in plan.files)
+    rows = []
+    for (host, path, source, proof), some in groupby(files, key=lambda one: one[0]):
+        rows.append((printable(host), printable(path), ranges((name for _, name in some), known[host]), printable(source), proof))
+    click.echo(table(rows, _HEADERS))
+
+
+def _line(plan: RepairPlan, one: DamagedCopy) -> tuple[str, str, str, str]:
+    if plan.repaired_in:
+        return plan.backup.host, fsdecode(one.path), f"repaired in {plan.repaired_in}", ""
+    if one.fate == FileFate.REPAIRED and one.copy:
+        return plan.backup.host, fsdecode(one.path), one.copy.name, _PROVEN[one.copy.proof]
+    return plan.backup.host, fsdecode(one.path), "-", _LEFT[one.fate]
+
+
+def _fields(plan: RepairPlan, done: RepairDone | None = None) -> dict[str, Any]:
+    return {
+        "host": plan.backup.host,
+        "name": plan.backup.name,
+        "repaired_in": done.name if done else plan.repaired_in,
+        "stays": done.stays or None if done else None,
+        "files": [
+            {
+                "path": fsdecode(one.path),
+                "fate": one.fate,
+                "copy": one.copy.name if one.copy else None,
+                "proof": one.copy.proof if one.copy else None,
+            }
+            for one in plan.files
+        ],
+    }

@@ -1,0 +1,87 @@
+"""Whether a file is what a damaged one was, and how that is known."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from backupd.files.file_digest import DAMAGED, FileRead, PlainSum, read_file
+from backupd.files.tree import Entry
+from backupd.repo.checksums import NO_DIGEST, Key, key_of
+from btrkeep.fs.sparse import PIECE, data_runs
+
+_BLOCK = 4096
+
+
+class RepairProof(StrEnum):
+    """How it is known that a copy has the content that the damaged file had. The best is first."""
+
+    CHECKSUM = "checksum"
+    """It has the SHA-256 that was recorded of it."""
+    READABLE = "readable"
+    """Nothing was recorded; size and time are the same, and so is all that can still be read."""
+    TIME = "time"
+    """Nothing was recorded and nothing can be read; size and time are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSums:
+    """What is recorded of a file's content: `plain` as sha256sum says it, `digest` as `backupd verify` does. None: nothing."""
+
+    plain: bytes | None
+    digest: bytes | None
+
+    @classmethod
+    def of(cls, plain: bytes | None, digest: bytes) -> "RecordedSums":
+        """`digest` may be NO_DIGEST."""
+        return cls(plain, None if digest == NO_DIGEST else digest)
+
+    @property
+    def are_known(self) -> bool:
+        """Whether anything is recorded."""
+        return self.plain is not None or self.digest is not None
+
+    def are_those_of(self, found: FileRead) -> bool:
+        """Whether that file was read to its end and has what is recorded. The sum that the run made comes before a later one."""
+        if found.bad is not None:
+            return False
+        return found.plain == self.plain if self.plain is not None else found.digest == self.digest
+
+
+def read_whole(fd: int, entry: Entry, sums: RecordedSums, goes_on: Callable[[], bool]) -> FileRead | None:
+    """Reads an open file for such a comparison, and closes it; None when it was not to go on. Raises OSError that is no damage."""
+    return read_file(fd, entry, key(entry), goes_on, PlainSum() if sums.plain is not None else None)
+
+
+def key(entry: Entry) -> Key:
+    """What tells the file on this server."""
+    return key_of(entry.inode, entry.changed, entry.size)
+
+
+def equal_where_readable(bad: int, good: int, size: int, goes_on: Callable[[], bool]) -> int | None:
+    """How many bytes of the damaged file can be read, when the same bytes are in the other one; None when they differ.
+
+    Holes are zeros. Raises OSError for the good one.
+    """
+    equal = 0
+    for fd in (bad, good):  # what is data in only one of them, too
+        for start, end in data_runs(fd, size):
+            for place in range(start, end, PIECE):
+                found = _equal_piece(bad, good, place, min(PIECE, end - place)) if goes_on() else None
+                if found is None:
+                    return None
+                equal += found if fd == bad else 0
+    return equal
+
+
+def _equal_piece(bad: int, good: int, place: int, length: int) -> int | None:
+    try:
+        there = os.pread(bad, length, place)
+    except OSError as error:
+        if error.errno not in DAMAGED:
+            raise
+        if length <= _BLOCK:
+            return 0
+        parts = [_equal_piece(bad, good, at, min(_BLOCK, place + length - at)) for at in range(place, place + length, _BLOCK)]
+        return None if None in parts else sum(part or 0 for part in parts)
+    return len(there) if os.pread(good, length, place) == there else None

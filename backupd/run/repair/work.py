@@ -1,0 +1,268 @@
+"""A repaired copy of a backup, made as a night makes a backup: `.working` from a snapshot, the final name when all is on the disk.
+
+The damaged backup is read-only and stays as it is: what it shares with others, and what other pools have in common with it, is left
+alone. It is given up to the next expiry, for the copy stands in its place, unless something needs it; then the copy is held.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from backupd.actions.delete import choose, mark, require_sane_clock
+from backupd.actions.hold import hold
+from backupd.expire.look import look_again
+from backupd.expire.site import ExpiryContext
+from backupd.files.backup_selector import Restorable
+from backupd.files.tree import Tree, components, entry_of, joined
+from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.backup_json import read as read_record
+from backupd.repo.backup_json import write as write_record
+from backupd.repo.catalogue_row import backup_row
+from backupd.repo.final_backups import FinalBackup, discard, final_backups, ours, point_latest, recover, require_own
+from backupd.repo.listing import names_of
+from backupd.repo.notes_json import ACCEPTED, HOLD, hold_of, read_notes, write_notes
+from backupd.repo.read_lock import read
+from backupd.repo.reconcile import row_of
+from backupd.run import work_subvolume as working
+from backupd.run.repair.plan import DamagedCopy, GoodCopy, RepairPlan
+from backupd.run.repair.proof import RecordedSums, RepairProof, key, read_whole
+from btrkeep import __version__
+from btrkeep.backup_states import RUNNING
+from btrkeep.catalogue import Damage
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.config import HostConfig
+from btrkeep.decisions.pool_room import lacks_room
+from btrkeep.decisions.retention import DeletionRequest, Hold
+from btrkeep.errors import OperatorError, PoolUnusable, Unfit
+from btrkeep.fs.openat import FILE
+from btrkeep.fs.reflink import clone
+from btrkeep.fs.sparse import data_runs, pieces
+from btrkeep.pool import quota
+from btrkeep.pool.room import read_room
+from btrkeep.pool.syncfs import syncing
+from btrkeep.units import backup_name, counted
+
+_UNLIKE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY)  # another filesystem, or only one of the two has checksums
+
+
+@dataclass(frozen=True, slots=True)
+class RepairDone:
+    """What became of a backup. `stays`: why the damaged one is not given up to the next expiry; then the copy is held."""
+
+    plan: RepairPlan
+    name: str
+    stays: str = ""
+
+
+def repair(site: ExpiryContext, plan: RepairPlan) -> RepairDone:
+    """Makes the copy, unless an earlier repair did, and gives the damaged backup up. Whoever calls this has the host's lock.
+
+    Raises Unfit when the host or its backup is not as it was, PoolUnusable, DataLost, OSError. What was begun is discarded then.
+    """
+    pool, backup = site.pool, plan.backup
+    require_own(pool, backup.host)
+    if read_notes(pool.host(backup.host)).forgotten:
+        raise Unfit(f"{backup.host} is forgotten, so all its backups go", f"`backupd forget {backup.host} --undo` takes it back")
+    recover(pool, backup.host)
+    name = _made_before(site, backup)
+    if name is None:
+        _require_no_other_work(site, backup.host)
+        if why := lacks_room(read_room(pool.path), site.config.pool.min_free):
+            raise PoolUnusable(why, "expire backups, or give the pool more room")
+        name = _make(site, plan)
+    elif row := row_of(pool, backup.host, name):  # which a kill may have kept from the catalogue
+        site.catalogue.put_backup(row)
+    _carry_notes(site, plan, name)
+    return RepairDone(plan, name, _give_up(site, plan, name))
+
+
+def _made_before(site: ExpiryContext, backup: Restorable) -> str | None:
+    """The copy of a repair that was killed, or came before this one."""
+    copies = (one.record for one in final_backups(site.pool, backup.host))
+    return next((one.name for one in copies if (one.repaired or {}).get("of_uuid") == backup.record.uuid), None)
+
+
+def _start(site: ExpiryContext, backup: Restorable) -> datetime:
+    """A second after the start of the damaged backup, or as many as other copies take. Raises Unfit when the next backup is
+    as near, for the copy must not come behind it.
+    """
+    moment, taken = backup.started + timedelta(seconds=1), names_of(site.pool, backup.host)
+    while (name := backup_name(moment)) in taken:
+        found = ours(site.pool.host(backup.host) / name, backup.host)
+        if found is None or not found[1].repaired:
+            raise Unfit(f"{backup.host} {name} is too near for a copy to stand between", "repair a later one")
+        moment += timedelta(seconds=1)
+    return moment
+
+
+def _require_no_other_work(site: ExpiryContext, host: str) -> None:
+    """Discards what a killed repair left; an unfinished backup of a night is somebody's data. Raises Unfit."""
+    path = site.pool.working(host)
+    if not os.path.lexists(path):
+        return
+    with suppress(UnreadableRecord):
+        record = read_record(path)
+        if record and record.settings == working.settings_of(HostConfig(host)):
+            discard(path, record.uuid)
+    if os.path.lexists(path):
+        raise Unfit(f"{host} has an unfinished backup", f"`backupd run {host}` finishes it, `backupd discard {host}` gives it up")
+
+
+def _make(site: ExpiryContext, plan: RepairPlan) -> str:
+    backup = plan.backup
+    with read(backup.path), syncing(site.pool.path) as disk:
+        found = ours(backup.path, backup.host)
+        if found is None or not found[0].read_only or found[1].uuid != backup.record.uuid:
+            raise Unfit(f"{backup.host} {backup.name} is another one than it was", "run it again")
+        start = _start(site, backup)
+        prepared = working.make(site.pool, HostConfig(backup.host), FinalBackup(backup.path, *found), start)
+        try:
+            quota.join(site.pool, backup.host, prepared.id)
+            with Tree(prepared.path) as tree:
+                for one in plan.repairs:
+                    _replace(tree, one)
+            record = _record(site, plan, replace(backup.record, uuid=prepared.uuid, started=start))
+            write_record(prepared.path, replace(record, state=RUNNING, settings=working.settings_of(HostConfig(backup.host))))
+            _enter_damages(site, plan, backup_name(start))
+            _, final = working.finalise(site.pool, prepared, record, disk, None, split=False)
+        except BaseException:
+            with suppress(OSError):
+                discard(prepared.path, prepared.uuid)
+            raise
+    assert final.name is not None
+    site.catalogue.put_backup(backup_row(site.pool, final, final.state, prepared.id))
+    return final.name
+
+
+def _record(site: ExpiryContext, plan: RepairPlan, first: Record) -> Record:
+    """That of the damaged backup, but for what a transfer counts: nothing came from the host."""
+    unproven = 0 if plan.is_proven else sum(one.copy is not None and one.copy.proof != RepairProof.CHECKSUM for one in plan.repairs)
+    said = f"a repaired copy of {plan.backup.name}: {counted(len(plan.repairs), 'damaged file')} replaced"
+    return replace(
+        first,
+        name=None,
+        base=plan.backup.name,
+        base_uuid=plan.backup.record.uuid,
+        finished=site.now,
+        paths=tuple(replace(one, numbers=_counted(one.numbers), seconds=0.0) for one in first.paths),
+        warnings=(*first.warnings, said + (f", {unproven} of them without proof of their content" if unproven else "")),
+        version=__version__,
+        written=None,
+        imported=None,
+        repaired={"of": plan.backup.name, "of_uuid": plan.backup.record.uuid, "files": len(plan.repairs), "unproven": unproven},
+    )
+
+
+def _counted(numbers: Mapping[str, int]) -> dict[str, int]:
+    return {**{name: numbers[name] for name in ("files", "regular", "bytes") if name in numbers}, "literal": 0}
+
+
+def _enter_damages(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
+    """What stays damaged is so in the copy, too. Before that has its name: a kill must not leave one that seems whole."""
+    left = {os.fsdecode(one.path) for one in plan.leaves}
+    rows = [one for one in site.catalogue.damages(plan.backup.host, plan.backup.name) if one.fate is None and one.path in left]
+    site.catalogue.put_damages(Damage(one.host, name, one.path, one.start, one.length, one.found_by, site.now) for one in rows)
+
+
+@Checkpoint("damaged file replaced")
+def _replace(tree: Tree, one: DamagedCopy) -> None:
+    """Gives the file in `.working` its content; owner, mode, times, attributes and its other names stay."""
+    assert one.copy is not None
+    names = components(one.path)
+    with tree.folder(joined(names[:-1])) as folder:
+        fd = os.open(names[-1], os.O_RDWR | os.O_NONBLOCK | FILE, dir_fd=folder)
+        try:
+            before = os.fstat(fd)
+            if not stat.S_ISREG(before.st_mode) or before.st_ino != one.inode:
+                raise Unfit(f"{os.fsdecode(one.path)} is another file than it was", "run it again")
+            attributes = {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
+            _fill(fd, one.copy, before.st_size)
+            _require_content(fd, one)
+            os.fchmod(fd, stat.S_IMODE(before.st_mode))  # a write takes setuid bits and file capabilities away
+            for name in set(attributes) - set(os.listxattr(fd)):
+                os.setxattr(fd, name, attributes[name])
+            os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
+        finally:
+            os.close(fd)
+
+
+def _require_content(fd: int, one: DamagedCopy) -> None:
+    """A folder that somebody named may change at any time, a backup does not. Raises Unfit."""
+    assert one.copy is not None
+    if one.copy.backup is None:
+        found = read_whole(os.dup(fd), entry_of(one.path, os.fstat(fd), None), RecordedSums(None, None), lambda: True)
+        if found is None or found.digest != one.copy.digest:
+            raise Unfit(f"{one.copy.name}: {os.fsdecode(one.path)} was changed meanwhile", "run it again")
+
+
+def _fill(fd: int, copy: GoodCopy, size: int) -> None:
+    """Shares the data of the copy where that is possible. Raises Unfit when the copy is not what it was."""
+    with copy.tree() as tree:
+        entry = tree.stat(copy.path)
+        source = tree.open_file(copy.path)
+        try:
+            if key(entry) != copy.key or os.fstat(source).st_ino != entry.inode:
+                raise Unfit(f"{copy.name}: {os.fsdecode(copy.path)} is another file than it was", "run it again")
+            os.ftruncate(fd, 0)  # so that nothing of the damaged data is read
+            try:
+                clone(source, fd)
+            except OSError as error:
+                if error.errno not in _UNLIKE:
+                    raise
+                _copy(source, fd, size)
+        finally:
+            os.close(source)
+
+
+def _copy(source: int, fd: int, size: int) -> None:
+    for start, end in data_runs(source, size):
+        place = start
+        for piece in pieces(source, start, end):
+            place += os.pwrite(fd, piece, place)
+    os.ftruncate(fd, size)
+
+
+def _carry_notes(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
+    """The copy is held and accepted as the damaged backup is."""
+    folder = site.pool.host(plan.backup.host)
+    notes = before = read_notes(folder)
+    for what in (HOLD, ACCEPTED):
+        if (note := notes.note(plan.backup.name, what)) and not notes.note(name, what):
+            notes = notes.with_note(name, what, note)
+    if notes != before:
+        write_notes(folder, notes)
+        if row := row_of(site.pool, plan.backup.host, name):
+            site.catalogue.put_backup(row)
+        point_latest(site.pool, plan.backup.host)
+
+
+def _give_up(site: ExpiryContext, plan: RepairPlan, name: str) -> str:
+    """Marks the damaged backup, so that the copy stands in its place; else why not. Then the copy is held, for the retention keeps
+    the first of two backups of a day only.
+    """
+    host, old = plan.backup.host, plan.backup.name
+    asked = DeletionRequest(f"repaired in {name}")
+    seen = look_again(site.pool, site.config, host, {one.name: one.state for one in site.catalogue.backups(host) if one.name})
+    found = {one.name: one for one in seen.facts.candidates}
+    stays = ""
+    if old not in found:
+        stays = seen.unreadable.get(old, "it is not known any more")
+    elif found[old].asked and found[old].expired:
+        return ""
+    elif not plan.is_proven:
+        stays = "not all of the copies are proven"
+    elif found[old].common:
+        stays = f"it is what the replica {found[old].common} has in common with this pool"
+    else:
+        try:
+            require_sane_clock(site, asked)
+            mark(site, [choose(site, host, [old], asked)])
+        except OperatorError as error:
+            stays = error.message
+    if stays and not hold_of(read_notes(site.pool.host(host)), name):
+        hold(site.pool, site.catalogue, host, name, Hold(None, f"repaired copy of {old}, which stays: {stays}"), site.now)
+    return stays

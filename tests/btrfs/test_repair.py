@@ -1,0 +1,242 @@
+"""`backupd repair`: what a disk spoilt is good again in a copy beside the damaged backup; the host's own files are the truth."""
+
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds.faults import damage
+from tests.beds.manifest import differences, manifest
+from tests.beds.nights import Nights
+from tests.beds.watch import killed, rows
+from tests.beds.work import work
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+MIB = 1 << 20
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Sources that lie on another filesystem than the pool."""
+    tree = tmp_path / "srv"
+    tree.mkdir()
+    return tree
+
+
+def repair(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
+    done = nights.backupd("repair", *words, "--json", check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def fates(found: dict[str, Any]) -> dict[str, list[tuple[str, str | None, str | None]]]:
+    return {one["name"]: [(file["fate"], file["copy"], file["proof"]) for file in one["files"]] for one in found["backups"]}
+
+
+def night(nights: Nights, days_ago: int) -> str:
+    nights.night("web", now=datetime.now(UTC).replace(microsecond=0) - days_ago * DAY)
+    return nights.names("web")[-1]
+
+
+def spoilt(top: Path, tree: Path) -> tuple[Nights, str, str, str]:
+    """Two backups that share a damaged file, which the third fetched again; `verify` knew what it was."""
+    nights = Nights(top)
+    for folder in ("a", "c"):  # of empty files, so that the links lie in a leaf of the tree that no repair changes
+        (tree / folder).mkdir()
+        for number in range(500):
+            (tree / folder / str(number)).touch()
+    (tree / "b").mkdir()
+    (tree / "b/of").write_bytes(os.urandom(MIB))
+    (tree / "b/links").hardlink_to(tree / "b/of")
+    content = os.urandom(MIB)
+    (tree / "database").write_bytes(content)
+    os.setxattr(tree / "database", "user.of", b"the owner")
+    os.chown(tree / "database", 123, 456)
+    (tree / "database").chmod(0o4750)
+    work("setcap", "cap_net_raw+ep", tree / "database")
+    os.utime(tree / "database", ns=(10**18, 10**18 + 7))
+    (tree / "other name").hardlink_to(tree / "database")
+    (tree / "log").write_text("first night")
+    nights.host("web", tree)
+    first = night(nights, 3)
+    (tree / "log").write_text("second night, longer")
+    second = night(nights, 2)
+    nights.backupd("verify")
+    damage(top, content[MIB // 2 : MIB // 2 + 4096])
+    assert nights.backupd("verify", check=False).returncode == 1
+    (tree / "log").write_text("the third night, longer again")
+    third = night(nights, 1)
+    assert len(rows(nights, "select * from damage")) == 4
+    return nights, first, second, third
+
+
+def test_the_copies_are_what_the_backups_were_and_stand_in_their_place(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights, first, second, third = spoilt(make_btrfs(size="300M"), tree)
+    nights.tables["retention"] = {"daily": 14}
+    nights.write()
+    before = {name: nights.record("web", name) for name in nights.names("web")}
+    planned = repair(nights, "--dry-run", status=1)
+    assert fates(planned) == {name: [("repaired", third, "checksum")] * 2 for name in (first, second)}
+    assert {name: nights.record("web", name) for name in nights.names("web")} == before
+    done = repair(nights, "--yes")
+    copies = {one["name"]: one["repaired_in"] for one in done["backups"]}
+    assert sorted(copies) == [first, second]
+    assert [one["stays"] for one in done["backups"]] == [None, None]
+    (tree / "log").write_text("second night, longer")
+    truth, log = manifest(tree), tree / "log"
+    for old, new in copies.items():
+        assert nights.subvolume("web", new)["Flags"] == "readonly"
+        left = differences(truth, manifest(nights.data("web", tree, new)))
+        assert [line for line in left if "log" not in line and "''" not in line and "'.'" not in line] == [], left
+        assert (nights.data("web", tree, new) / "database").read_bytes() == (tree / "database").read_bytes()
+        said = nights.record("web", new)
+        assert (said["repaired"]["of"], said["repaired"]["files"], said["base"], said["state"]) == (old, 2, old, "complete")
+    assert (nights.data("web", tree, copies[first]) / "log").read_text() == "first night"
+    assert (nights.data("web", tree, copies[second]) / "log").read_text() == log.read_text()
+    listed = {one["name"]: one for one in nights.listed("web")}
+    assert [listed[name]["state"] for name in (first, second, third)] == ["expired", "expired", "complete"]
+    assert "repaired in" in nights.backupd("retention", "explain", "web").stdout
+    assert "a repaired copy of" in nights.backupd("list", "web", "--json").stdout
+    nights.backupd("expire", "web", "--skip-grace", "--wait")
+    assert nights.names("web") == sorted([*copies.values(), third])
+    assert nights.backupd("verify", check=False).returncode == 0
+    assert repair(nights)["backups"] == []
+
+
+def test_the_next_night_grows_from_the_repaired_copy_of_the_newest_and_splits_links(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    nights, _, second, third = spoilt(make_btrfs(size="300M"), tree)
+    nights.backupd("delete", f"web@{third}", "--now-without-grace")
+    done = repair(nights, "--yes", "--from", "/")
+    copy = {one["name"]: one["repaired_in"] for one in done["backups"]}[second]
+    assert (nights.pool / "hosts/web/latest").readlink() == Path(copy)
+    for name in ("other name", "b/links"):  # rsync writes in place: what is still linked in the backup would be overwritten
+        (tree / name).unlink()
+        (tree / name).write_bytes(os.urandom(MIB))
+    nights.run("web")
+    assert nights.grew_from("web") == copy
+    assert nights.differences("web", tree) == []
+    assert (nights.data("web", tree, copy) / "database").read_bytes() == (tree / "database").read_bytes()
+
+
+def test_without_a_recorded_checksum_a_copy_is_taken_only_on_request(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    nights.tables["verify"] = {"new_files": "none"}
+    good, other = os.urandom(MIB), os.urandom(MIB)
+    (tree / "good").write_bytes(good)
+    (tree / "other").write_bytes(other)
+    (tree / "tiny").write_bytes(tiny := os.urandom(4096))
+    (tree / "tail").write_bytes(tail := os.urandom(5000))
+    (tree / "touched").write_bytes(touched := os.urandom(MIB))
+    nights.host("web", tree)
+    old = night(nights, 2)
+    for content in (good[: 8 * 4096], other[:4096], tiny, tail[:4096], touched[:4096]):
+        damage(nights.top, content)
+    assert nights.backupd("verify", check=False).returncode == 1
+    stamp = (tree / "other").stat().st_mtime_ns
+    (tree / "other").write_bytes(other[: MIB // 2] + os.urandom(MIB // 2))  # the same size and time, which lie
+    os.utime(tree / "other", ns=(stamp, stamp))
+    (tree / "touched").touch()
+    new = night(nights, 1)
+    no_copy, unproven = ("no-copy", None, None), ("unproven", new, "readable")
+    assert fates(repair(nights, "--yes", status=1)) == {old: [unproven, no_copy, unproven, ("unproven", new, "time"), no_copy]}
+    assert nights.names("web") == [old, new]
+    (one,) = repair(nights, "--yes", "--unproven", status=1)["backups"]
+    assert [file["fate"] for file in one["files"]] == ["repaired", "no-copy", "repaired", "repaired", "no-copy"]
+    copy = one["repaired_in"]
+    assert "proven" in one["stays"]
+    data = nights.data("web", tree, copy)
+    assert [(data / name).read_bytes() for name in ("good", "tail", "tiny")] == [good, tail, tiny]
+    assert nights.record("web", copy)["repaired"]["unproven"] == 3
+    listed = {one["name"]: one for one in nights.listed("web")}
+    assert listed[old]["state"] == "complete"
+    assert listed[copy]["held"]["why"].startswith("repaired copy of")
+    assert rows(nights, f"select path from damage where name = '{copy}'") == [(f"{tree}/other",), (f"{tree}/touched",)]
+    assert repair(nights, f"web@{old}", "--yes", status=1)["backups"][0]["repaired_in"] == copy
+    assert len(nights.names("web")) == 3
+
+
+def test_a_folder_that_is_named_serves_only_what_was_recorded(make_btrfs: Callable[..., Path], tree: Path, tmp_path: Path) -> None:
+    """Another filesystem, where a symlink leads elsewhere and a file has another content under the same size and time."""
+    nights, first, second, third = spoilt(make_btrfs(size="300M"), tree)
+    nights.backupd("delete", f"web@{third}", "--now-without-grace")
+    rescue = tmp_path / "rescue"
+    there = rescue / str(tree).strip("/")
+    there.mkdir(parents=True)
+    (there / "database").symlink_to(tree / "database")
+    (there / "other name").write_bytes(os.urandom(MIB))
+    os.utime(there / "other name", ns=(10**18, 10**18 + 7))
+    refused = repair(nights, "--yes", "--unproven", "--from", str(rescue), status=1)
+    assert fates(refused) == {name: [("no-copy", None, None)] * 2 for name in (first, second)}
+    (there / "database").unlink()
+    (there / "database").write_bytes((tree / "database").read_bytes())  # its time is another: the checksum says more
+    done = repair(nights, f"web@{second}", "--yes", "--from", str(rescue), status=1)
+    assert fates(done) == {second: [("repaired", str(rescue), "checksum"), ("no-copy", None, None)]}
+    (copy,) = (one["repaired_in"] for one in done["backups"])
+    data = nights.data("web", tree, copy)
+    assert (data / "database").read_bytes() == (data / "other name").read_bytes() == (tree / "database").read_bytes()
+    assert (data / "database").stat().st_mtime_ns == 10**18 + 7
+    assert os.getxattr(data / "database", "security.capability") == os.getxattr(tree / "database", "security.capability")
+    assert (data / "database").stat().st_mode & 0o7777 == 0o4750
+
+
+def test_what_something_needs_stays_and_the_copy_is_held(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights, first, second, _ = spoilt(make_btrfs(size="300M"), tree)
+    nights.backupd("hold", "web", first, "--why", "of the court")
+    done = {one["name"]: one for one in repair(nights, "web", "--yes")["backups"]}
+    assert "held" in done[first]["stays"]
+    assert done[second]["stays"] is None
+    listed = {one["name"]: one for one in nights.listed("web")}
+    assert listed[done[first]["repaired_in"]]["held"]["why"] == "of the court"
+    assert (listed[first]["state"], listed[second]["state"]) == ("complete", "expired")
+    assert nights.names("web").index(first) + 1 == nights.names("web").index(done[first]["repaired_in"])
+
+
+def test_an_unfinished_backup_and_a_fetched_host_are_left_alone(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights, *_ = spoilt(make_btrfs(size="300M"), tree)
+    before = nights.names("web")
+    (tree / "new").write_bytes(os.urandom(MIB))
+    killed(nights, "before", "backup.json replaced", "run", "web", count=2)
+    done = nights.backupd("repair", "--yes", check=False)
+    assert (done.returncode, nights.names("web")) == (1, before)
+    assert "unfinished backup" in done.stderr
+    nights.backupd("discard", "web", "--yes")
+    notes = nights.pool / "hosts/web/notes.json"
+    fields = {"format": 1, "backups": {}} | (json.loads(notes.read_text()) if notes.exists() else {})
+    notes.write_text(json.dumps({**fields, "replica": {"pool": "of another", "name": "far", "at": "2026-01-01T00:00:00Z"}}))
+    done = nights.backupd("repair", "--yes", check=False)
+    assert (done.returncode, nights.names("web")) == (1, before)
+    assert "far" in done.stderr
+    assert nights.backupd("repair", check=False).returncode == 2  # nobody can be asked
+
+
+def test_a_kill_at_any_step_leaves_whole_copies_and_one_of_each(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights, first, second, third = spoilt(make_btrfs(size="300M"), tree)
+    content = (tree / "database").read_bytes()
+    for step, count in (
+        ("before backup.json replaced", 1),
+        ("after damaged file replaced", 1),
+        ("before backup.json replaced", 3),
+        ("before backup named", 1),
+        ("after backup named", 1),
+        ("after backup named", 1),
+    ):
+        when, _, what = step.partition(" ")
+        killed(nights, when, what, "repair", "--yes", count=count)
+        for name in nights.names("web"):
+            if name not in (first, second):
+                assert (nights.data("web", tree, name) / "database").read_bytes() == content
+    repair(nights, "--yes")
+    copies = [name for name in nights.names("web") if nights.record("web", name).get("repaired")]
+    assert sorted(nights.record("web", name)["repaired"]["of"] for name in copies) == [first, second]
+    states = {one["name"]: one["state"] for one in nights.listed("web")}
+    assert states == {first: "expired", second: "expired", third: "complete", **dict.fromkeys(copies, "complete")}
+    assert not (nights.pool / "hosts/web/.working").exists()
+    assert repair(nights, "--yes")["backups"] == []
