@@ -617,6 +617,8 @@ step_takeover() {
 
 step_damage() {
     local newest
+    tell "Every file is read from the disk, and its checksum recorded. A timer does so each day."
+    try "$COPY verify diary --now ${NEXT_EVENING/23:00/23:30}"
     tell "Disks lie. On this one a byte of the photo changes, behind the filesystem's back. Its size and dates do not."
     try "umount copy"
     quietly python -c '
@@ -627,7 +629,7 @@ with open("diary/photo.jpg", "rb") as photo, open("copy.img", "r+b") as disk, mm
     assert place > 0, "the photo is not on the disk"
     image[place] ^= 1'
     try "mount -o loop,noatime copy.img copy"
-    tell "Every file is read from the disk. The photo is found, and named with the backup that has it."
+    tell "The next time the photo is found, and named with the backup that has it."
     try "$COPY verify diary --now ${NEXT_EVENING/23:00/23:40} || [ \$? -eq 1 ]"
     newest=$(printf '%s\n' copy/hosts/diary/2*Z | tail -n 1)
     ! cat "$newest/data$DEMO/diary/photo.jpg" >/dev/null 2>&1 || fail "the photo can still be read"
