@@ -16,6 +16,7 @@ from backupd.cli.sinks import expiry_sinks
 from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import find, parse_which
 from backupd.repo.context import PoolContext, writing
+from backupd.repo.notes_json import read_notes
 from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner, RepairStopped
 from backupd.run.repair.proof import RepairProof
 from backupd.run.repair.work import RepairDone, repair
@@ -118,6 +119,9 @@ def _plans(
             planner = RepairPlanner(site, host, folders, lambda: not cancellation, unproven=unproven)
         except UsageError:  # the pool has the host no more; the catalogue will follow
             continue
+        if planner.damaged and (fetched := read_notes(site.pool.host(host)).replica):
+            refetch = f"`backupd replicate {fetched.get('name')} {host} --damaged` fetches the damaged ones again"
+            raise UsageError(f"the backups of {printable(host)} are copies, fetched from another pool", printable(refetch))
         for backup in planner.damaged:
             if ("" in names and backup.state != EXPIRED) or backup.name in names:
                 plan = planner.plan(backup)

@@ -64,6 +64,7 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
 @click.argument("name", required=False, shell_complete=complete_replica)
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
 @click.option("--due", is_flag=True, help="Only replicas whose `every` has passed, within their window.")
+@click.option("--damaged", is_flag=True, help="Fetch copies again that are damaged here; each takes the place of the damaged one.")
 @click.option("--dry-run", is_flag=True, help="Show what would be fetched; change nothing.")
 @click.option(
     "--seed-to",
@@ -90,6 +91,7 @@ def command(
     name: str | None,
     hosts: tuple[str, ...],
     due: bool,
+    damaged: bool,
     dry_run: bool,
     seed_to: Path | None,
     part_size: int,
@@ -106,12 +108,17 @@ def command(
     The first copies can be carried on a disk: on the first server `replicate --seed-to FOLDER NAME`, NAME being what it calls the
     copy (`send-only --replica NAME`), on the second one `replicate NAME --seed-from FOLDER`. Both go on where they were cut off.
 
+    With --damaged what `backupd damaged` lists here comes again, as a difference to a copy that is not damaged, or as a whole. A
+    copy that is being restored from is left for the next time.
+
     It waits while backups are made, expired or balanced here. Exit status 0: all is here; 1: some host could not be fetched, or a
     pool that comes and goes was away for longer than `max_age`; 3: another replication of it is running; 4: this pool is unusable.
     """
     status = int(Exit.OK)
     if (seed_to or seed_from) and (due or (seed_to and seed_from)):
         raise UsageError("--seed-to, --seed-from and --due are for one each")
+    if damaged and (seed_to or seed_from or due):
+        raise UsageError("--damaged is for itself", "`backupd replicate NAME [HOST...] --damaged`")
     with opened(ctx, now, writes=not dry_run) as site:
         if seed_to:
             return make_seed(site, seed_to, name, hosts, part_size, dry_run=dry_run, as_json=as_json)
@@ -123,7 +130,7 @@ def command(
                 echo_json(found)
             return int(found[0]["status"] if not dry_run else Exit.OK)
         found = []
-        for copy in _chosen(site, name, is_asked=not due):
+        for copy in chosen_replicas(site, name) if damaged else _chosen(site, name, is_asked=not due):
             if due and not _is_due(site, copy):
                 continue
             try:
@@ -131,7 +138,7 @@ def command(
                 if isinstance(copy, PushSettings):
                     found.append(push_to(site, copy, hosts, dry_run=dry_run, as_json=as_json))
                 else:
-                    found.append(fetch_one(site, copy, hosts, end, dry_run=dry_run, as_json=as_json))
+                    found.append(fetch_one(site, copy, hosts, end, damaged=damaged, dry_run=dry_run, as_json=as_json))
             except LockHeld as error:
                 complain(error)
                 found.append({copy.kind: copy.name, "error": error.message, "status": error.exit_code})
@@ -203,12 +210,13 @@ def fetch_one(
     seed: Path | None = None,
     *,
     connect: Connect | None = None,
+    damaged: bool = False,
     dry_run: bool,
     as_json: bool,
 ) -> dict[str, Any]:
     """One replication, which begins no further backup after `end`; from the folder `seed`, if given, not from the other pool.
 
-    `connect` makes the connections, where that is not what the configuration says.
+    `connect` makes the connections, where that is not what the configuration says. `damaged`: what is damaged here comes again.
     """
     since = format_time(site.clock.now())
     buckets = [
@@ -223,6 +231,8 @@ def fetch_one(
     with ExitStack() as held:
         if not dry_run:
             held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
+            if damaged:  # what is known of a copy goes with it
+                held.enter_context(take_lock(site.pool.locks / "verify", "backupd replicate --damaged", since))
             ensure_reserve(site.pool.path)
             if done := reconcile(site.pool, site.catalogue, since):
                 observer.notice(f"the catalogue was brought up to date with the pool: {done}")
@@ -238,7 +248,7 @@ def fetch_one(
             confined=_is_confined(is_foreign=bool(replica.folder is None or seed)),
             seconds_left=(end - site.clock.now()).total_seconds() if end else None,
         )
-        plan, listed = make_plan(context, far, hosts)
+        plan, listed = make_plan(context, far, hosts, damaged=damaged)
         if unlisted := next((host for host in hosts if host not in listed), None):
             raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")
         if not listed:
@@ -310,6 +320,7 @@ def _say_plan(replica: ReplicaSettings, plan: ReplicationPlan, as_json: bool) ->
         for host in plan.hosts:
             for fetch in host.fetches:
                 how = f"as a difference to {fetch.parent.name}" if fetch.parent else "all of it"
+                how += ", in the place of the damaged copy" if fetch.again else ""
                 prose(f"{host.host}@{fetch.backup.name}: would be fetched, {how}")
         for host in plan.obstacles:
             prose(f"{host.host}: would not be fetched: {printable(obstacle_words(host))}")

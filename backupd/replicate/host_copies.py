@@ -13,6 +13,7 @@ from backupd.replicate.outcome import (
 from backupd.replicate.receiver import Expected, newest_received, receive
 from backupd.repo.final_backups import ours, point_latest
 from backupd.repo.received import discard_received
+from backupd.repo.verified import forget_verified
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.decisions.replication import (
     FarBackup,
@@ -62,7 +63,7 @@ class HostCopies:
         begun, before = time.monotonic(), far.bytes
         _require_parent(site.pool, host, fetch.parent)
         announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
-        expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None)
+        expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None, fetch.again)
         looked = before
 
         def look() -> None:
@@ -75,8 +76,10 @@ class HostCopies:
         _require_room(site)
         take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)  # first: it comes but once
         receive(site.pool, expected, pieces, version=announced.stream, confined=site.confined, look=look)
+        if fetch.again:
+            forget_verified(site.pool.host(host), fetch.backup.name)
         parent = fetch.parent.name if fetch.parent else None
-        self.tell(Fetched(host, fetch.backup.name, parent, far.bytes - before, time.monotonic() - begun))
+        self.tell(Fetched(host, fetch.backup.name, parent, far.bytes - before, time.monotonic() - begun, fetch.again))
 
 
 def _require_room(site: ReplicationContext) -> None:

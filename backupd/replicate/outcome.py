@@ -43,13 +43,14 @@ class ReplicationPlan:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A backup that has come: its bytes in the stream, and seconds."""
+    """A backup that has come: its bytes in the stream, and seconds. `again`: in the place of a damaged one."""
 
     host: str
     name: str
     parent: str | None
     bytes: int
     seconds: float
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

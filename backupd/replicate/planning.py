@@ -3,7 +3,7 @@
 Deletions, ends of holds and new names never come along: whoever owns the other pool cannot take away what is here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 
 from backupd.replicate.far_pool import FarHost, FarPool
@@ -34,13 +34,17 @@ def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...]) -> bool:
     return any(fnmatchcase(host, pattern) for pattern in replica.hosts) and (not named or host in named)
 
 
-def make_plan(site: ReplicationContext, far: FarPool, named: tuple[str, ...] = ()) -> tuple[ReplicationPlan, dict[str, FarHost]]:
-    """What is to be fetched, and the hosts as the other pool lists them. Raises LineBroken, Refused."""
+def make_plan(
+    site: ReplicationContext, far: FarPool, named: tuple[str, ...] = (), *, damaged: bool = False
+) -> tuple[ReplicationPlan, dict[str, FarHost]]:
+    """What is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here. Raises LineBroken,
+    Refused.
+    """
     if far.id == site.pool.id:
         raise OperatorError("that is this very pool", "fetch from another one")
     mark = ReplicaMark(far.id, site.replica.name)
     policy = site.replica.retention
-    near = _near_hosts(site.pool, site.catalogue)
+    near = _near_hosts(site.pool, site.catalogue, damaged=damaged)
     hosts, obstacles, common, listed, total = [], [], dict[str, str](), dict[str, FarHost](), 0
     for far_host in far.hosts():
         if not wants(site.replica, far_host.name, named):
@@ -76,14 +80,16 @@ def _plan_host(
     return plan_fetches(far.name, far.backups, here, mark, policy, zone, site.now, newest_only=site.replica.newest_only)
 
 
-def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, NearHost]:
+def _near_hosts(pool: Pool, catalogue: Catalogue, *, damaged: bool) -> dict[str, NearHost]:
     """Every host of this pool, by what the catalogue and the notes say of it."""
+    bad = catalogue.damaged_files() if damaged else {}
     backups: dict[str, list[NearBackup]] = {}
     for row in catalogue.states():
         of_host = backups.setdefault(row.host, [])
         if row.name and row.uuid and (row.outcome or row.state) in FINAL:
             of_host.append(NearBackup(row.name, row.uuid, row.outcome or row.state, row.expired is not None))
-    return {host: _near(pool, host, backups.get(host, [])) for host in hosts_of(pool) if host in backups or _is_marked(pool, host)}
+    hosts = [host for host in hosts_of(pool) if host in backups or _is_marked(pool, host)]
+    return {host: _near(pool, host, backups.get(host, []), {name for other, name in bad if other == host}) for host in hosts}
 
 
 def _is_marked(pool: Pool, host: str) -> bool:
@@ -91,6 +97,6 @@ def _is_marked(pool: Pool, host: str) -> bool:
     return read_notes(pool.host(host)).replica is not None
 
 
-def _near(pool: Pool, host: str, found: list[NearBackup]) -> NearHost:
+def _near(pool: Pool, host: str, found: list[NearBackup], damaged: Collection[str]) -> NearHost:
     notes = read_notes(pool.host(host))
-    return NearHost(found, mark_of(notes), notes.forgotten is not None, frozenset(notes.deleted), known=True)
+    return NearHost(found, mark_of(notes), notes.forgotten is not None, frozenset(notes.deleted), known=True, damaged=damaged)

@@ -25,10 +25,13 @@ from backupd.replicate.wire import LineBroken, write_all
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named
-from backupd.repo.received import RECEIVING, discard_received
+from backupd.repo.read_lock import unread
+from backupd.repo.received import RECEIVING, REPLACED, discard_received, discard_replaced
 from backupd.rsync.confined import PROGRAM, filter_file, shown_programs
 from btrkeep.backup_states import FINAL
+from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
+from btrkeep.fs.exchange import exchange
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.send import NEWEST
 from btrkeep.pool.subvolume import Subvolume, delete, describe, opened, snapshot
@@ -49,12 +52,16 @@ class NotReceived(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A backup that is to come: its host, name and UUID, and the name and UUID of the backup here that it is a difference to."""
+    """A backup that is to come: its host, name and UUID, and the UUID of the backup here that it is a difference to.
+
+    `again`: it takes the place of the copy that is here.
+    """
 
     host: str
     name: str
     uuid: str
     parent_uuid: str | None = None
+    again: bool = False
 
 
 @cache
@@ -98,14 +105,40 @@ def _named(pool: Pool, expected: Expected, path: Path) -> Subvolume:
     into another folder. Raises NotReceived, OSError.
     """
     final = pool.host(expected.host) / expected.name
+    if expected.again:
+        return _put_in_place(pool, expected, path, final)
     if os.path.lexists(final):
         raise NotReceived(f"{final} is there already, and is no copy of it", "look at it, and move it away")
-    snapshot(path, final, read_only=True)
-    found = describe(final)
+    return _snapshot(path, final, expected)
+
+
+def _snapshot(path: Path, place: Path, expected: Expected) -> Subvolume:
+    snapshot(path, place, read_only=True)
+    found = describe(place)
     assert found is not None
     if found.received_uuid != expected.uuid:
-        delete(final.parent, found.id)
+        delete(place.parent, found.id)
         raise NotReceived(f"{expected.host}@{expected.name}: this kernel's snapshots forget whose copy they are")
+    return found
+
+
+def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path) -> Subvolume:
+    """The same in the place of the copy that has that name, which is deleted: the two change names, so one is always there.
+
+    Raises NotReceived when what is there is no copy of it, or is being read.
+    """
+    there = describe(final)
+    if there is None or not there.read_only or there.received_uuid != expected.uuid:
+        raise NotReceived(f"{final} is no copy of it any more", "look at it, and move it away")
+    with unread(final) as nobody_reads:
+        if not nobody_reads:
+            raise NotReceived(f"{expected.host}@{expected.name} is being read", "fetch it again when that has ended")
+        discard_replaced(pool, expected.host)
+        other = final.with_name(REPLACED)
+        found = _snapshot(path, other, expected)
+        with Checkpoint("damaged copy replaced"):
+            exchange(other, final)
+        discard_replaced(pool, expected.host)
     return found
 
 

@@ -111,6 +111,8 @@ class _Work:
             if row:
                 self.site.catalogue.put_backup(row)
             if isinstance(event, Fetched):
+                if event.again:
+                    self.site.catalogue.forget_looks(event.host, event.name)
                 self.summary.fetched.append(event)
                 self._common[event.host] = max(event.name, self._common.get(event.host, ""))
                 if time.monotonic() - self._noted > _EASE * self._took:

@@ -8,10 +8,13 @@ from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import delete, describe
 
 RECEIVING = ".receiving"
+REPLACED = ".replaced"
+"""The copy that is to take the place of a damaged one, or that one, when they have changed names: the other has the name."""
 
 
 def discard_received(pool: Pool, host: str) -> bool:
     """Deletes what a replication that was cut off has left of a backup; whether there was something. Needs the host's lock."""
+    discard_replaced(pool, host)
     folder = pool.host(host) / RECEIVING
     if not os.path.lexists(folder):
         return False
@@ -21,3 +24,11 @@ def discard_received(pool: Pool, host: str) -> bool:
                 delete(folder, left.id)
         shutil.rmtree(folder)
     return True
+
+
+def discard_replaced(pool: Pool, host: str) -> None:
+    """Deletes the one of two copies that has not the backup's name. Needs the host's lock."""
+    path = pool.host(host) / REPLACED
+    if left := describe(path):
+        with Checkpoint("replaced copy deleted"):
+            delete(path.parent, left.id)

@@ -40,6 +40,13 @@ def write_verified(folder: Path, found: Mapping[str, Verification]) -> None:
     write_atomically(folder / VERIFIED, json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n")
 
 
+def forget_verified(folder: Path, name: str) -> None:
+    """What was found of a backup in whose place another one is now. Raises OSError."""
+    found = read_verified(folder)
+    if found.pop(name, None):
+        write_verified(folder, found)
+
+
 def damages_of(host: str, found: Mapping[str, Verification]) -> Iterator[Damage]:
     """For a catalogue that was lost: the files that are named here. Where in them the damage is the next look finds."""
     for name, one in found.items():

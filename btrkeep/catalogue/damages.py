@@ -10,6 +10,10 @@ _DROP = "DELETE FROM damage WHERE host = :host AND name = :name AND path = :path
 _DROP_FOUND = "DELETE FROM damage WHERE host = :host AND name = :name AND found_by = :found_by"
 _DROP_ALL_FOUND = "DELETE FROM damage WHERE found_by = :found_by"
 _HERE = "WHERE (:host IS NULL OR host = :host) AND (:name IS NULL OR name = :name) ORDER BY host, name, path, start"
+_FORGET = (
+    "DELETE FROM damage WHERE host = :host AND name = :name",
+    "DELETE FROM verification WHERE host = :host AND name = :name",
+)
 _COUNTS = "SELECT host, name, count(DISTINCT path) FROM damage WHERE fate IS NULL GROUP BY host, name"
 
 
@@ -46,3 +50,9 @@ class DamageStore(CatalogueSession):
             session.run(_DROP_ALL_FOUND, {"found_by": found_by})
             session.run_many(_DROP, [damage.values(one) for one in rows])
             damage.add(session, rows)
+
+    def forget_looks(self, host: str, name: str) -> None:
+        """All that was found of a backup, in whose place another one is now: damages, and how far it was verified."""
+        with self._writing("looks forgotten") as session:
+            for statement in _FORGET:
+                session.run(statement, {"host": host, "name": name})

@@ -59,21 +59,29 @@ class ReplicaMark:
 
 @dataclass(frozen=True, slots=True)
 class NearHost:
-    """A host as this pool has it. `mark` is None for one that is backed up here; `refused`: names that somebody deleted here."""
+    """A host as this pool has it. `mark` is None for one that is backed up here; `refused`: names that somebody deleted here.
+
+    `damaged`: names of backups that are to be fetched again, if the other pool has them.
+    """
 
     backups: Sequence[NearBackup] = ()
     mark: ReplicaMark | None = None
     forgotten: bool = False
     refused: Collection[str] = ()
     known: bool = False
+    damaged: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One backup to fetch. `parent` is the backup that both sides have or will have by then; None: all of it comes."""
+    """One backup to fetch. `parent` is the backup that both sides have or will have by then; None: all of it comes.
+
+    `again`: it takes the place of a damaged one.
+    """
 
     backup: FarBackup
     parent: FarBackup | None
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,8 @@ def plan_fetches(
     if newest_only and fetched:
         newest = max(fetched, key=_by_name)
         fetched = [newest] if not common or newest.name > max(common, key=_by_name).name else []
-    return HostFetches(host, _with_parents(fetched, common), max((one.name for one in common), default=None))
+    again = [one for one in common if one.name in here.damaged]
+    return HostFetches(host, _with_parents(fetched, common, again), max((one.name for one in common), default=None))
 
 
 def _is_future(name: str, now: datetime) -> bool:
@@ -177,14 +186,17 @@ def _kept(backups: Sequence[NearBackup | FarBackup], policy: Retention, zone: Zo
     return frozenset(decision.name for decision in decide(candidates, policy, zone, now) if decision.keep)
 
 
-def _with_parents(fetched: Sequence[FarBackup], common: Sequence[FarBackup]) -> tuple[Fetch, ...]:
-    """Each with the nearest backup before it that both have, what is fetched before it included; else the nearest after it."""
+def _with_parents(new: Sequence[FarBackup], common: Sequence[FarBackup], again: Sequence[FarBackup]) -> tuple[Fetch, ...]:
+    """Each with the nearest backup before it that both have, what is fetched before it included; else the nearest after it.
+
+    One that is fetched `again` is damaged, so nothing is a difference to it before it has come.
+    """
     found: list[Fetch] = []
-    both = sorted(common, key=_by_name)
-    for one in sorted(fetched, key=_by_name):
+    both = sorted((one for one in common if one not in again), key=_by_name)
+    for one in sorted([*new, *again], key=_by_name):
         before = [other for other in both if other.name < one.name]
         parent = before[-1] if before else next(iter(both), None)
-        found.append(Fetch(one, parent))
+        found.append(Fetch(one, parent, one in again))
         both = sorted([*both, one], key=_by_name)
     return tuple(found)
 

@@ -212,8 +212,8 @@ def test_an_unfinished_backup_and_a_fetched_host_are_left_alone(make_btrfs: Call
     fields = {"format": 1, "backups": {}} | (json.loads(notes.read_text()) if notes.exists() else {})
     notes.write_text(json.dumps({**fields, "replica": {"pool": "of another", "name": "far", "at": "2026-01-01T00:00:00Z"}}))
     done = nights.backupd("repair", "--yes", check=False)
-    assert (done.returncode, nights.names("web")) == (1, before)
-    assert "far" in done.stderr
+    assert (done.returncode, nights.names("web")) == (2, before)
+    assert "backupd replicate far web --damaged" in done.stderr
     assert nights.backupd("repair", check=False).returncode == 2  # nobody can be asked
 
 

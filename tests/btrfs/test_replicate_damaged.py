@@ -1,0 +1,106 @@
+"""A copy that a disk spoilt is fetched again from the pool that it came from; rsync compares the two afterwards."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backupd.repo.received import REPLACED
+from tests.beds.faults import damage
+from tests.beds.two_pools import TwoPools, shown
+from tests.beds.watch import killed, rows
+from tests.beds.work import work
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+MIB = 1 << 20
+NOW = "2026-03-20T12:00:00Z"
+
+
+@pytest.fixture
+def two(make_btrfs: Callable[..., Path]) -> TwoPools:
+    """Three copies; the first two share a file that is damaged in the second pool."""
+    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"))
+    content = os.urandom(MIB)
+    (two.source / "large").write_bytes(content)
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.night("2026-03-02T22:00:00Z", "b")
+    (two.source / "large").write_bytes(os.urandom(MIB // 2))
+    two.night("2026-03-03T22:00:00Z", "c")
+    two.fetch()
+    damage(two.second.top, content[4096:8192])
+    assert two.second.backupd("verify", "--now", NOW, check=False).returncode == 1
+    return two
+
+
+def test_what_is_damaged_here_comes_again_and_takes_its_place(two: TwoPools) -> None:
+    names = first, second, third = two.names(two.second.pool)
+    assert two.fetch()[0]["planned"] == 0
+    refused = two.second.backupd("repair", "--yes", "--now", NOW, check=False)
+    assert refused.returncode == 2
+    assert "backupd replicate office web1 --damaged" in refused.stderr
+    two.second.backupd("hold", "web1", first, "--why", "of the court", "--now", NOW)
+    planned = two.fetch("office", "--damaged", "--dry-run")[0]["fetches"]
+    assert [(one["backup"], one["parent"]) for one in planned] == [(first, third), (second, first)]
+    before = {name: shown(two.second.pool / "hosts/web1" / name)["UUID"] for name in (first, second, third)}
+    told = two.fetch("office", "--damaged")[0]
+    assert [(one["backup"], one["parent"]) for one in told["fetched"]] == [(first, third), (second, first)]
+    for name in (first, second, third):
+        assert two.differences(name) == ""
+        here, there = (shown(pool / "hosts/web1" / name) for pool in (two.second.pool, two.first.pool))
+        assert (here["Received UUID"], here["Flags"]) == (there["UUID"], "readonly")
+        assert (here["UUID"] == before[name]) == (name == third)
+    assert rows(two.second, "select * from damage") == []
+    listed = {one["name"]: one for one in two.second.json("list", "web1")}
+    assert (listed[first]["verified"], listed[first]["held"]["why"]) == (None, "of the court")
+    assert two.fetch("office", "--damaged")[0]["planned"] == 0
+    two.second.backupd("rebuild")
+    assert rows(two.second, "select * from damage") == []
+    assert two.second.backupd("verify", "--now", NOW).returncode == 0
+    assert (
+        sorted(path.name for path in (two.second.pool / "hosts/web1").iterdir() if path.is_dir() and not path.is_symlink()) == names
+    )
+    four = two.night("2026-03-04T22:00:00Z", "d")
+    assert [(one["backup"], one["parent"]) for one in two.fetch()[0]["fetched"]] == [(four, third)]
+
+
+@pytest.mark.parametrize(
+    ("when", "checkpoint"),
+    [("before", "damaged copy replaced"), ("after", "damaged copy replaced"), ("after", "replaced copy deleted")],
+)
+def test_a_kill_leaves_one_of_the_two_copies_and_the_next_time_the_good_one(two: TwoPools, when: str, checkpoint: str) -> None:
+    names = two.names(two.second.pool)
+    killed(two.second, when, checkpoint, "replicate", "office", "--damaged", "--now", NOW)
+    assert two.names(two.second.pool) == names
+    two.fetch("office", "--damaged")
+    assert [two.differences(name) for name in names] == ["", "", ""]
+    assert rows(two.second, "select * from damage") == []
+    assert not (two.second.pool / "hosts/web1" / REPLACED).exists()
+
+
+def test_what_does_not_come_whole_costs_no_copy(two: TwoPools) -> None:
+    first, second, _ = two.names(two.second.pool)
+    two.over_ssh('python3 -c "$RELAY" cut 700000 < <("$@")')
+    two.fetch("office", "--damaged", status=1)
+    assert len(two.names(two.second.pool)) == 3
+    assert (two.second.pool / "hosts/web1" / second / "data" / str(two.source).strip("/") / "changed").read_text() == "b" * 5000
+    with (two.second.pool / "hosts/web1" / first / "data" / str(two.source).strip("/") / "large").open("rb") as file:
+        assert len(file.read(4096)) == 4096
+        with pytest.raises(OSError, match="Input/output"):
+            file.read()
+
+
+def test_what_is_read_or_is_no_copy_any_more_is_left_alone(two: TwoPools) -> None:
+    first, second, _ = two.names(two.second.pool)
+    copy = two.second.pool / "hosts/web1" / first
+    before = shown(copy)["UUID"]
+    reads = os.open(copy, os.O_RDONLY)
+    fcntl.flock(reads, fcntl.LOCK_SH)  # as who restores from it does
+    assert "being read" in two.fetch("office", "--damaged", status=1)[0]["failed"][0]["error"]
+    os.close(reads)
+    for value in ("false", "true"):
+        work("btrfs", "property", "set", "-f", copy, "ro", value)
+    two.fetch("office", "--damaged", status=1)
+    assert shown(copy)["UUID"] == before
+    assert two.names(two.second.pool)[1] == second
