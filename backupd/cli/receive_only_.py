@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -14,9 +14,12 @@ from backupd.cli.context import now_option, opened
 from backupd.cli.replicate_ import chosen_replicas, fetch_one
 from backupd.replicate.far_pool import FarPool, OwnStreams
 from backupd.repo.context import PoolContext
+from btrkeep import __version__
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.copies import note_failure
 from btrkeep.errors import OperatorError, UsageError
+from btrkeep.pool.room import read_room
+from btrkeep.units import format_time
 
 
 @click.command("receive-only")
@@ -51,7 +54,10 @@ def command(ctx: click.Context, replica: str, now: datetime | None) -> int:
 
 
 def _take(site: PoolContext, replica: ReplicaSettings, out: int) -> int:
-    far = FarPool(OwnStreams(out, 0), lambda: None)
+    room = read_room(site.pool.path)
+    free = max(0, room.available - site.config.pool.min_free.bytes_of(room.total))
+    says = {"version": __version__, "now": format_time(datetime.now(UTC)), "free": free}  # for `check --connect` over there
+    far = FarPool(OwnStreams(out, 0), lambda: None, says)
 
     @contextmanager
     def connect(look: Callable[[], None]) -> Iterator[FarPool]:

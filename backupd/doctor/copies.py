@@ -6,9 +6,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import which
+from typing import Any
 
-from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command
+from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, told_time
 from backupd.replicate.sender import request_lines
+from backupd.replicate.wire import LineBroken, parse_object
 from backupd.repo.context import open_configured
 from backupd.rsync.confined import PROGRAM
 from btrkeep.catalogue import Catalogue
@@ -28,6 +30,7 @@ _CHECK = "replica"
 _MARK = "btrkeep-any-command"
 _SECONDS = 60.0
 _MOST_NAMED = 5
+_CLOCKS_AGREE = 300.0  # seconds
 
 
 def check_copies(config: Config, now: datetime | None = None) -> Iterator[Finding]:
@@ -114,7 +117,7 @@ def _some(hosts: Sequence[str]) -> str:
 def reach_copies(config: Config) -> Iterator[Finding]:
     """Whether each of the other pools answers, and whether the key opens more there than it should."""
     for push in config.pushes.values():
-        yield _reach_push(config, push)
+        yield from _reach_push(config, push)
     for one in config.replicas.values():
         if one.is_pushed:
             continue
@@ -122,22 +125,20 @@ def reach_copies(config: Config) -> Iterator[Finding]:
             with connected(send_command(config, one, [])) as far:
                 count = sum(1 for _ in far.hosts())
                 itself = far.id == open_configured(config).id
+                clock = far.now
         except OperatorError as error:
             level = "note" if one.comes_and_goes else "error"
             yield Finding(_CHECK, level, printable(error.message), error.hint, subject=f"replica {one.name}")
             continue
         if itself:
             yield Finding(_CHECK, "error", "that is this very pool", "fetch from another one", subject=f"replica {one.name}")
-        elif one.address and _runs_any_command(config, one):
-            why = "its key runs any command there: whoever takes over this server has that one too"
-            hint = 'put restrict,command="backupd send-only --replica NAME" before the key in that server\'s authorized_keys'
-            yield Finding(_CHECK, "warning", why, hint, subject=f"replica {one.name}")
-        else:
-            text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch from"
-            yield Finding(_CHECK, "ok", text, subject=f"replica {one.name}")
+            continue
+        text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch from"
+        against = [*(_of_key(config, one, "send-only") if one.address else ()), *_of_clock(one, clock)]
+        yield from against or [Finding(_CHECK, "ok", text, subject=f"replica {one.name}")]
 
 
-def _reach_push(config: Config, push: PushSettings) -> Finding:
+def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
     """The other side asks who is there, and gets no answer."""
     subject = f"push {push.name}"
     with piped(push_command(config, push), own_modules()) as program:
@@ -148,12 +149,37 @@ def _reach_push(config: Config, push: PushSettings) -> Finding:
     if b'"hello"' not in asked:
         why = printable(said[-1])[:1000] if said else "it does not answer"
         hint = 'that server needs restrict,command="backupd receive-only --replica NAME" before the key'
-        return Finding(_CHECK, "error", why, hint, subject=subject)
-    if _runs_any_command(config, push):
+        yield Finding(_CHECK, "error", why, hint, subject=subject)
+        return
+    told = _told(asked)
+    free, version = told.get("free"), told.get("version")
+    text = "reached, and it would take backups" + (f", btrkeep {printable(str(version))[:40]}" if version else "")
+    text += f", {format_size(free)} free" if isinstance(free, int) and free >= 0 else ""
+    against = [*_of_key(config, push, "receive-only"), *_of_clock(push, told_time(told))]
+    yield from against or [Finding(_CHECK, "ok", text, subject=subject)]
+
+
+def _told(asked: bytes) -> dict[str, Any]:
+    """What the other side says of itself; nothing when that is not understood."""
+    try:
+        return parse_object(asked)
+    except LineBroken:
+        return {}
+
+
+def _of_key(config: Config, copy: ReplicaSettings | PushSettings, command: str) -> Iterator[Finding]:
+    if _runs_any_command(config, copy):
         why = "its key runs any command there: whoever takes over this server has that one too"
-        hint = 'put restrict,command="backupd receive-only --replica NAME" before the key in that server\'s authorized_keys'
-        return Finding(_CHECK, "warning", why, hint, subject=subject)
-    return Finding(_CHECK, "ok", "reached, and it would take backups", subject=subject)
+        hint = f'put restrict,command="backupd {command} --replica NAME" before the key in that server\'s authorized_keys'
+        yield Finding(_CHECK, "warning", why, hint, subject=f"{copy.kind} {copy.name}")
+
+
+def _of_clock(copy: ReplicaSettings | PushSettings, there: datetime | None) -> Iterator[Finding]:
+    ahead = (there - datetime.now(UTC)).total_seconds() if there else 0.0
+    if abs(ahead) > _CLOCKS_AGREE:
+        why = f"its clock is {format_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this one"
+        hint = "`timedatectl` on both; what is stamped in the future is not fetched"
+        yield Finding(_CHECK, "warning", why, hint, subject=f"{copy.kind} {copy.name}")
 
 
 def _runs_any_command(config: Config, replica: ReplicaSettings | PushSettings) -> bool:

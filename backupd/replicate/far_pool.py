@@ -3,9 +3,10 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed
-from btrkeep.units import parse_backup_name, printable
+from btrkeep.units import parse_backup_name, parse_time, printable
 
 _MOST_HOSTS, _MOST_BACKUPS = 200_000, 100_000
 _LONGEST_REASON = 1000
@@ -111,18 +112,21 @@ class OwnStreams:
 class FarPool:
     """One connection to what answers at its other end. `look` is called now and then, and may raise."""
 
-    def __init__(self, program: Answering, look: Callable[[], None]) -> None:
+    def __init__(self, program: Answering, look: Callable[[], None], says: Mapping[str, Any] | None = None) -> None:
+        """`says`: what the other side is told of this one. Raises FarPoolMissing."""
         self._program, self.look = program, look
         self._frames = AnswerReader(program.output, self._count)
         self.bytes = 0
         try:
-            said = self._one({"verb": "hello"})
+            said = self._one({**(says or {}), "verb": "hello"})
         except OperatorError as error:
             raise FarPoolMissing(self._said() or error.message) from None
         if said.get("protocol") != PROTOCOL or not isinstance(said.get("pool"), str):
             raise FarPoolMissing(f"it speaks another protocol ({said.get('protocol')!r})", "use the same btrkeep on both")
         self.id, self.version = said["pool"], printable(str(said.get("version")))[:40]
         self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
+        self.now = told_time(said)
+        """What its clock said just now; None: an earlier version does not tell."""
         self._frames.patience = _PATIENCE
 
     def _count(self, size: int) -> None:
@@ -203,6 +207,14 @@ class FarPool:
         lines = self._program.said()
         lines = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
         return printable(lines[-1])[:_LONGEST_REASON] if lines else ""
+
+
+def told_time(said: Mapping[str, Any]) -> datetime | None:
+    """What the other side's clock said."""
+    try:
+        return parse_time(str(said.get("now")))
+    except ValueError:
+        return None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ class BackupSender:
 
     def _hello(self, _: Mapping[str, Any]) -> None:
         said = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
-        write_all(self.out, object_frame(said))
+        write_all(self.out, object_frame({**said, "now": format_time(datetime.now(UTC))}))
 
     def _list(self, _: Mapping[str, Any]) -> None:
         """One object for each host that has something to send: its backups, oldest first, each as name, UUID, state and hold."""

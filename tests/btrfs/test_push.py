@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -270,7 +271,10 @@ def test_by_ssh_the_key_takes_backups_and_does_nothing_else_and_check_says_so(tw
         found = json.loads(two.first.backupd("check", "--connect", "--json", check=False).stdout)
         return [(one["level"], one["message"]) for one in found if one["subject"] == "push backup2"]
 
-    assert ("ok", "reached, and it would take backups") in checked()
+    (text,) = [
+        text for level, text in checked() if level == "ok" and text.startswith("reached, and it would take backups, btrkeep ")
+    ]
+    assert re.search(r", [\d.]+ [MG]iB free$", text)
     assert two.copies()["tried_at"] is None  # asking who is there is no try
     assert [one["backup"] for one in two.push()["sent"]] == [name]
     assert two.differences(name) == ""
@@ -284,6 +288,13 @@ def test_by_ssh_the_key_takes_backups_and_does_nothing_else_and_check_says_so(tw
     assert "refused" in why
     assert "refused" in two.push(status=1)["error"]
     assert two.copies(first=True)["state"] == "failing"
+
+
+def test_check_tells_of_a_clock_that_is_another_there(two: Pushing) -> None:
+    two.over(r"""sed -u 's/"now": "20[0-9]*-/"now": "2019-/' < <("$@")""")
+    found = json.loads(two.first.backupd("check", "--connect", "--json", check=False).stdout)
+    warned = [one["message"] for one in found if one["subject"] == "push backup2" and one["level"] == "warning"]
+    assert re.fullmatch(r"its clock is \d.* behind this one", warned[1]), warned
 
 
 READS_NOT = """

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,3 +105,13 @@ def test_what_comes_is_a_stream_that_the_program_here_knows(make_btrfs: Callable
     sent = streams.read_bytes()
     begin = sent.index(b"btrfs-stream\0") + len(b"btrfs-stream\0")
     assert int.from_bytes(sent[begin : begin + 4], "little") == version
+
+
+def test_check_tells_of_a_clock_that_is_another_there(make_btrfs: Callable[..., Path]) -> None:
+    two = TwoPools(make_btrfs(), make_btrfs())
+    two.night("2026-03-01T22:00:00Z", "a")
+    ago = r"""re.sub(rb'"now": "20\d\d', b'"now": "2019', data)"""
+    relay = f"import os, re\nwhile data := os.read(0, 65536):\n    os.write(1, {ago})"
+    two.over_ssh(f'python3 -c {shlex.quote(relay)} < <("$@")')
+    found = json.loads(two.second.backupd("check", "--connect", "--json", check=False).stdout)
+    assert any(one["message"].startswith("its clock is") and "behind this one" in one["message"] for one in found), found
