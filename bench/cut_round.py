@@ -250,13 +250,13 @@ class Round:
         """Backups that are called complete, and differ from what they were made of.
 
         `there`: which the cut had left, once commands have made others. A name is a second of the clock, so a new one may have a
-        name that the round gave after the cut.
+        name that the round gave after the cut; one that was not made of the source has the name that it had.
         """
         for host, name, record in cut_truth.backups(self.site.pool):
             key, data = f"{host}/{name}", self.site.pool / "hosts" / host / name / "data"
             if record["state"] not in _DONE:
                 continue
-            if key in self.trees and (there is None or key in there):
+            if key in self.trees and (there is None or key in there or host in self.site.elsewhere):
                 if wrong := cut_truth.unlike(self.trees[key], cut_truth.tree(data)):
                     yield f"{key} is not what it was: {wrong[:3]}"
             elif there is None and f"{key} is there, {record['state']}" not in may:

@@ -4,6 +4,7 @@ A scenario is a generator: what comes before its first `yield` is not cut, each 
 between two of them. What `extra` finds is a fact like those of the pool (cut_truth.py).
 """
 
+import os
 import random
 import sqlite3
 import sys
@@ -11,12 +12,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bench import cut_truth
 from bench.cut_disks import CutDisks
 from btrkeep.catalogue.migrate import MIGRATIONS
-from tests.beds import session, work
+from tests.beds import btrfs, session, work
 from tests.beds.expiries import LAST, LATER, NOW, at
 from tests.beds.history import every, make_histories
 from tests.beds.nights import Nights
@@ -62,6 +64,7 @@ class Site(Nights):
         self.disks = disks
         self.random = random.Random(seed)
         self.out = disks.pool / "out"
+        self.elsewhere: set[str] = set()  # hosts whose backups are not made of the source
         self.tables["retention"] = {"daily": 3, "min_keep": 1, "grace": "1d"}
         self.tables["expiry"] = {"max_orphans": 100, "mount_option": "ssd"}
         self.settings("pool", state=str(self.state))
@@ -325,6 +328,66 @@ def balance(site: Site) -> Iterator[Step]:
     yield run()
 
 
+def imported(site: Site) -> Iterator[Step]:
+    """The history of another program becomes backups: trees of five days, with hard links between them."""
+    site.fill()
+    site.hosts("web")
+    site.run()
+    site.elsewhere.add("attic")
+    old, before = site.top / "old", None
+    for day in range(1, 6):
+        tree = old / f"2026-01-0{day}"
+        words = (f"--link-dest={before}",) if before else ()
+        tree.mkdir(parents=True)
+        work("rsync", "-aH", *words, f"{site.source}/", tree)
+        before = tree
+        site.touch_up()
+    yield Step(("import", "tree", str(old), "--host", "attic", "--verify", "none"))
+
+
+def repaired(site: Site) -> Iterator[Step]:
+    """Copies of two backups in which somebody has spoilt a file; the checksums that the run made say what it was."""
+    site.fill()
+    site.hosts("web")
+    for days in (3, 2, 1):
+        site.night("web", now=datetime.now(UTC).replace(microsecond=0) - timedelta(days=days))
+        site.touch_up()
+    for name in site.names("web")[:2]:
+        file = site.data("web", site.source, name) / "pair0"
+        work("btrfs", "property", "set", "-f", site.backup("web", name), "ro", "false")
+        with file.open("r+b") as opened:
+            opened.write(bytes(4096))
+        os.utime(file, ns=(0, (site.source / "pair0").stat().st_mtime_ns))
+        work("btrfs", "property", "set", site.backup("web", name), "ro", "true")
+    work("sync", "-f", site.pool)
+    site.backupd("verify", check=False)
+    yield Step(("repair", "--yes"))
+
+
+def fetched(site: Site) -> Iterator[Step]:
+    """Backups of another pool are fetched, and some are fetched again because they are damaged."""
+    site.fill()
+    site.hosts("web")
+    site.run()
+    site.elsewhere.add("far")
+    other = Nights(btrfs.make("500M"), "--rehearsal")
+    source = other.source / "far"
+    source.mkdir()
+    other.host("far", source)
+    for days in (3, 2, 1):
+        (source / "note").write_bytes(site.noise(7000 * days))
+        (source / f"{days}").write_bytes(site.noise(300_000))
+        other.night("far", now=datetime.now(UTC).replace(microsecond=0) - timedelta(days=days))
+    site.tables["replica.office"] = {"from": str(other.pool), "hosts": ["far"]}
+    site.write()
+    yield Step(("replicate", "office"))
+    with closing(sqlite3.connect(site.state / "catalogue.sqlite")) as rows, rows:
+        for name in site.names("far")[:2]:
+            place = (name, f"{source}/3")
+            rows.execute("insert into damage values ('far', ?, ?, 0, 0, 'scrub', '2026-01-01T00:00:00Z', NULL)", place)
+    yield Step(("replicate", "office", "--damaged"))
+
+
 Scenario = Callable[[Site], Iterator[Step]]
 SCENARIOS: Mapping[str, Scenario] = {
     one.__name__: one
@@ -344,5 +407,8 @@ SCENARIOS: Mapping[str, Scenario] = {
         restore,
         migration,
         balance,
+        imported,
+        repaired,
+        fetched,
     )
 }

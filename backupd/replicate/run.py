@@ -7,8 +7,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 
 from backupd.replicate.far_pool import FarHost, FarPool
 from backupd.replicate.host_copies import HostCopies
@@ -22,15 +22,17 @@ from backupd.replicate.outcome import (
     ReplicationSummary,
 )
 from backupd.repo.common import common_with, write_common
+from backupd.repo.received import discard_received, has_received
 from backupd.repo.reconcile import row_of
 from btrkeep.catalogue import Backup
 from btrkeep.decisions.replication import (
     HostFetches,
     obstacle_words,
 )
-from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool.locks import at_work
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.pool.locks import at_work, take_lock
 from btrkeep.process.progress import Waiting
+from btrkeep.units import format_time
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     summary = ReplicationSummary(site.replica.name, plan.count)
     summary.failed += [HostFailed(one.host, obstacle_words(one)) for one in plan.unwanted]
     site.observer(plan)
+    _discard_left(site, listed)
     blocked = {name for one in plan.obstacles for name in (one.host, one.text)}
     known = common_with(site.pool, site.replica.name)
     others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked or host in plan.gone}
@@ -58,6 +61,14 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
             site.observer.notice(f"the other pool does not note what both have in common: {error.message}")
     summary.cancelled = bool(site.cancellation)
     return summary
+
+
+def _discard_left(site: ReplicationContext, hosts: Iterable[str]) -> None:
+    """Of all hosts, also those of which nothing is to be fetched: a power cut brings back what was deleted a moment before."""
+    for host in hosts:
+        if has_received(site.pool, host):
+            with suppress(LockHeld), take_lock(site.pool.locks / f"host-{host}", f"replication of {host}", format_time(site.now)):
+                discard_received(site.pool, host)
 
 
 class _Work:

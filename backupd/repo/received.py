@@ -12,6 +12,11 @@ REPLACED = ".replaced"
 """The copy that is to take the place of a damaged one, or that one, when they have changed names: the other has the name."""
 
 
+def has_received(pool: Pool, host: str) -> bool:
+    """Whether something is left that `discard_received` would delete: a power cut may bring it back."""
+    return any(os.path.lexists(pool.host(host) / name) for name in (RECEIVING, REPLACED))
+
+
 def discard_received(pool: Pool, host: str) -> bool:
     """Deletes what a replication that was cut off has left of a backup; whether there was something. Needs the host's lock."""
     discard_replaced(pool, host)

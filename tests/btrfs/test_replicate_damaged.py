@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.repo.received import REPLACED
+from backupd.repo.received import RECEIVING, REPLACED
 from tests.beds.faults import damage
 from tests.beds.two_pools import TwoPools, shown
 from tests.beds.watch import killed, rows
@@ -104,3 +104,15 @@ def test_what_is_read_or_is_no_copy_any_more_is_left_alone(two: TwoPools) -> Non
     two.fetch("office", "--damaged", status=1)
     assert shown(copy)["UUID"] == before
     assert two.names(two.second.pool)[1] == second
+
+
+def test_what_a_power_cut_brought_back_goes_also_when_nothing_is_to_be_fetched(two: TwoPools) -> None:
+    host = two.second.pool / "hosts/web1"
+    name = two.names(two.second.pool)[2]
+    (host / RECEIVING).mkdir()
+    for left in (host / RECEIVING / "backup", host / REPLACED):
+        work("btrfs", "subvolume", "snapshot", "-r", host / name, left)
+    assert two.fetch()[0]["planned"] == 0
+    assert not (host / RECEIVING).exists()
+    assert not (host / REPLACED).exists()
+    assert len(two.names(two.second.pool)) == 3
