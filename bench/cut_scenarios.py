@@ -64,7 +64,7 @@ class Site(Nights):
         self.disks = disks
         self.random = random.Random(seed)
         self.out = disks.pool / "out"
-        self.elsewhere: set[str] = set()  # hosts whose backups are not made of the source
+        self.elsewhere: set[str] = set()  # hosts whose backups are not made of the source as it is
         self.tables["retention"] = {"daily": 3, "min_keep": 1, "grace": "1d"}
         self.tables["expiry"] = {"max_orphans": 100, "mount_option": "ssd"}
         self.settings("pool", state=str(self.state))
@@ -346,21 +346,24 @@ def imported(site: Site) -> Iterator[Step]:
 
 
 def repaired(site: Site) -> Iterator[Step]:
-    """Copies of two backups in which somebody has spoilt a file; the checksums that the run made say what it was."""
+    """A copy of a backup in which somebody has spoilt a file; the checksums that the run made say what it was."""
     site.fill()
     site.hosts("web")
     for days in (3, 2, 1):
         site.night("web", now=datetime.now(UTC).replace(microsecond=0) - timedelta(days=days))
         site.touch_up()
-    for name in site.names("web")[:2]:
-        file = site.data("web", site.source, name) / "pair0"
-        work("btrfs", "property", "set", "-f", site.backup("web", name), "ro", "false")
-        with file.open("r+b") as opened:
-            opened.write(bytes(4096))
-        os.utime(file, ns=(0, (site.source / "pair0").stat().st_mtime_ns))
-        work("btrfs", "property", "set", site.backup("web", name), "ro", "true")
-    work("sync", "-f", site.pool)
-    site.backupd("verify", check=False)
+    site.elsewhere.add("web")
+    name = site.names("web")[0]
+    backup, touched = site.backup("web", name), ("/database", "/note", "/small/1")
+    sums = [line.split("  ")[1] for line in (backup / "SHA256SUMS").read_text().splitlines()]
+    file = next(path for one in sums if (path := backup / one).stat().st_size and not one.endswith(touched))
+    stamp = file.stat().st_mtime_ns
+    work("btrfs", "property", "set", "-f", backup, "ro", "false")
+    with file.open("r+b") as opened:
+        opened.write(bytes(100))
+    os.utime(file, ns=(stamp, stamp))
+    work("btrfs", "property", "set", backup, "ro", "true")
+    assert site.backupd("verify", check=False).returncode == 1
     yield Step(("repair", "--yes"))
 
 

@@ -328,7 +328,7 @@ def test_a_receiver_that_reads_no_more_does_not_hold_the_sender(
     two.night("2026-03-01T22:00:00Z", "a")
     script, reached = tmp_path / "hostile.py", tmp_path / "reached"
     script.write_text(READS_NOT)
-    two.over('exec "$@"', answers=f"{sys.executable} {script} {reached}")
+    two.over('exec "$@"', answers=shlex.join([sys.executable, str(script), str(reached)]))
     running = backupd_running("--config", two.first.config, "replicate", "--now", NOW)
     wait_for(reached.exists, 60)
     time.sleep(2)
