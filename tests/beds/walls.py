@@ -9,7 +9,8 @@ _LET_GO = """\
 for point in $(cut -d ' ' -f 5 /proc/self/mountinfo); do
     case $point in
     */"$1"/*) ;;
-    */"$2"*) if grep -qF " $point " /proc/self/mountinfo; then umount --lazy "$point" || ! mountpoint --quiet "$point"; fi ;;  # it may have gone with one above
+    */"$2"*)  # it may have gone with one above
+        if grep -qF " $point " /proc/self/mountinfo; then umount --lazy "$point" || ! mountpoint --quiet "$point"; fi ;;
     esac
 done
 shift 2
