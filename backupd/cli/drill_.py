@@ -11,6 +11,7 @@ import click
 from backupd.cli.context import now_option, opened
 from backupd.cli.inside import complete_which, reading
 from backupd.cli.restore_view import Teller
+from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
 from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill
 from backupd.drill.site import DrillSite, DrillStopped
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
@@ -22,6 +23,7 @@ from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.config.values import FileSample, parse_sample
 from btrkeep.decisions.drills import (
+    DrillKind,
     DrillOutcome,
     DrillResult,
     drill_object,
@@ -60,6 +62,7 @@ SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
 @click.option(
     "--sample", type=SAMPLE, metavar="N|P%|all", help="How much is restored, at random. [default: as configured, 1000 names]"
 )
+@click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and look whether it comes up.")
 @click.option("--time", "seconds", type=DURATION, metavar="TIME", help="How long one drill may take. [default: as configured, 2h]")
 @click.option("--dry-run", is_flag=True, help="Show what would be restored; change nothing.")
 @json_option
@@ -69,6 +72,7 @@ def command(
     ctx: click.Context,
     which: tuple[str, ...],
     sample: FileSample | None,
+    boot: bool,
     seconds: float | None,
     dry_run: bool,
     as_json: bool,
@@ -81,11 +85,18 @@ def command(
     read and written, by the code that restores for people. rsync then compares content, owners, modes, times, ACLs, attributes and
     hard links. Result, size and speed are remembered: `backupd status` shows when a restore was proven last.
 
+    With --boot a writable snapshot of a backup of a whole system is booted by systemd-nspawn instead, without network: it has to be
+    up with all its units in `boot_timeout`, and `boot_checks` of the host have to end well in it. Nothing is copied, so it takes
+    seconds. It says nothing of the kernel, the boot loader and the hardware. Do not boot a system that somebody may have taken
+    over: that needs a virtual machine.
+
     It gives way to backups, expiry and balancing. Its scratch is removed at the end, and after a kill by the next one, or by the
     next night.
 
     Exit status 0: everything came back as it was; 1: something did not, or the drill came to no end; 3: another one is running.
     """
+    if boot and (not which or sample):
+        raise UsageError("--boot takes the names of hosts, and no --sample", "`backupd drill HOST --boot`")
     with opened(ctx, now, writes=not dry_run) as context:
         limit = seconds if seconds is not None else context.config.drill.time
         status, teller = Status(), Teller(lines=False)
@@ -96,6 +107,9 @@ def command(
         with site.cancellation.listening():
             try:
                 for backup in _backups(context, site, which):
+                    if boot:
+                        failed |= _boot(context, site, backup, shown, status, dry_run=dry_run, as_json=as_json)
+                        continue
                     drill = RestoreDrill(backup, sample or context.config.drill.sample)
                     status.say(f"drill: {backup.host}@{backup.name}")
                     if dry_run:
@@ -115,6 +129,35 @@ def command(
     if as_json:
         echo_json(shown)
     return Exit.ATTENTION if failed else Exit.OK
+
+
+def _boot(
+    context: PoolContext,
+    site: DrillSite,
+    backup: Restorable,
+    shown: list[dict[str, Any]],
+    status: Status,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> bool:
+    """Boots one; whether that failed."""
+    require_bootable(backup)
+    host = context.config.hosts.get(backup.host)
+    drill = BootDrill(backup, host.boot_checks if host else (), context.config.drill.boot_timeout)
+    where = f"{backup.host}@{backup.name}"
+    if dry_run:
+        shown.append({"host": backup.host, "backup": backup.name, "boot_checks": list(drill.checks)})
+        if not as_json:
+            prose(f"{where}: would be booted, and {counted(len(drill.checks), 'check')} run in it")
+        return False
+    status.say(f"boot: {where}")
+    done = run_boot_drill(site, drill)
+    note_drill(context.catalogue, done)
+    shown.append(drill_object(done))
+    if not as_json:
+        say_drill(done)
+    return done.outcome != DrillOutcome.PROVEN
 
 
 def _backups(context: PoolContext, site: DrillSite, which: tuple[str, ...]) -> Iterator[Restorable]:
@@ -161,6 +204,9 @@ def say_drill(done: DrillResult) -> None:
     """What came of a drill, on a terminal."""
     where = f"{done.host}@{done.backup}"
     match done.outcome:
+        case DrillOutcome.PROVEN if done.kind == DrillKind.BOOT:
+            prose(f"booted: {where}, {printable(done.text)}")
+            prose("what this does not prove: kernel, boot loader, hardware, network")
         case DrillOutcome.PROVEN:
             prose(f"proven: {proven_words(done)}")
             prose("restored, and compared by rsync: content, owners, modes, times, ACLs, attributes, hard links")

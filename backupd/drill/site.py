@@ -72,7 +72,7 @@ class DrillSite:
         if self.is_over:
             raise NotFinished(f"no end within {format_duration(self.seconds)}", "give it more time (--time), or a smaller --sample")
 
-    def _require_room_left(self) -> None:
+    def require_room_left(self) -> None:
         """Raises NotFinished when the pool is about to be full: others write as well. Raises OSError."""
         room = read_room(self.pool.path)
         if room.available < self.config.pool.min_free.bytes_of(room.total) // _PART:
@@ -92,7 +92,7 @@ class DrillSite:
         """Called again and again: waits while others come first. Raises DrillStopped, NotFinished and OSError."""
         self.require_going()
         if time.monotonic() - self._looked > _LOOK:
-            self._require_room_left()
+            self.require_room_left()
         while self.has_to_wait():
             self.cancellation.sleep(_PAUSE)
             self.require_going()

@@ -153,6 +153,8 @@ TABLE = (
 
     ConfigKey("sample", (DRILL,), kinds.SAMPLE, "1000", '"5%"',
         "How much of a backup a drill restores: so many names, chosen at random, a share of them, or ``all``."),
+    ConfigKey("boot_timeout", (DRILL,), kinds.DURATION, "5m", '"15m"',
+        "How long a system that ``backupd drill --boot`` boots may take to be up, its ``boot_checks`` included."),
 
     ConfigKey("urls", (NOTIFY,), kinds.URLS, [], '["mailto://user:password@mail.example.org", "ntfy://topic"]',
         "Where notifications are sent, as URLs of the library apprise: mail, Matrix, ntfy, Slack, webhooks and many more. They "
@@ -225,6 +227,8 @@ TABLE = (
         "Exit status 75 skips the host in this run, any other failure fails it."),
     ConfigKey("after", _SHARED, kinds.WORDS, [], '["/usr/local/bin/thaw", "{address}"]',
         "The same, after the host's transfers."),
+    ConfigKey("boot_checks", _SHARED, kinds.WORDS, [], '["pg_isready", "test -s /var/www/index.html"]',
+        "Lines of the shell that ``backupd drill --boot`` runs in the host's system when it is up; each has to end with 0."),
 
     ConfigKey("group", (HOST,), kinds.GROUP, None, '"debian"',
         "The group whose settings the host takes. Without it: none.", False),

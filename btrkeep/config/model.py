@@ -114,10 +114,11 @@ class VerifySettings:
 
 @dataclass(frozen=True, slots=True)
 class DrillSettings:
-    """How much of a backup a drill restores, and how long it takes at most, seconds."""
+    """How much of a backup a drill restores, and how long it takes at most, seconds; and a boot."""
 
     time: float | None = DEFAULTS["time"]
     sample: FileSample = DEFAULTS["sample"]
+    boot_timeout: float = DEFAULTS["boot_timeout"]
     max_age: float | None = DEFAULTS["max_age"]
 
     @property
@@ -190,6 +191,7 @@ class HostConfig:
     exclude: tuple[str, ...] = DEFAULTS["exclude"]
     one_file_system: bool = DEFAULTS["one_file_system"]
     before: tuple[str, ...] = DEFAULTS["before"]
+    boot_checks: tuple[str, ...] = DEFAULTS["boot_checks"]
     after: tuple[str, ...] = DEFAULTS["after"]
     retention: Retention = field(default_factory=Retention)
     left_out: tuple[str, ...] = ()

@@ -30,6 +30,13 @@ class DrillOutcome(StrEnum):
     UNFINISHED = "unfinished"
 
 
+class DrillKind(StrEnum):
+    """`restore`: files came back and were compared. `boot`: the whole system was booted."""
+
+    RESTORE = "restore"
+    BOOT = "boot"
+
+
 class DrillState(StrEnum):
     """`failing`: the newest drill of some host has failed. `late`: the newest proven restore is older than `max_age`."""
 
@@ -45,7 +52,7 @@ class DrillResult:
 
     `names` were restored and compared, `bytes` of files, `restoring` seconds without the comparison; `of` names are in the backup,
     None when nobody counted them; `left_out` were chosen, and too large for the room here; `differences` counts; `text`: what was
-    wrong.
+    wrong. Of a boot there is nothing but `text`, which says of a proven one, too, what was found.
     """
 
     host: str
@@ -61,6 +68,7 @@ class DrillResult:
     left_out: int = 0
     differences: int = 0
     text: str = ""
+    kind: DrillKind = DrillKind.RESTORE
 
     @property
     def rate(self) -> float | None:
@@ -115,10 +123,12 @@ def drill_status(
     """How drills are doing. Failures count of `hosts` alone, of those that there still are. `is_asked`: somebody has said how old
     the newest proven restore may be, so that none at all is late, too.
     """
-    proven = [one for host in drills.values() for one in host if one.outcome == DrillOutcome.PROVEN]
+    proven = [
+        one for host in drills.values() for one in host if one.outcome == DrillOutcome.PROVEN and one.kind == DrillKind.RESTORE
+    ]
     until = latest(now)  # later ones are of a clock that was ahead, and count when there are no others
     last = max(proven, key=lambda one: (one.at <= until, one.at), default=None)
-    newest = [one for host, found in drills.items() if host in hosts and (one := _newest(found))]
+    newest = [one for host, found in drills.items() if host in hosts for kind in DrillKind if (one := _newest(found, kind))]
     failed = sorted((one for one in newest if one.outcome == DrillOutcome.FAILED), key=lambda one: one.host)
     age = max(0.0, (now - last.at).total_seconds()) if last else None
     if failed:
@@ -131,9 +141,9 @@ def drill_status(
     return DrillStatus(state, oldest, age, last, tuple(failed))
 
 
-def _newest(drills: Sequence[DrillResult]) -> DrillResult | None:
+def _newest(drills: Sequence[DrillResult], kind: DrillKind) -> DrillResult | None:
     """The drill that came to an end last: it was noted last, whatever the clock said."""
-    return next((one for one in drills if one.outcome != DrillOutcome.UNFINISHED), None)
+    return next((one for one in drills if one.outcome != DrillOutcome.UNFINISHED and one.kind == kind), None)
 
 
 def note_drill(facts: DrillNotes, done: DrillResult) -> None:
@@ -142,8 +152,10 @@ def note_drill(facts: DrillNotes, done: DrillResult) -> None:
     before = _read(done.host, facts.facts(name).get(name))
     found = [done, *before]
     kept = found[:_KEPT]
-    last = next((one for one in found if one.outcome == DrillOutcome.PROVEN), None)
-    kept += [last] if last and last not in kept else []
+    for kind in DrillKind:  # what the newest one proved, and what a failed one says until a later one proves it
+        of_kind = [one for one in found if one.kind == kind]
+        for last in (next((one for one in of_kind if one.outcome == DrillOutcome.PROVEN), None), _newest(of_kind, kind)):
+            kept += [last] if last and last not in kept else []
     facts.set_fact(name, json.dumps([_plain(one) for one in kept]))
 
 
@@ -173,6 +185,7 @@ def _read(host: str, text: str | None) -> tuple[DrillResult, ...]:
 
 def _parsed(host: str, given: Mapping[str, object]) -> DrillResult:
     plain = {key: value for key, value in given.items() if key not in ("host", "at", "outcome", "backup")}
+    plain["kind"] = DrillKind(str(plain.get("kind", DrillKind.RESTORE)))
     one = DrillResult(host, str(given["backup"]), parse_time(str(given["at"])), DrillOutcome(str(given["outcome"])))
     return replace(one, **plain)  # type: ignore[arg-type]  # a key that this version does not know is a TypeError
 
@@ -187,7 +200,8 @@ def proven_words(one: DrillResult) -> str:
 
 def failure_words(one: DrillResult) -> str:
     """What was wrong with a failed drill, in one line."""
-    return f"{one.host}@{one.backup} was not restored as it was: {one.text}"
+    what = "did not boot as it should" if one.kind == DrillKind.BOOT else "was not restored as it was"
+    return f"{one.host}@{one.backup} {what}: {one.text}"
 
 
 def drill_object(done: DrillResult) -> dict[str, object]:

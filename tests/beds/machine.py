@@ -82,14 +82,26 @@ def why_not() -> str:
     return f"{missing[0]} is not installed" if missing else ""
 
 
+def debian() -> Path:
+    """A Debian that nobody has installed anything of ours in. Not to be changed."""
+    CACHE.mkdir(mode=0o755, exist_ok=True)
+    with (CACHE / "machine.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _debian()
+
+
+def _debian() -> Path:
+    return _once("debian", "\0".join((*_OPTIONS, *PACKAGES, _sources())), _make_debian)
+
+
 def machine() -> Path:
     """The folder. Made when it is not there yet; two sessions at once: the second one waits."""
     CACHE.mkdir(mode=0o755, exist_ok=True)
     with (CACHE / "machine.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        debian = _once("debian", "\0".join((*_OPTIONS, *PACKAGES, _sources())), _make_debian)
+        clean = _debian()
         recipe = b"".join((TOP / name).read_bytes() for name in ("install.sh", "setup.py", "scripts/ground.sh"))
-        return _once("machine", f"{debian.name}{hashlib.sha256(recipe).hexdigest()}", lambda path: _make_machine(debian, path))
+        return _once("machine", f"{clean.name}{hashlib.sha256(recipe).hexdigest()}", lambda path: _make_machine(clean, path))
 
 
 def _once(kind: str, recipe: str, make: Callable[[Path], None]) -> Path:

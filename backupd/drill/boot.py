@@ -1,0 +1,237 @@
+"""A boot rehearsal: a whole system that was backed up is booted in a container, looked at, and thrown away.
+
+Nothing is copied: a writable snapshot of the backup is booted by systemd-nspawn, without a network, with cgroups of its own, and,
+where the kernel lets it, with users of its own. A unit of ours waits until the system is up, runs the checks, and tells what it
+found on the console. Whoever owns the system can tell what he likes there, of his own system.
+"""
+
+import asyncio
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from backupd.drill.cgroups import boot_cgroups
+from backupd.drill.site import DrillSite, NotFinished
+from backupd.files.backup_selector import Restorable
+from backupd.files.tree import Tree, look
+from backupd.repo.backup_json import DATA
+from backupd.repo.read_lock import read
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.decisions.drills import DrillKind, DrillOutcome, DrillResult
+from btrkeep.errors import OperatorError
+from btrkeep.pool.subvolume import snapshot
+from btrkeep.process.group import ENDS_WITH_US, Group
+from btrkeep.process.programs import environment
+from btrkeep.units import format_duration, printable
+
+PROGRAM = "systemd-nspawn"
+_INITS = (b"/usr/lib/systemd/systemd", b"/lib/systemd/systemd")
+_LONGEST_HOSTNAME = 64
+_TICK, _TO_ITS_END = 0.1, 10.0  # seconds
+_LONGEST, _MOST = 1000, 50  # bytes of a line that are looked at; units and checks that are named
+_OWN_USERS = ("--private-users=pick", "--private-users-ownership=map")
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_NOISE = "Attempted to remove disk file system"  # systemd-nspawn's own, at each end
+_UNIT = """\
+[Unit]
+Description=Boot rehearsal of btrkeep
+[Service]
+Type=simple
+StandardOutput=tty
+TTYPath=/dev/console
+ExecStart=/bin/sh {script}
+"""
+_SCRIPT = """\
+while state=$(systemctl is-system-running); [ "$state" = initializing ] || [ "$state" = starting ]; do sleep 0.1; done
+echo "{mark} state $state"
+systemctl list-units --failed --plain --no-legend --full | while read -r unit rest; do echo "{mark} failed $unit"; done
+{checks}
+echo "{mark} end"
+systemctl poweroff --force --force
+"""
+_CHECK = """\
+said=$(sh -c {command} 2>&1 </dev/null); echo "{mark} check {number} $? $(printf %s "$said" | tr '\\n' ' ' | head -c 200)"
+"""
+_INSIDE, _SYSTEM = "/run/btrkeep-drill", "system"
+
+
+@dataclass(frozen=True, slots=True)
+class BootDrill:
+    """A backup of a whole system, lines of the shell that have to end with 0 in it, and how many seconds all of that may take."""
+
+    backup: Restorable
+    checks: tuple[str, ...]
+    timeout: float
+
+
+@dataclass(slots=True)
+class Console:
+    """What the system said: its state ("running", "degraded", ...), "" before it is up; units that failed; checks that did."""
+
+    mark: str
+    state: str = ""
+    failed: list[str] = field(default_factory=list)
+    checks: dict[int, tuple[int, str]] = field(default_factory=dict)
+    is_ended: bool = False
+    last: str = ""
+    """The last line that was none of ours."""
+    _rest: bytes = b""
+
+    def take(self, data: bytes) -> None:
+        """Some output."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[:_LONGEST]
+        for line in lines:
+            self._line(_ESCAPES.sub("", line[:_LONGEST].decode("utf-8", "replace")).strip())
+
+    def _line(self, line: str) -> None:
+        mark, _, said = line.partition(" ")
+        if mark != self.mark:
+            self.last = line if line and not line.startswith(_NOISE) else self.last
+            return
+        match said.split(" ", 3):
+            case ["state", state]:
+                self.state = state
+            case ["failed", unit] if len(self.failed) < _MOST:
+                self.failed.append(unit)
+            case ["check", number, status, *text] if number.isdecimal() and status.isdecimal():
+                self.checks[int(number)] = int(status), "".join(text)
+            case ["end"]:
+                self.is_ended = True
+
+
+def is_system(backup: Restorable) -> bool:
+    """Whether there is a system in the backup that could be booted: one with systemd."""
+    with Tree(backup.path) as tree:
+        for init in _INITS:
+            with suppress(OSError):
+                if tree.stat(init).kind == "file":
+                    return True
+    return False
+
+
+def require_bootable(backup: Restorable) -> None:
+    """Raises OperatorError."""
+    if not shutil.which(PROGRAM, path=environment()["PATH"]):
+        raise OperatorError(f"{PROGRAM} is not installed", "apt install systemd-container")
+    if not is_system(backup):
+        where = f"{backup.host}@{backup.name}"
+        raise OperatorError(f"{where} holds no system with systemd, so it cannot be booted", "a host of which / is backed up does")
+
+
+def run_boot_drill(site: DrillSite, drill: BootDrill) -> DrillResult:
+    """Does it; what came of it. Raises DrillStopped, LockHeld, and OperatorError when the pool cannot be worked in."""
+    begun, backup = time.monotonic(), drill.backup
+    done = DrillResult(backup.host, backup.name, site.now, DrillOutcome.FAILED, kind=DrillKind.BOOT)
+    with site.scratch() as folder, read(backup.path):
+        try:
+            site.go_on()  # others come first; once it boots, it takes seconds
+            done = _booted(site, drill, folder, done)
+        except NotFinished as error:
+            done = replace(done, outcome=DrillOutcome.UNFINISHED, text=f"{error.message}; {error.hint}")
+    return replace(done, seconds=round(time.monotonic() - begun, 3))
+
+
+def _booted(site: DrillSite, drill: BootDrill, folder: Path, done: DrillResult) -> DrillResult:
+    system, console = folder / _SYSTEM, Console(f"btrkeep-{secrets.token_hex(8)}")
+    with Checkpoint("system to be booted made"):
+        snapshot(drill.backup.path, system)
+    _prepare(system)
+    (folder / "drill.service").write_text(_UNIT.format(script=f"{_INSIDE}/drill.sh"))
+    checks = "".join(
+        _CHECK.format(command=shlex.quote(line), mark=console.mark, number=number) for number, line in enumerate(drill.checks)
+    )
+    (folder / "inside").mkdir(mode=0o755)
+    (folder / "inside/drill.sh").write_text(_SCRIPT.format(mark=console.mark, checks=checks))
+    for own_users in (True, False):
+        is_over = _ran(site, drill, folder, console, own_users)
+        if is_over or console.state:
+            break  # else there is no saying whether it was for the users that it never began
+    return _judged(done, drill, console, own_users)
+
+
+def _ran(site: DrillSite, drill: BootDrill, folder: Path, console: Console, own_users: bool) -> bool:
+    """Boots it once; whether its time was over."""
+    with boot_cgroups() as groups, Checkpoint("system booted"):
+        words = _in_groups(groups, _command(drill.backup.host, folder, own_users))
+        return asyncio.run(_follow(site, (*ENDS_WITH_US, *words), console, drill.timeout))
+
+
+def _prepare(system: Path) -> None:
+    """Makes folders that a backup rarely has, and every system needs."""
+    with Tree(system) as tree:
+        for path in (b"/", b"/var"):
+            with suppress(OSError), tree.folder(path) as folder:
+                try:
+                    look(folder, b"tmp", path)
+                except FileNotFoundError:
+                    os.mkdir(b"tmp", dir_fd=folder)
+                    os.chmod(b"tmp", 0o1777, dir_fd=folder)  # noqa: S103  as every system has it
+
+
+def _command(host: str, folder: Path, own_users: bool) -> tuple[str, ...]:
+    """systemd reads the words behind --boot as it reads the kernel's command line."""
+    hostname = host if len(host) < _LONGEST_HOSTNAME and re.fullmatch(r"[a-z0-9][a-z0-9.-]*[a-z0-9]", host) else "rehearsal"
+    return (
+        PROGRAM,
+        *("--quiet", f"--directory={folder / _SYSTEM / DATA}", "--machine=btrkeep-drill", f"--hostname={hostname}"),
+        *("--register=no", "--keep-unit", "--link-journal=no", "--private-network", "--console=read-only"),
+        *("--resolv-conf=off", "--timezone=off", "--drop-capability=CAP_SYS_TIME"),
+        *(_OWN_USERS if own_users else ()),
+        f"--bind-ro={folder / 'inside'}:{_INSIDE}",
+        f"--bind-ro={folder / 'drill.service'}:/run/systemd/system/btrkeep-drill.service",
+        *("--boot", "systemd.unit=multi-user.target", "systemd.wants=btrkeep-drill.service"),
+        *("fstab=no", "systemd.show_status=no"),
+    )
+
+
+def _in_groups(groups: Sequence[Path], words: Sequence[str]) -> tuple[str, ...]:
+    """The program enters the groups before it begins. Two systems in one would take each other's processes for their own."""
+    script = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"'
+    return ("sh", "-ec", script, "-", *map(str, groups), "--", *words)
+
+
+async def _follow(site: DrillSite, command: Sequence[str], console: Console, timeout: float) -> bool:
+    """Until the system has told all, or ended, or took too long; whether that. Raises DrillStopped, NotFinished, OSError."""
+    group = Group.start(command, on_stdout=console.take, on_stderr=console.take)
+    ended, begun, looked = asyncio.create_task(group.wait()), time.monotonic(), 0.0
+    try:
+        while not ended.done() and not console.is_ended:
+            await asyncio.wait((ended,), timeout=_TICK)
+            site.require_going()
+            if time.monotonic() - looked > 1:
+                looked = time.monotonic()
+                site.require_room_left()
+            if time.monotonic() - begun > timeout:
+                return True
+        await asyncio.wait((ended,), timeout=_TO_ITS_END)  # it switches itself off
+        return False
+    finally:
+        if not ended.done():
+            group.signal(signal.SIGKILL)
+        await ended
+
+
+def _judged(done: DrillResult, drill: BootDrill, console: Console, own_users: bool) -> DrillResult:
+    wrong = []
+    if not console.is_ended:
+        what = "came up, and did not answer all checks" if console.state else "was not up"
+        wrong.append(f"it {what} within {format_duration(drill.timeout)}" if not console.last else f"it {what}: {console.last}")
+    elif console.state != "running":
+        failed = f": {', '.join(console.failed)}" if console.failed else ""
+        wrong.append(f"systemd says {console.state!r}{failed}")
+    for number, line in enumerate(drill.checks if console.is_ended else ()):
+        status, said = console.checks.get(number, (-1, "no answer"))
+        if status:
+            wrong.append(f"{line!r} ended with {status}" + (f": {said}" if said else ""))
+    apart = "" if own_users else "; it had no users of its own, which this kernel or filesystem does not give a container"
+    text = "; ".join(wrong) or f"up and running, {len(drill.checks)} of {len(drill.checks)} checks well{apart}"
+    return replace(done, outcome=DrillOutcome.FAILED if wrong else DrillOutcome.PROVEN, text=printable(text)[:2000])

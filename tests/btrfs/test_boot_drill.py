@@ -1,0 +1,153 @@
+"""Boot rehearsals: a Debian that was backed up by rsync from its own root is booted, and what is wrong with it is told."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import btrfs, leftout, session, work
+from tests.beds.machine import debian, why_not
+from tests.beds.nights import Nights
+from tests.beds.watch import killed
+
+pytestmark = [
+    pytest.mark.btrfs,
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.takes(40),
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(why_not()), reason=leftout.reason("booting", why_not())),
+]
+SERVICE = "[Unit]\nDescription=of the test\n[Service]\nType=oneshot\nTimeoutStartSec=infinity\nExecStart=/bin/sh -c '{command}'\n"
+
+
+class System(Nights):
+    """A host that is backed up from its root, as by ssh: its rsync runs with the folder `root` for its /."""
+
+    def __init__(self, top: Path) -> None:
+        super().__init__(top)
+        self.root = top / "vm"
+        work("cp", "-a", debian(), self.root)
+        ssh = top / "ssh"  # as tests/fakessh, but for the root
+        options = ":B:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
+        ssh.write_text(
+            f'#!/bin/sh\nwhile getopts "{options}" option; do :; done\nshift "$OPTIND"\nexec chroot "{self.root}" /bin/sh -c "$*"\n'
+        )
+        ssh.chmod(0o755)
+        self.settings("ssh", command=str(ssh))
+        self.tables["drill"] = {"boot_timeout": "60s"}
+        self.host("vm", "/", address="root@vm", exclude=["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp"])
+
+    def keys(self, **keys: Any) -> None:
+        self.tables["host"]["vm"] |= keys
+        self.write()
+
+    def unit(self, command: str | None) -> None:
+        """A unit that is started at each boot; None: it is gone again."""
+        file = self.root / "etc/systemd/system/mine.service"
+        wanted = self.root / "etc/systemd/system/multi-user.target.wants/mine.service"
+        wanted.parent.mkdir(exist_ok=True)
+        for path in (file, wanted):
+            path.unlink(missing_ok=True)
+        if command:
+            file.write_text(SERVICE.format(command=command))
+            wanted.symlink_to("/etc/systemd/system/mine.service")
+
+    def boot(self, *words: str, status: int = 0) -> dict[str, Any]:
+        done = self.backupd("drill", *(words or ("vm@latest",)), "--boot", "--json", check=False)
+        assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        (found,) = json.loads(done.stdout)
+        return dict(found)
+
+    def left(self) -> list[str]:
+        """What a boot may leave: subvolumes, cgroups, processes."""
+        scratch = self.pool / ".btrkeep/drill"
+        listed = work("btrfs", "subvolume", "list", self.pool).stdout.splitlines()
+        processes = work("ps", "-eo", "args").stdout.splitlines()
+        return [
+            *([path.name for path in scratch.iterdir()] if scratch.exists() else []),
+            *(line for line in listed if "/drill/" in line),
+            *(str(path) for path in Path("/sys/fs/cgroup").glob("*/btrkeep-drill-*")),
+            *(line for line in processes if "systemd-nspawn" in line and str(self.pool) in line),
+        ]
+
+
+@pytest.fixture(scope="module")
+def vm(no_leftovers: None) -> Iterator[System]:
+    point = btrfs.make(size="2G")
+    system = System(point)
+    system.run()
+    yield system
+    problems = session.remove(point.parent)
+    assert not problems, "\n".join(problems)
+
+
+def test_a_system_that_was_backed_up_boots_answers_its_checks_and_is_gone(vm: System) -> None:
+    vm.keys(boot_checks=["test -s /etc/debian_version", "systemctl is-active dbus.socket", "touch /written"])
+    begun = time.monotonic()
+    done = vm.boot()
+    assert (done["outcome"], done["kind"]) == ("proven", "boot"), done
+    assert done["text"].startswith("up and running, 3 of 3 checks well")
+    assert 0 < done["seconds"] < time.monotonic() - begun
+    assert not (vm.backup("vm") / "data/written").exists()
+    assert vm.left() == []
+    assert "what this does not prove" in vm.backupd("drill", "vm@latest", "--boot").stdout
+    status = vm.json("status")["drill"]
+    assert (status["state"], status["last"]) == ("never", None)  # a boot is no restore
+    assert "would be booted, and 3 checks" in vm.backupd("drill", "vm@latest", "--boot", "--dry-run").stdout
+
+
+def test_what_is_wrong_with_a_system_is_named(vm: System) -> None:
+    vm.keys(boot_checks=["true", "echo no database; exit 3"])
+    vm.unit("exit 7")
+    vm.run()
+    done = vm.boot(status=1)
+    assert done["outcome"] == "failed"
+    assert "'degraded': mine.service" in done["text"]
+    assert "'echo no database; exit 3' ended with 3: no database" in done["text"]
+    assert "did not boot as it should" in vm.backupd("status", check=False).stdout
+    assert vm.left() == []
+
+
+def test_a_system_that_never_comes_up_fails_when_its_time_is_over(vm: System) -> None:
+    vm.keys(boot_checks=[])
+    vm.settings("drill", boot_timeout="4s")
+    vm.unit("sleep 1000")
+    vm.run()
+    done = vm.boot(status=1)
+    assert done["outcome"] == "failed"
+    assert "was not up" in done["text"]
+    assert vm.left() == []
+
+
+def test_a_system_that_fills_the_pool_is_ended_and_that_says_nothing_of_the_backup(vm: System) -> None:
+    vm.settings("drill", boot_timeout="60s")
+    vm.unit("cat /dev/zero | tr '\\\\0' x >/fill")
+    vm.run()
+    vm.settings("pool", min_free="1200MiB")
+    done = vm.boot(status=1)
+    vm.settings("pool", min_free="0%")
+    assert (done["outcome"], "too little room" in done["text"]) == ("unfinished", True), done
+    assert vm.left() == []
+
+
+def test_a_drill_that_is_killed_leaves_what_the_next_one_clears_away(vm: System) -> None:
+    vm.unit(None)
+    vm.run()
+    killed(vm, "before", "system booted", "drill", "vm@latest", "--boot")
+    assert vm.left() != []
+    assert vm.boot()["outcome"] == "proven"
+    assert vm.left() == []
+
+
+def test_what_holds_no_system_is_refused(vm: System, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    vm.host("plain", tmp_path, address=None)
+    vm.run("plain")
+    done = vm.backupd("drill", "plain", "--boot", check=False)
+    assert (done.returncode, "holds no system" in done.stderr) == (1, True)
+    assert vm.backupd("drill", "--boot", check=False).returncode == 2
