@@ -29,9 +29,12 @@ from backupd.repo.verified import read_verified, verified_row, write_verified
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification
+from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import describe
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.procfs import IoPressure
+from btrkeep.treescan.written import written_files
 
 _STREAMS = 4
 _WAITING = 4 * _STREAMS  # open files that wait for a stream
@@ -51,6 +54,8 @@ class ReadScope:
     """Above this share of the time in which processes wait for I/O (PSI) it pauses."""
     forgets: bool = True
     """Whether checksums that nobody compared for years go: not while the clock is in doubt."""
+    crash: datetime | None = None
+    """Of each backup the files that were written into it are read, and what was read before this moment is read again."""
 
 
 class Verifier:
@@ -92,6 +97,8 @@ class Verifier:
         before = read_verified(self.pool.host(backup.host)).get(backup.name)
         was_ahead = before is not None and before.at > latest(self.now)  # then its moments say nothing
         goes_on = before if before and not before.is_over and not was_ahead else None
+        if goes_on and self.scope.crash and goes_on.begun < self.scope.crash:
+            goes_on = None
         begun = goes_on.begun if goes_on else self.now
         whole = before.whole if before and not was_ahead else None
         if goes_on is None:  # a kill must not cost more than the files that were not written down
@@ -177,6 +184,8 @@ class _BackupLook:
         self._found: dict[Key, ReadBefore] = {}
         self._sums = read_sums(backup.path)
         """What was recorded when the files were fetched, by path."""
+        self._written = _written_inodes(backup) if work.scope.crash else None
+        """Those that are read, None: all."""
         self._chance = random.SystemRandom()  # a host must not know which of its files are looked at
 
     def take(self, tree: Tree) -> None:
@@ -200,7 +209,8 @@ class _BackupLook:
                 if one.left or one.entry.kind != "file":
                     continue
                 key = key_of(one.entry.inode, one.entry.changed, one.entry.size)
-                if not self._is_settled(one.entry.path, key, known):
+                is_meant = self._written is None or one.entry.inode in self._written or one.entry.path in self._sums
+                if not self._is_settled(one.entry.path, key, known, is_meant=is_meant):
                     try:
                         waiting.append(self._submit(streams, one, key))
                     except OSError as error:
@@ -220,15 +230,16 @@ class _BackupLook:
         plain = PlainSum() if one.entry.path in self._sums else None
         return streams.submit(read_file, open_plain(one.name, one.folder), one.entry, key, self._work.keep_pace, plain)
 
-    def _is_settled(self, path: bytes, key: Key, known: Checksums) -> bool:
-        """Whether the file is not read now: it was in this pass, or is not in the sample. One that was damaged is read again."""
+    def _is_settled(self, path: bytes, key: Key, known: Checksums, *, is_meant: bool) -> bool:
+        """Whether the file is not read now: it was in this pass, or is not among those meant. A damaged one is read again."""
         if (place := self._work.bad.get((self._host, key))) is not None:
             self.bad.append(FoundDamage(path, place))  # whoever else has it was told of when it was read
             return True
         before = self._found.get(key) or known.find(key)
         if before and self._since <= before.at <= self._until and not before.damaged:
             return self._sums.get(path, before.digest) == before.digest  # or it was read where there is no sum of it
-        is_chosen = (before is not None and before.damaged) or self._chance.random() < self._work.scope.of_all
+        is_drawn = is_meant and self._chance.random() < self._work.scope.of_all
+        is_chosen = is_drawn or (before is not None and before.damaged)
         self.is_whole = self.is_whole and is_chosen
         return not is_chosen
 
@@ -267,6 +278,23 @@ def _with_damages(found: Verification, before: Verification | None, paths: Seque
     names |= set(known.damaged) if known else set()
     number = max(len(names), known.damages if known else 0)
     return replace(found, damages=number, damaged=tuple(sorted(names, key=os.fsencode)[:_NAMED]))
+
+
+def _written_inodes(backup: Restorable) -> set[int] | None:
+    """The files that were given data after the subvolume was made; None: all were, or nobody can tell."""
+    subvolume = describe(backup.path)
+    if subvolume is None or backup.record.base is None:
+        return None
+    try:
+        root = os.open(backup.path, FOLDER)
+        try:
+            return set(written_files(root, subvolume.created - 1, 1, compressed=True))
+        finally:
+            os.close(root)
+    except OSError as error:
+        if error.errno not in DAMAGED:
+            raise
+        return None
 
 
 def _microseconds(moment: datetime) -> int:

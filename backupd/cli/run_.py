@@ -22,6 +22,7 @@ from backupd.rsync.command import passes, rsync_command
 from backupd.rsync.confined import confinement
 from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, NightEnded, RunContext, buckets_of
+from backupd.run.last_written import read_last_written
 from backupd.run.ledger import Ledger
 from backupd.run.night import NightRunner, PlannedHost, plan
 from backupd.run.night_report import Reporting
@@ -90,11 +91,17 @@ def command(
 
         if dry_run:
             return _say_plan(site, planned(), as_json)
-        return _run(site, planned, night=not hosts, waits=waits or not hosts, as_json=as_json)
+        return _run(site, planned, hosts or None, waits=waits or not hosts, as_json=as_json)
 
 
-def _run(opened_site: PoolContext, planned: Callable[[], list[PlannedHost]], *, night: bool, waits: bool, as_json: bool) -> int:
-    """`planned` is asked under the night's lock and after the catalogue was mended: what is due follows from the pool."""
+def _run(
+    opened_site: PoolContext, planned: Callable[[], list[PlannedHost]], names: Sequence[str] | None, *, waits: bool, as_json: bool
+) -> int:
+    """`planned` is asked under the night's lock and after the catalogue was mended: what is due follows from the pool.
+
+    `names`: the hosts that were asked for, None for a night.
+    """
+    night = names is None
     observer = night_sinks(as_json=as_json)
     with ExitStack() as held:
         since = format_time(opened_site.clock.now())
@@ -118,6 +125,13 @@ def _run(opened_site: PoolContext, planned: Callable[[], list[PlannedHost]], *, 
             ledger.note(error)
         for notice in opened_site.config.notices:
             observer.notice(notice)
+        cancellation = Cancellation()
+        with cancellation.listening():
+            read_last_written(opened_site, names, observer.notice, cancellation)
+        if cancellation:
+            if as_json:
+                echo_json([])
+            return signal_status(cancellation.signal)
         site = RunContext(
             config=opened_site.config,
             pool=opened_site.pool,
@@ -133,7 +147,6 @@ def _run(opened_site: PoolContext, planned: Callable[[], list[PlannedHost]], *, 
         results, signalled = asyncio.run(_with_signals(night_run))
         report.end(site, night_run.reason)
         if night and not signalled and not ledger.trouble:
-            cancellation = Cancellation()
             with cancellation.listening():
                 compare_share(site, opened_site.catalogue, results, cancellation)
         if not ledger.trouble:

@@ -17,6 +17,7 @@ from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import CopyStatus, RunningFetch, copy_statuses, read_running
 from btrkeep.decisions.copy_words import running_words
+from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doubt
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
@@ -58,6 +59,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         fetching = {name: it for name in site.config.replicas if (it := read_running(site.catalogue, name)) and _alive(it)}
         drills = drills_of(site.config, site.catalogue, moment)
         looks, unverified = looks_of(site.config, site.catalogue, moment)
+        in_doubt = read_in_doubt(site.catalogue)
     if as_json:
         hosts, transfers = (
             [
@@ -75,6 +77,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
                 "copies": [_copy_as_json(copy, fetching.get(copy.replica.name)) for copy in copies],
                 "drill": _drill_as_json(drills),
                 "verification": {"max_age": round(site.config.verify.oldest), "unverified": list(unverified)},
+                "in_doubt": _in_doubt_as_json(in_doubt),
                 "pool": pool,
                 "lost": site.lost,
                 **clock,
@@ -90,6 +93,10 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         _show_copies(copies, fetching)
         _show_drills(drills)
         _show_unverified(unverified, site.config.verify.oldest)
+        if in_doubt:
+            click.echo(
+                click.style("in doubt: ", fg="yellow") + in_doubt_words(in_doubt) + ": `backupd verify --after-crash` does that"
+            )
     for one in clock_findings(site.clock_doubt, synchronised):
         click.echo(click.style("clock: ", fg=_LEVELS[one.level]) + printable(one.text))
     _show_pool(verdict)
@@ -250,6 +257,12 @@ def _show_unverified(hosts: Sequence[str], seconds: float) -> None:
         more = f" and {counted(len(hosts) - _MOST_BEHIND, 'more host')}" if len(hosts) > _MOST_BEHIND else ""
         head = click.style(f"not verified for {format_duration(seconds)}: ", fg="yellow")
         click.echo(f"{head}{shown}{more}; `backupd verify` does that")
+
+
+def _in_doubt_as_json(found: BackupsInDoubt | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"since": format_time(found.since), "backups": [{"host": host, "name": name} for host, name in sorted(found.backups)]}
 
 
 def _drill_as_json(drills: DrillStatus) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from backupd.actions.after_crash import is_to_be_read, look_at_boot, note_stop, of_this_boot, read_in_doubt, reader
 from backupd.actions.verify import ReadScope, Verifier
 from backupd.cli.against_source import compare_hosts
 from backupd.cli.context import now_option, opened
@@ -14,11 +15,13 @@ from backupd.expire.clocks import doubt
 from backupd.files.backup_selector import Restorable, find, parse_which, restorable
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
+from backupd.repo.reconcile import reconcile
 from backupd.repo.verified import read_verified, verification_fields, verified_row
 from backupd.run.against_source import SourceScope
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
+from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -59,6 +62,10 @@ def _sample(text: str) -> int | float:
     is_flag=True,
     help="Compare the newest complete backup of each HOST with the host, by content; of a share the next slice each time.",
 )
+@click.option(
+    "--after-crash", is_flag=True, help="Only what was written last before a crash of this server, and was not read since."
+)
+@click.option("--clean-stop", is_flag=True, help="Read nothing; note that this server is shut down in order.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, in this order; read nothing.")
 @json_option
 @now_option
@@ -70,6 +77,8 @@ def command(
     seconds: float | None,
     pace: float | None,
     against_source: bool,
+    after_crash: bool,
+    clean_stop: bool,
     dry_run: bool,
     as_json: bool,
     now: datetime | None,
@@ -81,6 +90,9 @@ def command(
     read at all is what the filesystem's own checksums say.
 
     Ctrl-C, SIGTERM and --time end it, and the next one goes on from there.
+
+    After a crash of this server the backups that were written in the last minutes before it come first: of each, the files that
+    were written into it. With --after-crash only these; nothing when there was no crash, or all of them were read.
 
     With --against-source rsync compares checksums with the host. A file with another content there, though its size and time are
     the same, is damaged in the backup, or was changed on the host and its time put back: the next run fetches it again.
@@ -94,7 +106,16 @@ def command(
                 raise UsageError("--pace is not for --against-source", "the bandwidth budgets hold: [backup] bandwidth")
             return compare_hosts(site, which, SourceScope(sample, seconds), dry_run=dry_run, as_json=as_json)
         moment = site.clock.now()
-        chosen = sorted(_chosen(site, which), key=lambda one: (_last(one[1], moment), one[0].name))
+        if clean_stop:
+            with writing(site.pool):
+                note_stop(site.pool, moment)
+            return int(Exit.OK)
+        if after_crash:
+            if which:
+                raise UsageError("--after-crash takes no HOST", "`backupd verify HOST` reads all of its backups")
+            if dry_run:
+                return _say_in_doubt(site, as_json)
+        chosen = [] if after_crash else sorted(_chosen(site, which), key=lambda one: (_last(one[1], moment), one[0].name))
         if dry_run:
             return _say_plan(chosen, as_json)
         with (
@@ -102,11 +123,12 @@ def command(
             writing(site.pool),
             cancellation.listening(),
         ):
+            first = _read_in_doubt(site, cancellation, status, found, as_json) if is_to_be_read(site.pool) else None
             _tell_catalogue(site, chosen)
             files = sum(one.record.files or 0 for one, _ in chosen)
             share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
-            in_doubt = doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal)
-            scope = ReadScope(share, seconds, pace, forgets=in_doubt is None)
+            clock_doubt = doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal)
+            scope = ReadScope(share, seconds, pace, forgets=clock_doubt is None)
             work = Verifier(
                 site.pool, site.catalogue, moment, scope, cancellation, lambda size: status.say(f"{format_size(size)} read")
             )
@@ -118,16 +140,52 @@ def command(
                 except OperatorError as error:  # it is being deleted, or gone
                     complain(error)
                     continue
-                found.append(_fields(backup, done))
-                if not as_json:
-                    _say(backup, done)
+                _tell(backup, done, found, as_json)
+    files, size = (work.files + first.files, work.bytes + first.bytes) if first else (work.files, work.bytes)
     if as_json:
-        echo_json({"files": work.files, "bytes": work.bytes, "is_whole": not work.is_over, "backups": found})
+        echo_json({"files": files, "bytes": size, "is_whole": not work.is_over, "backups": found})
     else:
-        prose(f"{counted(work.files, 'file')} read, {format_size(work.bytes)}" + ("; the next one goes on" if work.is_over else ""))
+        prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one goes on" if work.is_over else ""))
     if cancellation:
         return int(signal_status(cancellation.signal))
     return int(Exit.ATTENTION if any(one["damages"] for one in found) else Exit.OK)
+
+
+def _read_in_doubt(
+    site: PoolContext, cancellation: Cancellation, status: Status, found: list[dict[str, Any]], as_json: bool
+) -> Verifier:
+    """What a crash may have damaged comes before all else, without limits."""
+    corrected = reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
+    if corrected and not as_json:
+        prose(f"the catalogue was brought up to date with the pool: {corrected}")
+    record = look_at_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+    if record.unread and not as_json:
+        prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
+    work = reader(
+        site, record, cancellation, lambda size: status.say(f"{format_size(size)} read of what was written before a crash")
+    )
+    for one in read_in_doubt(record, work):
+        if isinstance(one, OperatorError):
+            complain(one)
+        else:
+            _tell(*one, found, as_json)
+    return work
+
+
+def _tell(backup: Restorable, done: Verification, found: list[dict[str, Any]], as_json: bool) -> None:
+    found.append(_fields(backup, done))
+    if not as_json:
+        _say(backup, done)
+
+
+def _say_in_doubt(site: PoolContext, as_json: bool) -> int:
+    record = of_this_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+    if as_json:
+        echo_json([{"host": host, "name": name} for host, name in sorted(record.unread)])
+        return int(Exit.OK)
+    for host, name in sorted(record.unread):
+        prose(f"{printable(host)} {name}: written last before a crash, and not read since")
+    return int(Exit.OK)
 
 
 def _chosen(site: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable, Verification | None]]:

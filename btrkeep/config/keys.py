@@ -151,6 +151,10 @@ TABLE = (
         "each night takes the next slice, so with ``1%`` each file's turn comes once in a hundred nights; or so many, chosen at "
         'random, or ``all``. For half an hour at the most. ``"none"``: none.'),
 
+    ConfigKey("after_crash", (VERIFY,), kinds.DURATION, "10m", '"1h"',
+        "After a crash of this server what was written so long before it is read first: as long as the disks, their controllers "
+        "and the filesystem (mount option ``commit``) may take until data is on the disk."),
+
     ConfigKey("sample", (DRILL,), kinds.SAMPLE, "1000", '"5%"',
         "How much of a backup a drill restores: so many names, chosen at random, a share of them, or ``all``."),
     ConfigKey("boot_timeout", (DRILL,), kinds.DURATION, "5m", '"15m"',

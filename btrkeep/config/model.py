@@ -99,11 +99,12 @@ class BalanceSettings:
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
     """Of how many of the files that a run fetched checksums are made at once, and how many a night compares with the host; None: of
-    none. `max_age`: seconds.
+    none. `max_age`, and `after_crash`, how long before a crash what was written is in doubt: seconds.
     """
 
     new_files: FileSample | None = DEFAULTS["new_files"]
     against_source: FileSample | None = DEFAULTS["against_source"]
+    after_crash: float = DEFAULTS["after_crash"]
     max_age: float | None = DEFAULTS["max_age"]
 
     @property

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from btrkeep.catalogue import Backup, Catalogue, VerifiedBackup
+from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.due import latest
 from btrkeep.units import counted, format_time, parse_time
 
@@ -20,11 +21,15 @@ SCRUB, _BEGUN = "scrub", "scrub-begun"
 
 
 class VerificationState(StrEnum):
-    """What the last look at the data of a backup showed. `IN_PART`: only some of its files were read."""
+    """What the last look at the data of a backup showed.
+
+    `IN_PART`: only some of its files were read. `IN_DOUBT`: it was written last before a crash of this server, and not read since.
+    """
 
     NEVER = "never"
     IN_PART = "in part"
     WHOLE = "whole"
+    IN_DOUBT = "in doubt"
     DAMAGED = "damaged"
 
 
@@ -121,8 +126,11 @@ class ScrubNotes(Protocol):
         """Keep a fact."""
 
 
-def verified(found: ReadPass | None, scrub: FinishedScrub | None, damages: int, now: datetime) -> Verified:
-    """What is known of a backup. `scrub`: one that has read all of it; `damages`: how many of its files are known to be damaged.
+def verified(
+    found: ReadPass | None, scrub: FinishedScrub | None, damages: int, now: datetime, in_doubt: datetime | None = None
+) -> Verified:
+    """What is known of a backup. `scrub`: one that has read all of it; `damages`: how many of its files are known to be damaged;
+    `in_doubt`: since when it has been, because a crash may have damaged it.
 
     Damaged before all else, also when that is long ago: data does not mend itself without a new look. Then the newest look that
     read all of it. Moments that are still to come are of a clock that was ahead, and say nothing.
@@ -132,6 +140,8 @@ def verified(found: ReadPass | None, scrub: FinishedScrub | None, damages: int, 
         found = None
     if damages:
         return Verified(VerificationState.DAMAGED, at=found.at if found else None, damages=damages)
+    if in_doubt:
+        return Verified(VerificationState.IN_DOUBT, at=in_doubt)
     whole = found.whole if found and found.whole and found.whole <= until else None
     if scrub and (whole is None or whole <= scrub.finished):
         return Verified(VerificationState.WHOLE, VerifiedBy.SCRUB, scrub.finished)
@@ -178,7 +188,7 @@ class VerifiedBackups:
 
     def __init__(self, catalogue: Catalogue, now: datetime) -> None:
         self._catalogue, self._now, self._scrub = catalogue, now, read_scrub(catalogue)
-        self._damages, self._until = catalogue.damaged_files(), latest(now)
+        self._damages, self._until, self._in_doubt = catalogue.damaged_files(), latest(now), read_in_doubt(catalogue)
         self._host, self._found = "", dict[str, VerifiedBackup]()
 
     def of(self, backup: Backup) -> Verified:
@@ -187,7 +197,8 @@ class VerifiedBackups:
         if host != self._host:
             self._host, self._found = host, self._catalogue.verifications(host)
         scrub = self._scrub if self._scrub and self._scrub.has_read(backup.finished, backup.subvolume_id, self._until) else None
-        return verified(self._found.get(name), scrub, self._damages.get((host, name), 0), self._now)
+        since = self._in_doubt.since if self._in_doubt and (host, name) in self._in_doubt.backups else None
+        return verified(self._found.get(name), scrub, self._damages.get((host, name), 0), self._now, since)
 
 
 def note_begin(facts: ScrubNotes, newest: int) -> None:
@@ -230,6 +241,8 @@ def verified_words(one: Verified, date: Callable[[datetime], str]) -> str:
             return "never verified"
         case VerificationState.DAMAGED:
             return f"{counted(one.damages, 'file')} damaged"
+        case VerificationState.IN_DOUBT:
+            return f"written last before a crash of this server, seen {day}, and not read since"
         case VerificationState.WHOLE if one.by == VerifiedBy.SCRUB:
             return f"all data read by the scrub of {day}, no errors in it"
     some = "all files" if one.state == VerificationState.WHOLE else counted(one.read, "file")

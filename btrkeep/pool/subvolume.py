@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import btrfs
@@ -22,6 +23,7 @@ from btrkeep.ioctl import ioctl
 
 _FIRST_FREE_OBJECTID = 256  # inode number of every subvolume's root folder
 _RDONLY = 1 << 1
+_LAST = 253_402_300_799  # the last second of 9999: the kernel's are unsigned, so one before 1970 is later than that
 _SPEC_BY_ID = 1 << 4
 _ARGS_V2 = struct.Struct("=qQQ32x4040s")  # fd, transid, flags, unused, name
 _ARGS_V2_BY_ID = struct.Struct("=qQQ32xQ4032x")
@@ -122,6 +124,16 @@ def describe(path: Path) -> Subvolume | None:
         written=fields[9],
         received_uuid=str(received) if received.int else None,
     )
+
+
+def last_written(path: Path) -> dict[int, datetime]:
+    """When a file of each subvolume was last written, or it was received, by its id, on the filesystem of `path`.
+
+    By the clock of this server, in one pass through the tree of roots. Raises OSError.
+    """
+    with btrfs.FileSystem(str(path)) as filesystem:
+        moments = ((one.objectid, max(one.ctime.sec, one.rtime.sec)) for one in filesystem.subvolumes())
+        return {id_: datetime.fromtimestamp(min(seconds, _LAST), UTC) for id_, seconds in moments}
 
 
 @Checkpoint("subvolume made read-only")

@@ -1,0 +1,119 @@
+"""What is done first after a crash of this server: the backups that were written last before it are read.
+
+Which these are is found once in each boot, by whoever comes first, and noted in the pool. They stay noted until each was read, so
+that no kill makes anybody forget one.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from backupd.actions.verify import ReadScope, Verifier
+from backupd.expire.clocks import doubt
+from backupd.files.backup_selector import Restorable, find
+from backupd.repo.boot_json import BootRecord, read_boot, write_boot
+from backupd.repo.context import PoolContext
+from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.crash import BackupsInDoubt, WrittenBackup, note_in_doubt, written_last
+from btrkeep.decisions.verification import Verification
+from btrkeep.errors import OperatorError
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import last_written
+from btrkeep.pool.syncfs import syncing
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.procfs import boot_id
+
+
+def is_to_be_read(pool: Pool, hosts: Collection[str] | None = None) -> bool:
+    """Whether this boot was not looked at yet, or a backup of these hosts (None: of any) is in doubt. A rehearsal has no boots."""
+    if pool.rehearsal:
+        return False
+    known = read_boot(pool)
+    return known is None or known.boot != boot_id() or any(hosts is None or host in hosts for host, _ in known.unread)
+
+
+def of_this_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
+    """What is to be noted of this boot, and what has to be read; at the first look in it that is found out. Changes nothing.
+
+    `margin`: seconds. The catalogue is up to date with the pool. Raises OSError.
+    """
+    known, boot = read_boot(pool), boot_id()
+    if known and known.boot == boot:
+        return known
+    found = _written_before(pool, catalogue, now, timedelta(seconds=margin), known) if not pool.rehearsal else frozenset()
+    return BootRecord(boot, now, unread=found | (known.unread if known else frozenset()))
+
+
+def look_at_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
+    """The same, and notes it."""
+    found = of_this_boot(pool, catalogue, now, margin)
+    if found != read_boot(pool):
+        write_boot(pool, found)
+    _tell(catalogue, found)
+    return found
+
+
+def _written_before(
+    pool: Pool, catalogue: Catalogue, now: datetime, margin: timedelta, known: BootRecord | None
+) -> frozenset[tuple[str, str]]:
+    moments = last_written(pool.path)
+    backups = [
+        WrittenBackup(one.host, one.name, moments[one.subvolume_id])
+        for one in catalogue.states()
+        if one.name and one.subvolume_id in moments
+    ]
+    sample = catalogue.newest_sample(pool.filesystem)
+    signs = [moment for moment in (known.seen if known else None, sample.taken if sample else None) if moment]
+    return written_last(backups, signs, known.seen if known and known.stopped else None, margin, now)
+
+
+def reader(site: PoolContext, record: BootRecord, cancellation: Cancellation, tell: Callable[[int], None]) -> Verifier:
+    """Who reads those in doubt: all that was written into them, and what was read before this boot once more."""
+    moment = site.clock.now()
+    scope = ReadScope(forgets=doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal) is None, crash=record.seen)
+    return Verifier(site.pool, site.catalogue, moment, scope, cancellation, tell)
+
+
+def read_in_doubt(
+    record: BootRecord, work: Verifier, hosts: Collection[str] | None = None
+) -> Iterator[tuple[Restorable, Verification] | OperatorError]:
+    """Reads those in doubt, of these hosts (None: of all), until it is cancelled; the error of one that cannot be opened.
+
+    Whoever asks has the lock `verify`. Raises OSError.
+    """
+    pool, catalogue = work.pool, work.catalogue
+    for host, name in sorted(record.unread):
+        if hosts is not None and host not in hosts:
+            continue
+        if work.cancellation:
+            return
+        result: tuple[Restorable, Verification] | OperatorError
+        try:
+            backup = find(pool, host, name)
+            result = backup, work.verify(backup)
+        except OperatorError as error:  # deleted meanwhile, or its record cannot be read
+            result = error
+        if work.cancellation:
+            return
+        record = replace(record, unread=record.unread - {(host, name)})
+        write_boot(pool, record)
+        _tell(catalogue, record)
+        yield result
+
+
+def note_stop(pool: Pool, now: datetime) -> None:
+    """Notes that this server is shut down in order, when all that was written is on the disk. Raises OSError.
+
+    A boot that was not looked at yet stays so: what is in doubt is not known.
+    """
+    known = read_boot(pool)
+    if known and known.boot == boot_id() and not pool.rehearsal:
+        with syncing(pool.path) as disk:
+            disk.sync()
+        write_boot(pool, replace(known, seen=now, stopped=True))
+
+
+def _tell(catalogue: Catalogue, record: BootRecord) -> None:
+    with suppress(OperatorError):  # one that cannot be written says so where something has to be
+        note_in_doubt(catalogue, BackupsInDoubt(record.seen, record.unread) if record.unread else None)

@@ -1,0 +1,71 @@
+"""POOL/.btrkeep/boot.json: in which boot of a server the pool was used last, whether that ended in order, and what is to be read.
+
+    {"format": 1, "boot": ID, "seen": TIME, "stopped": BOOL, "unread": [[HOST, NAME], ...]}
+
+It lies in the pool, because what a crash takes back of the pool it takes back of this, too.
+"""
+
+import json
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from backupd.repo.backup_json import NOT_UNDERSTOOD, text_of_file
+from btrkeep.pool.atomic import NO_ROOM, write_atomically
+from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.units import format_time, parse_time
+
+BOOT = "boot.json"
+_FORMAT = 1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BootRecord:
+    """`boot`: the id of the kernel's boot; `seen`: when that was noted, or when it was `stopped`, which is shut down in order.
+
+    `unread`: host and name of the backups that a crash may have damaged and that nobody has read since.
+    """
+
+    boot: str
+    seen: datetime
+    stopped: bool = False
+    unread: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+
+
+def read_boot(pool: Pool) -> BootRecord | None:
+    """The record; None where there is none, or it cannot be understood: then it is as if there had been a crash."""
+    path = _path(pool)
+    try:
+        fields = json.loads(text_of_file(path))
+        if fields["format"] != _FORMAT:
+            raise ValueError(f"format {fields['format']}")
+        unread = frozenset((str(host), str(name)) for host, name in fields["unread"])
+        return BootRecord(str(fields["boot"]), parse_time(fields["seen"]), bool(fields["stopped"]), unread)
+    except FileNotFoundError:
+        return None
+    except (OSError, *NOT_UNDERSTOOD) as error:
+        _log.warning("%s cannot be read: %s", path, error)
+        return None
+
+
+def write_boot(pool: Pool, record: BootRecord) -> None:
+    """Replaces the record. On a full pool it stays as it was: then more is read than need be. Raises OSError."""
+    fields = {
+        "format": _FORMAT,
+        "boot": record.boot,
+        "seen": format_time(record.seen),
+        "stopped": record.stopped,
+        "unread": sorted(record.unread),
+    }
+    try:
+        write_atomically(_path(pool), json.dumps(fields, indent=1) + "\n")
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        _log.warning("%s cannot be replaced: %s", _path(pool), error.strerror)
+
+
+def _path(pool: Pool) -> Path:
+    return pool.path / MARKER / BOOT

@@ -1,0 +1,48 @@
+"""What was written last before a crash of this server is read before a backup grows from it."""
+
+from collections.abc import Callable, Collection
+
+from backupd.actions.after_crash import is_to_be_read, look_at_boot, read_in_doubt, reader
+from backupd.repo.context import PoolContext
+from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
+from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool.locks import take_lock
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.units import counted, format_time, printable
+
+_PAUSE = 1.0  # seconds
+
+
+def read_last_written(
+    site: PoolContext, hosts: Collection[str] | None, notice: Callable[[str], None], cancellation: Cancellation
+) -> None:
+    """Of these hosts, None: of all. Where another process reads, its end is waited for. The catalogue is up to date with the pool.
+
+    What goes wrong is told, and costs no backup.
+    """
+    told = False
+    while not cancellation and is_to_be_read(site.pool, hosts):
+        try:
+            with take_lock(site.pool.locks / "verify", "backupd run", format_time(site.clock.now())):
+                _read(site, hosts, notice, cancellation)
+            return
+        except LockHeld as error:
+            if not told:
+                notice(f"what was written last before a crash is being read: {error.message}")
+            told = True
+            cancellation.sleep(_PAUSE)
+        except (OperatorError, OSError) as error:
+            why = error.message if isinstance(error, OperatorError) else error
+            notice(f"what was written last before a crash was not read: {why}")
+            return
+
+
+def _read(site: PoolContext, hosts: Collection[str] | None, notice: Callable[[str], None], cancellation: Cancellation) -> None:
+    record = look_at_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+    if record.unread:
+        notice(f"{in_doubt_words(BackupsInDoubt(record.seen, record.unread))}: these are read first")
+    for one in read_in_doubt(record, reader(site, record, cancellation, lambda _: None), hosts):
+        if isinstance(one, OperatorError):
+            notice(one.message)
+        elif damages := one[1].damages:
+            notice(f"{printable(one[0].host)} {one[0].name}: {counted(damages, 'file')} damaged, fetched again")

@@ -1,0 +1,87 @@
+"""Which backups a crash of this server may have left damaged: those that were written in the last minutes before it. Pure.
+
+A disk that told of data it had only in its cache, or a controller whose battery was dead, loses what was written last. The
+filesystem is whole afterwards, and so is every name; only the data cannot be read, or is not what was written.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from btrkeep.decisions.due import latest
+from btrkeep.units import counted, format_time, parse_time
+
+_FACT = "in_doubt"
+
+
+class WrittenBackup(NamedTuple):
+    """A backup of a host, by its name, and when a file of it was last written in this pool."""
+
+    host: str
+    name: str
+    written: datetime
+
+
+class BackupsInDoubt(NamedTuple):
+    """The backups that were written last before a crash, by host and name, that nobody has read since. `since`: when it was seen
+    that there was one.
+    """
+
+    since: datetime
+    backups: frozenset[tuple[str, str]]
+
+
+class Facts(Protocol):
+    """The catalogue, as far as it is needed here."""
+
+    def get_fact(self, name: str) -> str | None:
+        """A fact by its name."""
+
+    def set_fact(self, name: str, value: str | None) -> None:
+        """Keep a fact."""
+
+
+def written_last(
+    backups: Sequence[WrittenBackup], signs: Iterable[datetime], stopped: datetime | None, margin: timedelta, now: datetime
+) -> frozenset[tuple[str, str]]:
+    """The backups of another boot, by host and name, that a crash at its end may have damaged.
+
+    `signs`: moments at which this server was alive before; `stopped`: when it was last shut down in order. When it crashed nobody
+    knows; it was not before the last sign of life. So what was written more than `margin` before that had this long, at least, to
+    come to the disk. After an orderly end only what was written later is in doubt: then there was another boot since.
+
+    A moment in the future is of a clock that was wrong, and no sign of life; unless all are, when it is the clock of now that is.
+    """
+    moments = [one.written for one in backups] + [*signs, *((stopped,) if stopped else ())]
+    known = [moment for moment in moments if moment <= latest(now)] or moments
+    if not known:
+        return frozenset()
+    since = max(known) - margin
+    after = max(since, stopped) if stopped and stopped <= max(known) else since
+    return frozenset((one.host, one.name) for one in backups if one.written > after)
+
+
+def note_in_doubt(facts: Facts, found: BackupsInDoubt | None) -> None:
+    """Keeps it for those who cannot look into the pool; None: there are none."""
+    fields = {"since": format_time(found.since), "backups": sorted(found.backups)} if found else None
+    text = json.dumps(fields) if fields else None
+    if text != facts.get_fact(_FACT):
+        facts.set_fact(_FACT, text)
+
+
+def read_in_doubt(facts: Facts) -> BackupsInDoubt | None:
+    """The same; None where there are none, or it cannot be understood."""
+    try:
+        given = json.loads(facts.get_fact(_FACT) or "{}")
+        return BackupsInDoubt(parse_time(given["since"]), frozenset((str(host), str(name)) for host, name in given["backups"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def in_doubt_words(found: BackupsInDoubt) -> str:
+    """In one line."""
+    return (
+        f"{counted(len(found.backups), 'backup')} written last before a crash of this server, seen {format_time(found.since)}, not "
+        "read since"
+    )

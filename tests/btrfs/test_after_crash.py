@@ -1,0 +1,172 @@
+"""After a crash of this server what was written last is read before anything grows from it. Another boot is one by its record."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from btrkeep.pool.subvolume import last_written
+from tests.beds.faults import after_cut, cut, damage
+from tests.beds.nights import Nights
+from tests.beds.watch import killed, rows
+from tests.beds.work import work
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+MIB = 1 << 20
+ANOTHER = "00000000-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Sources that lie on another filesystem than the pool."""
+    tree = tmp_path / "srv"
+    tree.mkdir()
+    return tree
+
+
+def note(nights: Nights) -> Path:
+    return nights.pool / ".btrkeep/boot.json"
+
+
+def noted(nights: Nights) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(note(nights).read_text())
+    return found
+
+
+def reboot(nights: Nights, **fields: Any) -> None:
+    """What was noted is of another boot."""
+    note(nights).write_text(json.dumps(noted(nights) | {"boot": ANOTHER} | fields))
+
+
+def after_crash(nights: Nights, *words: str, status: int = 0) -> list[dict[str, Any]]:
+    done = nights.backupd("verify", "--after-crash", *words, "--json", check=False)
+    assert done.returncode == status, done.stderr
+    found = json.loads(done.stdout)
+    return list(found if isinstance(found, list) else found["backups"])
+
+
+def backup_id(path: Path) -> int:
+    return int(work("btrfs", "inspect-internal", "rootid", path).stdout)
+
+
+def written_at(path: Path) -> int:
+    """When a file of the subvolume was last written, in seconds since 1970, as `btrfs inspect-internal dump-tree` has it."""
+    device = work("findmnt", "--noheadings", "--output", "SOURCE", "--target", path).stdout.split("[")[0].strip()
+    lines = work("btrfs", "inspect-internal", "dump-tree", "-t", "root", device).stdout.splitlines()
+    start = next(place for place, line in enumerate(lines) if f"key ({backup_id(path)} ROOT_ITEM" in line)
+    return int(next(line for line in lines[start:] if "ctime" in line).split()[1].split(".")[0])
+
+
+def test_what_the_last_minutes_wrote_is_read_at_once_and_nothing_else(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """The one copy of a file of the last night is lost behind btrfs' back, and another was wrong before btrfs had it."""
+    nights = Nights(make_btrfs(size="400M"))
+    nights.tables["verify"] = {"after_crash": "2s", "new_files": "all"}
+    lost, wrong = os.urandom(MIB), os.urandom(MIB)
+    (tree / "old").write_bytes(os.urandom(3 * MIB))
+    for host in ("old", "web"):
+        nights.host(host, tree)
+    nights.run("old", "web")
+    work("sleep", "2.5")
+    (tree / "lost").write_bytes(lost)
+    (tree / "wrong").write_bytes(wrong)
+    nights.run("web")
+    _, last = nights.names("web")
+    backup = nights.pool / "hosts/web" / last
+    work("btrfs", "property", "set", "-f", backup, "ro", "false")
+    (backup / "data" / str(tree)[1:] / "wrong").write_bytes(os.urandom(MIB))
+    work("btrfs", "property", "set", backup, "ro", "true")
+    assert hashlib.sha256(wrong).hexdigest() in (backup / "SHA256SUMS").read_text()
+    work("sync", "-f", nights.top)
+    assert last_written(nights.top)[backup_id(backup)] == datetime.fromtimestamp(written_at(backup), UTC)
+    copy = cut(nights.top)
+    after_cut(nights.top, copy)
+    damage(nights.top, lost)
+    assert after_crash(nights) == []  # it is the same boot
+
+    reboot(nights)
+    assert after_crash(nights, "--dry-run") == [{"host": "web", "name": last}]
+    (one,) = after_crash(nights, status=1)
+    assert (one["name"], one["damaged"], one["state"]) == (last, [f"{tree}/lost", f"{tree}/wrong"], "damaged")
+    assert one["bytes"] == MIB  # the one that could be read; nothing of the old ones
+    assert after_crash(nights) == []
+    assert rows(nights, "select distinct name from damage") == [(last,)]
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert (nights.data("web", tree) / "lost").read_bytes() == lost
+    assert (nights.data("web", tree) / "wrong").read_bytes() == wrong
+
+
+def test_a_night_reads_it_before_it_becomes_a_base(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    lost = os.urandom(MIB)
+    (tree / "lost").write_bytes(lost)
+    for host in ("db", "web"):
+        nights.host(host, tree)
+    nights.run("db", "web")
+    damage(nights.top, lost)
+    (damaged,) = [host for host in ("db", "web") if work("sha256sum", nights.data(host, tree) / "lost", check=False).returncode]
+    reboot(nights)
+    said = nights.backupd("run", damaged).stdout
+    assert "2 backups written last before a crash of this server" in said
+    assert f"{damaged} {nights.names(damaged)[0]}: 1 file damaged" in said
+    assert (nights.data(damaged, tree) / "lost").read_bytes() == lost
+    (other,) = {"db", "web"} - {damaged}
+    assert [host for host, _ in noted(nights)["unread"]] == [other]  # it was not asked for
+    assert nights.json("status")["in_doubt"]["backups"] == [{"host": other, "name": nights.names(other)[0]}]
+    assert "written last before a crash of this server" in nights.backupd("status").stdout
+    assert "in doubt" in nights.backupd("list", other).stdout
+    assert "1 backup written last" in nights.backupd("run", "--all").stdout
+    assert noted(nights)["unread"] == []
+    assert nights.json("status")["in_doubt"] is None
+    assert "crash" not in nights.backupd("run", "--all").stdout
+
+
+def test_a_clean_stop_leaves_no_doubt_but_of_what_was_written_later(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    (tree / "file").write_bytes(os.urandom(MIB))
+    nights.host("web", tree)
+    nights.run("web")
+    work("sleep", "1.1")
+    nights.backupd("verify", "--clean-stop")
+    reboot(nights)
+    assert after_crash(nights) == []
+    reboot(nights)
+    assert [one["name"] for one in after_crash(nights)] == nights.names("web")  # nothing was said of the end of this boot
+    nights.backupd("verify", "--clean-stop")
+    work("sleep", "1.1")
+    nights.run("web")
+    reboot(nights)
+    assert [one["name"] for one in after_crash(nights)] == nights.names("web")[1:]
+
+
+def test_what_was_not_read_when_it_was_killed_is_read_the_next_time(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    (tree / "file").write_bytes(os.urandom(MIB))
+    nights.host("web", tree)
+    nights.run("web")
+    nights.backupd("verify")
+    note(nights).write_text("none of ours")
+    killed(nights, "before", "checksums replaced", "verify", "--after-crash")
+    assert [host for host, _ in noted(nights)["unread"]] == ["web"]
+    (one,) = after_crash(nights)
+    assert (one["bytes"], one["state"], one["compared"]) == (MIB, "whole", 1)  # it was read before that crash
+    assert after_crash(nights) == []
+
+
+def test_a_backup_whose_record_is_lost_is_told(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    (tree / "file").write_bytes(os.urandom(MIB))
+    nights.host("web", tree)
+    nights.run("web")
+    backup = nights.pool / "hosts/web" / nights.names("web")[0]
+    reboot(nights)
+    work("btrfs", "property", "set", "-f", backup, "ro", "false")
+    (backup / "backup.json").write_bytes(b"")
+    work("btrfs", "property", "set", backup, "ro", "true")
+    done = nights.backupd("verify", "--after-crash", check=False)
+    assert backup.name in done.stderr
+    assert noted(nights)["unread"] == []

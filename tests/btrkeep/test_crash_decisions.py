@@ -1,0 +1,88 @@
+"""Which backups are in doubt after a crash: by what was written when, and the last signs of life."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from btrkeep.decisions.crash import BackupsInDoubt, WrittenBackup, in_doubt_words, note_in_doubt, read_in_doubt, written_last
+from btrkeep.decisions.verification import VerificationState, verified, verified_words
+
+NOW = datetime(2026, 3, 20, 22, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+MARGIN = 10 * MINUTE
+
+
+def of(*minutes: float) -> list[WrittenBackup]:
+    """Backups of web that were written so many minutes ago, by which they are called."""
+    return [WrittenBackup("web", f"{ago:g}", NOW - ago * MINUTE) for ago in minutes]
+
+
+def names(backups: Sequence[WrittenBackup], signs: Sequence[datetime] = (), stopped: datetime | None = None) -> set[str]:
+    return {name for _, name in written_last(backups, signs, stopped, MARGIN, NOW)}
+
+
+@pytest.mark.parametrize(
+    ("written", "signs", "stopped", "in_doubt"),
+    [
+        ((), (), None, set()),
+        ((60, 65, 71), (), None, {"60", "65"}),  # nothing else is known of that boot
+        ((60, 65, 71), (58,), None, {"60", "65"}),
+        ((60, 65, 71), (53,), None, {"60"}),
+        ((60, 65, 71), (50,), None, set()),
+        ((60, 65), (), 59, set()),
+        ((60, 65), (30,), 62, set()),  # there was another boot since, which lived long enough
+        ((60, 65), (58,), 62, {"60"}),
+        ((60, 65), (), -60, {"60", "65"}),  # stopped in an hour: the clock was wrong
+        ((60, -600), (), None, {"60", "-600"}),  # stamped in the future: nothing is known of it
+        ((60, 65), (-600,), None, {"60", "65"}),
+        ((-600, -595, -580), (), None, {"-600", "-595"}),  # the clock of now is wrong
+    ],
+)
+def test_what_was_written_last_before_the_last_sign_of_life_is_in_doubt(
+    written: tuple[float, ...], signs: tuple[float, ...], stopped: float | None, in_doubt: set[str]
+) -> None:
+    end = NOW - stopped * MINUTE if stopped is not None else None
+    assert names(of(*written), [NOW - ago * MINUTE for ago in signs], end) == in_doubt
+
+
+@given(written=st.lists(st.floats(0, 1000), unique=True), crash=st.floats(0, 1000), signs=st.lists(st.floats(0, 1000)))
+def test_whatever_is_known_of_its_end_nothing_of_its_last_minutes_is_left_out(
+    written: list[float], crash: float, signs: list[float]
+) -> None:
+    """Whatever was seen of a boot was before its crash; what was written in the ten minutes before that is in doubt."""
+    before = of(*(ago for ago in written if ago >= crash))
+    found = written_last(before, [NOW - ago * MINUTE for ago in signs if ago >= crash], None, MARGIN, NOW)
+    last = {(one.host, one.name) for one in before if one.written > NOW - crash * MINUTE - MARGIN}
+    assert last <= found
+
+
+class Facts(dict[str, str | None]):
+    """A catalogue's."""
+
+    def get_fact(self, name: str) -> str | None:
+        return self.get(name)
+
+    def set_fact(self, name: str, value: str | None) -> None:
+        self[name] = value
+
+
+def test_what_is_in_doubt_is_kept_for_those_who_cannot_look_into_the_pool() -> None:
+    facts, found = Facts(), BackupsInDoubt(NOW, frozenset({("web", "n1"), ("db", "n2")}))
+    note_in_doubt(facts, found)
+    assert read_in_doubt(facts) == found
+    assert in_doubt_words(found).startswith("2 backups written last")
+    note_in_doubt(facts, None)
+    assert read_in_doubt(facts) is None
+    for text in ("[]", '{"since": 1, "backups": []}', "none of ours"):
+        facts["in_doubt"] = text
+        assert read_in_doubt(facts) is None
+
+
+def test_a_backup_in_doubt_says_so_unless_it_is_known_to_be_damaged() -> None:
+    known = verified(None, None, 0, NOW, in_doubt=NOW - MINUTE)
+    assert (known.state, known.at) == (VerificationState.IN_DOUBT, NOW - MINUTE)
+    assert verified_words(known, str) == f"written last before a crash of this server, seen {NOW - MINUTE}, and not read since"
+    assert verified(None, None, 1, NOW, in_doubt=NOW).state == VerificationState.DAMAGED
