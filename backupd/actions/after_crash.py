@@ -1,9 +1,10 @@
 """What is done first after a crash of this server: the backups that were written last before it are read.
 
 Which these are is found once in each boot, by whoever comes first, and noted in the pool. They stay noted until each was read, so
-that no kill makes anybody forget one.
+that no kill makes anybody forget one. A `.working` that was written last is not believed any more: it loses its mark.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -14,15 +15,18 @@ from backupd.expire.clocks import doubt
 from backupd.files.backup_selector import Restorable, find
 from backupd.repo.boot_json import BootRecord, read_boot, write_boot
 from backupd.repo.context import PoolContext
+from backupd.repo.synced import take_mark
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.crash import BackupsInDoubt, WrittenBackup, note_in_doubt, written_last
 from btrkeep.decisions.verification import Verification
 from btrkeep.errors import OperatorError
-from btrkeep.pool.marker import Pool
+from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import last_written
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.procfs import boot_id
+
+_log = logging.getLogger(__name__)
 
 
 def is_to_be_read(pool: Pool, hosts: Collection[str] | None = None) -> bool:
@@ -34,7 +38,7 @@ def is_to_be_read(pool: Pool, hosts: Collection[str] | None = None) -> bool:
 
 
 def of_this_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
-    """What is to be noted of this boot, and what has to be read; at the first look in it that is found out. Changes nothing.
+    """What is to be noted of this boot, and what has to be read, a `.working` among it; changes nothing.
 
     `margin`: seconds. The catalogue is up to date with the pool. Raises OSError.
     """
@@ -46,9 +50,13 @@ def of_this_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float)
 
 
 def look_at_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
-    """The same, and notes it."""
+    """The same, and notes it. Whatever is in a `.working`, its run sees to that."""
     found = of_this_boot(pool, catalogue, now, margin)
     if found != read_boot(pool):
+        working = {one for one in found.unread if one[1] == WORKING}
+        for host, _ in working:
+            _believe_no_more(pool, host)
+        found = replace(found, unread=found.unread - working)
         write_boot(pool, found)
     _tell(catalogue, found)
     return found
@@ -59,13 +67,21 @@ def _written_before(
 ) -> frozenset[tuple[str, str]]:
     moments = last_written(pool.path)
     backups = [
-        WrittenBackup(one.host, one.name, moments[one.subvolume_id])
+        WrittenBackup(one.host, one.name or WORKING, moments[one.subvolume_id])
         for one in catalogue.states()
-        if one.name and one.subvolume_id in moments
+        if one.subvolume_id in moments
     ]
     sample = catalogue.newest_sample(pool.filesystem)
     signs = [moment for moment in (known.seen if known else None, sample.taken if sample else None) if moment]
     return written_last(backups, signs, known.seen if known and known.stopped else None, margin, now)
+
+
+def _believe_no_more(pool: Pool, host: str) -> None:
+    """So the next run compares all of it with the host, or begins anew."""
+    try:
+        take_mark(pool.working(host))
+    except OSError as error:
+        _log.warning("%s: %s", pool.working(host), error.strerror)
 
 
 def reader(site: PoolContext, record: BootRecord, cancellation: Cancellation, tell: Callable[[int], None]) -> Verifier:

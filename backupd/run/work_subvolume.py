@@ -20,13 +20,13 @@ from backupd.repo.backup_json import DATA, Record
 from backupd.repo.final_backups import FinalBackup, NotOurs, discard, is_named, is_unfinished_run, newest_base, recover, take_name
 from backupd.repo.hardlinks import split
 from backupd.repo.notes_json import read_notes
+from backupd.repo.synced import is_synced, mark_synced, take_mark
 from backupd.run import quota
 from backupd.run.damaged import drop_damaged
 from backupd.run.doubt import doubt, drop_doubted
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
 from backupd.run.limits import still_exceeds
 from backupd.run.other_paths import drop_other_paths
-from backupd.run.synced import is_synced, mark_synced, take_mark
 from btrkeep.backup_states import FAILED, PARTIAL, RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint

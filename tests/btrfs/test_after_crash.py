@@ -145,15 +145,17 @@ def test_a_clean_stop_leaves_no_doubt_but_of_what_was_written_later(make_btrfs: 
 
 def test_what_was_not_read_when_it_was_killed_is_read_the_next_time(make_btrfs: Callable[..., Path], tree: Path) -> None:
     nights = Nights(make_btrfs(size="300M"))
-    (tree / "file").write_bytes(os.urandom(MIB))
+    for number in range(40):
+        (tree / str(number)).write_bytes(os.urandom(50_000))
     nights.host("web", tree)
     nights.run("web")
-    nights.backupd("verify")
+    nights.backupd("verify", "--sample", "50%")  # that pass would go on
+    work("sleep", "1.1")
     note(nights).write_text("none of ours")
     killed(nights, "before", "checksums replaced", "verify", "--after-crash")
     assert [host for host, _ in noted(nights)["unread"]] == ["web"]
     (one,) = after_crash(nights)
-    assert (one["bytes"], one["state"], one["compared"]) == (MIB, "whole", 1)  # it was read before that crash
+    assert (one["bytes"], one["read"], one["state"]) == (2_000_000, 40, "whole")
     assert after_crash(nights) == []
 
 
@@ -170,3 +172,24 @@ def test_a_backup_whose_record_is_lost_is_told(make_btrfs: Callable[..., Path], 
     done = nights.backupd("verify", "--after-crash", check=False)
     assert backup.name in done.stderr
     assert noted(nights)["unread"] == []
+
+
+def test_what_a_stopped_run_left_last_is_not_continued(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """Its files have their times and sizes, and were not read; so it is made from its base again."""
+    nights = Nights(make_btrfs(size="300M"))
+    (tree / "file").write_bytes(os.urandom(MIB))
+    nights.host("web", tree)
+    nights.run("web")
+    (tree / "file").write_bytes(lost := os.urandom(MIB))
+    (tree / "later").write_bytes(os.urandom(MIB))
+    nights.in_the_middle(MIB + 300_000, end="dies")
+    assert nights.run("web", status=1)["web"]["outcome"] == "partial"
+    nights.ssh("")
+    working = nights.pool / "hosts/web/.working"
+    assert os.listxattr(working) == ["user.btrkeep.synced"]
+    damage(nights.top, lost)
+    reboot(nights)
+    after_crash(nights)
+    assert os.listxattr(working) == []
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert (nights.data("web", tree) / "file").read_bytes() == lost

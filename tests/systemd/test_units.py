@@ -11,7 +11,7 @@ from btrkeep.serving.protocol import socket_of
 from tests.beds import TOP, work
 
 UNITS = TOP / "systemd"
-JOBS = ("backup", "expire", "balance", "heatmap", "sample", "scrub", "news", "replicate", "offsite", "drill", "verify")
+JOBS = ("backup", "expire", "balance", "heatmap", "sample", "scrub", "news", "replicate", "offsite", "drill", "verify", "boot")
 ASKED = ("run", "restore")  # what the root service starts
 SERVICES = (*JOBS, "notify", "serve", "web", *ASKED)
 UNTOLD = ("news", "notify", "serve", *ASKED)  # whose failure is nobody told of
@@ -29,6 +29,7 @@ EXPOSURE = {
     "offsite": 29,
     "drill": 22,
     "verify": 16,
+    "boot": 16,
     "news": 18,
     "notify": 18,
     "serve": 14,
