@@ -21,7 +21,7 @@ from pathlib import Path
 
 from backupd.actions.damaged import Resolver
 from bench.common import own_folder, plain_parser, timed, wait_for_quiet
-from btrkeep.pool.subvolume import describe, opened
+from btrkeep.pool.subvolume import describe, opened, snapshot
 from tests.beds import btrfs, work
 
 LIMIT = 20.0
@@ -59,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _measured(options: argparse.Namespace, folder: Path) -> Told:
-    top = btrfs.make("4G", options="noatime")
+    top = btrfs.make(f"{max(4, options.hosts * options.backups // 10_000)}G", options="noatime")
     asked = _fill(options, top)
     note = folder / "asked.json"
     note.write_text(json.dumps(asked))
@@ -95,7 +95,7 @@ def _fill(options: argparse.Namespace, top: Path) -> dict[str, list[object]]:
             (first / "data/srv" / f"file{file}").write_bytes(os.urandom(_SIZE))
         work("btrfs", "filesystem", "sync", top)
         for backup in range(1, options.backups):
-            work("btrfs", "subvolume", "snapshot", "-r", first, host / f"backup{backup}")
+            snapshot(first, host / f"backup{backup}", read_only=True)
         for path in host.iterdir():
             found = describe(path)
             assert found

@@ -18,8 +18,11 @@ from backupd.files.tree import Tree
 from backupd.repo.backup_json import DATA
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
+from btrkeep.decisions.device_errors import forget_unnamed
 from btrkeep.decisions.verification import FinishedScrub, newest_at_begin, note_scrub
-from btrkeep.pool.kernel_log import SPAN, TreeBlock
+from btrkeep.fs.fiemap import address
+from btrkeep.pool.kernel_log import SPAN, ReadFailure, TreeBlock
+from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import opened
 from btrkeep.treescan.links import InodeNames
 from btrkeep.treescan.owners import Owners
@@ -65,12 +68,33 @@ class Resolver:
         references = self._owners.references(vaddr)
         return list(self._places(references)) if references else None
 
+    def sharing(self, fault: ReadFailure, pool: Pool) -> list[FilePlace]:
+        """The same of the block of a file that could not be read; nothing where that is in no backup, or is gone."""
+        for one in self._places([(fault.inode, fault.offset, fault.subvolume)]):
+            try:
+                vaddr = _address(pool, one)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:  # what leads there cannot be read either
+                return [one]
+            return (self.places(vaddr) if vaddr is not None else None) or [one]
+        return []
+
     def _places(self, references: list[tuple[int, int, int]]) -> Iterator[FilePlace]:
         for inode, offset, subvolume in references:
             if backup := self._backups.get(subvolume):
                 for path in self._names.of(subvolume, inode):
                     if path.startswith(_PREFIX):
                         yield FilePlace(*backup, path[len(_PREFIX) - 1 :], offset)
+
+
+def _address(pool: Pool, place: FilePlace) -> int | None:
+    with Tree(pool.host(place.host) / place.name) as tree:
+        fd = tree.open_file(place.path)
+        try:
+            return address(fd, place.start)
+        finally:
+            os.close(fd)
 
 
 def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
@@ -86,6 +110,8 @@ def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
         rows, elsewhere = _read_all(site, resolver, done.faults.vaddrs, {one.vaddr for one in done.faults.trees}, now)
     if done.outcome == "finished" and not unnamed:
         site.catalogue.replace_found_by("scrub", rows)
+        site.catalogue.replace_found_by("device", ())
+        forget_unnamed(site.catalogue)
     else:
         site.catalogue.put_damages(rows)
     if done.outcome == "finished" and done.begun:
@@ -97,7 +123,7 @@ def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
 
 def backups_by_id(site: PoolContext) -> Backups:
     """All that have a name. A subvolume's id is never given twice."""
-    return {one.subvolume_id: (one.host, one.name) for one in site.catalogue.backups() if one.subvolume_id and one.name}
+    return {one.subvolume_id: (one.host, one.name) for one in site.catalogue.states() if one.subvolume_id and one.name}
 
 
 def _read_all(
@@ -116,15 +142,15 @@ def _read_all(
             nobodys = nobodys or not places
             key = tuple(places)  # each block of a compressed extent has the same
             if places and key not in checked:
-                checked[key] = _is_bad(site, places)
+                checked[key] = is_bad(site, places)
                 found |= set(places) if checked[key] else set()
             is_found = is_found or checked.get(key, False)
         if nobodys and not is_found:
             elsewhere.append(vaddr)
-    return list(_merged(found, now)), elsewhere
+    return list(merged(found, "scrub", now)), elsewhere
 
 
-def _is_bad(site: PoolContext, places: list[FilePlace]) -> bool:
+def is_bad(site: PoolContext, places: list[FilePlace]) -> bool:
     """Whether the block cannot be read, by the first of its names that is still there."""
     for one in places:
         try:
@@ -145,7 +171,7 @@ def _is_bad(site: PoolContext, places: list[FilePlace]) -> bool:
     return True
 
 
-def _merged(places: Iterable[FilePlace], now: datetime) -> Iterator[Damage]:
+def merged(places: Iterable[FilePlace], found_by: str, now: datetime) -> Iterator[Damage]:
     """One row for neighbouring blocks of a file."""
     ordered = sorted(places, key=lambda one: (one.host, one.name, one.path, one.start))
     for (host, name, path), some in groupby(ordered, key=lambda one: (one.host, one.name, one.path)):
@@ -156,6 +182,6 @@ def _merged(places: Iterable[FilePlace], now: datetime) -> Iterator[Damage]:
                 continue
             if row:
                 yield row
-            row = Damage(host, name, os.fsdecode(path), one.start, _BLOCK, "scrub", now)
+            row = Damage(host, name, os.fsdecode(path), one.start, _BLOCK, found_by, now)
         if row:
             yield row

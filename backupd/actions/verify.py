@@ -128,6 +128,10 @@ class Verifier:
             self.catalogue.replace_damages(backup.host, backup.name, "verify", found)
         else:  # what was not come to is as it was
             self.catalogue.put_damages(found)
+        if look.is_whole:  # what others could not read is as it was read here, unless they met it since
+            known = self.catalogue.damages(backup.host, backup.name)
+            later = [one for one in known if one.found_by == "device" and one.found_at >= look.since]
+            self.catalogue.replace_damages(backup.host, backup.name, "device", later)
         for name, files in backups_that_share(self.pool, backup.host, backup.name, look.bad):
             self.catalogue.put_damages(self._damage(backup.host, name, one) for one in files)
             look.shared[name] = [one.path for one in files]
@@ -174,7 +178,7 @@ class _BackupLook:
     """
 
     def __init__(self, work: Verifier, backup: Restorable, since: datetime) -> None:
-        self._work, self._host, self._folder = work, backup.host, work.pool.host(backup.host)
+        self._work, self._host, self._folder, self.since = work, backup.host, work.pool.host(backup.host), since
         self._since, self._until = _microseconds(since), _microseconds(latest(work.now))  # later: the clock was ahead
         self.read, self.compared, self.bytes = 0, 0, 0
         self.bad: list[FoundDamage] = []

@@ -8,13 +8,15 @@ from typing import Any
 import click
 
 from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
+from backupd.actions.read_errors import look_at_read_errors
 from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.files.backup_selector import find, parse_which
+from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
-from btrkeep.cli import echo_json, json_option, table
+from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.progress import prose
-from btrkeep.errors import Exit
+from btrkeep.errors import Exit, OperatorError
 from btrkeep.units import counted, format_size, format_time, printable
 
 _HEADERS = ["HOST", "PATH", "BACKUPS", "BYTES", "FOUND BY", "ANOTHER COPY"]
@@ -33,9 +35,12 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool, now: date
     that has other data on the disk (which does not prove that its content is the same), or the next night, which fetches the file
     from the host when the newest complete backup has it damaged.
 
+    What the devices have counted since the last time is looked for first, in the kernel's log.
+
     Exit status 0: nothing is damaged; 1: something is.
     """
     with opened(ctx, now) as site:
+        unnamed = _look(site)
         rows: list[Damage] = []
         for text in which or ("",):
             host, name = parse_which(text)
@@ -49,7 +54,31 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool, now: date
         show(found)
     else:
         prose("nothing is known to be damaged")
+    if unnamed and not as_json:
+        prose(unnamed)
     return int(Exit.ATTENTION if found else Exit.OK)
+
+
+def _look(site: PoolContext) -> str:
+    """What the devices have counted and nobody has named, in a sentence."""
+    try:
+        found = look_at_read_errors(site, site.clock.now())
+    except OperatorError as error:  # of the catalogue: what it has is shown
+        complain(error)
+        return ""
+    except OSError as error:
+        complain(
+            OperatorError(f"errors of the devices could not be looked up: {error}", "`backupd verify` finds what they damaged")
+        )
+        return ""
+    if not found.seen.unnamed or not found.seen.since:
+        return ""
+    why = f" ({found.why})" if found.why else ""
+    errors = counted(found.seen.unnamed, "error")
+    return (
+        f"{errors} of reading that devices counted since {format_time(found.seen.since)}, not named by the kernel's log{why}: "
+        "`backupd scrub` or `backupd verify` finds what they damaged"
+    )
 
 
 def show(found: Sequence[DamagedFile], most: int | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from backupd.actions.after_crash import is_to_be_read, look_at_boot, note_stop, of_this_boot, read_in_doubt, reader
+from backupd.actions.read_errors import look_at_read_errors
 from backupd.actions.verify import ReadScope, Verifier
 from backupd.cli.against_source import compare_hosts
 from backupd.cli.context import now_option, opened
@@ -141,6 +142,8 @@ def command(
                     complain(error)
                     continue
                 _tell(backup, done, found, as_json)
+            if not after_crash:
+                look_at_read_errors(site, site.clock.now())
     files, size = (work.files + first.files, work.bytes + first.bytes) if first else (work.files, work.bytes)
     if as_json:
         echo_json({"files": files, "bytes": size, "is_whole": not work.is_over, "backups": found})

@@ -45,6 +45,18 @@ def extents(fd: int, at_a_time: int = _BATCH) -> Iterator[tuple[int, int, int, i
             yield logical, physical, length, flags
 
 
+def address(fd: int, offset: int) -> int | None:
+    """Where the byte at that offset lies, as btrfs' own addresses are; of a compressed extent where that begins. None: it has no
+    place of its own, such as a hole, or data among the metadata. Raises OSError.
+    """
+    for logical, physical, length, flags in extents(fd):
+        if logical <= offset < logical + length:
+            if flags & _NO_PLACE:
+                return None
+            return physical if flags & _ENCODED else physical + offset - logical
+    return None
+
+
 def share_all(fd: int, other: int) -> bool:
     """Whether two files of one btrfs refer to the very same data on disk, place by place: a reflink that nobody wrote to.
 

@@ -1,9 +1,9 @@
-"""What the kernel's log says while a scrub runs: which addresses it could not put right.
+"""What the kernel's log says of data: which addresses a scrub could not put right, and which places of files could not be read.
 
-The words are those of fs/btrfs/scrub.c. Older kernels write no "scrub: " and no physical address. An address is that of the error
-in older kernels, and that of the 64 KiB in which it lies since Linux 6.4, so whoever wants the block has to read. The kernel leaves
-out lines when all btrfs of the machine have much to say, and overwrites the oldest: so lines are counted, to be compared with the
-number of errors.
+The words are those of fs/btrfs/scrub.c and inode.c. Older kernels write no "scrub: " and no physical address. An address is that of
+the error in older kernels, and that of the 64 KiB in which it lies since Linux 6.4, so whoever wants the block has to read. The
+kernel leaves out lines when all btrfs of the machine have much to say, and overwrites the oldest: so lines are counted, to be
+compared with the number of errors.
 """
 
 import os
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from btrkeep.pool.marker import filesystem_uuid
 
@@ -22,6 +22,8 @@ _KMSG = "/dev/kmsg"
 _LONGEST = 8192  # a record; a smaller buffer gives EINVAL
 _HEAD = r"BTRFS \w+ \(device (\S+?)(?: state \w+)?\): (?:scrub: )?"
 _UNFIXED = re.compile(_HEAD + r"unable to fixup \(\w+\) error at logical (\d+) on dev ")
+_READ = re.compile(_HEAD + r"csum failed root (\d+) ino (\d+) off (\d+) ")
+_ADDRESS, _FAILED = " at logical ", "csum failed root "
 _TREE = re.compile(
     _HEAD + r"[\w /]+ at logical (\d+) on dev .+, physical \d+: metadata (?:leaf|node) \(level (\d+)\) in tree (\d+)"
 )
@@ -61,16 +63,34 @@ def faults(messages: Iterable[str], devices: frozenset[str]) -> ScrubFaults:
     return ScrubFaults(tuple(sorted(found)), tuple(one for vaddr, one in sorted(trees.items()) if vaddr in found), lines)
 
 
+class ReadFailure(NamedTuple):
+    """A block of a file whose checksum did not fit when somebody read it, from one of its copies at least."""
+
+    subvolume: int
+    inode: int
+    offset: int
+
+
+def read_failures(messages: Iterable[str], devices: frozenset[str]) -> list[ReadFailure]:
+    """Of a filesystem on those devices, one for each line. Another filesystem may have been on a device of that name before."""
+    found = (match for message in messages if (match := _READ.match(message)) and match[1] in devices)
+    return [ReadFailure(int(one[2]), int(one[3]), int(one[4])) for one in found]
+
+
 def filesystem_devices(path: Path) -> frozenset[str]:
     """The kernel's names for the devices of the btrfs that the folder `path` is on. Raises OSError."""
     return frozenset(device.name for device in (Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices").iterdir())
 
 
 class KernelLog:
-    """The kernel's messages from now on, for as long as the context lasts."""
+    """The kernel's messages from now on, for as long as the context lasts; with `after` all that are still there and have a higher
+    number than that. The numbers begin anew with each boot.
+    """
 
-    def __init__(self) -> None:
-        self._fd = -1
+    def __init__(self, after: int | None = None) -> None:
+        self._fd, self._after = -1, after
+        self.last = after or 0
+        """The highest number that was read."""
         self._found: list[str] = []
         self.why = ""
         """Why it cannot be read; empty when it can."""
@@ -78,7 +98,8 @@ class KernelLog:
     def __enter__(self) -> Self:
         try:
             self._fd = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.lseek(self._fd, 0, os.SEEK_END)
+            if self._after is None:
+                os.lseek(self._fd, 0, os.SEEK_END)
         except OSError as error:
             self.why = f"{_KMSG}: {error.strerror}"
         return self
@@ -88,7 +109,7 @@ class KernelLog:
             os.close(self._fd)
 
     def read(self) -> list[str]:
-        """All that btrfs said of an address since the context began, but for what was overwritten between two calls."""
+        """All that btrfs said of an address or of a file since then, but for what was overwritten between two calls."""
         while self._fd >= 0:
             try:
                 record = os.read(self._fd, _LONGEST)
@@ -96,7 +117,10 @@ class KernelLog:
                 break
             except BrokenPipeError:  # some were overwritten; the next read gives the oldest that is there
                 continue
-            message = record.decode("utf-8", "replace").partition(";")[2].partition("\n")[0]
-            if message.startswith("BTRFS") and " at logical " in message:
+            prefix, _, text = record.decode("utf-8", "replace").partition(";")
+            number, message = int(prefix.split(",")[1]), text.partition("\n")[0]
+            self.last = max(self.last, number)
+            is_new = self._after is None or number > self._after
+            if is_new and message.startswith("BTRFS") and (_ADDRESS in message or _FAILED in message):
                 self._found.append(message)
         return self._found

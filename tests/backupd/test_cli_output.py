@@ -52,7 +52,18 @@ def folders(site: Nights, host: str) -> list[str]:
 
 def test_status_as_json_has_the_agreed_fields_for_every_host(site: Nights) -> None:
     status = site.json("status")
-    assert list(status) == ["hosts", "running", "copies", "drill", "verification", "pool", "lost", "clock", "clock_synchronised"]
+    assert list(status) == [
+        "hosts",
+        "running",
+        "copies",
+        "drill",
+        "verification",
+        "in_doubt",
+        "pool",
+        "lost",
+        "clock",
+        "clock_synchronised",
+    ]
     assert status["copies"] == []
     assert status["running"] == []
     by_host = {host["host"]: host for host in status["hosts"]}

@@ -1,0 +1,70 @@
+"""Errors that anybody met who read from the pool, resolved to files and to every backup that shares them.
+
+Whoever read (a restore, a drill, `btrfs send`, a backup from its base) was told EIO and went on or did not; btrfs counted the
+error, and wrote subvolume, inode and place into the kernel's log. So it is found whoever met it, without a hook in each reader.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from backupd.actions.damaged import FilePlace, Resolver, backups_by_id, is_bad, merged
+from backupd.repo.context import PoolContext
+from btrkeep.catalogue import Damage
+from btrkeep.decisions.device_errors import SeenErrors, grown, note_seen, read_seen, seen_now
+from btrkeep.pool.allocation import ERRORS, read_allocation
+from btrkeep.pool.kernel_log import KernelLog, ReadFailure, filesystem_devices, read_failures
+from btrkeep.pool.subvolume import opened
+from btrkeep.procfs import boot_id
+
+_OF_READING = ("read", "corruption", "generation")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadErrors:
+    """`rows`: what became known to be damaged; `seen`: what is counted and not named; `why` the log could not be read."""
+
+    rows: tuple[Damage, ...] = ()
+    seen: SeenErrors = field(default_factory=SeenErrors)
+    why: str = ""
+
+
+def look_at_read_errors(site: PoolContext, now: datetime) -> ReadErrors:
+    """Looks, if the devices have counted errors since the last look, and writes down what they damaged. Raises OSError.
+
+    Where the log cannot be read nothing is: the next look may.
+    """
+    seen = read_seen(site.catalogue)
+    if not grown(seen, _counters(site)):
+        return ReadErrors(seen=seen)
+    boot, devices = boot_id(), filesystem_devices(site.pool.path)
+    with KernelLog(after=seen.message if seen.boot == boot else 0) as log:
+        bad = _bad(site, set(read_failures(log.read(), devices)))
+        counters, lines = _counters(site), len(read_failures(log.read(), devices))  # with what was read here
+    after = seen_now(seen, counters, lines, boot, log.last, now)
+    if log.why:
+        return ReadErrors(seen=after, why=log.why)
+    known = {(one.host, one.name, one.path) for one in site.catalogue.damages()}
+    found = [one for one in merged(bad, "device", now) if (one.host, one.name, one.path) not in known]
+    site.catalogue.put_damages(found)
+    note_seen(site.catalogue, after)
+    return ReadErrors(tuple(found), after)
+
+
+def _counters(site: PoolContext) -> dict[int, int]:
+    found = {}
+    for device in read_allocation(site.pool.path).devices:
+        pairs = zip(ERRORS, device.errors or (), strict=False)
+        found[device.devid] = sum(count for name, count in pairs if name in _OF_READING)
+    return found
+
+
+def _bad(site: PoolContext, failures: set[ReadFailure]) -> set[FilePlace]:
+    """What still cannot be read: another copy may have put it right, and a line may be of another filesystem."""
+    bad = set[FilePlace]()
+    with opened(site.pool.path) as fd:
+        resolver = Resolver(fd, backups_by_id(site))
+        for failure in sorted(failures):
+            places = resolver.sharing(failure, site.pool)
+            if places and not bad.issuperset(places) and is_bad(site, places):
+                bad.update(places)
+    return bad

@@ -1,0 +1,80 @@
+"""What a pool's devices have counted since somebody last looked, and how many of these errors nobody has put a name to. Pure.
+
+The counters say that something could not be read, and not what. Only the kernel's log does, and not always.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Protocol
+
+from btrkeep.units import format_time, parse_time
+
+_FACT = "device_errors"
+
+
+class Facts(Protocol):
+    """The catalogue, as far as it is needed here."""
+
+    def get_fact(self, name: str) -> str | None:
+        """A fact by its name."""
+
+    def set_fact(self, name: str, value: str | None) -> None:
+        """Keep a fact."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenErrors:
+    """The last look. `counters`: errors of reading by device; `boot` and `message`: which message of the kernel in which boot was
+    the last that was looked at. `unnamed`: errors that no message names, `since` then.
+    """
+
+    counters: Mapping[int, int] = field(default_factory=dict)
+    boot: str = ""
+    message: int = 0
+    unnamed: int = 0
+    since: datetime | None = None
+
+
+def grown(seen: SeenErrors, counters: Mapping[int, int]) -> int:
+    """How many were counted since. A counter that is lower than it was has been reset."""
+    before = seen.counters
+    return sum(count - before.get(devid, 0) if count >= before.get(devid, 0) else count for devid, count in counters.items())
+
+
+def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: str, message: int, now: datetime) -> SeenErrors:
+    """The look of now, at which the log had `named` so many of them."""
+    unnamed = max(0, grown(seen, counters) - named)
+    since = seen.since or (now if unnamed else None)
+    return SeenErrors(dict(counters), boot, message, seen.unnamed + unnamed, since)
+
+
+def forget_unnamed(facts: Facts) -> None:
+    """Somebody has read all there is, and named what is damaged."""
+    note_seen(facts, replace(read_seen(facts), unnamed=0, since=None))
+
+
+def note_seen(facts: Facts, seen: SeenErrors) -> None:
+    """Keeps it for the next look."""
+    fields = {
+        "counters": {str(devid): count for devid, count in seen.counters.items()},
+        "boot": seen.boot,
+        "message": seen.message,
+        "unnamed": seen.unnamed,
+        "since": format_time(seen.since) if seen.since else None,
+    }
+    text = json.dumps(fields)
+    if text != facts.get_fact(_FACT):
+        facts.set_fact(_FACT, text)
+
+
+def read_seen(facts: Facts) -> SeenErrors:
+    """That of the last look; as if nothing was ever counted where there was none, or it cannot be understood."""
+    try:
+        given = json.loads(facts.get_fact(_FACT) or "{}")
+        counters = {int(devid): int(count) for devid, count in given["counters"].items()}
+        since = parse_time(given["since"]) if given["since"] else None
+        return SeenErrors(counters, str(given["boot"]), int(given["message"]), int(given["unnamed"]), since)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return SeenErrors()

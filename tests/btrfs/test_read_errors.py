@@ -1,0 +1,93 @@
+"""An error that anybody met who read from the pool is named in all backups that share it; what was spoilt is the truth."""
+
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from btrkeep.decisions.device_errors import SeenErrors, grown, seen_now
+from btrkeep.pool.kernel_log import ReadFailure, read_failures
+from tests.beds.faults import damage
+from tests.beds.nights import Nights
+from tests.beds.watch import rows
+from tests.beds.work import work
+
+MIB = 1 << 20
+NOW = datetime(2026, 3, 20, 22, 0, tzinfo=UTC)
+
+
+def damaged(nights: Nights) -> list[dict[str, Any]]:
+    return list(json.loads(nights.backupd("damaged", "--json", check=False).stdout))
+
+
+def fact(nights: Nights) -> Any:
+    ((text,),) = rows(nights, "select value from about where name = 'device_errors'")
+    return json.loads(text)
+
+
+@pytest.mark.btrfs
+@pytest.mark.root
+@pytest.mark.timeout(180)
+def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
+    nights, tree = Nights(make_btrfs(size="300M")), tmp_path / "srv"
+    for name in ("db", "web"):
+        (tree / name).mkdir(parents=True)
+        (tree / name / "file").write_bytes(os.urandom(MIB))
+        nights.host(name, tree / name)
+    nights.run("web")
+    nights.run("web", "db")
+    (db,), (first, last) = nights.names("db"), nights.names("web")
+    spoilt, other = nights.data("web", tree / "web", last) / "file", nights.data("db", tree / "db") / "again"
+    work("btrfs", "property", "set", "-f", nights.pool / "hosts/db" / db, "ro", "false")
+    work("cp", "--reflink=always", spoilt, other)  # as a deduplicator leaves it
+    work("btrfs", "property", "set", nights.pool / "hosts/db" / db, "ro", "true")
+    work("sync", "-f", nights.top)
+    assert damaged(nights) == []
+    content = spoilt.read_bytes()
+    damage(nights.top, content[512 << 10 : (512 << 10) + 8192])
+    assert damaged(nights) == []  # nobody has read it
+    assert work("sha256sum", spoilt, check=False).returncode
+    found = damaged(nights)
+    assert [(one["host"], one["path"], one["backups"], one["found_by"]) for one in found] == [
+        ("db", f"{tree}/db/again", [db], ["device"]),
+        ("web", f"{tree}/web/file", [first, last], ["device"]),
+    ]
+    assert {place["start"] for one in found for place in one["places"]} <= {512 << 10, (512 << 10) + 4096}
+    before = fact(nights)
+    assert damaged(nights) == found
+    assert fact(nights) == before  # nothing was counted since, nor by the look itself
+
+    nights.run("web")
+    assert (nights.data("web", tree / "web") / "file").read_bytes() == content
+    nights.backupd("verify", f"db@{db}", check=False)
+    assert rows(nights, "select found_by, count(*) from damage group by found_by") == [("device", 2), ("verify", 1)]
+
+
+def test_a_line_names_subvolume_inode_and_place() -> None:
+    lines = [
+        "BTRFS warning (device loop0): csum failed root 259 ino 266 off 28672 csum 0x8941f998 expected csum 0xd43d46f8 mirror 1",
+        "BTRFS warning (device sdb state E): csum failed root 5 ino 257 off 0 csum 0x1 expected csum 0x2 mirror 2",
+        "BTRFS warning (device loop1): csum failed root 259 ino 266 off 28672 csum 0x8941f998 expected csum 0xd43d46f8 mirror 1",
+        "BTRFS warning (device loop0): csum failed root -9 ino 266 off 28672 csum 0x8941f998 expected csum 0xd43d46f8 mirror 1",
+        "BTRFS error (device loop0): bdev /dev/loop0 errs: wr 0, rd 0, flush 0, corrupt 1, gen 0",
+    ]
+    assert read_failures(lines, frozenset({"loop0", "sdb"})) == [ReadFailure(259, 266, 28672), ReadFailure(5, 257, 0)]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "growth"),
+    [({}, {1: 3}, 3), ({1: 3}, {1: 3}, 0), ({1: 3}, {1: 5, 2: 1}, 3), ({1: 3}, {1: 2}, 2), ({1: 3, 2: 9}, {1: 3}, 0)],
+)
+def test_what_was_counted_since_is_what_grew_or_all_after_a_reset(before: dict[int, int], now: dict[int, int], growth: int) -> None:
+    assert grown(SeenErrors(before), now) == growth
+
+
+def test_what_no_line_names_adds_up() -> None:
+    one = seen_now(SeenErrors(), {1: 5}, 3, "boot", 70, NOW)
+    assert (one.unnamed, one.since, one.message) == (2, NOW, 70)
+    assert seen_now(one, {1: 6}, 4, "boot", 80, NOW).unnamed == 2
+    assert seen_now(SeenErrors(), {1: 1}, 1, "boot", 1, NOW).since is None
