@@ -1,13 +1,16 @@
 """Each damaged file once, with all backups that have it, and with the backups that have another copy of it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from os import fsencode
 
+from backupd.actions.good_copies import RecordedContents, is_proven
 from backupd.files.backup_selector import Restorable, restorable
 from backupd.files.tree import Entry, Tree
+from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.common import CommonBackups, common_backups
 from backupd.repo.context import PoolContext
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Damage
@@ -36,6 +39,10 @@ class DamagedFile:
     """Whether the newest complete backup has it damaged: then the next run fetches it from the host."""
     known: tuple[str, ...]
     """All backups of the host."""
+    proven: tuple[str, ...] = ()
+    """Backups with another copy that has the checksum which the file had before, whatever its time is."""
+    replicas: tuple[str, ...] = ()
+    """The replicas that have one of these backups."""
 
     @property
     def bytes(self) -> int:
@@ -47,12 +54,27 @@ def damaged_files(site: PoolContext, rows: Iterable[Damage]) -> list[DamagedFile
     """By host and path. Looks at each backup of a host that has damage once. Raises OSError for what is no damage."""
     ordered = sorted(rows, key=lambda one: (one.host, one.path))
     found: list[DamagedFile] = []
+    common = _common(site)
     for host, some in groupby(ordered, key=lambda one: one.host):
-        found += _of_host(site, host, list(some))
+        with RecordedContents(site.pool.host(host)) as recorded:
+            found += _of_host(site, host, list(some), recorded, common.get(host, {}))
     return found
 
 
-def _of_host(site: PoolContext, host: str, rows: Sequence[Damage]) -> list[DamagedFile]:
+def _common(site: PoolContext) -> CommonBackups:
+    try:
+        return common_backups(site.pool)
+    except UnreadableRecord:  # expiry says so
+        return {}
+
+
+def _of_host(
+    site: PoolContext,
+    host: str,
+    rows: Sequence[Damage],
+    recorded: RecordedContents,
+    common: Mapping[str, tuple[str, ...]],
+) -> list[DamagedFile]:
     backups = _backups(site, host)
     names = tuple(sorted(one.name for one in backups))
     newest = next((one.name for one in backups if one.state == COMPLETE), None)
@@ -63,20 +85,22 @@ def _of_host(site: PoolContext, host: str, rows: Sequence[Damage]) -> list[Damag
     for path, group in groupby(rows, key=lambda one: one.path):
         some = list(group)
         have = {one.name for one in some}
-        looks = {_content(entry) for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
-        inodes = {entry.inode for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
-        similar = tuple(
-            name
+        entries = {name: entry for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
+        looks = {_content(entry) for entry in entries.values()}
+        inodes = {entry.inode for entry in entries.values()}
+        copies = {
+            name: entry
             for name in names
-            if (name, path) not in bad
-            and (entry := seen[name].get(fsencode(path)))
-            and _content(entry) in looks
-            and entry.inode not in inodes
-        )
+            if (name, path) not in bad and (entry := seen[name].get(fsencode(path))) and entry.inode not in inodes
+        }
+        similar = tuple(name for name, entry in copies.items() if _content(entry) in looks)
         places = tuple(sorted({(one.start, one.length) for one in some}))
         by = tuple(sorted({one.found_by for one in some}))
         at = min(one.found_at for one in some)
-        found.append(DamagedFile(host, path, tuple(sorted(have)), places, by, at, similar, newest in have, names))
+        was = [recorded.of(name, entry) for name, entry in entries.items()] if "source" not in by else []  # it was read as it is
+        proven = tuple(name for name, entry in copies.items() if is_proven(recorded.of(name, entry), was))
+        replicas = tuple(sorted({replica for name in have for replica in common.get(name, ())}))
+        found.append(DamagedFile(host, path, tuple(sorted(have)), places, by, at, similar, newest in have, names, proven, replicas))
     return found
 
 

@@ -31,9 +31,10 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool, now: date
     """List the damaged files of all backups, or of each HOST, or HOST@BACKUP.
 
     What `backupd scrub` and `backupd verify` found, one line for each file with all backups that have it. BYTES is how many are
-    known to be damaged. ANOTHER COPY is a backup of the host with a file of that path, size and time that nobody found damaged and
-    that has other data on the disk (which does not prove that its content is the same), or the next night, which fetches the file
-    from the host when the newest complete backup has it damaged.
+    known to be damaged. ANOTHER COPY is a backup of the host with other data on the disk: one whose recorded checksum is that which
+    the file had (by checksum), or one with a file of that path, size and time that nobody found damaged, which proves nothing; a
+    replica that has one of the backups; and the next night, which fetches the file from the host when the newest complete backup
+    has it damaged.
 
     What the devices have counted since the last time is looked for first, in the kernel's log.
 
@@ -101,7 +102,9 @@ def show(found: Sequence[DamagedFile], most: int | None = None) -> None:
 
 
 def _copy(one: DamagedFile) -> str:
-    copies = [*one.similar[-1:], *(["the next night"] if one.next_night else [])]
+    here = [f"{one.proven[-1]} (by checksum)"] if one.proven else list(one.similar[-1:])
+    replicas = [f"the replica {printable(name)}" for name in one.replicas]
+    copies = [*here, *replicas, *(["the next night"] if one.next_night else [])]
     return ", ".join(copies) or "none known"
 
 
@@ -126,5 +129,7 @@ def as_json_object(one: DamagedFile) -> dict[str, Any]:
         "found_by": list(one.found_by),
         "found_at": format_time(one.found_at),
         "similar": list(one.similar),
+        "proven": list(one.proven),
+        "replicas": list(one.replicas),
         "next_night": one.next_night,
     }

@@ -168,3 +168,40 @@ def test_words_of_several_kernels_are_understood() -> None:
     found = faults(lines, frozenset({"sdb1"}))
     assert (found.vaddrs, found.trees, found.lines) == ((4096, 65536), (TreeBlock(4096, 7, 0),), 3)
     assert faults([], frozenset({"sdb1"})).vaddrs == ()
+
+
+def test_a_copy_whose_checksum_was_recorded_is_proven_and_another_is_not(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """Of two other copies one is as it was, with another time; the other has its size and time, and another content."""
+    nights = Nights(make_btrfs(size="300M"))
+    nights.tables["verify"] = {"new_files": "none"}
+    content = os.urandom(MIB)
+    nights.host("web", tree)
+    for number in range(9):  # or the run would not believe that the file is gone
+        (tree / str(number)).write_bytes(bytes(MIB))
+    (tree / "file").write_bytes(content)
+    os.utime(tree / "file", (1_700_000_000, 1_700_000_000))
+    nights.run("web")
+    (tree / "file").unlink()
+    nights.run("web")
+    (tree / "file").write_bytes(os.urandom(MIB))
+    os.utime(tree / "file", (1_700_000_000, 1_700_000_000))
+    nights.run("web")
+    (tree / "file").unlink()
+    nights.run("web")
+    (tree / "file").write_bytes(content)  # now with another time
+    nights.run("web")
+    nights.backupd("verify")
+    names = nights.names("web")
+    damage(nights.top, content[4096:8192])
+    done = nights.backupd("verify", "web", check=False)
+    assert done.returncode == 1
+    (found,) = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
+    (bad,) = found["backups"]
+    assert bad in (names[0], names[4])
+    assert found["proven"] == [names[4] if bad == names[0] else names[0]]
+    assert found["similar"] == ([names[2]] if bad == names[0] else [])
+    assert "(by checksum)" in nights.backupd("damaged", check=False).stdout
+    assert (nights.data("web", tree, found["proven"][0]) / "file").read_bytes() == content
+    work("rm", nights.pool / "hosts/web/checksums")  # nothing is recorded any more
+    (found,) = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
+    assert found["proven"] == []
