@@ -193,3 +193,17 @@ def test_what_a_stopped_run_left_last_is_not_continued(make_btrfs: Callable[...,
     assert os.listxattr(working) == []
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert (nights.data("web", tree) / "file").read_bytes() == lost
+
+
+def test_a_sample_after_the_backup_is_a_sign_of_life(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """So after a crash by day nothing is read."""
+    nights = Nights(make_btrfs(size="300M"))
+    nights.tables["verify"] = {"after_crash": "1s"}
+    (tree / "file").write_bytes(os.urandom(MIB))
+    nights.host("web", tree)
+    nights.run("web")
+    reboot(nights)
+    assert len(after_crash(nights, "--dry-run")) == 1
+    work("sleep", "2.1")
+    nights.backupd("sample")
+    assert after_crash(nights) == []

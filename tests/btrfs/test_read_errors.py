@@ -66,6 +66,12 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
     nights.backupd("verify", f"db@{db}", check=False)
     assert rows(nights, "select found_by, count(*) from damage group by found_by") == [("device", 2), ("verify", 1)]
 
+    newest = nights.names("web")[-1]  # which is called damaged, as if it had been, and put right since
+    work("sqlite3", nights.state / "catalogue.sqlite", f"update damage set name = '{newest}' where name = '{last}'")
+    work("sleep", "1.1")
+    nights.backupd("verify", f"web@{newest}")
+    assert rows(nights, "select name from damage where host = 'web'") == [(first,)]
+
 
 def test_a_line_names_subvolume_inode_and_place() -> None:
     lines = [
