@@ -16,7 +16,7 @@ from tests.beds import btrfs, session
 from tests.beds.machine import Booted, booted, why_not
 
 INSIDE = Path(__file__).resolve().parent / "inside"
-JOBS = ("sample", "heatmap", "balance", "scrub", "news")
+JOBS = ("sample", "heatmap", "balance", "scrub", "verify", "news")
 NIGHT = ("backup", "expire", "balance", "heatmap")
 
 pytestmark = [
@@ -82,6 +82,15 @@ def test_a_hook_may_become_another_user_and_may_not_write_into_the_system(rights
 @pytest.mark.parametrize("job", ["backup", *JOBS])
 def test_every_job_ends_well_in_its_unit(rights: Booted, job: str) -> None:
     assert rights.fields(job)["Result"] == "success"
+
+
+def test_what_was_written_last_is_read_after_a_crash_and_an_end_in_order_is_noted(rights: Booted) -> None:
+    assert rights.fields("boot") == {"Result": "success", "SubState": "exited"}
+    assert rights.read("boot-read").split() == ["here", "web1"]
+    assert rights.fields("boot-stopped") == {"Result": "success", "SubState": "dead"}
+    ended = json.loads(rights.read("boot-ended"))
+    assert (ended["stopped"], ended["unread"]) == (True, [])
+    assert ended["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()  # the kernel of the container is this one
 
 
 def test_what_the_jobs_leave_is_there(rights: Booted) -> None:

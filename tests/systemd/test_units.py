@@ -28,7 +28,7 @@ EXPOSURE = {
     "replicate": 35,
     "offsite": 29,
     "drill": 22,
-    "verify": 16,
+    "verify": 21,
     "boot": 16,
     "news": 18,
     "notify": 18,

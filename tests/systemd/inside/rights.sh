@@ -86,8 +86,18 @@ cat /srv/backup/hosts/web1/latest/data/root/own/secret >over-ssh
 cat /srv/backup/hosts/web1/latest/backup.json >over-ssh-record
 getcap /srv/backup/hosts/here/latest/data/home/alice/capable >capabilities
 
+# --- the first start after a boot that did not end in order, and an end in order
+sed -i 's/"boot": "[^"]*"/"boot": "another"/' /srv/backup/.btrkeep/boot.json
+systemctl start btrkeep-boot@main.timer
+until_true 20 is btrkeep-boot@main.service ActiveState active
+show btrkeep-boot@main.service Result SubState >boot
+sqlite3 /var/lib/btrkeep/main/catalogue.sqlite 'select host from verification order by host' >boot-read
+systemctl stop btrkeep-boot@main.service
+show btrkeep-boot@main.service Result SubState >boot-stopped
+cp /srv/backup/.btrkeep/boot.json boot-ended
+
 # --- the other jobs, each by its unit
-for job in sample heatmap balance scrub news; do
+for job in sample heatmap balance scrub verify news; do
     attempt "btrkeep-$job@main.service"
     show "btrkeep-$job@main.service" StatusText Result >"$job"
 done
