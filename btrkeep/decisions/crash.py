@@ -7,8 +7,9 @@ filesystem is whole afterwards, and so is every name; only the data cannot be re
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from btrkeep.decisions.copies import FactReader, FactWriter
 from btrkeep.decisions.due import latest
 from btrkeep.units import counted, format_time, parse_time
 
@@ -32,16 +33,6 @@ class BackupsInDoubt(NamedTuple):
     backups: frozenset[tuple[str, str]]
 
 
-class Facts(Protocol):
-    """The catalogue, as far as it is needed here."""
-
-    def get_fact(self, name: str) -> str | None:
-        """A fact by its name."""
-
-    def set_fact(self, name: str, value: str | None) -> None:
-        """Keep a fact."""
-
-
 def written_last(
     backups: Sequence[WrittenBackup], signs: Iterable[datetime], stopped: datetime | None, margin: timedelta, now: datetime
 ) -> frozenset[tuple[str, str]]:
@@ -62,7 +53,7 @@ def written_last(
     return frozenset((one.host, one.name) for one in backups if one.written > after)
 
 
-def note_in_doubt(facts: Facts, found: BackupsInDoubt | None) -> None:
+def note_in_doubt(facts: FactWriter, found: BackupsInDoubt | None) -> None:
     """Keeps it for those who cannot look into the pool; None: there are none."""
     fields = {"since": format_time(found.since), "backups": sorted(found.backups)} if found else None
     text = json.dumps(fields) if fields else None
@@ -70,7 +61,7 @@ def note_in_doubt(facts: Facts, found: BackupsInDoubt | None) -> None:
         facts.set_fact(_FACT, text)
 
 
-def read_in_doubt(facts: Facts) -> BackupsInDoubt | None:
+def read_in_doubt(facts: FactReader) -> BackupsInDoubt | None:
     """The same; None where there are none, or it cannot be understood."""
     try:
         given = json.loads(facts.get_fact(_FACT) or "{}")

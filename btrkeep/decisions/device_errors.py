@@ -7,21 +7,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Protocol
 
+from btrkeep.decisions.copies import FactReader, FactWriter
 from btrkeep.units import format_time, parse_time
 
 _FACT = "device_errors"
-
-
-class Facts(Protocol):
-    """The catalogue, as far as it is needed here."""
-
-    def get_fact(self, name: str) -> str | None:
-        """A fact by its name."""
-
-    def set_fact(self, name: str, value: str | None) -> None:
-        """Keep a fact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +40,12 @@ def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: st
     return SeenErrors(dict(counters), boot, message, seen.unnamed + unnamed, since)
 
 
-def forget_unnamed(facts: Facts) -> None:
+def forget_unnamed(facts: FactWriter) -> None:
     """Somebody has read all there is, and named what is damaged."""
     note_seen(facts, replace(read_seen(facts), unnamed=0, since=None))
 
 
-def note_seen(facts: Facts, seen: SeenErrors) -> None:
+def note_seen(facts: FactWriter, seen: SeenErrors) -> None:
     """Keeps it for the next look."""
     fields = {
         "counters": {str(devid): count for devid, count in seen.counters.items()},
@@ -69,7 +59,7 @@ def note_seen(facts: Facts, seen: SeenErrors) -> None:
         facts.set_fact(_FACT, text)
 
 
-def read_seen(facts: Facts) -> SeenErrors:
+def read_seen(facts: FactReader) -> SeenErrors:
     """That of the last look; as if nothing was ever counted where there was none, or it cannot be understood."""
     try:
         given = json.loads(facts.get_fact(_FACT) or "{}")
