@@ -17,6 +17,7 @@ from backupd.repo.boot_json import BootRecord, read_boot, write_boot
 from backupd.repo.context import PoolContext
 from backupd.repo.synced import take_mark
 from btrkeep.catalogue import Catalogue
+from btrkeep.clock import elapsed
 from btrkeep.decisions.crash import BackupsInDoubt, WrittenBackup, note_in_doubt, written_last
 from btrkeep.decisions.verification import Verification
 from btrkeep.errors import OperatorError
@@ -27,6 +28,7 @@ from btrkeep.process.cancellation import Cancellation
 from btrkeep.procfs import boot_id
 
 _log = logging.getLogger(__name__)
+_SAMPLES_OF = timedelta(days=2)  # before this boot
 
 
 def is_to_be_read(pool: Pool, hosts: Collection[str] | None = None) -> bool:
@@ -71,9 +73,10 @@ def _written_before(
         for one in catalogue.states()
         if one.subvolume_id in moments
     ]
-    sample = catalogue.newest_sample(pool.filesystem)
-    signs = [moment for moment in (known.seen if known else None, sample.taken if sample else None) if moment]
-    return written_last(backups, signs, known.seen if known and known.stopped else None, margin, now)
+    begun = now - timedelta(seconds=elapsed())
+    samples = catalogue.samples(pool.filesystem, begun - _SAMPLES_OF)
+    signs = [one.taken for one in samples] + ([known.seen] if known else [])
+    return written_last(backups, signs, known.seen if known and known.stopped else None, margin, begun, now)
 
 
 def _believe_no_more(pool: Pool, host: str) -> None:

@@ -34,23 +34,34 @@ class BackupsInDoubt(NamedTuple):
 
 
 def written_last(
-    backups: Sequence[WrittenBackup], signs: Iterable[datetime], stopped: datetime | None, margin: timedelta, now: datetime
+    backups: Sequence[WrittenBackup],
+    signs: Iterable[datetime],
+    stopped: datetime | None,
+    margin: timedelta,
+    begun: datetime,
+    now: datetime,
 ) -> frozenset[tuple[str, str]]:
-    """The backups of another boot, by host and name, that a crash at its end may have damaged.
+    """The backups of earlier boots, by host and name, that a crash at the end of the last one may have damaged.
 
-    `signs`: moments at which this server was alive before; `stopped`: when it was last shut down in order. When it crashed nobody
-    knows; it was not before the last sign of life. So what was written more than `margin` before that had this long, at least, to
-    come to the disk. After an orderly end only what was written later is in doubt: then there was another boot since.
+    `begun`: when the present boot did; `signs`: moments at which this server was alive; `stopped`: when it was last shut down in
+    order. When it crashed nobody knows; it was not before the last sign of life. So what was written more than `margin` before that
+    had this long, at least, to come to the disk. After an orderly end only what was written later is in doubt: then there was
+    another boot since.
 
-    A moment in the future is of a clock that was wrong, and no sign of life; unless all are, when it is the clock of now that is.
+    What was later than `begun` says nothing of the boot before. Where everything was, the clock is wrong, and it all counts; and so
+    does in any case what was written in the future.
     """
     moments = [one.written for one in backups] + [*signs, *((stopped,) if stopped else ())]
-    known = [moment for moment in moments if moment <= latest(now)] or moments
-    if not known:
+    if not moments:
         return frozenset()
-    since = max(known) - margin
-    after = max(since, stopped) if stopped and stopped <= max(known) else since
-    return frozenset((one.host, one.name) for one in backups if one.written > after)
+    known = [moment for moment in moments if moment <= begun]
+    since = max(known or moments) - margin
+    after = max(since, stopped) if stopped in (known or moments) and stopped else since
+    return frozenset(
+        (one.host, one.name)
+        for one in backups
+        if one.written > after and (not known or one.written <= begun or one.written > latest(now))
+    )
 
 
 def note_in_doubt(facts: FactWriter, found: BackupsInDoubt | None) -> None:

@@ -13,6 +13,7 @@ from btrkeep.decisions.verification import VerificationState, verified, verified
 NOW = datetime(2026, 3, 20, 22, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 MARGIN = 10 * MINUTE
+BEGUN = NOW - 20 * MINUTE
 
 
 def of(*minutes: float) -> list[WrittenBackup]:
@@ -21,7 +22,7 @@ def of(*minutes: float) -> list[WrittenBackup]:
 
 
 def names(backups: Sequence[WrittenBackup], signs: Sequence[datetime] = (), stopped: datetime | None = None) -> set[str]:
-    return {name for _, name in written_last(backups, signs, stopped, MARGIN, NOW)}
+    return {name for _, name in written_last(backups, signs, stopped, MARGIN, BEGUN, NOW)}
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,8 @@ def names(backups: Sequence[WrittenBackup], signs: Sequence[datetime] = (), stop
         ((60, -600), (), None, {"60", "-600"}),  # stamped in the future: nothing is known of it
         ((60, 65), (-600,), None, {"60", "65"}),
         ((-600, -595, -580), (), None, {"-600", "-595"}),  # the clock of now is wrong
+        ((60, 65, 71), (10, 1), None, {"60", "65"}),  # what was seen in this boot says nothing of the one before
+        ((60, 65, 10), (), None, {"60", "65"}),  # nor what was written in it, which is in no doubt
     ],
 )
 def test_what_was_written_last_before_the_last_sign_of_life_is_in_doubt(
@@ -48,13 +51,13 @@ def test_what_was_written_last_before_the_last_sign_of_life_is_in_doubt(
     assert names(of(*written), [NOW - ago * MINUTE for ago in signs], end) == in_doubt
 
 
-@given(written=st.lists(st.floats(0, 1000), unique=True), crash=st.floats(0, 1000), signs=st.lists(st.floats(0, 1000)))
+@given(written=st.lists(st.floats(21, 1000), unique=True), crash=st.floats(21, 1000), signs=st.lists(st.floats(0, 1000)))
 def test_whatever_is_known_of_its_end_nothing_of_its_last_minutes_is_left_out(
     written: list[float], crash: float, signs: list[float]
 ) -> None:
-    """Whatever was seen of a boot was before its crash; what was written in the ten minutes before that is in doubt."""
+    """What was seen was before the crash, or in the present boot; what was written in the ten minutes before is in doubt."""
     before = of(*(ago for ago in written if ago >= crash))
-    found = written_last(before, [NOW - ago * MINUTE for ago in signs if ago >= crash], None, MARGIN, NOW)
+    found = written_last(before, [NOW - ago * MINUTE for ago in signs if ago >= crash or ago < 20], None, MARGIN, BEGUN, NOW)
     last = {(one.host, one.name) for one in before if one.written > NOW - crash * MINUTE - MARGIN}
     assert last <= found
 
