@@ -1,8 +1,10 @@
 """After a crash of this server what was written last is read before anything grows from it. Another boot is one by its record."""
 
+import fcntl
 import hashlib
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -157,6 +159,26 @@ def test_what_was_not_read_when_it_was_killed_is_read_the_next_time(make_btrfs: 
     (one,) = after_crash(nights)
     assert (one["bytes"], one["read"], one["state"]) == (2_000_000, 40, "whole")
     assert after_crash(nights) == []
+    assert nights.backupd("verify", "--after-crash", "web", check=False).returncode == 2
+
+
+def test_a_run_waits_for_whoever_reads_already(
+    make_btrfs: Callable[..., Path], tree: Path, backupd_running: "Callable[..., subprocess.Popen[str]]"
+) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    (tree / "file").write_bytes(os.urandom(MIB))
+    nights.host("web", tree)
+    nights.run("web")
+    reboot(nights)
+    with (nights.pool / ".btrkeep/locks/verify").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = backupd_running("--config", nights.config, "run", "web")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        assert len(nights.names("web")) == 1
+    assert process.wait(20) == 0
+    assert len(nights.names("web")) == 2
+    assert noted(nights)["unread"] == []
 
 
 def test_a_backup_whose_record_is_lost_is_told(make_btrfs: Callable[..., Path], tree: Path) -> None:
