@@ -26,7 +26,7 @@ def damaged(nights: Nights) -> list[dict[str, Any]]:
 
 
 def named(nights: Nights, file: Path) -> list[dict[str, Any]]:
-    """What is known once somebody could not read it: again while the kernel leaves out lines, which it does for all tests together."""
+    """What is known once somebody could not read it: again while the kernel leaves out lines, which it counts for all tests."""
     for _ in range(8):
         assert work("sha256sum", file, check=False).returncode
         if found := damaged(nights):
