@@ -12,10 +12,8 @@ from types import TracebackType
 from typing import Self
 
 from backupd.files.tree import Entry
-from backupd.repo.checksums import Checksums, key_of
+from backupd.repo.checksums import NO_DIGEST, Checksums, key_of
 from backupd.repo.sums import read_sums
-
-_NONE = bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class RecordedContents:
     def of(self, name: str, entry: Entry) -> RecordedContent:
         """Of a file of that backup."""
         before = self._known.find(key_of(entry.inode, entry.changed, entry.size))
-        digest = before.digest if before and before.digest != _NONE else None
+        digest = before.digest if before and before.digest != NO_DIGEST else None
         return RecordedContent(digest, self._sums(name).get(entry.path), before is not None and before.damaged)
 
 

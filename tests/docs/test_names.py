@@ -10,9 +10,12 @@ import pytest
 from backupd.cli import COMMANDS, group
 from backupd.cli.quota_ import STATES as QUOTA_STATES
 from backupd.repo.backup_json import Record
+from backupd.repo.synced import MARK
 from backupd.run.repair.plan import FileFate
 from backupd.run.repair.proof import RepairProof
-from backupd.run.synced import MARK
+from backupd.usage.model import METHODS
+from btrkeep.backup_states import BACKUP_STATES
+from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.config.keys import TABLE
 from btrkeep.decisions.drills import DrillOutcome
 from btrkeep.decisions.findings import CHECKS, LEVELS
