@@ -212,9 +212,13 @@ def _unverified(report: StatusReport) -> Iterator[Alarm]:
 
 
 def _damages(report: StatusReport) -> Iterator[Alarm]:
-    """Of hosts that are not configured any more, too: their backups are all there is."""
+    """Of hosts that are not configured any more, too: their backups are all there is.
+
+    Looks find damage bit by bit, night for night, so it is told again when there is twice as much.
+    """
     for host, (backups, files) in sorted(report.damaged.items()):
-        yield Alarm(DEVICES, AlarmSubject(DAMAGED, host), words.damaged(host, backups, files), report.now, backups * files)
+        grade = (backups * files).bit_length()
+        yield Alarm(DEVICES, AlarmSubject(DAMAGED, host), words.damaged(host, backups, files), report.now, grade)
 
 
 def _jobs(report: StatusReport) -> Iterator[Alarm]:

@@ -96,6 +96,7 @@ def _fields(one: SourceFindings) -> dict[str, Any]:
         "name": one.backup.name,
         **comparison_fields(one.comparison),
         "is_whole": one.is_over,
+        "passed_over": one.passed_over,
         "differs": list(map(_text, one.differing)),
     }
 
@@ -112,6 +113,8 @@ def _say(one: SourceFindings) -> None:
         f"{found.alike:,} alike, {found.changed:,} changed since or not there"
         + (f"; {found.differing:,} with another content though size and time are the same:" if one.differing else "")
     )
+    if one.passed_over:
+        prose(f"{counted(one.passed_over, 'file')} passed over, for they take too long: --time")
     for path in one.differing[:_SHOWN]:
         prose(f"  {printable(_text(path))}")
     if (more := len(one.differing) - _SHOWN) > 0:

@@ -14,6 +14,7 @@ from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.expire.look import asked_of, policy_of
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
+from backupd.repo.compared import comparison_fields
 from backupd.repo.context import PoolContext
 from backupd.repo.notes_json import Notes, hold_of, read_notes
 from backupd.repo.verified import read_verified, verification_fields
@@ -111,11 +112,12 @@ class _BackupNotes:
     def verified_fields(self, backup: Backup) -> dict[str, Any] | None:
         """The same as JSON has it, with what `backupd verify` wrote down; None when nobody ever looked."""
         known, found = self.verified(backup), self._read(backup.host).get(backup.name or "")
-        if known.state == VerificationState.NEVER:
+        if known.state == VerificationState.NEVER and known.source is None:
             return None
         read = verification_fields(found) if found else {}
         at = format_time(known.at) if known.at else None
-        return {**_UNREAD, **read, "state": str(known.state), "by": known.by and str(known.by), "at": at, "damages": known.damages}
+        said = {"state": str(known.state), "by": known.by and str(known.by), "at": at, "damages": known.damages}
+        return {**_UNREAD, **read, **said, "source": comparison_fields(known.source) if known.source else None}
 
     def asked(self, backup: Backup) -> DeletionRequest | None:
         """What somebody asked for who deleted it."""

@@ -7,9 +7,10 @@ import click
 
 from backupd.cli.context import clock_for, load_config, now_option
 from backupd.health.doubts import see
+from backupd.repo.compared import compared_row, read_compared
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
-from backupd.repo.listing import hosts_of
+from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.publish import tell_dashboard
 from backupd.repo.reconcile import all_rows, point_all, reconcile
 from backupd.repo.verified import damages_of, read_verified, verified_row
@@ -97,9 +98,12 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
     trouble += [text for text in since_then.trouble if text not in trouble]
     point_all(pool, format_time(clock.now()))
     for host in hosts_of(pool):
-        found = read_verified(pool.host(host))
+        folder, there = pool.host(host), names_of(pool, host)  # a record may name backups that are gone
+        found = {name: one for name, one in read_verified(folder).items() if name in there}
         catalogue.put_damages(damages_of(host, found))
         catalogue.put_verifications(verified_row(host, name, one) for name, one in found.items())
+        compared = read_compared(folder).backups
+        catalogue.put_comparisons(compared_row(host, name, one) for name, one in compared.items() if name in there)
     history = bring_back(pool, catalogue)
     see(pool, catalogue, clock.now())
     return count, since_then.locked, history

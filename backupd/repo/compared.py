@@ -1,12 +1,14 @@
 """compared.json: when files of each backup of a host were compared with the host. It lies beside verified.json.
 
-    {"format": 1, "next": SLICE, "backups": {NAME: {"at", "files", "alike", "changed", "differing"}}}
+    {"format": 1, "next": {SLICES: {"slice", "after"}}, "backups": {NAME: {"at", "files", "alike", "changed", "differing"}}}
 
-One that cannot be read counts as empty: nothing is deleted or kept on the strength of it.
+One that cannot be read counts as empty: nothing is deleted or kept on the strength of it. Earlier versions wrote one slice as
+"next", for any number of them.
 """
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.repo.backup_json import NOT_UNDERSTOOD, text_of_file
+from btrkeep.catalogue import ComparedBackup
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.units import format_time, parse_time
 
@@ -34,11 +37,25 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class HostComparisons:
-    """By the names of backups. `next_slice`: the number of the slice that is compared next, which only grows."""
+class NextSlice:
+    """Which slice is compared next: its `number` only grows. `after`: the path in it that was come to; None: none yet."""
 
-    next_slice: int = 0
+    number: int = 0
+    after: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostComparisons:
+    """`slices`: what is next, by the number of slices that a host is cut into; `backups`: by their names."""
+
+    slices: Mapping[int, NextSlice] = field(default_factory=dict)
     backups: Mapping[str, Comparison] = field(default_factory=dict)
+    any_slice: int = 0
+    """The slice that is next where `slices` does not tell it."""
+
+    def next_of(self, slices: int) -> NextSlice:
+        """What is next, when there are so many."""
+        return self.slices.get(slices, NextSlice(self.any_slice))
 
 
 def read_compared(folder: Path) -> HostComparisons:
@@ -47,7 +64,10 @@ def read_compared(folder: Path) -> HostComparisons:
         fields = json.loads(text_of_file(folder / COMPARED))
         if fields["format"] != _FORMAT:
             return HostComparisons()
-        return HostComparisons(int(fields["next"]), {str(name): _parse(one) for name, one in fields["backups"].items()})
+        backups = {str(name): _parse(one) for name, one in fields["backups"].items()}
+        if isinstance(fields["next"], int):
+            return HostComparisons({}, backups, fields["next"])
+        return HostComparisons({int(slices): _parse_next(one) for slices, one in fields["next"].items()}, backups)
     except FileNotFoundError:
         return HostComparisons()
     except (OSError, *NOT_UNDERSTOOD) as error:
@@ -58,11 +78,16 @@ def read_compared(folder: Path) -> HostComparisons:
 def write_compared(folder: Path, found: HostComparisons) -> None:
     """Replaces the file as a whole. Raises OSError."""
     backups = {name: comparison_fields(one) for name, one in sorted(found.backups.items())}
-    text = json.dumps({"format": _FORMAT, "next": found.next_slice, "backups": backups}, indent=1)
-    write_atomically(folder / COMPARED, text + "\n")
+    slices = {str(slices): _next_fields(one) for slices, one in sorted(found.slices.items())}
+    write_atomically(folder / COMPARED, json.dumps({"format": _FORMAT, "next": slices, "backups": backups}, indent=1) + "\n")
 
 
-def comparison_fields(one: Comparison) -> dict[str, Any]:
+def compared_row(host: str, name: str, one: Comparison) -> ComparedBackup:
+    """As the catalogue has it."""
+    return ComparedBackup(host, name, one.at, one.files, one.alike, one.changed, one.differing)
+
+
+def comparison_fields(one: Comparison | ComparedBackup) -> dict[str, Any]:
     """As JSON has it."""
     return {
         "at": format_time(one.at),
@@ -71,6 +96,15 @@ def comparison_fields(one: Comparison) -> dict[str, Any]:
         "changed": one.changed,
         "differing": one.differing,
     }
+
+
+def _next_fields(one: NextSlice) -> dict[str, Any]:
+    return {"slice": one.number, "after": None if one.after is None else os.fsdecode(one.after)}
+
+
+def _parse_next(fields: Mapping[str, Any]) -> NextSlice:
+    after = fields["after"]
+    return NextSlice(int(fields["slice"]), None if after is None else os.fsencode(str(after)))
 
 
 def _parse(fields: Mapping[str, Any]) -> Comparison:

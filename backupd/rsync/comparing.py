@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from backupd.rsync.giving import Item, parse_item
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import LONGEST_REST
 from backupd.rsync.remote_end import RemoteEnd, expected_words
-from btrkeep.config import Config, HostConfig, SshSettings
+from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.rsync_meaning import meaning
 from btrkeep.errors import OperatorError
 from btrkeep.process.cancellation import Cancellation
@@ -64,77 +65,91 @@ def judged(item: Item | None) -> ContentVerdict:
     return ContentVerdict.CHANGED if "time" in item.fields else ContentVerdict.DIFFERS
 
 
-def comparing_command(
-    host: HostConfig,
-    ssh: SshSettings,
-    path: str,
-    data: Path,
-    names: str,
-    buckets: Sequence[Bucket] = (),
-    shell: Sequence[str] = (),
-) -> tuple[str, ...]:
-    """The command that compares files below `path` of the host with those of the backup whose files are in `data`.
+class OutOfTime(OperatorError):
+    """A comparison did not come to its end in its time."""
 
-    `names`: a file with their names below `path`, each with a NUL behind it. `shell`: as in rsync_command.
+
+@dataclass(frozen=True, slots=True)
+class HostFolder:
+    """What is compared: names below `path` of the host with those of the backup whose files are in `data`.
+
+    `buckets`: the bandwidth that there is for it; `confined`: rsync is.
     """
+
+    config: Config
+    host: HostConfig
+    path: str
+    data: Path
+    buckets: Sequence[Bucket] = ()
+    confined: bool = True
+
+
+def comparing_command(
+    folder: HostFolder, names: str, buckets: Sequence[Bucket] = (), shell: Sequence[str] = (), options: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The command. `names`: a file with their names below the path, each with a NUL behind it. `shell`: as in rsync_command."""
+    host, path = folder.host, folder.path
     return (
         "rsync",
         *_OPTIONS,
+        *options,
         f"--files-from={names}",
-        *remote_shell(host, ssh, buckets, shell),
+        *remote_shell(host, folder.config.ssh, buckets, shell),
         source(host, path, through_shell=bool(host.address or buckets)).replace("/./", "/", 1),
-        f"{data}/{path.strip('/')}".rstrip("/") + "/",
+        f"{folder.data}/{path.strip('/')}".rstrip("/") + "/",
     )
 
 
 def compare(
-    config: Config,
-    host: HostConfig,
-    path: str,
-    data: Path,
-    names: Collection[bytes],
-    buckets: Sequence[Bucket],
-    cancellation: Cancellation,
-    *,
-    confined: bool,
-    seconds: float,
+    folder: HostFolder, names: Collection[bytes], cancellation: Cancellation, *, seconds: float
 ) -> dict[bytes, ContentVerdict] | None:
-    """Each of `names`, files below `path`; None when cancelled.
+    """Each of `names`, which are files; None when cancelled.
 
-    Raises OperatorError when the host cannot be reached, rsync does not come to its end within `seconds`, or says too much.
+    Raises OperatorError when the host cannot be reached, or says too much; OutOfTime after so many seconds.
     """
+    found = _items(folder, names, cancellation, seconds)
+    return None if found is None else {name: judged(found.get(name)) for name in names}
+
+
+def real_folders(folder: HostFolder, names: Collection[bytes], cancellation: Cancellation, *, seconds: float) -> set[bytes] | None:
+    """Those of `names` that are folders on the host, and no symlinks, through which rsync reads the files that it is asked for.
+
+    As `compare` otherwise. Without `--no-implied-dirs` each folder above a name counts as one.
+    """
+    found = _items(folder, names, cancellation, seconds, "--no-implied-dirs")
+    return None if found is None else {name for name, item in found.items() if item.kind == "folder"}
+
+
+def _items(
+    folder: HostFolder, names: Collection[bytes], cancellation: Cancellation, seconds: float, *options: str
+) -> dict[bytes, Item] | None:
     with tempfile.NamedTemporaryFile(prefix="btrkeep-names-") as listed:  # rsync opens no file that has no name
         listed.writelines(name + b"\0" for name in names)
         listed.flush()
         with asyncio.Runner() as runner:
-            end = time.monotonic() + seconds
-            found = runner.run(_compare(config, host, path, data, names, listed.name, buckets, cancellation, confined, end))
-    return None if found is None else {name: judged(found.get(name)) for name in names}
+            return runner.run(_run(folder, names, listed.name, cancellation, time.monotonic() + seconds, options))
 
 
-async def _compare(
-    config: Config,
-    host: HostConfig,
-    path: str,
-    data: Path,
+async def _run(
+    folder: HostFolder,
     names: Collection[bytes],
     listed: str,
-    buckets: Sequence[Bucket],
     cancellation: Cancellation,
-    confined: bool,
     end: float,
+    options: Sequence[str],
 ) -> dict[bytes, Item] | None:
     reader, messages = _Reader(names), Messages()
+    host, ssh, buckets = folder.host, folder.config.ssh, folder.buckets
     with ExitStack() as held:
         cell = None
-        if confined:
+        if folder.confined:
             memory = host.max_memory.bytes_of(physical_memory())
-            remote = RemoteEnd(shell_command(host, config.ssh, buckets), expected_words(host), memory)
+            remote = RemoteEnd(shell_command(host, ssh, buckets), expected_words(host), memory)
             cell = held.enter_context(ConfinedTransfer(remote))
-            inner = comparing_command(host, config.ssh, path, data, listed, shell=remote.words)
-            command = cell.command(inner, None, shown=(str(data), listed))
+            inner = comparing_command(folder, listed, shell=remote.words, options=options)
+            command = cell.command(inner, None, shown=(str(folder.data), listed))
         else:
-            command = comparing_command(host, config.ssh, path, data, listed, buckets)
+            command = comparing_command(folder, listed, buckets, options=options)
         group = Group.start(
             command,
             on_stdout=reader.counted(reader.feed),
@@ -161,7 +176,7 @@ async def _compare(
     if reader.left < 0:
         raise OperatorError(f"{host.name} prints without end, which is not read any further", "look at what is called rsync there")
     if not by_itself:
-        raise OperatorError(f"{host.name} did not answer in time", "compare fewer files: --sample")
+        raise OutOfTime(f"{host.name} did not answer in time", "compare fewer files: --sample")
     if status not in _ENDED_WELL:
         said = f": {messages.last[0]}" if messages.last else ""
         why = meaning(status, messages.last).words
@@ -194,4 +209,6 @@ class _Reader:
         self._rest = rest[-LONGEST_REST:]
         for line in lines:
             if (item := parse_item(line)) and item.name in self._names:
-                self.items[item.name] = item
+                said = self.items.setdefault(item.name, item)
+                if judged(said) is ContentVerdict.ALIKE:  # a host can have lines printed, but none that takes back what was said
+                    self.items[item.name] = item

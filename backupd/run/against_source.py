@@ -11,30 +11,31 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 
 from backupd.actions.shared_damage import FoundDamage, backups_that_share
 from backupd.files.backup_selector import Restorable, find
-from backupd.files.tree import Tree
+from backupd.files.tree import Tree, components
 from backupd.files.walking import walk
 from backupd.repo.backup_json import DATA
 from backupd.repo.checksums import key_of
-from backupd.repo.compared import Comparison, HostComparisons, read_compared, write_compared
+from backupd.repo.compared import Comparison, HostComparisons, NextSlice, compared_row, read_compared, write_compared
 from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
 from backupd.rsync.bandwidth import prepare
-from backupd.rsync.comparing import ContentVerdict, compare
+from backupd.rsync.comparing import ContentVerdict, HostFolder, OutOfTime, compare, real_folders
 from backupd.run.context import buckets_of
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.config import Config, HostConfig
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation
 
-_BATCH = 2000  # files in one connection
+_FIRST, _MOST = 250, 2000  # files in one connection, in the first and at the most
+_FIRST_SIZE, _LARGEST = 64 << 20, 1 << 30  # bytes of them, but for a larger file
 _PAUSE = 5.0  # seconds before the second look: a file that is just being written has another time by then
 
 
@@ -42,23 +43,35 @@ _PAUSE = 5.0  # seconds before the second look: a file that is just being writte
 class SourceScope:
     """Which files are compared: with a number, about so many, chosen by chance; else the next slice of that share.
 
-    `seconds`: after so long no further connection is begun. One that runs then is ended at the host's deadline, or at once with
-    `must_end`; then nothing is recorded of that host.
+    `seconds`: after so long it is over, and what is being compared then counts as not compared.
     """
 
     sample: int | float = 1.0
     seconds: float | None = None
-    must_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFindings:
-    """What came of one host. `differing`: paths; `is_over`: the whole sample was compared."""
+    """What came of one host. `differing`: paths; `is_over`: the whole sample was compared.
+
+    `passed_over`: so many files were left out, for they do not fit in the time.
+    """
 
     backup: Restorable
     comparison: Comparison
     differing: tuple[bytes, ...]
     is_over: bool
+    passed_over: int = 0
+
+
+@dataclass(slots=True)
+class _HostLook:
+    """How far the look at one host has come."""
+
+    found: dict[bytes, ContentVerdict] = field(default_factory=dict)
+    after: bytes | None = None
+    is_over: bool = True
+    passed_over: int = 0
 
 
 def in_slice(path: bytes, key: bytes, number: int, slices: int) -> bool:
@@ -107,66 +120,84 @@ class SourceComparison:
         """
         backup = find(self.pool, host.name, LATEST)
         known = read_compared(self.pool.host(host.name))
-        chooses, next_slice = self._choice(backup, known)
-        found: dict[bytes, ContentVerdict] = {}
+        slices = 0 if isinstance(self.scope.sample, int) else slices_of(self.scope.sample)
+        following = known.next_of(slices)
+        chooses = self._choice(backup, following, slices)
         with read(backup.path), Tree(backup.path) as tree:
-            suspects = []
-            is_over = True
-            for path in _outermost(host.paths):
-                for names in _batches(tree, os.fsencode(path), chooses):
-                    if self.is_over:
-                        is_over = False
-                        break
-                    looked = self._look(host, backup, path, names)
-                    if looked is None:
-                        return None
-                    found |= looked
-                    if suspect := [name for name in names if looked[_joined(path, name)] is ContentVerdict.DIFFERS]:
-                        suspects.append((path, suspect))
-            if suspects:
-                self.cancellation.sleep(_PAUSE)
-            for path, names in suspects:
-                if self.cancellation or (looked := self._look(host, backup, path, names, again=True)) is None:
-                    return None
-                found |= looked
-            differing = tuple(sorted(path for path, one in found.items() if one is ContentVerdict.DIFFERS))
+            done = self._look_at(host, backup, tree, chooses, following.after)
+            if done is None:
+                return None
+            differing = tuple(sorted(path for path, one in done.found.items() if one is ContentVerdict.DIFFERS))
             self._enter(backup, tree, differing, now)
-        kinds = Counter(found.values())
-        comparison = Comparison(now, len(found), kinds[ContentVerdict.ALIKE], kinds[ContentVerdict.CHANGED], len(differing))
-        self._write_down(host.name, backup.name, comparison, next_slice if is_over else known.next_slice)
-        return SourceFindings(backup, comparison, differing, is_over)
+            kinds = Counter(done.found.values())
+            alike, changed = kinds[ContentVerdict.ALIKE], kinds[ContentVerdict.CHANGED]
+            comparison = Comparison(now, len(done.found), alike, changed, len(differing))
+            if slices:
+                to_come = NextSlice(following.number + 1) if done.is_over else NextSlice(following.number, done.after)
+                known = replace(known, slices={**known.slices, slices: to_come})
+            self._write_down(backup, comparison, known)
+        return SourceFindings(backup, comparison, differing, done.is_over, done.passed_over)
 
-    def _choice(self, backup: Restorable, known: HostComparisons) -> tuple[Callable[[bytes], bool], int]:
-        """Which paths are compared, and the number of the slice after that."""
+    def _choice(self, backup: Restorable, following: NextSlice, slices: int) -> Callable[[bytes], bool]:
+        """Which paths are compared."""
         if isinstance(self.scope.sample, int):
             share, chance = self.scope.sample / max(1, backup.record.files or 0), random.SystemRandom()
-            return lambda _: chance.random() < share, known.next_slice
-        slices, key = slices_of(self.scope.sample), self.pool.id.encode()[:64]
-        if not slices:
-            return lambda _: False, known.next_slice
-        return lambda path: in_slice(path, key, known.next_slice, slices), known.next_slice + 1
+            return lambda _: chance.random() < share
+        key = self.pool.id.encode()[:64]
+        return lambda path: slices > 0 and in_slice(path, key, following.number, slices)
 
-    def _look(
-        self, host: HostConfig, backup: Restorable, path: str, names: Sequence[bytes], *, again: bool = False
-    ) -> dict[bytes, ContentVerdict] | None:
-        """By paths in the backup. None when cancelled."""
-        found = compare(
-            self.config,
-            host,
-            path,
-            backup.path / DATA,
-            names,
-            [prepare(self.pool.bandwidth, one.path.name, one.rate) for one in buckets_of(self.config, self.pool, host)],
-            self.cancellation,
-            confined=self.confined and bool(host.address),
-            seconds=min(host.deadline, self._left) if self.scope.must_end else host.deadline,
-        )
-        if found is None:
+    def _look_at(
+        self, host: HostConfig, backup: Restorable, tree: Tree, chooses: Callable[[bytes], bool], after: bytes | None
+    ) -> _HostLook | None:
+        """What is chosen behind `after`, in the order of paths, until there is no more or no more time; None when cancelled.
+
+        What takes more than half of the time is passed over: else the next comparison would begin with it, and perhaps each one.
+        """
+        done = _HostLook(after=after)
+        for path in sorted(_outermost(host.paths), key=_order_of):
+            folder = self._folder(host, backup, path)
+            for names in _batches(tree, os.fsencode(path), chooses, after):
+                left = self._left
+                looked = None if self.is_over else self._looked_twice(folder, names)
+                if self.cancellation:
+                    return None
+                if looked is None:
+                    done.is_over = False
+                    if self.scope.seconds is not None and left >= self.scope.seconds / 2:
+                        done.after, done.passed_over = _joined(path, names[-1]), len(names)
+                    return done
+                done.found |= {_joined(path, name): one for name, one in looked.items()}
+                done.after = _joined(path, names[-1])
+                self.files += len(names)
+                self.tell(self.files)
+        return done
+
+    def _looked_twice(self, folder: HostFolder, names: Sequence[bytes]) -> dict[bytes, ContentVerdict] | None:
+        """What differs is looked at once more, a while later, and so are the folders above it; None: cancelled, or out of time."""
+        try:
+            found = compare(folder, names, self.cancellation, seconds=self._seconds(folder.host))
+            suspect = [name for name, one in (found or {}).items() if one is ContentVerdict.DIFFERS]
+            if found is None or not suspect:
+                return found
+            self.cancellation.sleep(min(_PAUSE, max(0.0, self._left)))
+            again = compare(folder, suspect, self.cancellation, seconds=self._seconds(folder.host))
+            above = {name: set(_folders_above(name)) for name in suspect}
+            every = set[bytes]().union(*above.values())
+            real = real_folders(folder, every, self.cancellation, seconds=self._seconds(folder.host)) if every else set[bytes]()
+        except OutOfTime:
+            if self._left > 0:
+                raise
             return None
-        if not again:
-            self.files += len(found)
-            self.tell(self.files)
-        return {_joined(path, name): one for name, one in found.items()}
+        if again is None or real is None:
+            return None
+        return found | {name: one if above[name] <= real else ContentVerdict.CHANGED for name, one in again.items()}
+
+    def _seconds(self, host: HostConfig) -> float:
+        return min(host.deadline, max(0.0, self._left))
+
+    def _folder(self, host: HostConfig, backup: Restorable, path: str) -> HostFolder:
+        buckets = [prepare(self.pool.bandwidth, one.path.name, one.rate) for one in buckets_of(self.config, self.pool, host)]
+        return HostFolder(self.config, host, path, backup.path / DATA, buckets, self.confined and bool(host.address))
 
     def _enter(self, backup: Restorable, tree: Tree, differing: Sequence[bytes], now: datetime) -> None:
         """In the catalogue: of this backup, and of those made since that share the file, for the next run looks at its base alone.
@@ -182,10 +213,14 @@ class SourceComparison:
             if name > backup.name:
                 self.catalogue.put_damages(_damage(backup.host, name, one, now) for one in files)
 
-    def _write_down(self, host: str, name: str, comparison: Comparison, next_slice: int) -> None:
-        folder, there = self.pool.host(host), names_of(self.pool, host)
-        known = {other: one for other, one in read_compared(folder).backups.items() if other in there}
-        write_compared(folder, HostComparisons(next_slice, known | {name: comparison}))
+    def _write_down(self, backup: Restorable, comparison: Comparison, known: HostComparisons) -> None:
+        """In the pool and the catalogue. A comparison of no file takes no other one's place."""
+        folder, there = self.pool.host(backup.host), names_of(self.pool, backup.host)
+        backups = {name: one for name, one in known.backups.items() if name in there}
+        if comparison.files or backup.name not in backups:
+            backups[backup.name] = comparison
+        write_compared(folder, replace(known, backups=backups))
+        self.catalogue.put_comparisons([compared_row(backup.host, backup.name, backups[backup.name])])
 
 
 def _damage(host: str, name: str, file: FoundDamage, now: datetime) -> Damage:
@@ -202,16 +237,33 @@ def _joined(path: str, name: bytes) -> bytes:
     return os.fsencode(path.rstrip("/")) + b"/" + name
 
 
-def _batches(tree: Tree, path: bytes, chooses: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
-    """The names of chosen plain files below `path`. What cannot be read is `verify`'s to tell, and a path may be missing."""
-    batch: list[bytes] = []
+def _order_of(path: str | bytes) -> list[bytes]:
+    """The walk is in this order, whatever the characters before a slash are."""
+    return components(os.fsencode(path))
+
+
+def _folders_above(name: bytes) -> Iterator[bytes]:
+    while name := name.rpartition(b"/")[0]:
+        yield name
+
+
+def _batches(tree: Tree, path: bytes, chooses: Callable[[bytes], bool], after: bytes | None) -> Iterator[list[bytes]]:
+    """The names of chosen plain files below `path`, and behind `after`; the first ones are few, so that some fit in any time.
+
+    What cannot be read is `verify`'s to tell, and a path may be missing.
+    """
+    batch, size, most, largest = list[bytes](), 0, _FIRST, _FIRST_SIZE
+    last = _order_of(after) if after is not None else []
     try:
         for one in walk(tree, path, unreadable=lambda _path, _error: None):
-            if not one.left and one.entry.kind == "file" and one.entry.path != path and chooses(one.entry.path):
-                batch.append(one.entry.path[len(path.rstrip(b"/")) + 1 :])
-            if len(batch) >= _BATCH:
+            entry = one.entry
+            if one.left or entry.kind != "file" or entry.path == path or not chooses(entry.path) or _order_of(entry.path) <= last:
+                continue
+            if batch and (len(batch) >= most or size + entry.size > largest):
                 yield batch
-                batch = []
+                batch, size, most, largest = [], 0, min(_MOST, 4 * most), min(_LARGEST, 4 * largest)
+            batch.append(entry.path[len(path.rstrip(b"/")) + 1 :])
+            size += entry.size
     except (FileNotFoundError, NotADirectoryError):
         pass
     if batch:

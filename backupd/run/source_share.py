@@ -38,7 +38,7 @@ def compare_share(site: RunContext, catalogue: Catalogue, results: Sequence[Host
             for number, host in enumerate(hosts):
                 if cancellation or (left := end - time.monotonic()) <= 0:
                     break
-                scope = SourceScope(_number(sample), left / (len(hosts) - number), must_end=True)  # none takes the others' time
+                scope = SourceScope(_number(sample), left / (len(hosts) - number))  # none takes the others' time
                 _compare(site, catalogue, host, scope, cancellation)
     except OperatorError as error:
         site.observer.notice(f"nothing was compared with the hosts: {error.message}")

@@ -21,3 +21,20 @@ class VerifiedBackup:
     """Those of them that were compared with an earlier checksum."""
     whole: datetime | None
     """When a pass came to its end for the last time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedBackup:
+    """What `compared.json` keeps of a backup. The order of the fields is the order of the columns."""
+
+    host: str
+    name: str
+    at: datetime
+    """When files of it were last compared with the host."""
+    files: int
+    alike: int
+    """Those of them with the same content."""
+    changed: int
+    """Those that the host has changed since, or has no more."""
+    differing: int
+    """Those with another content, though size and time are the same."""

@@ -18,11 +18,11 @@ from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_balance import Balance, BalanceStep, FreeSpaceScore
 from btrkeep.catalogue.model_damage import Damage
 from btrkeep.catalogue.model_sample import Sample
-from btrkeep.catalogue.model_verification import VerifiedBackup
+from btrkeep.catalogue.model_verification import ComparedBackup, VerifiedBackup
 from btrkeep.catalogue.sqlite import Session, Values
 from btrkeep.causes import Cause
 
-SCHEMA_VERSION = "0010"
+SCHEMA_VERSION = "0012"
 """The newest migration. Versions are numbers of four digits, so that text order is their order."""
 
 _KINDS: tuple[tuple[Any, str], ...] = (
@@ -188,6 +188,10 @@ sample = Table("sample", Sample, _kinds(Sample))
 alarm = Table("alarm", StoredAlarm, _kinds(StoredAlarm))
 damage = Table("damage", Damage, _kinds(Damage))
 verification = Table("verification", VerifiedBackup, _kinds(VerifiedBackup))
-NOTED = (damage.name, verification.name)
+comparison = Table("comparison", ComparedBackup, _kinds(ComparedBackup))
+NOTED = (damage.name, verification.name, comparison.name)
 """Tables of what was found out about backups. Their rows stay when a backup's row is replaced, and go with the backup."""
-TABLES: tuple[Table[Any], ...] = (backup, run, progress, expiry, score, balance, balance_step, sample, alarm, damage, verification)
+TABLES: tuple[Table[Any], ...] = (
+    *(backup, run, progress, expiry, score, balance, balance_step, sample, alarm),
+    *(damage, verification, comparison),
+)

@@ -1,13 +1,14 @@
-"""Rows of verifications."""
+"""Rows of verifications, and of comparisons with hosts."""
 
 from collections.abc import Iterable
 from datetime import datetime
 
-from btrkeep.catalogue.model_verification import VerifiedBackup
+from btrkeep.catalogue.model_verification import ComparedBackup, VerifiedBackup
 from btrkeep.catalogue.session import CatalogueSession
-from btrkeep.catalogue.tables import verification
+from btrkeep.catalogue.tables import comparison, verification
 
 _DROP = "DELETE FROM verification WHERE host = :host AND name = :name"
+_DROP_COMPARED = "DELETE FROM comparison WHERE host = :host AND name = :name"
 _NEWEST = """SELECT host, max(at) AS "at [moment]" FROM verification WHERE at <= :until GROUP BY host"""
 _OLDEST = (
     """SELECT host, min(finished) AS "finished [moment]" FROM backup WHERE name <> '' AND finished IS NOT NULL GROUP BY host"""
@@ -23,6 +24,10 @@ class VerificationStore(CatalogueSession):
     def verifications(self, host: str) -> dict[str, VerifiedBackup]:
         """Those of a host's backups that were ever looked at, by name."""
         return {one.name: one for one in verification.find(self._reader, "WHERE host = :host ORDER BY name", {"host": host})}
+
+    def comparisons(self, host: str) -> dict[str, ComparedBackup]:
+        """Those of a host's backups that were ever compared with the host, by name."""
+        return {one.name: one for one in comparison.find(self._reader, "WHERE host = :host ORDER BY name", {"host": host})}
 
     def newest_verifications(self, until: datetime) -> dict[str, datetime]:
         """When a backup of each host was last read, in part or whole, not later than `until`."""
@@ -46,3 +51,10 @@ class VerificationStore(CatalogueSession):
         with self._writing("verifications written") as session:
             session.run_many(_DROP, [{"host": one.host, "name": one.name} for one in rows])
             verification.add(session, rows)
+
+    def put_comparisons(self, found: Iterable[ComparedBackup]) -> None:
+        """Insert them, or replace those of the same backup."""
+        rows = list(found)
+        with self._writing("comparisons written") as session:
+            session.run_many(_DROP_COMPARED, [{"host": one.host, "name": one.name} for one in rows])
+            comparison.add(session, rows)

@@ -1,7 +1,8 @@
 """What is known of a backup's data on the disk, and of a host's: pure.
 
-Two looks tell of it: `backupd verify`, which reads the files of a backup, and a scrub, which reads all that is on the disks and
-compares it with btrfs' own checksums.
+Three looks tell of it: `backupd verify`, which reads the files of a backup; a scrub, which reads all that is on the disks and
+compares it with btrfs' own checksums; and a comparison with the host. What the host says there is its own word, so that never makes
+a backup whole, and does not put off a look at the disks.
 """
 
 import json
@@ -11,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from btrkeep.catalogue import Backup, Catalogue, VerifiedBackup
+from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerifiedBackup
 from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.due import latest
 from btrkeep.units import counted, format_time, parse_time
@@ -38,6 +39,7 @@ class VerifiedBy(StrEnum):
 
     SCRUB = "scrub"
     VERIFY = "verify"
+    SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,10 @@ class FinishedScrub:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What is known of a backup's data, by whom, and since when. `read`, `compared`: files, where `backupd verify` read them."""
+    """What is known of a backup's data, by whom, and since when. `read`, `compared`: files, where `backupd verify` read them.
+
+    `source`: what a comparison with the host found, whichever look counts.
+    """
 
     state: VerificationState
     by: VerifiedBy | None = None
@@ -110,6 +115,7 @@ class Verified:
     read: int = 0
     compared: int = 0
     damages: int = 0
+    source: ComparedBackup | None = None
 
 
 class ScrubFacts(Protocol):
@@ -127,28 +133,38 @@ class ScrubNotes(Protocol):
 
 
 def verified(
-    found: ReadPass | None, scrub: FinishedScrub | None, damages: int, now: datetime, in_doubt: datetime | None = None
+    found: ReadPass | None,
+    scrub: FinishedScrub | None,
+    damages: int,
+    now: datetime,
+    source: ComparedBackup | None = None,
+    in_doubt: datetime | None = None,
 ) -> Verified:
     """What is known of a backup. `scrub`: one that has read all of it; `damages`: how many of its files are known to be damaged;
     `in_doubt`: since when it has been, because a crash may have damaged it.
 
     Damaged before all else, also when that is long ago: data does not mend itself without a new look. Then the newest look that
-    read all of it. Moments that are still to come are of a clock that was ahead, and say nothing.
+    read all of it, and the newest that did not. Moments that are still to come are of a clock that was ahead, and say nothing.
     """
     until = latest(now)
     if found and found.at > until:
         found = None
+    if source and source.at > until:
+        source = None
     if damages:
-        return Verified(VerificationState.DAMAGED, at=found.at if found else None, damages=damages)
+        return Verified(VerificationState.DAMAGED, at=found.at if found else None, damages=damages, source=source)
     if in_doubt:
-        return Verified(VerificationState.IN_DOUBT, at=in_doubt)
+        return Verified(VerificationState.IN_DOUBT, at=in_doubt, source=source)
     whole = found.whole if found and found.whole and found.whole <= until else None
     if scrub and (whole is None or whole <= scrub.finished):
-        return Verified(VerificationState.WHOLE, VerifiedBy.SCRUB, scrub.finished)
+        return Verified(VerificationState.WHOLE, VerifiedBy.SCRUB, scrub.finished, source=source)
+    if found and whole:
+        return Verified(VerificationState.WHOLE, VerifiedBy.VERIFY, whole, found.read, found.compared, source=source)
+    if source and source.alike and not source.differing and (found is None or found.read == 0 or found.at <= source.at):
+        return Verified(VerificationState.IN_PART, VerifiedBy.SOURCE, source.at, source=source)
     if found:
-        state, at = (VerificationState.WHOLE, whole) if whole else (VerificationState.IN_PART, found.at)
-        return Verified(state, VerifiedBy.VERIFY, at, found.read, found.compared)
-    return Verified(VerificationState.NEVER)
+        return Verified(VerificationState.IN_PART, VerifiedBy.VERIFY, found.at, found.read, found.compared, source=source)
+    return Verified(VerificationState.NEVER, source=source)
 
 
 class KnownBackups(ScrubFacts, Protocol):
@@ -189,16 +205,17 @@ class VerifiedBackups:
     def __init__(self, catalogue: Catalogue, now: datetime) -> None:
         self._catalogue, self._now, self._scrub = catalogue, now, read_scrub(catalogue)
         self._damages, self._until, self._in_doubt = catalogue.damaged_files(), latest(now), read_in_doubt(catalogue)
-        self._host, self._found = "", dict[str, VerifiedBackup]()
+        self._host, self._found, self._compared = "", dict[str, VerifiedBackup](), dict[str, ComparedBackup]()
 
     def of(self, backup: Backup) -> Verified:
         """That of a backup that is final."""
         host, name = backup.host, backup.name or ""
         if host != self._host:
-            self._host, self._found = host, self._catalogue.verifications(host)
+            self._host, self._found, self._compared = host, self._catalogue.verifications(host), self._catalogue.comparisons(host)
         scrub = self._scrub if self._scrub and self._scrub.has_read(backup.finished, backup.subvolume_id, self._until) else None
         since = self._in_doubt.since if self._in_doubt and (host, name) in self._in_doubt.backups else None
-        return verified(self._found.get(name), scrub, self._damages.get((host, name), 0), self._now, since)
+        damages = self._damages.get((host, name), 0)
+        return verified(self._found.get(name), scrub, damages, self._now, self._compared.get(name), since)
 
 
 def note_begin(facts: ScrubNotes, newest: int) -> None:
@@ -229,12 +246,29 @@ def read_scrub(facts: ScrubFacts) -> FinishedScrub | None:
 
 def verified_briefly(one: Verified, date: Callable[[datetime], str]) -> str:
     """For a table: the state, and the day of the look."""
-    head = "scrub" if one.by == VerifiedBy.SCRUB else str(one.state)
+    head = {VerifiedBy.SCRUB: "scrub", VerifiedBy.SOURCE: "source"}.get(one.by or VerifiedBy.VERIFY, str(one.state))
     return f"{head} {date(one.at)}" if one.at else head
 
 
 def verified_words(one: Verified, date: Callable[[datetime], str]) -> str:
-    """In one line."""
+    """In one line, with what the host said of it."""
+    host = source_words(one.source, date) if one.source and one.source.files else ""
+    if one.by == VerifiedBy.SOURCE:
+        return host
+    return f"{_words(one, date)}; {host}" if host else _words(one, date)
+
+
+def source_words(one: ComparedBackup, date: Callable[[datetime], str]) -> str:
+    """What came of a comparison with the host."""
+    rest = [
+        f"{one.changed:,} changed since" if one.changed else "",
+        f"{one.differing:,} with another content there" if one.differing else "",
+    ]
+    some = f"{one.alike:,} of {counted(one.files, 'file')}" if any(rest) else counted(one.files, "file")
+    return ", ".join([f"{some} alike when compared with the host on {date(one.at)}", *filter(None, rest)])
+
+
+def _words(one: Verified, date: Callable[[datetime], str]) -> str:
     day = date(one.at) if one.at else ""
     match one.state:
         case VerificationState.NEVER:
