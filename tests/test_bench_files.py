@@ -58,3 +58,15 @@ def test_the_bench_of_fresh_sums_runs_through() -> None:
     assert told["backups with sums"] == 4
     assert told["ratios"]["with to without"]["median"] > 0
     assert not [*place.glob(f"{session.PREFIX}*")]
+
+
+@pytest.mark.slow
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_the_bench_of_a_share_compared_with_the_host_runs_through() -> None:
+    place = session.folder(5 << 30)
+    words = ("--files", "60", "--share", "50%", "--nights", "1", "--quiet", "0", "--image-dir", str(place), "--json")
+    told = json.loads(work(sys.executable, "-m", "bench.against_source", *words, cwd=TOP, timeout=110, check=False).stdout)
+    assert sum(told["files compared"]) == 60
+    assert told["ratios"]["with to without"]["median"] > 0
+    assert not [*place.glob(f"{session.PREFIX}*")]

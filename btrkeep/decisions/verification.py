@@ -15,7 +15,7 @@ from typing import Protocol
 from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerifiedBackup
 from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.due import latest
-from btrkeep.units import counted, format_time, parse_time
+from btrkeep.units import counted, format_duration, format_time, parse_time
 
 SCRUB, _BEGUN = "scrub", "scrub-begun"
 """The names of the facts of the newest scrub that came to its end, and of what there was when the newest one began."""
@@ -197,6 +197,20 @@ def late_looks(
         return ()
     since = now - timedelta(seconds=max_age)
     return tuple(sorted(host for host, last in looks.items() if oldest[host] < since and (last is None or last < since)))
+
+
+def looks_in_a_sentence(looks: Mapping[str, datetime | None], damaged: int, now: datetime) -> str:
+    """How it stands with all hosts: those whose data was read, and how many backups are damaged; "" before any look."""
+    read = [last for last in looks.values() if last]
+    parts = []
+    if read:
+        age = format_duration(max(0.0, (now - min(read)).total_seconds()))
+        some = "every host" if len(read) == len(looks) else f"{len(read):,} of {counted(len(looks), 'host')}"
+        never = f", of {counted(len(looks) - len(read), 'host')} never" if len(read) < len(looks) else ""
+        parts.append(f"data of {some} was read within the last {age}{never}")
+    if damaged:
+        parts.append(f"{counted(damaged, 'backup')} damaged")
+    return "; ".join(parts)
 
 
 class VerifiedBackups:

@@ -36,6 +36,7 @@ from btrkeep.catalogue import (
     Catalogue,
     CatalogueDamaged,
     CatalogueFull,
+    ComparedBackup,
     Damage,
     Expiry,
     FreeSpaceScore,
@@ -99,7 +100,7 @@ DECLARED = {int: {"INTEGER", "BIGINT"}, float: {"FLOAT"}, bool: {"BOOLEAN"}}
 ROWS: dict[str, type] = {
     "backup": Backup, "run": Run, "progress": Progress, "expiry": Expiry, "score": FreeSpaceScore, "balance": Balance,
     "balance_step": BalanceStep, "sample": Sample, "alarm": StoredAlarm, "damage": Damage,
-    "verification": VerifiedBackup,
+    "verification": VerifiedBackup, "comparison": ComparedBackup,
 }  # fmt: skip
 OPTIONAL = {"warnings", "last_lines", "before", "after"}  # nothing in them is NULL
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.catalogue import Backup, Catalogue, VerifiedBackup
+from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerifiedBackup
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import (
     FinishedScrub,
@@ -18,6 +18,7 @@ from btrkeep.decisions.verification import (
     VerifiedBy,
     last_looks,
     late_looks,
+    looks_in_a_sentence,
     note_scrub,
     read_scrub,
     verified,
@@ -71,6 +72,45 @@ def test_damage_counts_before_every_look_and_however_new_that_is() -> None:
     assert state(NOW - 9 * DAY, None, SCRUB, damages=2) == (VerificationState.DAMAGED, None, None)
 
 
+COMPARED = ComparedBackup("web1", "n1", NOW - 3 * DAY, 200, 198, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("found", "scrub", "source", "said"),
+    [
+        (None, None, COMPARED, (VerificationState.IN_PART, VerifiedBy.SOURCE, COMPARED.at)),
+        (None, None, replace(COMPARED, alike=0, changed=200), (VerificationState.NEVER, None, None)),
+        (None, None, replace(COMPARED, differing=1), (VerificationState.NEVER, None, None)),
+        (None, None, replace(COMPARED, at=NOW + DAY), (VerificationState.NEVER, None, None)),
+        (None, SCRUB, replace(COMPARED, at=NOW), (VerificationState.WHOLE, VerifiedBy.SCRUB, SCRUB.finished)),
+        (READ, None, replace(COMPARED, at=NOW), (VerificationState.WHOLE, VerifiedBy.VERIFY, READ.whole)),
+        (replace(READ, whole=None), None, COMPARED, (VerificationState.IN_PART, VerifiedBy.SOURCE, COMPARED.at)),
+        (replace(READ, whole=None, at=NOW), None, COMPARED, (VerificationState.IN_PART, VerifiedBy.VERIFY, NOW)),
+        (replace(READ, whole=None, read=0, at=NOW), None, COMPARED, (VerificationState.IN_PART, VerifiedBy.SOURCE, COMPARED.at)),
+    ],
+)
+def test_what_the_host_says_makes_no_backup_whole_and_counts_where_nothing_more_is_known(
+    found: Verification | None, scrub: FinishedScrub | None, source: ComparedBackup, said: tuple[object, ...]
+) -> None:
+    known = verified(found, scrub, 0, NOW, source)
+    assert (known.state, known.by, known.at) == said
+    assert verified(found, scrub, 1, NOW, source).state == VerificationState.DAMAGED
+
+
+@pytest.mark.parametrize(
+    ("looks", "damaged", "said"),
+    [
+        ({"a": None}, 0, ""),
+        ({}, 0, ""),
+        ({"a": NOW - 3 * DAY, "b": NOW - DAY}, 0, "data of every host was read within the last 3d"),
+        ({"a": NOW - DAY, "b": None}, 1, "data of 1 of 2 hosts was read within the last 1d, of 1 host never; 1 backup damaged"),
+        ({"a": None}, 1200, "1,200 backups damaged"),
+    ],
+)  # fmt: skip
+def test_all_hosts_are_told_of_in_one_sentence(looks: dict[str, datetime | None], damaged: int, said: str) -> None:
+    assert looks_in_a_sentence(looks, damaged, NOW) == said
+
+
 def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
     def day(moment: datetime) -> str:
         return f"{moment:%d.%m.}"
@@ -82,6 +122,8 @@ def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
         Verified(VerificationState.WHOLE, VerifiedBy.SCRUB, NOW),
         Verified(VerificationState.WHOLE, VerifiedBy.VERIFY, NOW, 1200, 1000),
         Verified(VerificationState.IN_PART, VerifiedBy.VERIFY, NOW, 1),
+        Verified(VerificationState.IN_PART, VerifiedBy.SOURCE, NOW, source=replace(COMPARED, at=NOW, changed=0, files=198)),
+        Verified(VerificationState.DAMAGED, damages=1, source=replace(COMPARED, files=198, alike=197, changed=0, differing=1)),
     ):
         told[verified_words(known, day)] = verified_briefly(known, day)
     assert told == {
@@ -90,6 +132,8 @@ def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
         "all data read by the scrub of 20.03., no errors in it": "scrub 20.03.",
         "all files read on 20.03., 1,000 compared with their checksums": "whole 20.03.",
         "1 file read on 20.03., 0 compared with their checksums": "in part 20.03.",
+        "198 files alike when compared with the host on 20.03.": "source 20.03.",
+        "1 file damaged; 197 of 198 files alike when compared with the host on 17.03., 1 with another content there": "damaged",
     }
 
 

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from btrkeep.decisions.drills import drill_status, proven_words, read_drills
 from btrkeep.decisions.due import next_window
+from btrkeep.decisions.verification import last_looks, looks_in_a_sentence
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration
 from web.data import hosts, night_sum
@@ -64,6 +65,8 @@ class Overview:
     limited: bool
     proven: str
     """When a restore was last proven, in one sentence; "" where none ever was."""
+    verified: str
+    """When data of the hosts was last read, and what is damaged, in one sentence; "" where nobody ever looked."""
     copies: str
     """Of copies in and from other pools, in one sentence; "" where there is none."""
 
@@ -89,6 +92,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
         alarms=open_alarms(source, viewer),
         limited=viewer.limited,
         proven=_proven(source, viewer),
+        verified=_verified(source, viewer),
         copies=in_a_sentence(copies(source, viewer)),
     )
 
@@ -136,6 +140,12 @@ def pool_now(source: RequestContext) -> PoolSummary | None:
         allocated_full=allocated,
         used_full=used,
     )
+
+
+def _verified(source: RequestContext, viewer: Viewer) -> str:
+    looks, damaged = source.cached(("looks",), lambda: (last_looks(source.catalogue, source.now), source.catalogue.damaged_files()))
+    mine = {host: last for host, last in looks.items() if viewer.may_see(host)}
+    return looks_in_a_sentence(mine, sum(viewer.may_see(host) for host, _ in damaged), source.now)
 
 
 def _proven(source: RequestContext, viewer: Viewer) -> str:

@@ -1,0 +1,207 @@
+"""`backupd verify --against-source` within its time, and what is known of a backup by it; a real rsync, and sshs that are slow."""
+
+import json
+import os
+import shlex
+import sqlite3
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds.badssh import FAKESSH
+from tests.beds.nights import Nights
+from tests.beds.watch import rows
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+FILES = 600
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Sources that lie on another filesystem than the pool."""
+    tree = tmp_path / "srv"
+    tree.mkdir()
+    return tree
+
+
+@pytest.fixture
+def nights(shared_btrfs: Path, tree: Path) -> Nights:
+    nights = Nights(shared_btrfs, "--rehearsal")
+    (tree / "file").write_bytes(b"as it was")
+    nights.host("web", tree)
+    return nights
+
+
+def compared(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
+    done = nights.backupd("verify", "--against-source", "web", *words, "--json", check=False)
+    assert done.returncode == status, done.stderr
+    (found,) = json.loads(done.stdout)["hosts"]
+    return dict(found)
+
+
+def known(nights: Nights) -> dict[str, Any]:
+    return dict(json.loads((nights.pool / "hosts/web/compared.json").read_text()))
+
+
+def connections(nights: Nights, *commands: str) -> None:
+    """What each further connection does before it is made; those after them are made at once."""
+    script, count = nights.top / "counting", nights.top / "count"
+    count.write_text("")
+    cases = "".join(f"{number}) {command} ;;\n" for number, command in enumerate(commands, 1))
+    script.write_text(
+        f"#!/bin/sh\necho >>{shlex.quote(str(count))}\ncase $(wc -l <{shlex.quote(str(count))}) in\n{cases}esac\n"
+        f'exec {shlex.quote(str(FAKESSH))} "$@"\n'
+    )
+    script.chmod(0o755)
+    nights.settings("ssh", command=str(script))
+
+
+@pytest.mark.slow
+def test_a_folder_that_became_a_symlink_says_nothing_of_the_files_below(nights: Nights, tree: Path) -> None:
+    """rsync follows it when it is asked for a file by name. What differs below real folders is found as ever."""
+    for name in ("a", "a/b", "a/b/c", "a/b/d", "elsewhere", "elsewhere/c"):
+        (tree / name).mkdir()
+    for path in ("a/b/c/file", "a/b/d/file"):
+        (tree / path).write_bytes(b"as it was")
+    (tree / "elsewhere" / "c" / "file").write_bytes(b"another's")
+    for path in ("a/b/c/file", "a/b/d/file", "elsewhere/c/file", "file"):
+        os.utime(tree / path, (1000, 1000))
+    nights.run("web")
+    for path in ("a/b/d/file", "file"):
+        (tree / path).write_bytes(b"is other.")
+        os.utime(tree / path, (1000, 1000))
+    (tree / "a/b/c").rename(tree / "gone")
+    (tree / "a/b/c").symlink_to("../../elsewhere/c")
+    found = compared(nights, status=1)
+    assert found["differs"] == [f"{tree}/a/b/d/file", f"{tree}/file"]
+    assert (found["files"], found["alike"], found["changed"]) == (4, 1, 1)
+    (tree / "a/b").rename(tree / "gone too")
+    (tree / "a/b").symlink_to("../gone too")
+    assert compared(nights, status=1)["differs"] == [f"{tree}/file"]
+
+
+@pytest.mark.slow
+def test_time_ends_what_is_being_compared_and_the_next_one_goes_on_from_there(nights: Nights, tree: Path) -> None:
+    for number in range(FILES - 1):
+        (tree / f"{number}").write_bytes(b"as it was")
+    nights.run("web")
+    connections(nights, "sleep 2", "sleep 60")
+    begun = time.monotonic()
+    found = compared(nights, "--time", "3s")
+    assert time.monotonic() - begun < 30
+    assert (found["is_whole"], found["alike"], found["passed_over"]) == (False, 250, 0)
+    order = sorted(os.fsencode(path) for path in tree.iterdir())
+    assert known(nights)["next"] == {"1": {"slice": 0, "after": os.fsdecode(order[249])}}
+    found = compared(nights, "--time", "50s")
+    assert (found["is_whole"], found["alike"]) == (True, FILES - 250)
+    assert known(nights)["next"] == {"1": {"slice": 1, "after": None}}
+
+
+@pytest.mark.slow
+def test_what_never_fits_in_the_time_is_passed_over_and_the_rest_is_compared(nights: Nights, tree: Path) -> None:
+    for number in range(FILES - 1):
+        (tree / f"{number}").write_bytes(b"as it was")
+    nights.run("web")
+    connections(nights, "sleep 60")
+    found = compared(nights, "--time", "1s")
+    assert (found["is_whole"], found["files"], found["passed_over"]) == (False, 0, 250)
+    found = compared(nights)
+    assert (found["is_whole"], found["alike"], found["passed_over"]) == (True, FILES - 250, 0)
+    assert compared(nights)["alike"] == FILES
+
+
+@pytest.mark.slow
+def test_shares_of_other_sizes_keep_each_its_own_place(nights: Nights, tree: Path) -> None:
+    nights.run("web")
+    for words in (("--sample", "50%"), (), ("--sample", "50%"), ("--sample", "50%")):
+        compared(nights, *words)
+    assert {slices: one["slice"] for slices, one in known(nights)["next"].items()} == {"1": 1, "2": 3}
+
+
+@pytest.mark.slow
+def test_what_was_compared_with_the_host_is_known_of_the_backup_and_makes_it_not_whole(nights: Nights, tree: Path) -> None:
+    """It is the host's word: an alarm that no data was read is not put off by it. A rebuild knows what the pool's records say."""
+    nights.tables["verify"] = {"new_files": "none", "max_age": "10d"}
+    nights.write()
+    (tree / "other").write_bytes(b"as it was")
+    nights.run("web")
+    (name,) = nights.names("web")
+    compared(nights)
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+
+    def told() -> dict[str, Any]:
+        (one,) = nights.json("list", "web")
+        return dict(one["verified"])
+
+    for words in (("list", "web"), ("retention", "explain", "web")):
+        shown = nights.backupd(*words).stdout.splitlines()
+        assert [line.count(f"source {day}") for line in shown if name in line] == [1], words
+    assert (told()["state"], told()["by"], told()["read"]) == ("in part", "source", 0)
+    source = told()["source"]
+    assert (source["files"], source["alike"], source["changed"], source["differing"]) == (2, 2, 0, 0)
+    assert known(nights)["backups"][name] == source
+    later = ("--now", (datetime.now(UTC) + timedelta(days=70)).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    assert nights.json("status", *later)["verification"]["unverified"] == ["web"]
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild")
+    assert told()["source"] == source
+    nights.backupd("verify", "web")
+    assert (told()["state"], told()["by"], told()["source"]) == ("whole", "verify", source)
+
+
+def test_a_rebuild_knows_nothing_of_backups_that_are_gone(nights: Nights) -> None:
+    nights.run("web")
+    nights.backupd("verify", "web")
+    compared(nights)
+    (name,) = nights.names("web")
+    for record in ("verified.json", "compared.json"):
+        file = nights.pool / "hosts/web" / record
+        fields = json.loads(file.read_text())
+        fields["backups"]["2020-01-01T000000Z"] = fields["backups"][name] | (
+            {"damages": 1, "damaged": ["/srv/file"]} if record == "verified.json" else {}
+        )
+        file.write_text(json.dumps(fields))
+    nights.backupd("rebuild")
+    for table in ("damage", "verification", "comparison"):
+        assert [one for (one,) in rows(nights, f"select name from {table}")] == [name] * (table != "damage"), table
+    assert nights.json("status")["hosts"][0]["state"] == "ok"
+
+
+@pytest.mark.slow
+def test_a_host_that_fails_while_it_is_compared_costs_the_night_and_the_other_hosts_nothing(nights: Nights, tree: Path) -> None:
+    nights.tables["verify"] = {"against_source": "100%"}
+    nights.host("db", tree)
+    script = nights.top / "failing"
+    script.write_text(f'#!/bin/sh\ncase "$*" in *db*--sender\\ -n*) exit 255;; esac\nexec {shlex.quote(str(FAKESSH))} "$@"\n')
+    script.chmod(0o755)
+    nights.settings("ssh", command=str(script))
+    done = nights.backupd("run", "--all")
+    assert "db was not compared with its backup" in done.stdout
+    assert {host: nights.json("list", host)[0]["state"] for host in ("db", "web")} == {"db": "complete", "web": "complete"}
+    assert rows(nights, "select host, alike from comparison") == [("web", 1)]
+    assert not (nights.pool / "hosts/db/compared.json").exists()
+
+
+def test_an_earlier_versions_place_is_that_of_every_share(nights: Nights) -> None:
+    nights.run("web")
+    file = nights.pool / "hosts/web/compared.json"
+    file.write_text(json.dumps({"format": 1, "next": 7, "backups": {}}))
+    compared(nights, "--sample", "1%")
+    assert known(nights)["next"] == {"100": {"slice": 8, "after": None}}
+
+
+def test_a_comparison_goes_with_its_backup(nights: Nights) -> None:
+    nights.run("web")
+    compared(nights)
+    (name,) = nights.names("web")
+    with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
+        assert connection.execute("SELECT name, alike FROM comparison").fetchall() == [(name, 1)]
+    nights.backupd("rename", "web", "web9", "--yes")
+    assert rows(nights, "select host from comparison") == [("web9",)]
+    nights.backupd("rename", "web9", "web", "--yes")
+    nights.backupd("delete", f"web@{name}", "--force", "--now-without-grace")
+    assert rows(nights, "select host from comparison") == []
