@@ -138,7 +138,7 @@ async def _run(
     end: float,
     options: Sequence[str],
 ) -> dict[bytes, Item] | None:
-    reader, messages = _Reader(names), Messages()
+    reader, messages = Reader(names), Messages()
     host, ssh, buckets = folder.host, folder.config.ssh, folder.buckets
     with ExitStack() as held:
         cell = None
@@ -184,7 +184,7 @@ async def _run(
     return reader.items
 
 
-class _Reader:
+class Reader:
     """Takes rsync's lines, and keeps what is said of `names`. `left`: bytes that may still be said; below 0 it was too much."""
 
     def __init__(self, names: Collection[bytes]) -> None:

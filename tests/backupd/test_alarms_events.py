@@ -173,3 +173,15 @@ def test_the_verdict_names_who_is_not_well_and_why() -> None:
     of = config(WEB, HostConfig("b"))
     text = judge(of, seen(of, {"web1": facts(complete=20, run=1, outcome="failed", error="no <route>")}).hosts).text
     assert text.splitlines() == ["0 of 2 hosts are well, the goal is 100%", "web1: failing: no \u2039route\u203a", "b: never"]
+
+
+def test_damage_that_grows_bit_by_bit_is_told_again_when_there_is_twice_as_much() -> None:
+    """Each night's look may find some more of it: with every grade above the one that was told a message goes out."""
+    grades = []
+    for backups, files in ((1, 1), (1, 2), (1, 3), (3, 3), (10, 60), (10, 100), (10, 110)):
+        (alarm,) = find(seen(config(WEB), {"web1": FINE}, damaged={"web1": (backups, files)}), {}, {}).alarms
+        assert alarm.text == f"web1: {backups} backup{'s' * (backups > 1)} damaged, up to {files} file{'s' * (files > 1)} in " + (
+            "each" if backups > 1 else "it"
+        )
+        grades.append(alarm.grade)
+    assert grades == [1, 2, 2, 4, 10, 10, 11]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from backupd.rsync.comparing import ContentVerdict, Reader, judged
 from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
 from tests.beds.watch import rows
@@ -184,6 +185,15 @@ def test_a_host_that_fails_while_it_is_compared_costs_the_night_and_the_other_ho
     assert {host: nights.json("list", host)[0]["state"] for host in ("db", "web")} == {"db": "complete", "web": "complete"}
     assert rows(nights, "select host, alike from comparison") == [("web", 1)]
     assert not (nights.pool / "hosts/db/compared.json").exists()
+
+
+def test_what_a_host_has_printed_takes_back_nothing_that_was_said() -> None:
+    """Its own words come among rsync's lines, in any order."""
+    differs, alike = b">fc........|9|a file", b".f         |9|a file"
+    for lines in ((differs, alike), (alike, differs), (alike, differs, alike)):
+        reader = Reader({b"a file"})
+        reader.feed(b"\n".join((*lines, b"")))
+        assert judged(reader.items[b"a file"]) is ContentVerdict.DIFFERS, lines
 
 
 def test_an_earlier_versions_place_is_that_of_every_share(nights: Nights) -> None:

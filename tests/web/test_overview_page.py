@@ -9,7 +9,7 @@ from time import sleep
 
 import pytest
 
-from btrkeep.catalogue import Balance, Catalogue, Progress, Run, Sample, StoredAlarm
+from btrkeep.catalogue import Balance, Catalogue, ComparedBackup, Damage, Progress, Run, Sample, StoredAlarm, VerifiedBackup
 from btrkeep.config import HostConfig, Window
 from btrkeep.config.model import Config, PoolSettings
 from btrkeep.config.published import publish
@@ -174,6 +174,25 @@ def test_who_sees_some_hosts_only_is_told_of_no_other(tmp_path: Path) -> None:
         assert "secret" not in page
         assert "the pool is full" not in page
         assert "TiB" not in page
+
+
+def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_one_may_see(tmp_path: Path) -> None:
+    names = ["mine1", "mine2", "secret1"]
+    state = tmp_path / "state"
+    backups = [backup(name, EVENING - 9 * DAY) for name in names]
+    catalogue = write(state, [host(name) for name in names], backups, [run("mine1", EVENING)])
+    assert "Verified:" not in text_of(client(state).get("/").text)
+    name, read = backups[0].name or "", NOW - 2 * DAY
+    catalogue.put_verifications([VerifiedBackup(one, name, read, read, 7, 0, read) for one in ("mine1", "mine2")])
+    catalogue.put_comparisons([ComparedBackup("secret1", name, NOW, 5, 5, 0, 0)])
+    catalogue.put_damages([Damage("secret1", name, "/etc/passwd", 0, 0, "verify", NOW)])
+    catalogue.close()
+    everything = "Verified: data of 2 of 3 hosts was read within the last 2d, of 1 host never; 1 backup damaged."
+    assert everything in text_of(client(state).get("/").text)
+    page = text_of(client(state, "viewer", ("mine*",)).get("/").text)
+    assert "Verified: data of every host was read within the last 2d." in page
+    page = client(state).get("/hosts/secret1").text
+    assert "1 file damaged; 5 files alike when compared with the host on" in page
 
 
 def test_what_is_kept_for_one_is_not_shown_to_another(tmp_path: Path) -> None:
