@@ -100,22 +100,24 @@ def _address(pool: Pool, place: FilePlace) -> int | None:
 def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
     """Resolves what a scrub left unrepaired, and writes it down.
 
-    One that was done as a whole, and whose errors all have a name, replaces what scrubs found before; any other adds to it. Raises
-    OSError and OperatorError.
+    One that was done as a whole, that compared everything, and whose errors all have a name, replaces what scrubs found before; any
+    other adds to it. Raises OSError and OperatorError.
     """
     bad = done.errors.get("uncorrectable", 0)
     unnamed = max(0, bad - done.faults.lines)
+    unread = done.errors.get("unverified", 0) + done.errors.get("malloc", 0)
     with opened(site.pool.path) as fd:
         resolver = Resolver(fd, backups_by_id(site))
         rows, elsewhere = _read_all(site, resolver, done.faults.vaddrs, {one.vaddr for one in done.faults.trees}, now)
-    if done.outcome == "finished" and not unnamed:
+    there = set(backups_by_id(site).values())  # one may have been deleted meanwhile
+    rows = [one for one in rows if (one.host, one.name) in there]
+    if done.outcome == "finished" and not (unnamed or unread):
         site.catalogue.replace_found_by("scrub", rows)
         site.catalogue.replace_found_by("device", ())
         forget_unnamed(site.catalogue)
     else:
         site.catalogue.put_damages(rows)
     if done.outcome == "finished" and done.begun:
-        unread = done.errors.get("unverified", 0) + done.errors.get("malloc", 0)
         is_whole = not (unnamed or unread or done.faults.trees)
         note_scrub(site.catalogue, FinishedScrub(done.begun, now, is_whole, newest_at_begin(site.catalogue)))
     return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_trouble)

@@ -206,7 +206,8 @@ def _tell_catalogue(site: PoolContext, chosen: list[tuple[Restorable, Verificati
     """What it does not know yet of earlier looks: a run was killed between, or an earlier version wrote no rows."""
     rows = [verified_row(one.host, one.name, known) for one, known in chosen if known]
     told = {host: site.catalogue.verifications(host) for host in {one.host for one in rows}}
-    site.catalogue.put_verifications(one for one in rows if told[one.host].get(one.name) != one)
+    if news := [one for one in rows if told[one.host].get(one.name) != one]:
+        site.catalogue.put_verifications(news)
 
 
 def _last(known: Verification | None, now: datetime) -> float:

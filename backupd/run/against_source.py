@@ -214,13 +214,13 @@ class SourceComparison:
                 self.catalogue.put_damages(_damage(backup.host, name, one, now) for one in files)
 
     def _write_down(self, backup: Restorable, comparison: Comparison, known: HostComparisons) -> None:
-        """In the pool and the catalogue. A comparison of no file takes no other one's place."""
+        """In the pool, and what stands there then in the catalogue. A comparison of no file takes no other one's place."""
         folder, there = self.pool.host(backup.host), names_of(self.pool, backup.host)
         backups = {name: one for name, one in known.backups.items() if name in there}
         if comparison.files or backup.name not in backups:
             backups[backup.name] = comparison
         write_compared(folder, replace(known, backups=backups))
-        self.catalogue.put_comparisons([compared_row(backup.host, backup.name, backups[backup.name])])
+        self.catalogue.put_comparisons(compared_row(backup.host, name, one) for name, one in backups.items())
 
 
 def _damage(host: str, name: str, file: FoundDamage, now: datetime) -> Damage:

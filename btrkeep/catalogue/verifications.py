@@ -9,7 +9,9 @@ from btrkeep.catalogue.tables import comparison, verification
 
 _DROP = "DELETE FROM verification WHERE host = :host AND name = :name"
 _DROP_COMPARED = "DELETE FROM comparison WHERE host = :host AND name = :name"
-_NEWEST = """SELECT host, max(at) AS "at [moment]" FROM verification WHERE at <= :until GROUP BY host"""
+_NEWEST = """SELECT host, max(looked) AS "looked [moment]"
+    FROM (SELECT host, CASE WHEN read > 0 THEN at ELSE whole END AS looked FROM verification)
+    WHERE looked <= :until GROUP BY host"""
 _OLDEST = (
     """SELECT host, min(finished) AS "finished [moment]" FROM backup WHERE name <> '' AND finished IS NOT NULL GROUP BY host"""
 )
@@ -30,7 +32,7 @@ class VerificationStore(CatalogueSession):
         return {one.name: one for one in comparison.find(self._reader, "WHERE host = :host ORDER BY name", {"host": host})}
 
     def newest_verifications(self, until: datetime) -> dict[str, datetime]:
-        """When a backup of each host was last read, in part or whole, not later than `until`."""
+        """When a backup of each host was last read, in part or whole, not later than `until`. A look at no file is none."""
         return dict(self._reader.all(_NEWEST, {"until": until}))
 
     def oldest_backups(self) -> dict[str, datetime]:

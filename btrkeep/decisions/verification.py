@@ -160,9 +160,9 @@ def verified(
         return Verified(VerificationState.WHOLE, VerifiedBy.SCRUB, scrub.finished, source=source)
     if found and whole:
         return Verified(VerificationState.WHOLE, VerifiedBy.VERIFY, whole, found.read, found.compared, source=source)
-    if source and source.alike and not source.differing and (found is None or found.read == 0 or found.at <= source.at):
+    if source and source.alike and not source.differing and (found is None or not found.read or found.at <= source.at):
         return Verified(VerificationState.IN_PART, VerifiedBy.SOURCE, source.at, source=source)
-    if found:
+    if found and found.read:
         return Verified(VerificationState.IN_PART, VerifiedBy.VERIFY, found.at, found.read, found.compared, source=source)
     return Verified(VerificationState.NEVER, source=source)
 
@@ -178,8 +178,8 @@ class KnownBackups(ScrubFacts, Protocol):
 def last_looks(catalogue: KnownBackups, now: datetime) -> dict[str, datetime | None]:
     """When data of each host was last read, by any look; None: never."""
     until, scrub = latest(now), read_scrub(catalogue)
-    found: dict[str, datetime | None] = dict.fromkeys(catalogue.oldest_backups())
-    found |= catalogue.newest_verifications(until)
+    read = catalogue.newest_verifications(until)  # also of hosts whose backups a lost catalogue does not know
+    found = {host: read.get(host) for host in catalogue.oldest_backups()}
     if scrub and scrub.is_whole and scrub.finished <= until:
         for host in catalogue.hosts_with_backups(scrub.begun, scrub.newest):
             found[host] = max(found[host] or scrub.finished, scrub.finished)

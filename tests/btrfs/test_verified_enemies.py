@@ -1,0 +1,74 @@
+"""What is called verified has to be so, whatever happens between the looks: a lost catalogue, a scrub that did not read all."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from backupd.actions.damaged import record
+from backupd.actions.scrub import Scrubbed
+from backupd.repo.context import PoolContext
+from btrkeep.catalogue import Catalogue, Damage
+from btrkeep.clock import Clock
+from btrkeep.config import load
+from btrkeep.pool.marker import open_pool
+from tests.beds.nights import Nights
+from tests.beds.watch import killed, rows
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def nights(shared_btrfs: Path, tmp_path: Path) -> Nights:
+    """A host with one backup."""
+    nights = Nights(shared_btrfs, "--rehearsal")
+    (tmp_path / "file").write_bytes(b"as it was")
+    nights.host("web", tmp_path)
+    nights.run("web")
+    return nights
+
+
+def test_what_is_verified_while_the_catalogue_knows_no_backup_stops_no_status(nights: Nights) -> None:
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("verify", "web")
+    assert rows(nights, "select count(*) from verification") == [(1,)]
+    done = nights.backupd("status", check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    nights.backupd("rebuild")
+    assert nights.json("list", "web")[0]["verified"]["state"] == "whole"
+
+
+def test_a_look_that_came_to_no_file_is_no_look(nights: Nights) -> None:
+    """It was killed, or its hour went by in pauses, night for night."""
+    nights.tables["verify"] = {"max_age": "10d", "new_files": "none"}
+    nights.write()
+    later = tuple(("--now", f"{2100 + year}-01-01T00:00:00Z") for year in range(3))
+    for now in later[:2]:
+        killed(nights, "after", "verifications written", "verify", "web", *now)
+        assert rows(nights, "select read from verification") == [(0,)]
+        assert nights.json("list", "web", *now)[0]["verified"] is None
+        assert nights.json("status", *now)["verification"]["unverified"] == ["web"]
+    nights.backupd("verify", "web", *later[0])
+    killed(nights, "after", "verifications written", "verify", "web", *later[1])
+    (found,) = nights.json("list", "web", *later[1])
+    assert (found["verified"]["state"], found["verified"]["at"]) == ("whole", later[0][1])
+    assert nights.json("status", *later[1])["verification"]["unverified"] == ["web"]
+
+
+@pytest.mark.parametrize("kind", ["malloc", "unverified"])
+def test_a_scrub_that_could_not_compare_all_takes_back_no_damage(nights: Nights, kind: str) -> None:
+    (name,) = nights.names("web")
+    now = datetime.now(UTC)
+    before = Damage("web", name, "/file", 0, 4096, "scrub", now)
+    config = load(None, nights.config)
+    with Catalogue.open(nights.state) as catalogue:
+        site = PoolContext(config, open_pool(nights.pool), catalogue, Clock(None))
+        site.catalogue.put_damages([before])
+        done = Scrubbed(
+            "finished", False, 1, dict.fromkeys(("uncorrectable", "malloc", "unverified"), 0) | {kind: 1}, 1.0, begun=now
+        )
+        record(site, done, now)
+        assert [one.path for one in site.catalogue.damages()] == ["/file"]
+        record(site, replace(done, errors={}), now)
+        assert site.catalogue.damages() == []
