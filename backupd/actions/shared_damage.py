@@ -1,11 +1,15 @@
-"""Damage that was found in one backup, in the others of its host: a file that snapshots share is the same data in all of them."""
+"""Damage that was found in one backup, in the others of its host: a file that snapshots share is the same data in all of them.
+
+And what is recorded of the files of a backup, when the catalogue knows it no more.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from backupd.files.tree import Tree
-from backupd.repo.checksums import Key, key_of
+from backupd.files.tree import Entry, Tree
+from backupd.files.walking import entries
+from backupd.repo.checksums import Checksums, Key, key_of
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
 from btrkeep.errors import OperatorError
@@ -31,6 +35,19 @@ def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[FoundDa
         with suppress(OperatorError, OSError), read(path), Tree(path) as tree:
             if same := [one for one in known if _has(tree, one)]:
                 yield other, same
+
+
+def recorded_damage(pool: Pool, host: str, name: str) -> list[bytes]:
+    """The paths of all files of a backup that were damaged when they were last read; of one that cannot be read none."""
+    path = pool.host(host) / name
+    with suppress(OperatorError, OSError), read(path), Tree(path) as tree, Checksums(pool.host(host)) as known:
+        return [one.path for one in entries(tree, b"/") if one.kind == "file" and _is_damaged(one, known)]
+    return []
+
+
+def _is_damaged(one: Entry, known: Checksums) -> bool:
+    before = known.find(key_of(one.inode, one.changed, one.size))
+    return before is not None and before.damaged
 
 
 def _has(tree: Tree, file: FoundDamage) -> bool:

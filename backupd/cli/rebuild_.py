@@ -1,13 +1,16 @@
 """`backupd rebuild`: the catalogue made again from the pool."""
 
+import os
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import click
 
+from backupd.actions.shared_damage import recorded_damage
 from backupd.cli.context import clock_for, load_config, now_option
 from backupd.health.doubts import see
-from backupd.repo.compared import compared_row, read_compared
+from backupd.repo.compared import compared_row, differing_of, read_compared
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.listing import hosts_of, names_of
@@ -100,10 +103,13 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
     for host in hosts_of(pool):
         folder, there = pool.host(host), names_of(pool, host)  # a record may name backups that are gone
         found = {name: one for name, one in read_verified(folder).items() if name in there}
+        every = {name: recorded_damage(pool, host, name) for name, one in found.items() if one.damages > len(one.damaged)}
+        found |= {name: replace(found[name], damaged=tuple(map(os.fsdecode, paths))) for name, paths in every.items() if paths}
         catalogue.put_damages(damages_of(host, found))
         catalogue.put_verifications(verified_row(host, name, one) for name, one in found.items())
-        compared = read_compared(folder).backups
-        catalogue.put_comparisons(compared_row(host, name, one) for name, one in compared.items() if name in there)
+        compared = {name: one for name, one in read_compared(folder).backups.items() if name in there}
+        catalogue.put_damages(differing_of(host, compared))
+        catalogue.put_comparisons(compared_row(host, name, one) for name, one in compared.items())
     history = bring_back(pool, catalogue)
     see(pool, catalogue, clock.now())
     return count, since_then.locked, history

@@ -1,6 +1,7 @@
 """compared.json: when files of each backup of a host were compared with the host. It lies beside verified.json.
 
-    {"format": 1, "next": {SLICES: {"slice", "after"}}, "backups": {NAME: {"at", "files", "alike", "changed", "differing"}}}
+    {"format": 1, "next": {SLICES: {"slice", "after"}},
+     "backups": {NAME: {"at", "files", "alike", "changed", "differing", "differs": [PATHS]}}}
 
 One that cannot be read counts as empty: nothing is deleted or kept on the strength of it. Earlier versions wrote one slice as
 "next", for any number of them.
@@ -9,31 +10,41 @@ One that cannot be read counts as empty: nothing is deleted or kept on the stren
 import json
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from backupd.repo.backup_json import NOT_UNDERSTOOD, text_of_file
-from btrkeep.catalogue import ComparedBackup
+from btrkeep.catalogue import ComparedBackup, Damage
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.units import format_time, parse_time
 
 COMPARED = "compared.json"
 _FORMAT = 1
+_NAMED = 1000  # files that differ, of each backup
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The last one of a backup, `at` its end: how many files, and how many of them were alike, changed since, or differ."""
+    """The last one of a backup, `at` its end: how many files, and how many of them were alike, changed since, or differ.
+
+    `differs`: the first of all that were ever found to differ.
+    """
 
     at: datetime
     files: int
     alike: int
     changed: int
     differing: int
+    differs: tuple[str, ...] = ()
+
+    def with_those_of(self, before: "Comparison | None") -> "Comparison":
+        """This one, with what an earlier one of the same backup found to differ."""
+        paths = {*self.differs, *(before.differs if before else ())}
+        return replace(self, differs=tuple(sorted(paths, key=os.fsencode)[:_NAMED]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +88,15 @@ def read_compared(folder: Path) -> HostComparisons:
 
 def write_compared(folder: Path, found: HostComparisons) -> None:
     """Replaces the file as a whole. Raises OSError."""
-    backups = {name: comparison_fields(one) for name, one in sorted(found.backups.items())}
+    backups = {name: comparison_fields(one) | {"differs": list(one.differs)} for name, one in sorted(found.backups.items())}
     slices = {str(slices): _next_fields(one) for slices, one in sorted(found.slices.items())}
     write_atomically(folder / COMPARED, json.dumps({"format": _FORMAT, "next": slices, "backups": backups}, indent=1) + "\n")
+
+
+def differing_of(host: str, found: Mapping[str, Comparison]) -> Iterator[Damage]:
+    """For a catalogue that was lost, so that the next run fetches them again."""
+    for name, one in found.items():
+        yield from (Damage(host, name, path, 0, 0, "source", one.at) for path in one.differs)
 
 
 def compared_row(host: str, name: str, one: Comparison) -> ComparedBackup:
@@ -109,4 +126,5 @@ def _parse_next(fields: Mapping[str, Any]) -> NextSlice:
 
 def _parse(fields: Mapping[str, Any]) -> Comparison:
     files, alike, changed, differing = (int(fields[name]) for name in ("files", "alike", "changed", "differing"))
-    return Comparison(parse_time(fields["at"]), files, alike, changed, differing)
+    differs = tuple(str(path) for path in fields.get("differs", ()))  # earlier versions kept none
+    return Comparison(parse_time(fields["at"]), files, alike, changed, differing, differs)

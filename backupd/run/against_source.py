@@ -131,7 +131,7 @@ class SourceComparison:
             self._enter(backup, tree, differing, now)
             kinds = Counter(done.found.values())
             alike, changed = kinds[ContentVerdict.ALIKE], kinds[ContentVerdict.CHANGED]
-            comparison = Comparison(now, len(done.found), alike, changed, len(differing))
+            comparison = Comparison(now, len(done.found), alike, changed, len(differing), tuple(map(os.fsdecode, differing)))
             if slices:
                 to_come = NextSlice(following.number + 1) if done.is_over else NextSlice(following.number, done.after)
                 known = replace(known, slices={**known.slices, slices: to_come})
@@ -218,7 +218,7 @@ class SourceComparison:
         folder, there = self.pool.host(backup.host), names_of(self.pool, backup.host)
         backups = {name: one for name, one in known.backups.items() if name in there}
         if comparison.files or backup.name not in backups:
-            backups[backup.name] = comparison
+            backups[backup.name] = comparison.with_those_of(backups.get(backup.name))
         write_compared(folder, replace(known, backups=backups))
         self.catalogue.put_comparisons(compared_row(backup.host, name, one) for name, one in backups.items())
 

@@ -1,5 +1,8 @@
 """What is called verified has to be so, whatever happens between the looks: a lost catalogue, a scrub that did not read all."""
 
+import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +16,7 @@ from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.clock import Clock
 from btrkeep.config import load
 from btrkeep.pool.marker import open_pool
+from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows
 
@@ -61,7 +65,7 @@ def test_a_scrub_that_could_not_compare_all_takes_back_no_damage(nights: Nights,
     (name,) = nights.names("web")
     now = datetime.now(UTC)
     before = Damage("web", name, "/file", 0, 4096, "scrub", now)
-    config = load(None, nights.config)
+    config = load("main", nights.config)
     with Catalogue.open(nights.state) as catalogue:
         site = PoolContext(config, open_pool(nights.pool), catalogue, Clock(None))
         site.catalogue.put_damages([before])
@@ -72,3 +76,40 @@ def test_a_scrub_that_could_not_compare_all_takes_back_no_damage(nights: Nights,
         assert [one.path for one in site.catalogue.damages()] == ["/file"]
         record(site, replace(done, errors={}), now)
         assert site.catalogue.damages() == []
+
+
+@pytest.mark.slow
+def test_after_a_rebuild_every_damaged_file_is_known_and_what_differs_from_the_host_is_fetched(
+    make_btrfs: Callable[..., Path], tmp_path: Path
+) -> None:
+    """verified.json names only some of them, which is played here; `checksums` says it of each."""
+    nights = Nights(make_btrfs(size="300M", options="nodatasum"))
+    nights.tables["verify"] = {"new_files": "none"}
+    contents = [os.urandom(64 << 10) for _ in range(3)]
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number}").write_bytes(content)
+    (tmp_path / "moved").write_bytes(b"as it was")
+    nights.host("web", tmp_path)
+    nights.run("web")
+    nights.backupd("verify", "web")
+    for content in contents:
+        damage(nights.top, content[8192:16384])
+    nights.backupd("verify", "web", check=False)
+    before = (tmp_path / "moved").stat()
+    (tmp_path / "moved").write_bytes(b"is other.")
+    os.utime(tmp_path / "moved", ns=(before.st_atime_ns, before.st_mtime_ns))
+    nights.backupd("verify", "--against-source", "web", check=False)
+    known = sorted(rows(nights, "select path, found_by from damage"))
+    assert [path for path, _ in known] == [f"{tmp_path}/{name}" for name in ("0", "1", "2", "moved")]
+    file = nights.pool / "hosts/web/verified.json"
+    fields = json.loads(file.read_text())
+    for one in fields["backups"].values():
+        assert (one["damages"], len(one.pop("damaged"))) == (3, 3)
+        one["damaged"] = [f"{tmp_path}/0"]
+    file.write_text(json.dumps(fields))
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild")
+    assert sorted(rows(nights, "select path from damage")) == [(path,) for path, _ in known]
+    assert rows(nights, "select path from damage where found_by = 'source' and path like '%moved'") == [(f"{tmp_path}/moved",)]
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert nights.differences("web", tmp_path) == []
