@@ -2,7 +2,9 @@
 
 import json
 import os
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +20,7 @@ from btrkeep.config import load
 from btrkeep.pool.marker import open_pool
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
-from tests.beds.watch import killed, rows
+from tests.beds.watch import checkpoints, killed, rows
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
 
@@ -113,3 +115,25 @@ def test_after_a_rebuild_every_damaged_file_is_known_and_what_differs_from_the_h
     assert rows(nights, "select path from damage where found_by = 'source' and path like '%moved'") == [(f"{tmp_path}/moved",)]
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.differences("web", tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_comparison_that_is_killed_anywhere_leaves_out_no_file_and_the_next_one_brings_its_row(nights: Nights) -> None:
+    words = ("verify", "--against-source", "web")
+    steps = [one for one in checkpoints(nights, *words) if one.startswith("after")]
+    assert "after comparisons written" in steps
+    file, first = nights.pool / "hosts/web/compared.json", nights.names("web")[0]
+    for number, _ in enumerate(steps, 1):
+        file.unlink(missing_ok=True)
+        with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
+            connection.execute("DELETE FROM comparison")
+            connection.commit()
+        killed(nights, "after", "any", *words, count=number)
+        known = json.loads(file.read_text()) if file.exists() else None
+        told = rows(nights, "select name, alike from comparison")
+        assert told in ([], [(first, 1)]), steps[number - 1]
+        assert not told or known is not None
+        assert known is None or known["backups"][first]["alike"] == 1
+        nights.backupd(*words)
+        assert rows(nights, "select name, alike from comparison") == [(first, 1)]
+        assert json.loads(file.read_text())["backups"][first]["alike"] == 1
