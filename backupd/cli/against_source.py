@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from backupd.repo.compared import comparison_fields
-from backupd.repo.context import PoolContext
+from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.version import rsync_version
@@ -36,6 +36,7 @@ def compare_hosts(site: PoolContext, which: tuple[str, ...], scope: SourceScope,
         since = format_time(site.clock.now())
         held.enter_context(take_lock(site.pool.locks / "source", "backupd verify --against-source", since))
         held.enter_context(cancellation.listening())
+        held.enter_context(writing(site.pool))
         work = SourceComparison(
             site.pool,
             site.catalogue,

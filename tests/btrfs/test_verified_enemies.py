@@ -137,3 +137,15 @@ def test_a_comparison_that_is_killed_anywhere_leaves_out_no_file_and_the_next_on
         nights.backupd(*words)
         assert rows(nights, "select name, alike from comparison") == [(first, 1)]
         assert json.loads(file.read_text())["backups"][first]["alike"] == 1
+
+
+def test_a_comparison_that_cannot_be_written_down_is_one_line_and_its_damage_is_known(nights: Nights, tmp_path: Path) -> None:
+    before = (tmp_path / "file").stat()
+    (tmp_path / "file").write_bytes(b"is other.")
+    os.utime(tmp_path / "file", ns=(before.st_atime_ns, before.st_mtime_ns))
+    (nights.pool / "hosts/web/compared.json").mkdir()
+    done = nights.backupd("verify", "--against-source", "web", check=False)
+    assert done.returncode == 4, done.stderr
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert rows(nights, "select path, found_by from damage") == [(f"{tmp_path}/file", "source")]
