@@ -138,7 +138,6 @@ def test_five_slices_of_a_fifth_meet_each_file_once(shared_btrfs: Path, tree: Pa
 
 @pytest.mark.slow
 def test_a_night_compares_its_share_and_the_next_one_fetches_what_differs(shared_btrfs: Path, tree: Path) -> None:
-    """A host that fails meanwhile costs the night nothing."""
     nights = Nights(shared_btrfs)
     (tree / "file").write_bytes(b"as it was")
     nights.tables["verify"] = {"against_source": "50%"}
