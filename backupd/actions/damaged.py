@@ -73,10 +73,10 @@ class Resolver:
         for one in self._places([(fault.inode, fault.offset, fault.subvolume)]):
             try:
                 vaddr = _address(pool, one)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError:  # what leads there cannot be read either
-                return [one]
+            except OSError as error:
+                if error.errno in DAMAGED:  # what leads there cannot be read either
+                    return [one]
+                continue  # gone, or no plain file: the line is of a filesystem that was on the device before
             return (self.places(vaddr) if vaddr is not None else None) or [one]
         return []
 

@@ -11,6 +11,7 @@ from backupd.replicate.outcome import (
     ReplicationContext,
 )
 from backupd.replicate.receiver import Expected, newest_received, receive
+from backupd.repo.compared import forget_compared
 from backupd.repo.final_backups import ours, point_latest
 from backupd.repo.received import discard_received
 from backupd.repo.verified import forget_verified
@@ -78,6 +79,7 @@ class HostCopies:
         receive(site.pool, expected, pieces, version=announced.stream, confined=site.confined, look=look)
         if fetch.again:
             forget_verified(site.pool.host(host), fetch.backup.name)
+            forget_compared(site.pool.host(host), fetch.backup.name)
         parent = fetch.parent.name if fetch.parent else None
         self.tell(Fetched(host, fetch.backup.name, parent, far.bytes - before, time.monotonic() - begun, fetch.again))
 

@@ -128,3 +128,10 @@ def _parse(fields: Mapping[str, Any]) -> Comparison:
     files, alike, changed, differing = (int(fields[name]) for name in ("files", "alike", "changed", "differing"))
     differs = tuple(str(path) for path in fields.get("differs", ()))  # earlier versions kept none
     return Comparison(parse_time(fields["at"]), files, alike, changed, differing, differs)
+
+
+def forget_compared(folder: Path, name: str) -> None:
+    """What was found of a backup in whose place another one is now. Raises OSError."""
+    found = read_compared(folder)
+    if name in found.backups:
+        write_compared(folder, replace(found, backups={other: one for other, one in found.backups.items() if other != name}))

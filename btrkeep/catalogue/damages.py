@@ -13,6 +13,7 @@ _HERE = "WHERE (:host IS NULL OR host = :host) AND (:name IS NULL OR name = :nam
 _FORGET = (
     "DELETE FROM damage WHERE host = :host AND name = :name",
     "DELETE FROM verification WHERE host = :host AND name = :name",
+    "DELETE FROM comparison WHERE host = :host AND name = :name",
 )
 _COUNTS = "SELECT host, name, count(DISTINCT path) FROM damage WHERE fate IS NULL GROUP BY host, name"
 

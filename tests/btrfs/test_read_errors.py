@@ -12,6 +12,7 @@ import pytest
 
 from btrkeep.decisions.device_errors import SeenErrors, grown, seen_now
 from btrkeep.pool.kernel_log import ReadFailure, read_failures
+from tests.beds import btrfs
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.watch import rows
@@ -61,6 +62,11 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
     content = spoilt.read_bytes()
     damage(nights.top, content[512 << 10 : (512 << 10) + 8192])
     assert damaged(nights) == []  # nobody has read it
+    # Of a filesystem that was on the device before: there is a folder at that number now.
+    device, folder = Path(btrfs.devices_of(nights.top)[0]).name, spoilt.parent.stat().st_ino
+    ours = nights.subvolume("web", last)["Subvolume ID"]
+    before_us = f"BTRFS warning (device {device}): csum failed root {ours} ino {folder} off 0 csum 0x1 expected csum 0x2 mirror 1"
+    Path("/dev/kmsg").write_text(f"<4>{before_us}\n")
     found = named(nights, spoilt)
     assert [(one["host"], one["path"], one["backups"], one["found_by"]) for one in found] == [
         ("db", f"{tree}/db/again", [db], ["device"]),
