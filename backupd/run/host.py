@@ -27,6 +27,7 @@ from backupd.run.context import HostResult, RunContext, RunningTransfer
 from backupd.run.fresh_sums import SumLimits
 from backupd.run.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, punch_written
 from backupd.run.orphaned_receivers import take_host_lock
+from backupd.run.sibling import Sibling
 from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import RunVerdict, decide
 from backupd.run.work_subvolume import Prepared
@@ -223,7 +224,7 @@ class HostRun:
             log.warning("%s: %s", prepared.path, error)
             warning = f"its holes could not be made or counted: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
-        _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk, self._sum_limits())
+        _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk, self._sum_limits(), self._sibling())
         final = replace(final, duration=round(elapsed() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)
         fields = {
@@ -234,6 +235,9 @@ class HostRun:
         site.catalogue.finish_backup(row, self.run_id, **fields)
         self.ended = True
         return self._result(verdict.outcome, final)
+
+    def _sibling(self) -> Sibling | None:
+        return Sibling(self.host.share_with, self.stopper) if self.host.share_with else None
 
     def _sum_limits(self) -> SumLimits:
         return SumLimits(self.site.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun))

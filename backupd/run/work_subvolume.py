@@ -27,6 +27,7 @@ from backupd.run.doubt import doubt, drop_doubted
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
 from backupd.run.limits import still_exceeds
 from backupd.run.other_paths import drop_other_paths
+from backupd.run.sibling import Sibling, share_written
 from btrkeep.backup_states import FAILED, PARTIAL, RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
@@ -305,7 +306,14 @@ def leave_after_error(prepared: Prepared, record: Record, disk: Syncfs) -> None:
 
 
 def finalise(
-    pool: Pool, prepared: Prepared, record: Record, disk: Syncfs, limits: SumLimits | None = NO_SUMS, *, split: bool = True
+    pool: Pool,
+    prepared: Prepared,
+    record: Record,
+    disk: Syncfs,
+    limits: SumLimits | None = NO_SUMS,
+    sibling: Sibling | None = None,
+    *,
+    split: bool = True,
 ) -> tuple[Path, Record]:
     """Makes `.working` final under the name of its start; each line is safe to be killed after. Raises DataLost, OSError.
 
@@ -319,6 +327,8 @@ def finalise(
     _sync_or_discard(prepared, disk)
     if limits:
         sum_fetched(prepared.path, limits)
+    if sibling:  # after the sums: what is shared does not count as written by this run any more
+        share_written(pool, prepared.path, sibling, record.started)
     set_read_only(prepared.path)
     assert named.name is not None
     return take_name(pool, prepared.path, named.name), named

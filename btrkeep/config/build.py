@@ -150,6 +150,7 @@ def _hosts(
             problems.add(table.file, dotted(HOST, name, "paths"), 'missing: the source paths, such as paths = ["/etc", "/srv"]')
         values["left_out"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
         _say_what_is_empty(name, table.file, values, problems)
+        values["share_with"] = _sibling(name, table.file, values, sections, problems)
         yield name, model.HostConfig(name, **values)
 
 
@@ -213,6 +214,24 @@ def _this_machine(
         else:
             problems.add(table.file, where, f"{quoted(piece.source)}: is {piece.what} itself, or lies in it")
     return tuple(dict.fromkeys(piece.pattern for piece in found if piece.pattern))
+
+
+def _sibling(name: str, file: Path, values: Mapping[str, Any], sections: Sections, problems: Problems) -> str | None:
+    """The host to share data with. One that is not there is no error, for it may have been removed: then nothing is shared.
+
+    One of another group is refused: a group is what the configuration knows of whose a host is.
+    """
+    hosts, sibling = sections.named[HOST], values.get("share_with")
+    if sibling is None or sibling == name:
+        return None
+    where = f"{dotted(HOST, name, 'share_with')} = {show(sibling)}"
+    if sibling not in hosts:
+        problems.say(file, where, f"there is no such host, so nothing is shared{nearest(sibling, hosts)}")
+        return None
+    group, other = values.get("group"), hosts[sibling].values.get("group")
+    if (group is None or group != other) and not values.get("share_across_groups"):
+        problems.add(file, where, "is not in the same group: who sees one could learn of the other's files (share_across_groups)")
+    return str(sibling)
 
 
 def _say_what_is_empty(name: str, file: Path, values: Mapping[str, Any], problems: Problems) -> None:

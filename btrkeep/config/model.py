@@ -190,6 +190,8 @@ class HostConfig:
     shrink_limit: float = DEFAULTS["shrink_limit"]
     unreadable_limit: float = DEFAULTS["unreadable_limit"]
     exclude: tuple[str, ...] = DEFAULTS["exclude"]
+    share_with: str | None = DEFAULTS["share_with"]
+    share_across_groups: bool = DEFAULTS["share_across_groups"]
     one_file_system: bool = DEFAULTS["one_file_system"]
     before: tuple[str, ...] = DEFAULTS["before"]
     boot_checks: tuple[str, ...] = DEFAULTS["boot_checks"]

@@ -362,6 +362,7 @@ SIZE_LIMIT = ValueKind("size", 'a size above zero such as "20GiB", or "none"', _
 TIME_LIMIT = ValueKind("duration", 'a duration such as "2h", or "none"', _time_limit)
 PATH = ValueKind("path", 'an absolute path such as "/srv/backup"', parse_path)
 GROUP = ValueKind("name of a group", 'the name of a group, such as "debian"', _group)
+HOST_NAME = ValueKind("name of a host", 'the name of a host, such as "web1"', _group)
 POOL_NAME = ValueKind("name of a pool", 'the name of a pool, such as "main"', _group)
 COPY_SOURCE = ValueKind(
     "address or path",

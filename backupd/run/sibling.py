@@ -1,0 +1,125 @@
+"""What a run wrote shares its data with the newest backup of a host like it (`share_with`), where both have the same.
+
+The files come first, into a subvolume in which nothing of the other host ever was; then the kernel compares them. Begun as a
+snapshot of the other's backup it would keep whatever the host's rsync said nothing about.
+"""
+
+import errno
+import logging
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from backupd.files.tree import Tree, joined, open_plain
+from backupd.repo.backup_json import DATA
+from backupd.repo.final_backups import find_base
+from backupd.repo.read_lock import read
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.errors import OperatorError
+from btrkeep.fs.dedupe import shared_pieces
+from btrkeep.fs.openat import FOLDER
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import describe
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.treescan import FolderPaths, written_files
+from btrkeep.units import counted, format_size
+
+_log = logging.getLogger(__name__)
+
+# Of the one file: it is not there, is none, lies behind a symlink or a mount, has no checksums, or cannot be read or shared.
+_PASSED_OVER = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EXDEV,
+    errno.EINVAL,
+    errno.EIO,
+    errno.EOPNOTSUPP,
+    errno.ETXTBSY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """The host to share with, and what ends the sharing early: what is shared by then stays so."""
+
+    host: str
+    cancelled: Cancellation
+
+
+@dataclass(frozen=True, slots=True)
+class SharedData:
+    """Files that share data with the sibling's now, and the bytes that they share."""
+
+    files: int = 0
+    bytes: int = 0
+
+
+def share_written(pool: Pool, subvolume: Path, sibling: Sibling, now: datetime) -> SharedData:
+    """Shares what was written since `subvolume` was made, and is committed, with the sibling's newest complete backup.
+
+    Nothing that goes wrong here costs the backup: what is not shared takes its own room, and the log says why.
+    """
+    try:
+        base = find_base(pool, sibling.host, None if pool.rehearsal else now)
+        if base is None:
+            _log.info("%s: %s has no complete backup yet to share data with", subvolume, sibling.host)
+            return SharedData()
+        with read(base.path):
+            done = _share_all(subvolume, base.path, sibling.cancelled)
+    except (OSError, OperatorError) as error:
+        _log.warning("%s: its data is not shared with that of %s: %s", subvolume, sibling.host, error)
+        return SharedData()
+    said = f"{format_size(done.bytes)} of {counted(done.files, 'file')}"
+    _log.info("%s: %s shared with %s", subvolume, said, base.path)
+    return done
+
+
+@Checkpoint("data shared with a sibling")
+def _share_all(subvolume: Path, other: Path, cancelled: Cancellation) -> SharedData:
+    """Goes by the files of `subvolume` that were written: a path means the same file on both hosts. Raises OSError."""
+    there = describe(subvolume)
+    assert there is not None
+    files = total = 0
+    root = os.open(subvolume, FOLDER)
+    try:
+        paths = FolderPaths(root)
+        with Tree(subvolume) as new, Tree(other) as old:
+            for ino in written_files(root, there.created - 1, 1, compressed=True):
+                if cancelled:
+                    break
+                try:
+                    top, *names = paths.of(ino)
+                    shared = _share_file(old, new, names, cancelled) if top == os.fsencode(DATA) else 0
+                except OSError as error:
+                    if error.errno not in _PASSED_OVER:
+                        raise
+                    continue
+                files, total = files + bool(shared), total + shared
+    finally:
+        os.close(root)
+    return SharedData(files, total)
+
+
+def _share_file(old: Tree, new: Tree, names: list[bytes], cancelled: Cancellation) -> int:
+    """The bytes that the two files of that path share now; none when their sizes differ."""
+    total = 0
+    with old.folder(joined(names[:-1])) as folder:
+        source = open_plain(names[-1], folder)
+    try:
+        with new.folder(joined(names[:-1])) as folder:
+            destination = open_plain(names[-1], folder)
+        try:
+            size = os.fstat(destination).st_size
+            if os.fstat(source).st_size == size:
+                for shared in shared_pieces(source, destination, size):
+                    total += shared
+                    if cancelled:
+                        break
+        finally:
+            os.close(destination)
+    finally:
+        os.close(source)
+    return total

@@ -1,0 +1,160 @@
+"""`share_with`: what a run wrote shares data with the newest backup of a host like it; rsync, find and btrfs are the truth.
+
+All hosts of a test are fetched from the same path, one after the other: what changes there in between is what they have different.
+"""
+
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backupd.run.sibling import SharedData, Sibling, share_written
+from btrkeep.clock import Clock
+from btrkeep.pool.marker import open_pool
+from btrkeep.process.cancellation import Cancellation
+from tests.beds.faults import damage
+from tests.beds.look import exclusive_bytes
+from tests.beds.nights import Nights
+from tests.beds.work import work
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(120)]
+MIB = 1 << 20
+BIG = 2 * MIB + 100  # not whole blocks
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Sources that lie on another filesystem than the pool."""
+    tree = tmp_path / "usr"
+    (tree / "lib").mkdir(parents=True)
+    (tree / "lib" / "both").write_bytes(os.urandom(BIG))
+    return tree
+
+
+@pytest.fixture
+def nights(shared_btrfs: Path, tree: Path) -> Nights:
+    return pair(shared_btrfs, tree)
+
+
+def pair(top: Path, tree: Path) -> Nights:
+    """web1, and web2 that shares with it."""
+    found = Nights(top)
+    found.host("web1", tree)
+    found.host("web2", tree, share_with="web1", share_across_groups=True)
+    return found
+
+
+def unlike(nights: Nights, host: str, tree: Path) -> str:
+    """What rsync would still bring of the tree, or delete."""
+    return work(
+        "rsync", "-n", "-aHAXc", "--delete", "--itemize-changes", "--modify-window=-1", f"{tree}/", f"{nights.data(host, tree)}/"
+    ).stdout
+
+
+def private(nights: Nights, host: str, tree: Path, name: str) -> int:
+    return exclusive_bytes(nights.data(host, tree) / name)
+
+
+def test_a_new_host_shares_what_both_have_and_is_as_if_there_were_no_other(nights: Nights, tree: Path) -> None:
+    for name in ("differs", "one of web1", "first.secret"):
+        (tree / name).write_bytes(os.urandom(BIG))
+    (tree / "linked").hardlink_to(tree / "lib" / "both")
+    with (tree / "sparse").open("wb") as file:
+        file.truncate(1 << 30)
+        file.write(os.urandom(MIB))
+    work("chown", "1000:1000", tree / "lib" / "both")
+    nights.run("web1")
+    nights.host("web2", tree, share_with="web1", share_across_groups=True, exclude=["*.secret"])
+    (tree / "one of web1").unlink()
+    with (tree / "differs").open("r+b") as file:
+        file.write(b"x")
+    work("setcap", "cap_net_raw+ep", tree / "lib" / "both")
+    assert nights.run("web2")["web2"]["outcome"] == "complete"
+    before = tree.stat()
+    (tree / "first.secret").unlink()
+    os.utime(tree, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert unlike(nights, "web2", tree) == ""
+    assert nights.differences("web2", tree) == []
+    assert private(nights, "web2", tree, "lib/both") == 0
+    assert private(nights, "web2", tree, "sparse") == 0
+    assert private(nights, "web2", tree, "differs") >= BIG
+    work("sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS", cwd=nights.backup("web2"))
+    summed = (nights.backup("web2") / "SHA256SUMS").read_text()
+    assert "/linked\n" in summed or "/lib/both\n" in summed, "what is shared by now was written by this run all the same"
+
+
+def test_without_share_with_hosts_share_nothing(nights: Nights, tree: Path) -> None:
+    nights.host("web2", tree)
+    nights.run("web1")
+    nights.run("web2")
+    assert private(nights, "web2", tree, "lib/both") >= BIG
+
+
+def test_what_comes_in_a_later_night_is_shared_too(nights: Nights, tree: Path) -> None:
+    nights.run("web2")
+    assert private(nights, "web2", tree, "lib/both") >= BIG, "web1 has no backup yet"
+    (tree / "update").write_bytes(os.urandom(BIG))
+    nights.run("web1")
+    nights.run("web2")
+    assert private(nights, "web2", tree, "update") == 0
+    assert nights.differences("web2", tree) == []
+
+
+def test_a_file_of_the_other_host_that_cannot_be_read_is_not_taken_over(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = pair(make_btrfs(size="300M"), tree)
+    (tree / "whole").write_bytes(os.urandom(BIG))
+    nights.run("web1")
+    damage(nights.top, (tree / "lib" / "both").read_bytes()[MIB : MIB + 4096])
+    assert nights.run("web2")["web2"]["outcome"] == "complete"
+    assert nights.differences("web2", tree) == []
+    assert private(nights, "web2", tree, "whole") == 0
+
+
+def test_symlinks_in_the_other_host_s_backup_are_not_followed(nights: Nights, tree: Path) -> None:
+    """The file that the link leads to is on the pool, and has the same bytes."""
+    elsewhere = nights.top / "elsewhere"
+    (tree / "lib").rename(tree.parent / "aside")
+    elsewhere.mkdir()
+    (elsewhere / "both").write_bytes((tree.parent / "aside" / "both").read_bytes())
+    (tree / "lib").symlink_to(elsewhere)
+    nights.run("web1")
+    (tree / "lib").unlink()
+    (tree.parent / "aside").rename(tree / "lib")
+    nights.run("web2")
+    assert private(nights, "web2", tree, "lib/both") >= BIG
+    assert nights.differences("web2", tree) == []
+
+
+def test_a_backup_that_is_being_deleted_is_left_alone_and_costs_nothing_but_room(nights: Nights, tree: Path) -> None:
+    nights.run("web1")
+    fd = os.open(nights.backup("web1"), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        assert nights.run("web2")["web2"]["outcome"] == "complete"
+    finally:
+        os.close(fd)
+    assert private(nights, "web2", tree, "lib/both") >= BIG
+
+
+def test_a_backup_that_is_not_complete_is_not_shared_with(nights: Nights, tree: Path) -> None:
+    nights.host("web1", tree, tree.parent / "missing")
+    nights.run("web1", status=1)
+    nights.run("web2")
+    assert private(nights, "web2", tree, "lib/both") >= BIG
+
+
+def test_who_cancels_gets_a_backup_that_shares_less(nights: Nights, tree: Path) -> None:
+    nights.run("web1")
+    work("btrfs", "subvolume", "snapshot", nights.backup("web1"), nights.top / "new")
+    copy = nights.top / "new" / "data" / str(tree).strip("/") / "lib" / "both"
+    copy.unlink()
+    copy.write_bytes((tree / "lib" / "both").read_bytes())
+    os.sync()
+    pool, cancelled, now = open_pool(nights.pool), Cancellation(), Clock(None).now()
+    cancelled.handle_signal(signal.SIGTERM)
+    assert share_written(pool, nights.top / "new", Sibling("web1", cancelled), now) == SharedData()
+    assert share_written(pool, nights.top / "new", Sibling("web1", Cancellation()), now) == SharedData(1, BIG)
+    assert exclusive_bytes(copy) == 0
