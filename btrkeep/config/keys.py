@@ -100,7 +100,7 @@ TABLE = (
         "Replaces all inherited patterns; an ``exclude`` in the same section is added to it."),
     ConfigKey("share_with", _SHARED, kinds.HOST_NAME, None, '"web1"',
         "A host like this one, such as with the same distribution. What a run has written shares the data of that host's newest "
-        "complete backup where both have the same bytes under the same path: see :doc:`sharing-between-hosts`. Set in a group, it "
+        "complete backup where both have the same bytes under the same path: see :doc:`sharing`. Set in a group, it "
         "does nothing for that host itself. Without it: nothing is shared between hosts."),
     ConfigKey("share_across_groups", _SHARED, kinds.FLAG, False, "true",
         "Whether ``share_with`` may name a host of another group. Who sees the one host can find out then whether the other has a "
