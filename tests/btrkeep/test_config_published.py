@@ -120,7 +120,7 @@ def test_what_another_version_published_is_read_as_far_as_it_is_known(config: Co
 
 def test_every_setting_of_a_host_is_published_or_left_out_on_purpose() -> None:
     known = {"name", "window", "retention", "paths", "exclude"}
-    unused = {"max_memory", "boot_checks"}  # no page shows it
+    unused = {"max_memory", "boot_checks", "share_with", "share_across_groups"}  # no page shows it
     secret = {"before", "after", "ssh_options", "rsync_path", "port", "left_out"}
     assert {one.name for one in fields(HostConfig)} == known | set(_HOST) | secret | unused
 
