@@ -48,7 +48,7 @@ def left(place: Path) -> list[str]:
     return [*map(str, place.glob(f"{session.PREFIX}*")), *map(str, mounts)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_btrfs
 @pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="left out: a slow disk (no FUSE)")
 def test_each_write_to_a_slow_disk_takes_its_time_and_nothing_is_left(place: Path) -> None:
@@ -72,7 +72,9 @@ def test_each_write_to_a_slow_disk_takes_its_time_and_nothing_is_left(place: Pat
 
 @pytest.mark.slow
 @needs_btrfs
-@pytest.mark.parametrize(("name", "transport"), [("one_host", "ssh"), ("many_hosts", "fakessh")])
+@pytest.mark.parametrize(
+    ("name", "transport"), [("one_host", "ssh"), pytest.param("many_hosts", "fakessh", marks=pytest.mark.long)]
+)
 def test_a_bench_runs_through_and_leaves_nothing(name: str, transport: str, place: Path) -> None:
     told = json.loads(bench(name, "--transport", transport, place=place).stdout)
     assert told["machine"]["transport"] == transport
@@ -85,7 +87,7 @@ def test_a_bench_runs_through_and_leaves_nothing(name: str, transport: str, plac
     assert left(place) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_btrfs
 @pytest.mark.skipif(not shutil.which("rsnapshot"), reason="rsnapshot is not installed")
 def test_the_night_against_rsnapshot_runs_through_and_leaves_nothing(place: Path) -> None:
@@ -102,7 +104,7 @@ def see_that_it_adds_up(told: dict[str, Any]) -> None:
     assert ratio["of_medians"] == pytest.approx(first["median"] / second["median"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_btrfs
 def test_a_bench_whose_backup_fails_says_so_and_leaves_nothing(place: Path, tmp_path: Path) -> None:
     """An rsync that fails is found before ours: both sides would seem fast."""
@@ -117,7 +119,7 @@ def test_a_bench_whose_backup_fails_says_so_and_leaves_nothing(place: Path, tmp_
     assert left(place) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_btrfs
 def test_a_bench_that_is_stopped_leaves_nothing(place: Path) -> None:
     words = ("--nights", "1000", "--quiet", "0", "--image-dir", str(place))
@@ -163,7 +165,7 @@ def test_ratios_are_of_pairs_and_not_of_the_best_with_the_worst() -> None:
     assert told["ratio"]["of_medians"] == 2.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_btrfs
 def test_a_night_with_a_hostile_host_is_told_and_leaves_nothing(place: Path) -> None:
     options = ("--size", "1G", "--image-dir", str(place), "--json", "--only", "huge-sizes")

@@ -99,7 +99,7 @@ def test_a_model_that_says_all_is_told_from_one_that_says_nothing() -> None:
     assert flat["metadata: worst error"] > 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.btrfs
 def test_it_runs_through_within_its_budgets_and_leaves_nothing() -> None:
     place = session.folder(4 << 30)

@@ -157,7 +157,7 @@ def bench(name: str, *words: str, place: Path) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_btrfs
 def test_expiry_against_all_at_once_runs_through_and_leaves_nothing(place: Path) -> None:
     told = bench("expire_all_at_once", *TINY, "--pairs", "2", "--pace", "20ms", place=place)
@@ -168,7 +168,7 @@ def test_expiry_against_all_at_once_runs_through_and_leaves_nothing(place: Path)
         assert len(ratio["pairs"]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_btrfs
 def test_the_allocator_runs_through_and_leaves_nothing(place: Path) -> None:
     told = bench("allocator", *TINY, "--window", "4", "--pairs", "1", "--by", "expire", place=place)
@@ -177,7 +177,7 @@ def test_the_allocator_runs_through_and_leaves_nothing(place: Path) -> None:
     assert min(ssd["median"], nossd["median"]) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_btrfs
 def test_planning_runs_through_and_leaves_nothing(place: Path) -> None:
     told = bench("expire_plan", "--hosts", "20", "--runs", "1", place=place)

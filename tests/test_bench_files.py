@@ -12,7 +12,7 @@ from bench.files import COMMANDS
 from tests.beds import TOP, session, work
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.btrfs
 @pytest.mark.root
 def test_the_bench_of_looking_into_backups_runs_through() -> None:
@@ -24,7 +24,7 @@ def test_the_bench_of_looking_into_backups_runs_through() -> None:
     assert not [*place.glob(f"{session.PREFIX}*")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.btrfs
 @pytest.mark.root
 def test_the_bench_of_reading_back_runs_through() -> None:
@@ -48,7 +48,7 @@ def test_the_bench_of_damage_runs_through_and_both_sides_name_the_same() -> None
     assert not [*place.glob(f"{session.PREFIX}*")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.btrfs
 @pytest.mark.root
 def test_the_bench_of_fresh_sums_runs_through() -> None:
@@ -60,7 +60,7 @@ def test_the_bench_of_fresh_sums_runs_through() -> None:
     assert not [*place.glob(f"{session.PREFIX}*")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.btrfs
 @pytest.mark.root
 def test_the_bench_of_a_share_compared_with_the_host_runs_through() -> None:
