@@ -29,6 +29,7 @@ class System(Nights):
 
     def __init__(self, top: Path) -> None:
         super().__init__(top)
+        self.config = self.state.parent / "main.toml"  # can be written when the pool is full
         self.root = top / "vm"
         work("cp", "-a", debian(), self.root)
         ssh = top / "ssh"  # as tests/fakessh, but for the root
