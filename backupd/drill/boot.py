@@ -161,8 +161,8 @@ def _booted(site: DrillSite, drill: BootDrill, folder: Path, done: DrillResult) 
 
 def _ran(site: DrillSite, drill: BootDrill, folder: Path, console: Console, own_users: bool) -> bool:
     """Boots it once; whether its time was over."""
-    with boot_cgroups() as groups, Checkpoint("system booted"):
-        words = _in_groups(groups, _command(drill.backup.host, folder, own_users))
+    with boot_cgroups(site.pool.id) as groups, Checkpoint("system booted"):
+        words = _in_groups(groups, _command(drill.backup.host, site.pool.id, folder, own_users))
         return asyncio.run(_follow(site, (*ENDS_WITH_US, *words), console, drill.timeout))
 
 
@@ -178,12 +178,12 @@ def _prepare(system: Path) -> None:
                     os.chmod(b"tmp", 0o1777, dir_fd=folder)  # noqa: S103  as every system has it
 
 
-def _command(host: str, folder: Path, own_users: bool) -> tuple[str, ...]:
+def _command(host: str, pool: str, folder: Path, own_users: bool) -> tuple[str, ...]:
     """systemd reads the words behind --boot as it reads the kernel's command line."""
     hostname = host if len(host) < _LONGEST_HOSTNAME and re.fullmatch(r"[a-z0-9][a-z0-9.-]*[a-z0-9]", host) else "rehearsal"
     return (
         PROGRAM,
-        *("--quiet", f"--directory={folder / _SYSTEM / DATA}", "--machine=btrkeep-drill", f"--hostname={hostname}"),
+        *("--quiet", f"--directory={folder / _SYSTEM / DATA}", f"--machine=btrkeep-drill-{pool[:8]}", f"--hostname={hostname}"),
         *("--register=no", "--keep-unit", "--link-journal=no", "--private-network", "--console=read-only"),
         *("--resolv-conf=off", "--timezone=off", "--drop-capability=CAP_SYS_TIME"),
         *(_OWN_USERS if own_users else ()),

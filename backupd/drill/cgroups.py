@@ -12,16 +12,16 @@ _PATIENCE = 10.0  # seconds
 
 
 @contextmanager
-def boot_cgroups() -> Iterator[list[Path]]:
+def boot_cgroups(pool: str) -> Iterator[list[Path]]:
     """Makes them, below the tops of the hierarchies that systemd uses; whatever is in them at the end is killed. Raises OSError.
+
+    `pool`: its id, which their name has: another pool may have a drill of its own. What a killed one left in them is killed first.
 
     A system of 4,096 processes at the most, with half of the memory, where the kernel limits these.
     """
-    tops = _tops()
-    for top in tops:
-        for left in top.glob(f"{_NAME}*"):  # of one that was killed; the drill's lock is ours
-            _remove(left)
-    groups = [top / f"{_NAME}{os.getpid()}" for top in tops]
+    groups = [top / f"{_NAME}{pool}" for top in _tops()]
+    for group in groups:
+        _remove(group)
     try:
         for group in groups:
             group.mkdir()

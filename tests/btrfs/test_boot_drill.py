@@ -1,6 +1,7 @@
 """Boot rehearsals: a Debian that was backed up by rsync from its own root is booted, and what is wrong with it is told."""
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,26 @@ def test_a_system_that_fills_the_pool_is_ended_and_that_says_nothing_of_the_back
     vm.settings("pool", min_free="0%")
     assert (done["outcome"], "too little room" in done["text"]) == ("unfinished", True), done
     assert vm.left() == []
+
+
+def test_a_drill_of_another_pool_is_left_alone(vm: System) -> None:
+    groups = [
+        path / "btrkeep-drill-of-another" for path in (Path("/sys/fs/cgroup/systemd"), Path("/sys/fs/cgroup")) if path.is_dir()
+    ][:1]
+    sleeping = subprocess.Popen(["sleep", "100"])
+    try:
+        for group in groups:
+            group.mkdir()
+            (group / "cgroup.procs").write_text(str(sleeping.pid))
+        vm.unit(None)
+        vm.run()
+        assert vm.boot()["outcome"] == "proven"
+        assert sleeping.poll() is None
+    finally:
+        sleeping.kill()
+        sleeping.wait()
+        for group in groups:
+            group.rmdir()
 
 
 def test_a_drill_that_is_killed_leaves_what_the_next_one_clears_away(vm: System) -> None:
