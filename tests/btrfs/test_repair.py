@@ -240,3 +240,37 @@ def test_a_kill_at_any_step_leaves_whole_copies_and_one_of_each(make_btrfs: Call
     assert states == {first: "expired", second: "expired", third: "complete", **dict.fromkeys(copies, "complete")}
     assert not (nights.pool / "hosts/web/.working").exists()
     assert repair(nights, "--yes")["backups"] == []
+
+
+def test_holes_odd_names_and_what_is_no_file_in_a_folder(make_btrfs: Callable[..., Path], tree: Path, tmp_path: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    name, data = os.fsdecode(b"caf\xe9\n"), os.urandom(64 << 10)
+    with (tree / name).open("wb") as file:
+        file.truncate(1 << 26)
+        file.seek(1 << 25)
+        file.write(data)
+    (tree / "plain").write_bytes(content := os.urandom(MIB))
+    nights.host("web", tree)
+    old = night(nights, 2)
+    nights.backupd("verify")
+    damage(nights.top, data[8192:12288])
+    damage(nights.top, content[:4096])
+    assert nights.backupd("verify", check=False).returncode == 1
+    rescue = tmp_path / "rescue" / str(tree).strip("/")
+    rescue.mkdir(parents=True)
+    os.mkfifo(rescue / "plain")  # nobody may wait for it
+    work("cp", "--sparse=always", tree / name, rescue / name)
+    done = repair(nights, "--yes", "--from", str(tmp_path / "rescue"), status=1)
+    assert {file["path"]: file["fate"] for file in done["backups"][0]["files"]} == {
+        f"{tree}/{name}": "repaired",
+        f"{tree}/plain": "no-copy",
+    }
+    copy = nights.data("web", tree, done["backups"][0]["repaired_in"]) / name
+    assert (copy.stat().st_size, copy.stat().st_blocks * 512 < MIB) == (1 << 26, True)
+    with copy.open("rb") as file:
+        file.seek(1 << 25)
+        assert file.read(len(data)) == data
+    assert nights.names("web")[0] == old
+    (tree / "plain").write_bytes(content)
+    nights.backupd("run", "web")  # the host has it still
+    assert (nights.data("web", tree) / "plain").read_bytes() == content
