@@ -176,7 +176,8 @@ def remove(path: Path) -> list[str]:
     problems = [problem for point in mounts_below(path) for problem in _unmount(point)]
     for device in loops_below(path):
         _quietly("btrfs", "device", "scan", "--forget", device)
-        problems += _quietly("losetup", "--detach", device)
+        said = _quietly("losetup", "--detach", device)
+        problems += said if device in loops_below(path) else []  # the kernel may have let go of it by itself meanwhile
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
         problems.append(f"{path} could not be removed")

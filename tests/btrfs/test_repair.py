@@ -267,9 +267,9 @@ def test_holes_odd_names_and_what_is_no_file_in_a_folder(make_btrfs: Callable[..
     }
     copy = nights.data("web", tree, done["backups"][0]["repaired_in"]) / name
     assert (copy.stat().st_size, copy.stat().st_blocks * 512 < MIB) == (1 << 26, True)
-    with copy.open("rb") as file:
-        file.seek(1 << 25)
-        assert file.read(len(data)) == data
+    with copy.open("rb") as repaired:
+        repaired.seek(1 << 25)
+        assert repaired.read(len(data)) == data
     assert nights.names("web")[0] == old
     (tree / "plain").write_bytes(content)
     nights.backupd("run", "web")  # the host has it still
