@@ -90,9 +90,9 @@ def opened(
         if trouble:
             yield PoolContext(config, pool, catalogue, clock, trouble)
             return
-        from backupd.health.doubts import lost, see
+        from backupd.health.doubts import lost, note_doubts
 
-        found = see(pool, catalogue, clock.now())
+        found = note_doubts(pool, catalogue, clock.now())
         if found.lost and not writes:
             complain(lost(config.pool.state))
         yield PoolContext(config, pool, catalogue, clock, None, found.lost, found.clock)

@@ -14,7 +14,7 @@ from backupd.expire.option import MountOption
 from backupd.expire.report import Summary
 from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal
 from backupd.expire.site import ExpiryContext
-from backupd.health.doubts import see
+from backupd.health.doubts import note_doubts
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import keep
 from btrkeep.cli import echo_json, json_option
@@ -123,7 +123,7 @@ def _expire(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None
         for notice in site.config.notices:
             site.observer.notice(notice)
         summary = carry_out(site, forced, scope, limit, wait=wait)
-        see(site.pool, site.catalogue, site.now)
+        note_doubts(site.pool, site.catalogue, site.now)
         if why := keep(site.pool, site.catalogue, site.now):
             site.observer.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:

@@ -9,7 +9,7 @@ import click
 
 from backupd.actions.shared_damage import recorded_damage
 from backupd.cli.context import clock_for, load_config, now_option
-from backupd.health.doubts import see
+from backupd.health.doubts import note_doubts
 from backupd.repo.compared import compared_row, differing_of, read_compared
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
@@ -111,5 +111,5 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
         catalogue.put_damages(differing_of(host, compared))
         catalogue.put_comparisons(compared_row(host, name, one) for name, one in compared.items())
     history = bring_back(pool, catalogue)
-    see(pool, catalogue, clock.now())
+    note_doubts(pool, catalogue, clock.now())
     return count, since_then.locked, history

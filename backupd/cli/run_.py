@@ -13,7 +13,7 @@ import click
 from backupd.cli.context import complete_host, now_option, opened
 from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
-from backupd.health.doubts import see
+from backupd.health.doubts import note_doubts
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import find_base
 from backupd.repo.history_copy import bring_back, keep
@@ -150,7 +150,7 @@ def _run(
             with cancellation.listening():
                 compare_share(site, opened_site.catalogue, results, cancellation)
         if not ledger.trouble:
-            see(opened_site.pool, opened_site.catalogue, opened_site.clock.now())
+            note_doubts(opened_site.pool, opened_site.catalogue, opened_site.clock.now())
             if why := keep(opened_site.pool, opened_site.catalogue, opened_site.clock.now(), daily=not night):
                 observer.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:

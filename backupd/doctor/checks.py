@@ -21,7 +21,7 @@ from backupd.doctor.rules.quotas import idle_quotas
 from backupd.doctor.rules.site import known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
 from backupd.expire.clocks import clock_synchronised
-from backupd.health.doubts import Doubts, see
+from backupd.health.doubts import Doubts, note_doubts
 from backupd.health.look import look_at_pool
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
@@ -206,7 +206,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
             pool = open_configured(config)
             known, pool_id = catalogue.pool_id(), pool.id
             is_ours = known in (None, pool_id)  # another one's is told nothing
-            doubts = see(pool, catalogue, datetime.now(UTC)) if is_ours else Doubts(lost=False, clock=None)
+            doubts = note_doubts(pool, catalogue, datetime.now(UTC)) if is_ours else Doubts(lost=False, clock=None)
     except PoolUnusable:
         return
     except OperatorError as error:

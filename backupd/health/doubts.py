@@ -49,7 +49,7 @@ def _is_ours(pool: Pool, host: str, name: str) -> bool:
         return True
 
 
-def see(pool: Pool, catalogue: Catalogue, now: datetime) -> Doubts:
+def note_doubts(pool: Pool, catalogue: Catalogue, now: datetime) -> Doubts:
     """Looks for both, and notes a change in the catalogue, for the dashboard."""
     clock = doubt(catalogue, now, rehearsal=pool.rehearsal)
     found = Doubts(is_lost(pool, catalogue), expiry_words(clock) if clock else None)
