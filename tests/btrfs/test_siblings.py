@@ -18,6 +18,7 @@ from btrkeep.process.cancellation import Cancellation
 from tests.beds.faults import damage
 from tests.beds.look import exclusive_bytes
 from tests.beds.nights import Nights
+from tests.beds.watch import does_at, killed
 from tests.beds.work import work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -158,3 +159,26 @@ def test_who_cancels_gets_a_backup_that_shares_less(nights: Nights, tree: Path) 
     assert share_written(pool, nights.top / "new", Sibling("web1", cancelled), now) == SharedData()
     assert share_written(pool, nights.top / "new", Sibling("web1", Cancellation()), now) == SharedData(1, BIG)
     assert exclusive_bytes(copy) == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_is_killed_while_it_shares_is_whole_the_next_time(nights: Nights, tree: Path, when: str) -> None:
+    nights.run("web1")
+    killed(nights, when, "data shared with a sibling", "run", "web2")
+    assert nights.names("web2") == []
+    assert nights.run("web2")["web2"]["outcome"] == "complete"
+    assert unlike(nights, "web2", tree) == ""
+    assert not nights.working("web2").parent.exists()
+
+
+def test_a_full_pool_costs_the_sharing_and_not_the_backup(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = pair(make_btrfs(size="300M"), tree)
+    nights.run("web1")
+    fill = f"head -c 1G /dev/zero | tr '\\0' x >{nights.top}/ballast; sync -f {nights.top}; true"
+    done = does_at(nights, fill, "before", "data shared with a sibling", "run", "web2")
+    assert "Traceback" not in done.stderr, done.stderr
+    (nights.top / "ballast").unlink()
+    work("sync", "-f", nights.top)
+    nights.run("web2")
+    for name in nights.names("web2"):
+        assert (nights.data("web2", tree, name) / "lib/both").read_bytes() == (tree / "lib/both").read_bytes()
