@@ -1,11 +1,12 @@
 """Disks with a write cache that they lose: of what was written since the last flush, any part may be there after a power cut.
 
-    python -m bench.cut_cache CONTROL IMAGE...
+    python -m bench.cut_cache [--log=FILE] CONTROL IMAGE...
 
 Serves each image at the Unix socket IMAGE-socket, as a network block device (NBD, fixed newstyle) for nbdfuse. Beside it lies what
 is safe: IMAGE-safe, to which a flush brings what came before. Each line `SEED NUMBER` at the socket CONTROL is a power cut of all
 of them at one moment: IMAGE-NUMBER is a copy of IMAGE-safe with some of the later writes, sector by sector, and the answer is a
-line. A process of its own: the one that mounts the disks waits for them in calls that hold Python's lock.
+line. With --log nothing is cut: every write and flush goes to FILE in its order (cut_log.py), and each line `STEP MOMENT` at
+CONTROL too. A separate process, because the one that mounts the disks waits for them in calls that hold Python's lock.
 """
 
 import random
@@ -14,10 +15,10 @@ import struct
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench.cut_disks import clone
+from bench.cut_log import Recorder, clone, record
 
 _SECTOR = 4096
 _READ, _WRITE, _DISCONNECT, _FLUSH = range(4)
@@ -29,27 +30,52 @@ _MOST = 8 << 20  # bytes that wait; more and the oldest are safe, as on a disk
 _ODDS = (0.0, 0.5, 0.9, 1.0)  # how much of a cache comes through
 
 
-class Disk:
-    """An image with its cache. `lock` is that of all disks whose power is cut together."""
+class Cache:
+    """What of an image's writes no flush has made safe yet."""
 
-    def __init__(self, image: Path, lock: threading.Lock) -> None:
-        self.image, self._lock = image, lock
-        self.safe = image.with_name(f"{image.name}-safe")
-        clone(image, self.safe)
-        self._live, self._safe = image.open("r+b", buffering=0), self.safe.open("r+b", buffering=0)
-        self._cache: deque[tuple[int, bytes]] = deque()
+    def __init__(self, image: Path) -> None:
+        self.image, self._path = image, image.with_name(f"{image.name}-safe")
+        clone(image, self._path)
+        self._safe = self._path.open("r+b", buffering=0)
+        self._writes: deque[tuple[int, bytes]] = deque()
         self._waiting = 0
 
+    def write(self, offset: int, data: bytes) -> None:
+        """Keeps a write until the next flush."""
+        self._writes.append((offset, data))
+        self._waiting += len(data)
+        self._save(_MOST)
+
+    def flush(self) -> None:
+        """Makes all writes safe."""
+        self._save(0)
+
     def cut(self, number: str, dice: random.Random) -> None:
-        """Makes IMAGE-`number`. The lock is held."""
+        """Makes IMAGE-`number`."""
         copy, odds = self.image.with_name(f"{self.image.name}-{number}"), dice.choice(_ODDS)
-        clone(self.safe, copy)
+        clone(self._path, copy)
         with copy.open("r+b", buffering=0) as file:
-            for offset, data in self._cache:
+            for offset, data in self._writes:
                 for start in range(0, len(data), _SECTOR):
                     if dice.random() < odds:
                         file.seek(offset + start)
                         file.write(data[start : start + _SECTOR])
+
+    def _save(self, left: int) -> None:
+        """Makes the oldest writes safe until no more than so many bytes wait."""
+        while self._waiting > left:
+            offset, data = self._writes.popleft()
+            self._safe.seek(offset)
+            self._safe.write(data)
+            self._waiting -= len(data)
+
+
+class Disk:
+    """An image, and what notes its writes and flushes. `lock` is that of all disks whose power is cut together."""
+
+    def __init__(self, image: Path, lock: threading.Lock, notes: Cache | Recorder) -> None:
+        self.image, self._lock, self._notes = image, lock, notes
+        self._live = image.open("r+b", buffering=0)
 
     def serve(self, client: socket.socket) -> None:
         """Answers one client until it goes."""
@@ -87,22 +113,12 @@ class Disk:
         if kind == _WRITE:
             self._live.seek(offset)
             self._live.write(data)
-            self._cache.append((offset, data))
-            self._waiting += length
-            self._save(_MOST)
+            self._notes.write(offset, data)
         elif kind == _FLUSH:
-            self._save(0)
+            self._notes.flush()
         else:
             return _INVALID, b""
         return 0, b""
-
-    def _save(self, left: int) -> None:
-        """Makes the oldest writes safe until no more than so many bytes wait."""
-        while self._waiting > left:
-            offset, data = self._cache.popleft()
-            self._safe.seek(offset)
-            self._safe.write(data)
-            self._waiting -= len(data)
 
 
 def _listen(path: Path) -> socket.socket:
@@ -121,20 +137,29 @@ def _serve(disk: Disk, server: socket.socket) -> None:
 
 def main() -> None:
     """Serves until CONTROL's first client goes."""
+    log = Path(sys.argv.pop(1).removeprefix("--log=")) if sys.argv[1].startswith("--log=") else None
     control, *images = map(Path, sys.argv[1:])
     lock = threading.Lock()
-    disks = [Disk(image, lock) for image in images]
-    for disk in disks:
-        server = _listen(disk.image.with_name(f"{disk.image.name}-socket"))
-        threading.Thread(target=_serve, args=(disk, server), daemon=True).start()
+    notes: Sequence[Cache | Recorder] = record(log, images) if log else [Cache(image) for image in images]
+    for image, one in zip(images, notes, strict=True):
+        server = _listen(image.with_name(f"{image.name}-socket"))
+        threading.Thread(target=_serve, args=(Disk(image, lock, one), server), daemon=True).start()
     client, _ = _listen(control).accept()
     for line in client.makefile():
-        seed, number = line.split()
-        dice = random.Random(int(seed))
+        number, _, rest = line.strip().partition(" ")
         with lock:
-            for disk in disks:
-                disk.cut(number, dice)
+            _carry_out(notes, int(number), rest)
         client.sendall(b"\n")
+
+
+def _carry_out(notes: Sequence[Cache | Recorder], number: int, rest: str) -> None:
+    """A line of CONTROL. The lock is held."""
+    dice = random.Random(number)
+    for one in notes:
+        if isinstance(one, Recorder):
+            one.mark(number, rest)
+            return
+        one.cut(rest, dice)
 
 
 if __name__ == "__main__":

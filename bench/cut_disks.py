@@ -3,10 +3,10 @@
 Both images lie on a btrfs of their own, so a cut is two FICLONEs: each copies a whole image at one moment, in milliseconds, and
 takes no room but for what is written later. What the filesystems in the images have not written yet is lost in the copies, as it
 is when the power goes; nothing is reordered, so this is a disk that keeps the order of its writes. Disks with a cache
-(cut_cache.py) lose any part of what was written since the last flush besides.
+(cut_cache.py) lose any part of what was written since the last flush besides. Of disks that are recorded, every write and flush is
+in a log (cut_log.py), and the copies are the disks at each flush.
 """
 
-import fcntl
 import socket
 import subprocess
 import sys
@@ -15,12 +15,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.cut_log import Replay, clone, flushes
 from btrkeep.pool.subvolume import create, snapshot
 from tests.beds import TOP, btrfs, nbd, work
 
+KINDS = ("plain", "cached", "recorded")
 OPTIONS = "commit=300,noatime,nossd"  # as in fstab: delayed writes are held back, and expire has an option to put back
 _POOL, _STATE, _ALL = 512 << 20, 48 << 20, "3G"
-_FICLONE = 0x40049409
+_NAMES = ("pool.img", "state.img")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +39,18 @@ class Cut:
 class CutDisks:
     """The pool is at `pool`, the state folder at `state`, until the stack of `mount` ends; then a copy can be there.
 
-    `cached`: what is cut has a write cache, by the dice of `seed`; the copies have none.
+    `kind`: one of KINDS. Those that are cached are cut by the dice of `seed`. The copies are plain disks.
     """
 
-    def __init__(self, cached: bool = False, seed: int = 0) -> None:
-        self.cached, self._seed = cached, seed
+    def __init__(self, kind: str = "plain", seed: int = 0) -> None:
+        self.kind, self._seed = kind, seed
         self.images = btrfs.make(size=_ALL)
+        self._log = self.images / "log"
         self.bed = self.images.parent
         self.pool, self.state = self.bed / "pool", self.bed / "state"
         for point in (self.pool, self.state):
             point.mkdir()
-        for name, size in (("pool.img", _POOL), ("state.img", _STATE)):
+        for name, size in zip(_NAMES, (_POOL, _STATE), strict=True):
             with (self.images / name).open("wb") as file:
                 file.truncate(size)
         work("mkfs.btrfs", "-q", "-m", "single", self.images / "pool.img")
@@ -58,15 +61,16 @@ class CutDisks:
         """Mounts both, or those copies of them, until the stack ends."""
         if not (pool and state):
             pool, state = self.images / "pool.img", self.images / "state.img"
-            if self.cached:
-                pool, state = self._behind_a_cache(stack, pool, state)
+            if self.kind != "plain":
+                pool, state = self._served(stack, pool, state)
         _attach(stack, state, self.state, "-t", "ext4", "-o", "noatime")
         _attach(stack, pool, self.pool, "-t", "btrfs", "-o", OPTIONS)
 
-    def _behind_a_cache(self, stack: ExitStack, *images: Path) -> list[Path]:
-        """The images as files that write into a cache of a process of its own, until the stack ends."""
-        control = self.images / "control"
-        process = subprocess.Popen([sys.executable, "-m", "bench.cut_cache", control, *images], stdin=subprocess.DEVNULL, cwd=TOP)
+    def _served(self, stack: ExitStack, *images: Path) -> list[Path]:
+        """The images as files that another process serves, until the stack ends: with a cache, or recorded."""
+        control, log = self.images / "control", [f"--log={self._log}"] if self.kind == "recorded" else []
+        words: list[str | Path] = [sys.executable, "-m", "bench.cut_cache", *log, control, *images]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, cwd=TOP)
         stack.callback(process.wait)
         stack.callback(process.terminate)
         nbd.wait_for(control.exists)
@@ -85,23 +89,37 @@ class CutDisks:
         self._commits += 1
         snapshot(self.pool / "other", self.pool / f"other-{self._commits}")
 
-    def cut(self, number: int, ended: int, moment: str) -> Cut:
-        """Copies both disks as they are now."""
-        pool, state = (self.images / f"{kind}-{number}" for kind in ("pool", "state"))
-        if self.cached:
-            self._control.sendall(f"{self._seed + number} {number}\n".encode())
-            assert self._control.recv(1), "the disks' cache is gone"
-            pool, state = (self.images / f"{kind}.img-{number}" for kind in ("pool", "state"))
+    def cut(self, number: int, ended: int, moment: str) -> Cut | None:
+        """Copies both disks as they are now. Those that are recorded are marked only: see `recorded`."""
+        if self.kind == "recorded":
+            self._say(f"{ended} {moment}")
+            return None
+        if self.kind == "cached":
+            self._say(f"{self._seed + number} {number}")
         else:
-            clone(self.images / "pool.img", pool)
-            clone(self.images / "state.img", state)
+            for name in _NAMES:
+                clone(self.images / name, self.images / f"{name}-{number}")
+        return self._cut(number, ended, moment)
+
+    def recorded(self) -> list[Cut]:
+        """All flushes, once the disks are unmounted. Only `bring` makes the copies."""
+        if self.kind != "recorded":
+            return []
+        self._replay = Replay(self._log, [self.images / name for name in _NAMES])
+        return [self._cut(one.number, one.step, f"a flush after {one.moment}") for one in flushes(self._log)]
+
+    def bring(self, cut: Cut) -> None:
+        """Makes the copies of a flush, which come in the order of their numbers."""
+        if self.kind == "recorded":
+            self._replay.copies(cut.number, (cut.pool, cut.state))
+
+    def _say(self, line: str) -> None:
+        self._control.sendall(f"{line}\n".encode())
+        assert self._control.recv(1), "the process that serves the disks is gone"
+
+    def _cut(self, number: int, ended: int, moment: str) -> Cut:
+        pool, state = (self.images / f"{name}-{number}" for name in _NAMES)
         return Cut(number, ended, moment, pool, state)
-
-
-def clone(source: Path, copy: Path) -> None:
-    """A copy on the same btrfs that shares what the source has now."""
-    with source.open("rb") as read, copy.open("wb") as written:
-        fcntl.ioctl(written, _FICLONE, read.fileno())
 
 
 def _attach(stack: ExitStack, image: Path, point: Path, *words: str) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 
 from bench import cut_truth
 from bench.cut_disks import Cut, CutDisks
-from bench.cut_scenarios import SCENARIOS, Site, Step
+from bench.cut_scenarios import SCENARIOS
+from bench.cut_site import Site, Step
 from tests.beds import work
 from tests.beds.cli import command
 from tests.beds.watch import ENVIRONMENT, KILL_AT, disagreements
@@ -70,6 +71,7 @@ class Round:
             self.disks.mount(stack)
             self.site = Site(self.disks, self.seed)
             self._cut_all()
+        self.cuts += self.disks.recorded()
         for cut in self._chosen():
             self._look_at(cut)
         return self.found
@@ -96,6 +98,7 @@ class Round:
         self.disks.prepare_commits()
         while step:
             self._note()
+            self._cut("the first step of it")
             self.steps.append(step)
             with self._asked() as path, self._at_random():
                 self._carry_out(step, path)
@@ -131,11 +134,8 @@ class Round:
         return cut_truth.unlike(cut_truth.tree(self.site.source), cut_truth.tree(data / str(self.site.source).strip("/")))
 
     def _carry_out(self, step: Step, asked: Path) -> None:
-        if step.program == "backupd":
-            argv = [sys.executable, "-P", str(self.program), f"asks:{asked}", "any", "any", "0"]
-            argv += ["--config", str(self.site.config), *step.words]
-        else:
-            argv = [sys.executable, "-m", step.program, *step.words]
+        words = ["--config", str(self.site.config)] if step.program == "backupd" else ["-m", step.program]
+        argv = [sys.executable, "-P", str(self.program), f"asks:{asked}", "any", "any", "0", *words, *step.words]
         done = subprocess.run(
             argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **ENVIRONMENT}
         )
@@ -193,20 +193,20 @@ class Round:
     def _cut(self, moment: str) -> None:
         with self._lock:
             self._passed += 1
-            ended = len(self.before) - 1
-            self.cuts.append(self.disks.cut(self._passed, ended, moment))
+            if cut := self.disks.cut(self._passed, len(self.before) - 1, moment):
+                self.cuts.append(cut)
 
     # --- looking
 
     def _where(self, cut: Cut | None = None) -> str:
         at = f" cut {cut.number} in step {cut.ended} ({cut.moment})" if cut else ""
-        disks = "cached" if self.disks.cached else "plain"
-        return f"--only {self.name} --seed {self.seed} --disks {disks}{at}"
+        return f"--only {self.name} --seed {self.seed} --disks {self.disks.kind}{at}"
 
     def _look_at(self, cut: Cut) -> None:
         self.found.cuts += 1
-        kind = cut.moment if cut.moment in AT_RANDOM else "a checkpoint"
+        kind = cut.moment if cut.moment in AT_RANDOM else "a flush" if self.disks.kind == "recorded" else "a checkpoint"
         self.found.moments[kind] = self.found.moments.get(kind, 0) + 1
+        self.disks.bring(cut)
         try:
             for line in self._defects(cut):
                 self.found.defects.append(f"{self._where(cut)}: {line}")
@@ -224,14 +224,16 @@ class Round:
         with ExitStack() as stack:
             self.disks.mount(stack, cut.pool, cut.state)
             option = cut_truth.allocator(self.disks.pool)
+            self.site.another_boot()
             must, may = here.facts & here.after, here.facts | here.after
             there = {f"{host}/{name}" for host, name, _ in cut_truth.backups(self.site.pool)}
             yield from self._contents(may)
             yield from (f"writable: {path}" for path in cut_truth.writable(self.site.pool))
             if cut.ended < len(self.steps) and (step := self.steps[cut.ended]).again:
-                yield from self._done(*step.words, status=(0, *step.status))
+                yield from self._done(*step.words, status=(0, *step.status, *step.was_done))
                 must = may = here.after
-            outcomes = yield from self._run_all()
+            outcomes = yield from self._run_all("next")
+            outcomes |= yield from self._run_all("second")
             seen = self._facts()
             new = {fact for fact in seen - may if _is_new_backup(fact, outcomes)}
             yield from (f"lost: {fact}" for fact in sorted(must - seen))
@@ -277,17 +279,17 @@ class Round:
         done = command("backupd", "--config", self.site.config, *words, "--json")
         return json.loads(done.stdout)
 
-    def _run_all(self) -> Generator[str, None, dict[str, str]]:
-        """Runs once more: by host what came out."""
+    def _run_all(self, which: str) -> Generator[str, None, set[tuple[str, str]]]:
+        """Runs once more: hosts, and what came out of each."""
         done = command("backupd", "--config", self.site.config, "run", "--all", "--json", check=False)
         if "Traceback" in done.stderr or not done.stdout:
-            yield f"the next run ended with {done.returncode}: {done.stderr[-1500:]}"
-            return {}
+            yield f"the {which} run ended with {done.returncode}: {done.stderr[-1500:]}"
+            return set()
         results = {one["host"]: one for one in json.loads(done.stdout)}
         for host, one in results.items():
             if one["outcome"] not in _DONE or (one["outcome"] == "suspect" and self.name != "suspect"):
-                yield f"the next run of {host} was {one['outcome']}: {one.get('error')} {one.get('warnings')}"
-        return {host: one["outcome"] for host, one in results.items()}
+                yield f"the {which} run of {host} was {one['outcome']}: {one.get('error')} {one.get('warnings')}"
+        return {(host, one["outcome"]) for host, one in results.items()}
 
     def _tidy(self) -> Iterator[str]:
         """Nothing is left of what was interrupted, and the catalogue says what the pool says."""
@@ -309,9 +311,9 @@ class Round:
         yield from (f"noted of a backup that is gone, after an expiry too: {name}" for name in cut_truth.stale_notes(site.pool))
 
 
-def _is_new_backup(fact: str, outcomes: dict[str, str]) -> bool:
+def _is_new_backup(fact: str, outcomes: set[tuple[str, str]]) -> bool:
     host, _, rest = fact.partition("/")
-    return host in outcomes and rest.endswith(f"is there, {outcomes[host]}")
+    return any(host == one and rest.endswith(f"is there, {outcome}") for one, outcome in outcomes)
 
 
 def _is_locked(path: Path) -> bool:

@@ -1,29 +1,23 @@
 """Changes of state to cut the power in: for each a pool as it is before, and the commands that are cut.
 
 A scenario is a generator: what comes before its first `yield` is not cut, each Step that it yields is. It may look at the pool
-between two of them. What `extra` finds is a fact like those of the pool (cut_truth.py).
+between two of them. What `extra` of the site finds is a fact like those of the pool (cut_truth.py).
 """
 
 import os
-import random
 import sqlite3
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from bench import cut_truth
-from bench.cut_disks import CutDisks
+from bench.cut_site import MIB, Site, Step, run
 from btrkeep.catalogue.migrate import MIGRATIONS
-from tests.beds import btrfs, session, work
-from tests.beds.expiries import LAST, LATER, NOW, at
-from tests.beds.history import every, make_histories
+from tests.beds import btrfs, work
+from tests.beds.expiries import LATER, NOW, at
 from tests.beds.nights import Nights
 
-MIB = 1 << 20
 MANY = 20_000  # small files; bench.power_cuts has an option
 _OLD_CATALOGUE = """
 from alembic import command
@@ -36,116 +30,6 @@ with create_engine("sqlite:///{path}").connect() as connection:
     command.upgrade(config, "0001")
     connection.commit()
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A command that is cut. `again`: given again after a cut it does the rest, and nothing twice. `status`: how it may end."""
-
-    words: tuple[str, ...]
-    status: tuple[int, ...] = (0,)
-    again: bool = True
-    program: str = "backupd"
-
-
-def run(*hosts: str, status: tuple[int, ...] = (0,)) -> Step:
-    """A run, which makes one backup more each time."""
-    return Step(("run", "--json", *(hosts or ("--all",))), status, again=False)
-
-
-class Site(Nights):
-    """A rehearsal pool on disks that can be cut; configuration and sources lie elsewhere, so they survive."""
-
-    def __init__(self, disks: CutDisks, seed: int) -> None:
-        super().__init__(disks.pool, "--rehearsal")
-        self.top = Path(tempfile.mkdtemp(prefix="site-", dir=session.folder()))
-        self.config, self.source, self.state = self.top / "main.toml", self.top / "srv", disks.state / "state"
-        self.source.mkdir()
-        self.disks = disks
-        self.random = random.Random(seed)
-        self.out = disks.pool / "out"
-        self.elsewhere: set[str] = set()  # hosts whose backups are not made of the source as it is
-        self.tables["retention"] = {"daily": 3, "min_keep": 1, "grace": "1d"}
-        self.tables["expiry"] = {"max_orphans": 100, "mount_option": "ssd"}
-        self.settings("pool", state=str(self.state))
-        self.settings("backup", concurrency=2)
-
-    def noise(self, size: int) -> bytes:
-        """So many bytes that do not compress."""
-        return self.random.randbytes(size)
-
-    def extra(self) -> set[str]:
-        """Which of the folders that something was restored to hold the source as it is now."""
-        wanted = cut_truth.tree(self.source)
-        places = self.out.iterdir() if self.out.is_dir() else ()
-        return {f"{place.name} is restored" for place in places if cut_truth.tree(place / self.source.name) == wanted}
-
-    def fill(self) -> None:
-        """A database, a sparse image with a zero tail, one full of holes, many small files, some empty, hard links."""
-        (self.source / "database").write_bytes(self.noise(2 * MIB))
-        for name, places in (("zero-tail", (0, 1)), ("holes", (0, 3, 7))):
-            with (self.source / name).open("wb") as file:
-                for place in places:
-                    file.seek(place * 512 * 1024)
-                    file.write(self.noise(200_000))
-                file.truncate(5 * MIB)
-        small = self.source / "small"
-        small.mkdir()
-        for number in range(150):
-            (small / f"{number}").write_bytes(self.noise(self.random.choice((0, 100, 2000, 9000))))
-        for number in range(6):
-            (self.source / f"pair{number}").write_bytes(self.noise(20_000))
-            (self.source / f"pair{number}-too").hardlink_to(self.source / f"pair{number}")
-        (self.source / "link").symlink_to("database")
-
-    def change(self) -> None:
-        """Pieces of the database, same size; a hard link broken, one made; data where a hole was; files gone, new, and renamed."""
-        with (self.source / "database").open("r+b") as file:
-            for _ in range(20):
-                file.seek(self.random.randrange(2 * MIB - 9000))
-                file.write(self.noise(9000))
-        with (self.source / "zero-tail").open("r+b") as file:
-            file.seek(self.random.randrange(4 * MIB))
-            file.write(self.noise(300_000))
-            file.truncate(6 * MIB)
-        (self.source / "pair1").unlink()
-        (self.source / "pair1").write_bytes(self.noise(20_000))
-        (self.source / "late-link").unlink(missing_ok=True)
-        (self.source / "late-link").hardlink_to(self.source / "small" / "1")
-        for number in self.random.sample(range(2, 150), 25):
-            path = self.source / "small" / f"{number}"
-            if path.exists() and number % 3 == 0:
-                path.unlink()
-            else:
-                path.write_bytes(self.noise(5000))
-        (self.source / f"new{self.random.random()}").write_bytes(self.noise(MIB))
-
-    def touch_up(self) -> None:
-        """So little that only the last sync brings it to the disk: nobody looks for holes in less than 64 KiB, which syncs too."""
-        with (self.source / "database").open("r+b") as file:
-            for _ in range(3):
-                file.seek(self.random.randrange(2 * MIB - 4000))
-                file.write(self.noise(4000))
-        for name in ("note", "small/1", f"new{self.random.random()}"):
-            (self.source / name).write_bytes(self.noise(7000))
-
-    def hosts(self, *names: str) -> None:
-        """Hosts that all have the same source."""
-        for name in names:
-            self.host(name, self.source)
-
-    def broken_off(self, host: str, count: int) -> None:
-        """A run of the host that its connection ends after so many bytes: it leaves a `.working`."""
-        self.in_the_middle(count, end="dies")
-        self.backupd("run", host, check=False)
-        self.ssh("")
-
-    def histories(self, *hosts: str) -> list[str]:
-        """Hosts with five nights of backups; their names."""
-        self.hosts(*hosts)
-        moments = every(1, 5, LAST)
-        make_histories(self, hosts, moments)
-        return [moment.strftime("%Y-%m-%dT%H%M%SZ") for moment in moments]
 
 
 def first(site: Site) -> Iterator[Step]:
@@ -353,16 +237,7 @@ def repaired(site: Site) -> Iterator[Step]:
         site.night("web", now=datetime.now(UTC).replace(microsecond=0) - timedelta(days=days))
         site.touch_up()
     site.elsewhere.add("web")
-    name = site.names("web")[0]
-    backup, touched = site.backup("web", name), ("/database", "/note", "/small/1")
-    sums = [line.split("  ")[1] for line in (backup / "SHA256SUMS").read_text().splitlines()]
-    file = next(path for one in sums if (path := backup / one).stat().st_size and not one.endswith(touched))
-    stamp = file.stat().st_mtime_ns
-    work("btrfs", "property", "set", "-f", backup, "ro", "false")
-    with file.open("r+b") as opened:
-        opened.write(bytes(100))
-    os.utime(file, ns=(stamp, stamp))
-    work("btrfs", "property", "set", backup, "ro", "true")
+    site.spoil("web", site.names("web")[0])
     assert site.backupd("verify", check=False).returncode == 1
     yield Step(("repair", "--yes"))
 
@@ -391,6 +266,106 @@ def fetched(site: Site) -> Iterator[Step]:
     yield Step(("replicate", "office", "--damaged"))
 
 
+def shared(site: Site) -> Iterator[Step]:
+    """The first backups of two hosts share their data with that of a third, which has nearly the same files."""
+    site.fill()
+    site.hosts("web")
+    site.run()
+    site.touch_up()
+    for name in ("web2", "web3"):
+        site.host(name, site.source, share_with="web", share_across_groups=True)
+    yield run("web2", "web3")
+    site.touch_up()
+    yield run()
+
+
+def doubted(site: Site) -> Iterator[Step]:
+    """A first copy and one that grew from a base go on after a crash, when nobody knows which of their data came to the disk."""
+    site.fill()
+    site.hosts("web", "db")
+    site.run("db")
+    site.change()
+    for host in ("web", "db"):
+        site.broken_off(host, 1_500_000)
+        os.removexattr(site.pool / "hosts" / host / ".working", "user.btrkeep.synced")
+    (site.source / "database").unlink()
+    yield run()
+
+
+def outdated(site: Site) -> Iterator[Step]:
+    """A run discards what others left, because it is told to leave out other files now."""
+    site.fill()
+    site.hosts("web", "db")
+    site.run("db")
+    site.change()
+    for host in ("web", "db"):
+        site.broken_off(host, 1_500_000)
+    for host in ("web", "db"):
+        site.host(host, site.source, exclude=["*.secret"])
+    yield run()
+
+
+def verified(site: Site) -> Iterator[Step]:
+    """Backups are read after a crash and later again, and a damaged file is found; this pool is no rehearsal, so it has boots."""
+    site.fill()
+    site.hosts("web", "db")
+    site.run()
+    site.touch_up()
+    site.run()
+    site.end_rehearsal()
+    site.backupd("verify", "--after-crash")
+    site.spoil("web", site.names("web")[0])
+    site.another_boot()
+    yield Step(("verify", "--after-crash"), (1,))
+    yield Step(("verify",), (1,))
+    site.touch_up()
+    yield run()
+    yield Step(("verify", "--sample", "50%"), (0, 1))
+
+
+def to_host(site: Site) -> Iterator[Step]:
+    """Files come back to a host over ssh, whose disk loses its power as well, twice: to a new folder, and over what is there.
+
+    A host brings them to its disk when it likes; here it does so after each restore.
+    """
+    site.fill()
+    site.hosts("web")
+    site.run()
+    site.out.mkdir()
+    for number in range(2):
+        (site.out / str(number)).mkdir()
+    with (site.source / "database").open("rb") as file:
+        (site.out / "1" / site.source.name).mkdir()
+        (site.out / "1" / site.source.name / "database").write_bytes(file.read(MIB))
+    for number in range(2):
+        to = f"--to-host=root@web:{site.out / str(number)}"
+        yield Step(("restore", "web", str(site.source), "--overwrite", "all", to))
+        work("sync", "-f", site.out)
+
+
+def promoted(site: Site) -> Iterator[Step]:
+    """A host that was fetched from another pool is backed up here, and then there again."""
+    site.fill()
+    site.hosts("web")
+    site.run()
+    other, now = Nights(btrfs.make("500M"), "--rehearsal"), datetime.now(UTC).replace(microsecond=0)
+    other.host("far", site.source)
+    other.night("far", now=now - timedelta(days=1))
+    site.elsewhere.add("far")
+    site.tables["replica.office"] = {"from": str(other.pool), "hosts": ["far"]}
+    site.write()
+    site.backupd("replicate", "office")
+    yield Step(("promote", "far", "--yes"), was_done=(2,))
+    site.hosts("far")
+    site.touch_up()
+    yield run()
+    other.night("far", now=now - timedelta(hours=1))  # another second than here: a name is one backup
+    del site.tables["host"]["far"]
+    site.write()
+    yield Step(("demote", "office", "far", "--yes"), was_done=(2,))
+    yield Step(("replicate", "office"))
+
+
 Scenario = Callable[[Site], Iterator[Step]]
 SCENARIOS: Mapping[str, Scenario] = {
     one.__name__: one
@@ -413,5 +388,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         imported,
         repaired,
         fetched,
+        shared,
+        doubted,
+        outdated,
+        verified,
+        to_host,
+        promoted,
     )
 }

@@ -75,6 +75,7 @@ def facts(pool: Path) -> set[str]:
         }
         found |= {f"{host} was {name}" for name in said.get("was", ())}
         found |= {f"{host} is forgotten"} if said.get("forgotten") else set()
+        found |= {f"{host} is fetched"} if said.get("replica") else set()
     return found
 
 

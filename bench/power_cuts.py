@@ -1,13 +1,14 @@
 """Cuts the power in every change of state, and looks at what is left: no complete backup is wrong, lost or invented.
 
 A round makes a pool, carries out the commands of one scenario and copies both disks, the pool's and the state folder's, at
-checkpoints and at random moments, with delayed writes held back (commit=300). Half of the rounds have disks with a write cache,
-which lose any part of what was written since the last flush. Each copy is then checked (btrfs check), mounted,
-compared by SHA-256 with what the sources were, given the command again and a run, and compared once more; `list` has to be the
-same before and after `rebuild`. A defect is one line, with the words that repeat its round: the same sources and the same
-commands, at moments that are as near as the machine allows.
+checkpoints and at random moments, with delayed writes held back (commit=300). A third of the rounds has disks with a write cache,
+which lose any part of what was written since the last flush; of another third every write and flush is recorded, and the copies
+are the disks at each flush. Each copy is then checked (btrfs check), mounted, compared by SHA-256 with what the sources were, given
+the command again and two runs, and compared once more; `list` has to be the same before and after `rebuild`. A defect is one line,
+with the words that repeat its round: the same sources and the same commands, at moments that are as near as the machine allows.
 
-Rounds follow one another, the scenarios in turn, until there were as many cuts as were asked for.
+Rounds follow one another, the scenarios in turn, until there were as many cuts as were asked for. With --record each round is a
+line of that file as soon as it has ended, and the same command goes on with the rounds that are not in there.
 """
 
 import argparse
@@ -20,14 +21,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench import cut_scenarios
 from bench.common import own_folder, plain_parser, say
-from bench.cut_disks import CutDisks
+from bench.cut_disks import KINDS, CutDisks
 from bench.cut_round import Round
 from bench.cut_scenarios import SCENARIOS
 from tests.beds import TOP, session, work
@@ -37,7 +38,6 @@ from tests.beds.watch import KILL_AT
 _IN_A_ROUND = 60
 UNSYNCED = TOP / "bench" / "unsynced.py"
 _OF_MANY = 4  # takes as long as all the others together
-_DISKS = ("both", "plain", "cached")
 _CLONE_NEWNS = 0x20000
 _BYTECODE = "PYTHONPYCACHEPREFIX"
 
@@ -66,10 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=2, help="rounds at once")
     parser.add_argument("--seed", type=int, default=1, help="of the first round; each takes the next one")
     parser.add_argument("--only", action="append", choices=sorted(SCENARIOS), help="this scenario; can be repeated")
-    parser.add_argument("--disks", choices=_DISKS, default="both", help="cached: with a write cache, of which any part is lost")
+    disks = "cached: any part of their write cache is lost; recorded: as they were at each flush"
+    parser.add_argument("--disks", choices=("all", *KINDS), default="all", help=disks)
     parser.add_argument("--files", type=int, default=20_000, help="small files of the scenario `many`")
     parser.add_argument("--unsynced", action="store_true", help="backupd without its last sync: defects have to be found")
     parser.add_argument("--until", type=float, metavar="SECONDS", help="begin no round later than that")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="add each round to it; those in there are not repeated")
     parser.add_argument("--round", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -81,7 +83,7 @@ def _one_round(options: argparse.Namespace) -> dict[str, Any]:
         if bytecode:  # that of all rounds together
             os.environ[_BYTECODE] = bytecode
         try:
-            disks, program = CutDisks(options.disks == "cached", options.seed), UNSYNCED if options.unsynced else KILL_AT
+            disks, program = CutDisks(options.disks, options.seed), UNSYNCED if options.unsynced else KILL_AT
             cut_scenarios.MANY = options.files
             return asdict(Round(disks, options.only[0], options.seed, options.in_a_round, program).run())
         finally:
@@ -100,36 +102,83 @@ def _unshare_mounts() -> None:
         work("umount", "--lazy", point, check=False)
 
 
+@dataclass(slots=True)
+class Sum:
+    """What came out of all rounds so far. `record`: where each is written as a line of JSON."""
+
+    record: Path | None
+    scenarios: Counter[str] = field(default_factory=Counter)
+    disks: Counter[str] = field(default_factory=Counter)
+    moments: Counter[str] = field(default_factory=Counter)
+    defects: list[str] = field(default_factory=list)
+    known: set[tuple[str, int, str]] = field(default_factory=set)
+
+    @property
+    def cuts(self) -> int:
+        """Those of all rounds."""
+        return sum(self.scenarios.values())
+
+    def read(self) -> None:
+        """Adds the rounds of the file."""
+        if self.record and self.record.exists():
+            for line in self.record.read_text().splitlines():
+                told = json.loads(line)
+                self._add((told["scenario"], told["seed"], told["disks"]), told)
+
+    def add(self, which: tuple[str, int, str], told: dict[str, Any]) -> None:
+        """Adds a round, also to the file. One that broke is not written there, so that it is repeated."""
+        self._add(which, told)
+        if self.record and told["cuts"]:
+            name, seed, disks = which
+            with self.record.open("a") as file:
+                file.write(json.dumps({"scenario": name, "seed": seed, "disks": disks, **told}) + "\n")
+
+    def _add(self, which: tuple[str, int, str], told: dict[str, Any]) -> None:
+        self.known.add(which)
+        self.scenarios[which[0]] += told["cuts"]
+        self.disks[which[2]] += told["cuts"]
+        self.moments.update(told["moments"])
+        self.defects += told["defects"]
+
+    def told(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        counts = {"scenarios": dict(self.scenarios), "disks": dict(self.disks), "moments": dict(self.moments)}
+        return {"cuts": self.cuts, **counts, "defects": self.defects}
+
+
 def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
-    by_scenario: Counter[str] = Counter()
-    moments: Counter[str] = Counter()
-    defects: list[str] = []
-    begun, planned = time.monotonic(), _rounds(options)
+    done = Sum(options.record)
+    done.read()
+    begun = time.monotonic()
+    planned = (one for one in _rounds(options) if one[:3] not in done.known)
     with ThreadPoolExecutor(options.jobs) as pool:
-        running = {pool.submit(_start, options, *one): one for _, one in zip(range(options.jobs), planned, strict=False)}
+        running: dict[Future[dict[str, Any]], tuple[str, int, str, int]] = {}
+
+        def start_one() -> None:
+            left = options.cuts - done.cuts - sum(wanted for *_, wanted in running.values())
+            if left > 0 and not (options.until and time.monotonic() - begun > options.until):
+                name, seed, kind, wanted = next(planned)
+                one = (name, seed, kind, min(wanted, left))
+                running[pool.submit(_start, options, *one)] = one
+
+        for _ in range(options.jobs):
+            start_one()
         while running:
-            done = next(as_completed(running))
-            name, seed, *_ = running.pop(done)
-            told = done.result()
-            by_scenario[name] += told["cuts"]
-            moments.update(told["moments"])
-            defects += told["defects"]
+            ended = next(as_completed(running))
+            name, seed, kind, _ = running.pop(ended)
+            told = ended.result()
+            done.add((name, seed, kind), told)
             for line in told["defects"]:
                 say(f"DEFECT {line}")
-            say(f"{sum(by_scenario.values())} cuts, {len(defects)} defects, {time.monotonic() - begun:.0f} s: {name}, seed {seed}")
-            is_late = options.until and time.monotonic() - begun > options.until
-            left = options.cuts - sum(by_scenario.values()) - sum(wanted for *_, wanted in running.values())
-            if left > 0 and not is_late:
-                *which, wanted = next(planned)
-                one = (*which, min(wanted, left))
-                running[pool.submit(_start, options, *one)] = one
-    return {"cuts": sum(by_scenario.values()), "scenarios": dict(by_scenario), "moments": dict(moments), "defects": defects}
+            say(f"{done.cuts} cuts, {len(done.defects)} defects, {time.monotonic() - begun:.0f} s: {name}, seed {seed}, {kind}")
+            start_one()
+    return done.told()
 
 
 def _rounds(options: argparse.Namespace) -> Iterator[tuple[str, int, str, int]]:
     """Scenario, seed, kind of disks and number of cuts of each round. All scenarios once with one kind, then with the other."""
     names: Sequence[str] = options.only or list(SCENARIOS)
-    kinds = _DISKS[1:] if options.disks == "both" else [options.disks]
+    kinds = KINDS if options.disks == "all" else [options.disks]
     for number in itertools.count():
         name, kind = names[number % len(names)], kinds[number // len(names) % len(kinds)]
         yield name, options.seed + number, kind, min(options.in_a_round, options.cuts, _OF_MANY if name == "many" else options.cuts)
@@ -155,7 +204,7 @@ def _start(options: argparse.Namespace, name: str, seed: int, disks: str, wanted
 
 def _tell(found: dict[str, Any]) -> None:
     print(f"{found['cuts']} power cuts in {found['seconds']} s, {len(found['defects'])} defects")
-    for kind in ("scenarios", "moments"):
+    for kind in ("scenarios", "disks", "moments"):
         print("  " + ", ".join(f"{name} {count}" for name, count in found[kind].items()))
     for line in found["defects"]:
         print(f"  {line}")

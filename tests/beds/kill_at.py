@@ -1,4 +1,4 @@
-"""kill_at.py ACTION WHEN CHECKPOINT COUNT [backupd's own words]: backupd that dies at one of its checkpoints, or lingers there.
+"""kill_at.py ACTION WHEN CHECKPOINT COUNT [-m PROGRAM] [its own words]: backupd, or PROGRAM, dies or lingers at a checkpoint.
 
 A checkpoint (btrkeep/checkpoints.py) is a change of state that the program announces, such as `subvolume deleted`; WHEN is `before`
 or `after` it, and COUNT says which time. With `any any`, COUNT counts them all, whatever they are called. One that is not reached
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -69,9 +70,9 @@ def listener(action: str, when: str, name: str, count: int) -> Callable[[str, tu
 
 
 if __name__ == "__main__":
-    from backupd.cli import main
-
     action, when, name, count, *words = sys.argv[1:]
+    program, words = (words[1], words[2:]) if words[:1] == ["-m"] else ("backupd", words)
+    main = import_module(f"{program}.cli").main
     sys.addaudithook(listener(action, when, name, int(count)))
-    sys.argv = ["backupd", *words]
+    sys.argv = [program, *words]
     main()

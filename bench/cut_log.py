@@ -1,0 +1,112 @@
+"""All writes and flushes of several disks in one log, and the disks as they were at each flush.
+
+It does for disks of bench/cut_cache.py what the kernel's dm-log-writes and its `replay-log` do: each state that a flush has made
+safe comes again, in its order. The disks with a cache show the states between two flushes.
+
+An entry is a head and its data: a write (the number of the disk, the offset), a flush (of a disk), or a mark (the number of a step,
+and what it was about to do, as text).
+"""
+
+import fcntl
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+_HEAD = struct.Struct(">BBQI")  # kind, disk, offset or step, length of the data
+_WRITE, _FLUSH, _MARK = range(3)
+_FICLONE = 0x40049409
+
+
+def clone(source: Path, copy: Path) -> None:
+    """A copy on the same btrfs that shares what the source has now."""
+    with source.open("rb") as read, copy.open("wb") as written:
+        fcntl.ioctl(written, _FICLONE, read.fileno())
+
+
+class Recorder:
+    """Appends what one disk does to the log; the lock of the disks is held."""
+
+    def __init__(self, log: BinaryIO, disk: int) -> None:
+        self._log, self._disk = log, disk
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Appends a write."""
+        self._add(_WRITE, offset, data)
+
+    def flush(self) -> None:
+        """Appends a flush."""
+        self._add(_FLUSH, 0, b"")
+
+    def mark(self, step: int, moment: str) -> None:
+        """Appends a mark: what comes from here on belongs to that step."""
+        self._add(_MARK, step, moment.encode())
+
+    def _add(self, kind: int, number: int, data: bytes) -> None:
+        self._log.write(_HEAD.pack(kind, self._disk, number, len(data)) + data)
+
+
+def record(log: Path, images: Sequence[Path]) -> list[Recorder]:
+    """A recorder for each image; IMAGE-base is the image as it is now."""
+    for image in images:
+        clone(image, _base(image))
+    file = log.open("wb", buffering=0)
+    return [Recorder(file, number) for number in range(len(images))]
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """The `number`th flush of the log, which belongs to a step, and the last thing before it that the step said."""
+
+    number: int
+    step: int
+    moment: str
+
+
+def flushes(log: Path) -> Iterator[Flush]:
+    """All flushes after the first mark."""
+    number, step, moment = 0, -1, ""
+    for kind, _, offset, data in _entries(log):
+        number += kind == _FLUSH
+        if kind == _MARK:
+            step, moment = offset, data.decode()
+        elif kind == _FLUSH and step >= 0:
+            yield Flush(number, step, moment)
+
+
+class Replay:
+    """The images as the log has them, from the first flush to the last."""
+
+    def __init__(self, log: Path, images: Sequence[Path]) -> None:
+        self._entries, self._flushed = _entries(log), 0
+        self._images = [image.with_name(f"{image.name}-replayed") for image in images]
+        for image, copy in zip(images, self._images, strict=True):
+            clone(_base(image), copy)
+
+    def copies(self, number: int, copies: Sequence[Path]) -> None:
+        """Makes copies of the images as they were at that flush, which lies after the one that was asked for last."""
+        files = [image.open("r+b", buffering=0) for image in self._images]
+        while self._flushed < number:
+            kind, disk, offset, data = next(self._entries)
+            self._flushed += kind == _FLUSH
+            if kind == _WRITE:
+                files[disk].seek(offset)
+                files[disk].write(data)
+        for file in files:
+            file.close()
+        for image, copy in zip(self._images, copies, strict=True):
+            clone(image, copy)
+
+
+def _base(image: Path) -> Path:
+    return image.with_name(f"{image.name}-base")
+
+
+def _entries(log: Path) -> Iterator[tuple[int, int, int, bytes]]:
+    """Kind, disk, offset and data of each entry; a last one that was cut off is left out."""
+    with log.open("rb") as file:
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            kind, disk, offset, length = _HEAD.unpack(head)
+            if len(data := file.read(length)) == length:
+                yield kind, disk, offset, data

@@ -1,0 +1,169 @@
+"""What a scenario of bench/cut_scenarios.py is made of: the commands that are cut, and the pool and sources that they work on."""
+
+import json
+import os
+import random
+import sqlite3
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import cut_truth
+from bench.cut_disks import CutDisks
+from tests.beds import session, work
+from tests.beds.expiries import LAST
+from tests.beds.history import every, make_histories
+from tests.beds.nights import Nights
+
+MIB = 1 << 20
+_ANOTHER_BOOT = "00000000-0000-4000-8000-000000000000"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command that is cut. `again`: given again after a cut it does the rest, and nothing twice. `status`: how it may end.
+
+    `was_done`: how it may end besides if all of it was done already.
+    """
+
+    words: tuple[str, ...]
+    status: tuple[int, ...] = (0,)
+    again: bool = True
+    was_done: tuple[int, ...] = ()
+    program: str = "backupd"
+
+
+def run(*hosts: str, status: tuple[int, ...] = (0,)) -> Step:
+    """A run, which makes one backup more each time."""
+    return Step(("run", "--json", *(hosts or ("--all",))), status, again=False)
+
+
+class Site(Nights):
+    """A rehearsal pool on disks that can be cut; configuration and sources lie elsewhere, so they survive."""
+
+    def __init__(self, disks: CutDisks, seed: int) -> None:
+        super().__init__(disks.pool, "--rehearsal")
+        self.top = Path(tempfile.mkdtemp(prefix="site-", dir=session.folder()))
+        self.config, self.source, self.state = self.top / "main.toml", self.top / "srv", disks.state / "state"
+        self.source.mkdir()
+        self.disks = disks
+        self.random = random.Random(seed)
+        self.out = disks.pool / "out"
+        self.elsewhere: set[str] = set()  # hosts whose backups are not made of the source as it is
+        self.spoilt: tuple[str, str, str] | None = None  # host, backup and path of a file
+        self.tables["retention"] = {"daily": 3, "min_keep": 1, "grace": "1d"}
+        self.tables["expiry"] = {"max_orphans": 100, "mount_option": "ssd"}
+        self.settings("pool", state=str(self.state))
+        self.settings("backup", concurrency=2)
+
+    def noise(self, size: int) -> bytes:
+        """So many bytes that do not compress."""
+        return self.random.randbytes(size)
+
+    def extra(self) -> set[str]:
+        """Which of the folders that something was restored to hold the source as it is now."""
+        wanted = cut_truth.tree(self.source)
+        places = self.out.iterdir() if self.out.is_dir() else ()
+        restored = {f"{place.name} is restored" for place in places if cut_truth.tree(place / self.source.name) == wanted}
+        return restored | {f"{place} is known to be damaged" for place in self._known_damage()}
+
+    def _known_damage(self) -> list[str]:
+        """The spoilt file, as host/name/path, once the catalogue has it as damaged."""
+        path = self.state / "catalogue.sqlite"
+        if not self.spoilt or not path.exists():
+            return []
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as rows:
+            found = rows.execute("select distinct host, name, path from damage where (host, name, path) = (?, ?, ?)", self.spoilt)
+            return ["/".join(row) for row in found]
+
+    def end_rehearsal(self) -> None:
+        """From now on this is a pool in earnest: it has boots, and no `--now`."""
+        path = self.pool / ".btrkeep" / "pool.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"rehearsal": False}))
+
+    def another_boot(self) -> None:
+        """What was noted of this boot is of an earlier one."""
+        path = self.pool / ".btrkeep" / "boot.json"
+        if path.exists() and (text := path.read_text()):
+            path.write_text(json.dumps(json.loads(text) | {"boot": _ANOTHER_BOOT}))
+
+    def spoil(self, host: str, name: str) -> None:
+        """Makes the beginning of a file of a backup zero, which the checksums know that a run made."""
+        backup, touched = self.backup(host, name), ("/database", "/note", "/small/1")
+        sums = [line.split("  ")[1] for line in (backup / "SHA256SUMS").read_text().splitlines()]
+        file = next(path for one in sums if (path := backup / one).stat().st_size and not one.endswith(touched))
+        stamp = file.stat().st_mtime_ns
+        work("btrfs", "property", "set", "-f", backup, "ro", "false")
+        with file.open("r+b") as opened:
+            opened.write(bytes(100))
+        os.utime(file, ns=(stamp, stamp))
+        work("btrfs", "property", "set", backup, "ro", "true")
+        self.spoilt = (host, name, str(file).removeprefix(f"{backup}/data"))
+
+    def fill(self) -> None:
+        """A database, a sparse image with a zero tail, one full of holes, many small files, some empty, hard links."""
+        (self.source / "database").write_bytes(self.noise(2 * MIB))
+        for name, places in (("zero-tail", (0, 1)), ("holes", (0, 3, 7))):
+            with (self.source / name).open("wb") as file:
+                for place in places:
+                    file.seek(place * 512 * 1024)
+                    file.write(self.noise(200_000))
+                file.truncate(5 * MIB)
+        small = self.source / "small"
+        small.mkdir()
+        for number in range(150):
+            (small / f"{number}").write_bytes(self.noise(self.random.choice((0, 100, 2000, 9000))))
+        for number in range(6):
+            (self.source / f"pair{number}").write_bytes(self.noise(20_000))
+            (self.source / f"pair{number}-too").hardlink_to(self.source / f"pair{number}")
+        (self.source / "link").symlink_to("database")
+
+    def change(self) -> None:
+        """Pieces of the database, same size; a hard link broken, one made; data where a hole was; files gone, new, and renamed."""
+        with (self.source / "database").open("r+b") as file:
+            for _ in range(20):
+                file.seek(self.random.randrange(2 * MIB - 9000))
+                file.write(self.noise(9000))
+        with (self.source / "zero-tail").open("r+b") as file:
+            file.seek(self.random.randrange(4 * MIB))
+            file.write(self.noise(300_000))
+            file.truncate(6 * MIB)
+        (self.source / "pair1").unlink()
+        (self.source / "pair1").write_bytes(self.noise(20_000))
+        (self.source / "late-link").unlink(missing_ok=True)
+        (self.source / "late-link").hardlink_to(self.source / "small" / "1")
+        for number in self.random.sample(range(2, 150), 25):
+            path = self.source / "small" / f"{number}"
+            if path.exists() and number % 3 == 0:
+                path.unlink()
+            else:
+                path.write_bytes(self.noise(5000))
+        (self.source / f"new{self.random.random()}").write_bytes(self.noise(MIB))
+
+    def touch_up(self) -> None:
+        """So little that only the last sync brings it to the disk: nobody looks for holes in less than 64 KiB, which syncs too."""
+        with (self.source / "database").open("r+b") as file:
+            for _ in range(3):
+                file.seek(self.random.randrange(2 * MIB - 4000))
+                file.write(self.noise(4000))
+        for name in ("note", "small/1", f"new{self.random.random()}"):
+            (self.source / name).write_bytes(self.noise(7000))
+
+    def hosts(self, *names: str) -> None:
+        """Hosts that all have the same source."""
+        for name in names:
+            self.host(name, self.source)
+
+    def broken_off(self, host: str, count: int) -> None:
+        """A run of the host that its connection ends after so many bytes: it leaves a `.working`."""
+        self.in_the_middle(count, end="dies")
+        self.backupd("run", host, check=False)
+        self.ssh("")
+
+    def histories(self, *hosts: str) -> list[str]:
+        """Hosts with five nights of backups; their names."""
+        self.hosts(*hosts)
+        moments = every(1, 5, LAST)
+        make_histories(self, hosts, moments)
+        return [moment.strftime("%Y-%m-%dT%H%M%SZ") for moment in moments]
