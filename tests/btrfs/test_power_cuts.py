@@ -2,13 +2,15 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.cut_log import Replay, flushes, record
 from tests.beds import TOP, nbd, session, work
 
-CUTS = 20  # of each
+CUTS = 17  # of each
 cached = pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a disk with a write cache ({nbd.why_not()})")
 
 
@@ -26,7 +28,8 @@ def cut(scenario: str, *words: str) -> dict[str, Any]:
         ("continued", "plain"),
         ("expire", "plain"),
         pytest.param("notes", "cached", marks=cached),
-        ("rename", "plain"),
+        pytest.param("rename", "recorded", marks=cached),
+        ("suspect", "plain"),
     ],
 )
 def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(scenario: str, disks: str) -> None:
@@ -40,3 +43,29 @@ def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(scenario
 def test_a_program_without_its_last_sync_is_found_out() -> None:
     found = cut("few", "--disks", "plain", "--unsynced", "--in-a-round", "6")
     assert any("differs from its source" in line for line in found["defects"]), found
+
+
+@pytest.mark.btrfs
+def test_a_replay_is_each_disk_as_it_was_at_a_flush(shared_btrfs: Path) -> None:
+    images, log = [shared_btrfs / "one", shared_btrfs / "two"], shared_btrfs / "log"
+    for image in images:
+        image.write_bytes(bytes(8192))
+    one, two = record(log, images)
+    one.write(0, b"a" * 4096)
+    one.flush()  # before the first mark, so nobody asks for it
+    one.mark(0, "before it")
+    two.write(4096, b"b" * 4096)
+    two.flush()
+    one.mark(1, "after it")
+    one.write(0, b"c" * 100)
+    one.flush()
+    one.write(0, b"never flushed")
+    found = list(flushes(log))
+    assert [(flush.step, flush.moment) for flush in found] == [(0, "before it"), (1, "after it")]
+    replay, copies = Replay(log, images), [shared_btrfs / "first", shared_btrfs / "second"]
+    seen = []
+    for flush in found:
+        replay.copies(flush.number, copies)
+        seen.append([copy.read_bytes() for copy in copies])
+    second = bytes(4096) + b"b" * 4096
+    assert seen == [[b"a" * 4096 + bytes(4096), second], [b"c" * 100 + b"a" * 3996 + bytes(4096), second]]
