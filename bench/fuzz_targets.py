@@ -9,42 +9,25 @@ A target takes any bytes. It raises when something is wrong: an exception that n
 import io
 import json
 import os
-import socket
 import sqlite3
 import struct
 import sys
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench import fuzz_files
+from bench.fuzz_requests import request, request_seeds
+from bench.fuzz_target import Seeds, Target, own_folder
 from btrkeep.errors import OperatorError
 
 if TYPE_CHECKING:
     from tests.web.gate import Gate
-
-Seeds = Iterable[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """`make` gives what is called with each input. `longest`: bytes of one."""
-
-    about: str
-    seeds: Callable[[], Seeds]
-    make: Callable[[], Callable[[bytes], object]]
-    longest: int = 4096
-
-
-def _folder() -> Path:
-    """A folder of this process, in memory; `bench.fuzz` removes it."""
-    return Path(tempfile.mkdtemp(prefix="fuzz-"))
-
 
 # What rsync prints
 
@@ -119,7 +102,7 @@ def _record() -> Callable[[bytes], object]:
     from btrkeep.pool.marker import Pool
     from tests.beds.template import with_catalogue
 
-    state = _folder()
+    state = own_folder()
     catalogue = Catalogue.open(with_catalogue(state / "state"))
     pool = Pool(state, "main", "00000000-0000-0000-0000-000000000000", rehearsal=False)
 
@@ -155,7 +138,7 @@ def _notes() -> Callable[[bytes], object]:
     from backupd.repo.backup_json import UnreadableRecord
     from backupd.repo.notes_json import NOTES, hold_of, read_notes, text_of
 
-    folder = _folder()
+    folder = own_folder()
 
     def run(data: bytes) -> None:
         (folder / NOTES).write_bytes(data)
@@ -177,18 +160,24 @@ def _notes() -> Callable[[bytes], object]:
 
 
 def _configuration_seeds() -> Seeds:
-    pool = b'[pool]\npath = "/srv/b"\ntimezone = "Europe/Berlin"\n'
-    yield pool + b'[retention]\ndaily = 14\nweekly = 12\n[hosts.a]\naddress = "root@a"\n'
+    pool = b'[pool]\npath = "/srv/b"\nzone = "Europe/Berlin"\n'
+    yield pool + b'[retention]\ndaily = 14\nweekly = 12\n[host.a]\naddress = "root@a"\npaths = ["/"]\n'
     yield (
-        pool + b'[defaults]\npaths = ["/"]\nexclude = ["/x/**"]\nbandwidth = "9MB/s"\nwindow = "22:00-06:00"\nmax_delete = "30%"\n'
+        pool
+        + b'[backup]\nattempts = 2\nstall = "5m"\nbandwidth = "9MB"\nwindow = "22:00-06:00"\n'
+        + b'[group.linux]\npaths = ["/"]\nexclude = ["/x/**"]\n[host.a]\naddress = "a"\ngroup = "linux"\nmax_new_bytes = "9GB"\n'
     )
-    yield pool + b'[alarms]\nto = ["mailto://root@localhost"]\n[hosts."b.example"]\naddress = "b"\nport = 22\n'
+    yield (
+        pool
+        + b'[notify]\nto = ["mailto://root@localhost"]\n[host."b.example"]\naddress = "b"\nport = 22\npaths = ["/etc"]\n'
+        + b'[replica.office]\nfrom = "ssh://root@other"\nhosts = ["web*"]\n[ssh]\nkey = "/k"\n'
+    )
 
 
 def _configuration() -> Callable[[bytes], object]:
     from btrkeep.config.reading import load
 
-    folder = _folder()
+    folder = own_folder()
     file = folder / "main.toml"
 
     def run(data: bytes) -> None:
@@ -198,45 +187,6 @@ def _configuration() -> Callable[[bytes], object]:
         except OperatorError:
             return
         assert config.name == "main"
-
-    return run
-
-
-# Requests to the root service
-
-
-def _request_seeds() -> Seeds:
-    told = {"host": "web1", "backup": "latest", "path": "/etc"}
-    for verb, arguments in (("browse", told), ("run", {"host": "web1"}), ("download", {**told, "as": "tar"}), ("jobs", {})):
-        yield json.dumps({"verb": verb, "who": "alice", "arguments": arguments}).encode() + b"\n"
-    yield (
-        json.dumps(
-            {"verb": "restore", "who": "a", "arguments": {"host": "a", "backup": "b", "paths": ["/x"], "to": "host"}}
-        ).encode()
-        + b"\n"
-    )
-
-
-def _request() -> Callable[[bytes], object]:
-    import logging
-
-    from backupd.serve.answering import answer
-    from backupd.serve.context import ServiceContext
-    from btrkeep.clock import Clock
-
-    service = ServiceContext("none", Path("/nowhere/none.toml"), Clock(), systemd=False)
-    logging.disable(logging.CRITICAL)
-
-    def run(data: bytes) -> None:
-        ours, theirs = socket.socketpair()
-        with ours:
-            ours.sendall(data)
-            ours.shutdown(socket.SHUT_WR)
-            answer(service, theirs, frozenset((os.getuid(),)))
-            with ours.makefile("rb") as answered, suppress(ConnectionResetError):  # it is not obliged to read all
-                found = answered.read()
-                assert found.count(b"\n") == (1 if found else 0)
-                assert not found or json.loads(found)["ok"] is False  # there is no configuration
 
     return run
 
@@ -251,7 +201,7 @@ def _gate(made: Callable[[Path], object]) -> tuple["Gate", Path]:
     from web.auth import passwords
     from web.settings import Settings
 
-    folder = _folder()
+    folder = own_folder()
     made(folder / "state")
     settings = Settings("demo", folder / "state", folder / "data", folder / "no.sock", hosts=("backup.example.org",))
     passwords._HASHER = CHEAP
@@ -449,12 +399,13 @@ TARGETS = {
     "backup-json": Target("backup.json, and the row that follows from it", _record_seeds, _record),
     "notes-json": Target("notes.json", _notes_seeds, _notes),
     "configuration": Target("a configuration file", _configuration_seeds, _configuration),
-    "requests": Target("requests to the root service", _request_seeds, _request),
+    "requests": Target("requests to the root service", request_seeds, request),
     "catalogue": Target("a damaged catalogue, read by the dashboard", _patch_seeds, _catalogue, 60),
     "forms": Target("forms of the dashboard", _form_seeds, _forms, 1024),
     "tree-items": Target("buffers of a tree search", _items_seeds, _items, 8192),
     "recorded-states": Target("recorded states of a filesystem", _state_seeds, _state, 1 << 16),
     "archives": Target("headers of tar and zip", _member_seeds, _member),
+    **fuzz_files.TARGETS,
 }
 
 

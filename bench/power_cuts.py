@@ -176,12 +176,13 @@ def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rounds(options: argparse.Namespace) -> Iterator[tuple[str, int, str, int]]:
-    """Scenario, seed, kind of disks and number of cuts of each round. All scenarios once with one kind, then with the other."""
+    """Scenario, seed, kind of disks and number of cuts of each round. The kinds take turns, so that each scenario has all of them."""
     names: Sequence[str] = options.only or list(SCENARIOS)
     kinds = KINDS if options.disks == "all" else [options.disks]
     for number in itertools.count():
-        name, kind = names[number % len(names)], kinds[number // len(names) % len(kinds)]
-        yield name, options.seed + number, kind, min(options.in_a_round, options.cuts, _OF_MANY if name == "many" else options.cuts)
+        turn, place = divmod(number, len(names))
+        wanted = _OF_MANY if names[place] == "many" else options.cuts
+        yield names[place], options.seed + number, kinds[(turn + place) % len(kinds)], min(options.in_a_round, options.cuts, wanted)
 
 
 def _start(options: argparse.Namespace, name: str, seed: int, disks: str, wanted: int) -> dict[str, Any]:
