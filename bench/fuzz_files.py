@@ -142,7 +142,7 @@ def _restic() -> Callable[[bytes], object]:
             there = snapshots(cast("Any", Listed(lines)), pool)
         except module.ResticFailed:
             there = []
-        assert all(isinstance(one.id, str) and one.id.isalnum() for one in there)
+        assert all(type(one.id) is str and one.id.isalnum() for one in there)
         newest_there(there, set())
         text = data.decode("utf-8", "replace")
         failure = restic._failure(text.splitlines(), 1)

@@ -25,9 +25,9 @@ def request_seeds() -> Seeds:
     asked: list[tuple[str, dict[str, Any]]] = [
         ("browse", {**backup, "path": _SEEN, "sort": "size", "descending": True, "offset": 1, "limit": 5}),
         ("versions", {"host": _HOST, "path": "/etc/passwd", "content": True, "seconds": 1}),
-        ("compare", {"host": _HOST, "path": _SEEN, "before": "2", "after": "latest", "content": True}),
+        ("compare", {"host": _HOST, "path": _SEEN, "before": "2026", "after": "latest", "content": True}),
         *(("download", {**backup, "path": _SEEN, "as": kind}) for kind in ("tar", "zip", "file")),
-        ("hold", {"host": _HOST, "backup": "latest", "why": "court", "until": "2027-01-01"}),
+        ("hold", {"host": _HOST, "backup": "latest", "why": "court", "until": "2027-01-01T00:00:00Z"}),
         ("release", backup),
         ("accept", {**backup, "why": "moved"}),
         ("run", {"host": _HOST}),
@@ -58,9 +58,10 @@ def request() -> Callable[[bytes], object]:
     from btrkeep.serving.viewer import ROLES, Viewer
 
     times = iter(range(0, 1 << 60, 3600))
-    config = _pool()
+    config, tree = _pool()
     service = ServiceContext("main", config, Clock(), systemd=False, rates=RateLimit(lambda: float(next(times))))
-    service.restore_to = config.parent / "restored"
+    service.restore_to, service.elsewhere = config.parent / "restored", True
+    jobs = service.config().pool.state / "jobs"
     logging.disable(logging.CRITICAL)
 
     def logged_in(word: str, login: Path) -> Viewer:  # noqa: ARG001 - by the names that it has there
@@ -82,7 +83,7 @@ def request() -> Callable[[bytes], object]:
             answered: list[bytes] = []
             reader = threading.Thread(target=lambda: answered.extend(_read(ours)))
             with suppress(BrokenPipeError):
-                ours.sendall(data)
+                ours.sendall(data.replace(_SEEN.encode(), os.fsencode(tree)))
             ours.shutdown(socket.SHUT_WR)
             reader.start()
             try:
@@ -90,7 +91,7 @@ def request() -> Callable[[bytes], object]:
             finally:
                 reader.join()
             require_answer(b"".join(answered))
-        for job in (config.parent / "state" / "state" / "jobs").glob("*.json"):  # so that the next is no longer refused
+        for job in jobs.glob("*.json"):  # so that the next is no longer refused
             job.unlink()
 
     return run
@@ -119,8 +120,8 @@ def _read(connection: socket.socket) -> Iterator[bytes]:
             yield piece
 
 
-def _pool() -> Path:
-    """The configuration of a pool."""
+def _pool() -> tuple[Path, Path]:
+    """The configuration of a pool, and the path that its host has backed up."""
     from tests.beds import btrfs
     from tests.beds.nights import Nights
 
@@ -136,9 +137,9 @@ def _pool() -> Path:
         nights.run()
         (tree / "passwd").write_text("changed")
         nights.run()
-        return nights.config
+        return nights.config, tree
     folder = own_folder()
     (folder / "main.toml").write_text(
         f'[pool]\npath = "{folder}/pool"\nstate = "{folder}/state"\n[host.{_HOST}]\naddress = "a"\npaths = ["/etc"]\n'
     )
-    return folder / "main.toml"
+    return folder / "main.toml", Path(_SEEN)

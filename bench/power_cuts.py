@@ -176,7 +176,7 @@ def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rounds(options: argparse.Namespace) -> Iterator[tuple[str, int, str, int]]:
-    """Scenario, seed, kind of disks and number of cuts of each round. The kinds take turns, so that each scenario has all of them."""
+    """Scenario, seed, kind of disks and number of cuts of each round. The kinds take turns: each scenario has all of them."""
     names: Sequence[str] = options.only or list(SCENARIOS)
     kinds = KINDS if options.disks == "all" else [options.disks]
     for number in itertools.count():

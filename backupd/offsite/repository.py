@@ -1,6 +1,7 @@
 """What lies in an offsite repository, by restic's own list: the repository itself is the only record of it."""
 
 import json
+import re
 from collections.abc import Collection, Iterable
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from btrkeep.pool.marker import Pool
 from btrkeep.units import parse_backup_name
 
 _OURS = "btrkeep"
+_ID = re.compile(r"[0-9a-f]{8,64}")
 _POOL, _BACKUP = "pool:", "backup:"
 
 
@@ -37,6 +39,8 @@ def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
 def _snapshot(said: dict[str, Any]) -> OffsiteSnapshot | None:
     name = next((tag.removeprefix(_BACKUP) for tag in said.get("tags") or () if tag.startswith(_BACKUP)), "")
     host, started = said["hostname"], parse_backup_name(name)
+    if not _ID.fullmatch(said["id"]):  # it is a word of restic's command lines later
+        raise ValueError(said["id"])
     return OffsiteSnapshot(said["id"], host, name, started) if started and not name_fault(host) else None
 
 

@@ -17,6 +17,8 @@ from btrkeep.errors import UsageError
 from btrkeep.fs.openat import FOLDER
 
 _LARGEST = 1 << 20  # bytes of a configuration or a summary
+_FIRST_YEAR, _LAST_YEAR = 1970, 9998
+_NO_TIME = "its time is none"
 _INTERVAL = re.compile(r"([A-Za-z][\w-]*)\.(\d{1,5})")
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)(?:[T_ .-]?(\d\d)[:.h-]?(\d\d)(?:[:.m-]?(\d\d))?)?(?!\d)")
 
@@ -96,7 +98,10 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
         fd = os.open(interval, FOLDER)  # one and the same folder, also when it is renamed here
         try:
             stamp = os.fstat(fd)
-            started = datetime.fromtimestamp(stamp.st_mtime).astimezone()
+            started = _stamped(stamp)
+            if started is None:
+                left_out[str(interval)] = _NO_TIME
+                continue
             for name in sorted(os.listdir(fd)):  # noqa: PTH208  a Path knows no descriptor
                 point = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 if stat.S_ISDIR(point.st_mode):
@@ -110,7 +115,7 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
 def _root_of(conf: Path) -> Path:
     for line in _lines(conf):
         key, _, value = line.partition("\t")
-        if key.strip() == "snapshot_root" and value.strip():
+        if key.strip() == "snapshot_root" and value.strip() and "\0" not in value:
             return Path(value.strip())
     raise UsageError(f"{conf} has no snapshot_root", "give the folder itself")
 
@@ -148,13 +153,10 @@ def read_dated(root: Path, names: HostNames) -> OldHistory:
         raise UsageError("whose trees are they?", "give --host NAME")
     found, left_out = list[OldTree](), dict[str, str]()
     for folder in _folders(root):
-        stamp = datetime.fromtimestamp(folder.stat().st_mtime).astimezone()
-        if _INTERVAL.fullmatch(folder.name):
-            started: datetime | None = stamp
-        else:
-            started = _dated(folder.name, stamp)
+        stamp, is_interval = _stamped(folder.stat()), _INTERVAL.fullmatch(folder.name)
+        started = stamp if is_interval else _dated(folder.name, stamp)
         if started is None:
-            left_out[str(folder)] = "its name is neither a date nor like backup.0"
+            left_out[str(folder)] = _NO_TIME if is_interval else "its name is neither a date nor like backup.0"
         else:
             found.append(OldTree(names.alone, started, folder, identity=_identity(folder)))
     if not found:
@@ -194,17 +196,30 @@ def _history(found: list[OldTree], left_out: Mapping[str, str]) -> OldHistory:
     return OldHistory(tuple(trees), left_out)
 
 
-def _dated(name: str, stamp: datetime) -> datetime | None:
+def _dated(name: str, stamp: datetime | None) -> datetime | None:
     """Of a name that begins with a date. Without an hour it is that of the folder itself, if that is of the same day."""
     match = _DATE.match(name)
     if match is None:
         return None
     try:
         year, month, day, hour, minute, second = (int(part or 0) for part in match.groups())
-        found = datetime(year, month, day, hour, minute, second).astimezone()
-    except ValueError:
+        found = _known(datetime(year, month, day, hour, minute, second).astimezone())
+    except (ValueError, OverflowError):
         return None
-    return stamp if match[4] is None and stamp.date() == found.date() else found
+    return stamp if found and stamp and match[4] is None and stamp.date() == found.date() else found
+
+
+def _known(moment: datetime) -> datetime | None:
+    """The time; None in years that no backup is of, and in some of which nothing can be computed."""
+    return moment if _FIRST_YEAR <= moment.year <= _LAST_YEAR else None
+
+
+def _stamped(status: os.stat_result) -> datetime | None:
+    """A folder's time, which a host may have chosen; None when no calendar has it."""
+    try:
+        return _known(datetime.fromtimestamp(status.st_mtime).astimezone())
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _path_of(text: str) -> str | None:
@@ -221,8 +236,8 @@ def _identity(folder: Path) -> tuple[int, int, int]:
 
 def _time(text: str) -> datetime | None:
     try:
-        return datetime.strptime(text.strip()[:19], "%Y-%m-%d %H:%M:%S").astimezone()
-    except ValueError:
+        return _known(datetime.strptime(text.strip()[:19], "%Y-%m-%d %H:%M:%S").astimezone())
+    except (ValueError, OverflowError):
         return None
 
 

@@ -1,0 +1,95 @@
+"""Histories of other programs whose names, times and texts make no sense: left out or refused, and no traceback."""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backupd.offsite.repository import snapshots
+from backupd.offsite.restic import Answer, ResticFailed
+from backupd.run.importing.formats import HostNames, read_dated, read_dirvish, read_rsnapshot
+from btrkeep.errors import UsageError
+from btrkeep.pool.marker import Pool
+from tests.beds import session
+
+ALONE = HostNames(alone="web1")
+FAR = 1 << 50  # seconds: no calendar has that year
+
+
+@pytest.fixture
+def _east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A zone where the first day of the year 1 begins in the year 0 of UTC."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("root", ["/now\0here", "/" + "x" * 300])
+def test_a_configuration_of_rsnapshot_whose_root_is_no_path_is_refused(tmp_path: Path, root: str) -> None:
+    (tmp_path / "rsnapshot.conf").write_text(f"snapshot_root\t{root}\n")
+    with pytest.raises((UsageError, OSError)):
+        read_rsnapshot(tmp_path / "rsnapshot.conf", HostNames())
+
+
+@pytest.mark.usefixtures("_east")
+@pytest.mark.parametrize("name", ["0001-01-01", "0001-01-01T0000"])
+def test_a_date_before_all_times_is_none(tmp_path: Path, name: str) -> None:
+    for folder in (name, "2026-11-20"):
+        (tmp_path / folder).mkdir()
+    found = read_dated(tmp_path, ALONE)
+    assert [one.folder.name for one in found.trees] == ["2026-11-20"]
+    assert list(found.left_out) == [str(tmp_path / name)]
+
+
+def test_trees_of_the_last_year_of_all_are_none(tmp_path: Path) -> None:
+    for folder in ("9999-12-31T23:59:59", "99991231T235959", "2026-11-20"):
+        (tmp_path / folder).mkdir()
+    found = read_dated(tmp_path, ALONE)
+    assert [one.folder.name for one in found.trees] == ["2026-11-20"]
+    assert len(found.left_out) == 2
+
+
+def test_a_time_that_no_calendar_has_costs_its_own_tree_and_no_other() -> None:
+    top = Path(tempfile.mkdtemp(dir=session.folder()))  # in memory, where every time can be kept
+    dated, snapshots_ = top / "dated", top / "rsnapshot"
+    for folder in ("backup.0", "2026-11-20"):
+        (dated / folder).mkdir(parents=True)
+    for folder in ("daily.0", "daily.1"):
+        (snapshots_ / folder / "web1").mkdir(parents=True)
+    _stamp(dated / "backup.0")
+    _stamp(snapshots_ / "daily.0")
+    assert [one.folder.name for one in read_dated(dated, ALONE).trees] == ["2026-11-20"]
+    found = read_rsnapshot(snapshots_, HostNames())
+    assert [one.folder.parent.name for one in found.trees] == ["daily.1"]
+    assert list(found.left_out) == [str(snapshots_ / "daily.0")]
+
+
+def _stamp(folder: Path) -> None:
+    os.utime(folder, (FAR, FAR))
+    if folder.stat().st_mtime != FAR:
+        pytest.skip("this filesystem keeps no such time")
+
+
+@pytest.mark.usefixtures("_east")
+def test_a_summary_of_dirvish_before_all_times_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "dirvish").mkdir()
+    (tmp_path / "one" / "tree").mkdir(parents=True)
+    (tmp_path / "one" / "summary").write_text("client: web1\nstatus: success\nbackup-begin: 0001-01-01 00:00:00\n")
+    assert read_dirvish(tmp_path, HostNames()).trees == ()
+
+
+@pytest.mark.parametrize("number", ["ab\x7f" * 3, "--all-of-it", 7, "", None])
+def test_an_id_of_a_snapshot_that_is_none_is_not_given_back_to_restic(number: object) -> None:
+    tags = ["btrkeep", "pool:x", "backup:2026-11-20T220003Z"]
+
+    class Restic:
+        def ask(self, *_: str) -> Answer:
+            return Answer([[{"id": number, "hostname": "web1", "tags": tags}]], 0)
+
+    with pytest.raises(ResticFailed, match="cannot be understood"):
+        snapshots(Restic(), Pool(Path("/nowhere"), "x", "", rehearsal=False))
