@@ -1,8 +1,9 @@
 """A night of many hosts whose network fails in every way that one can, against the same night of the good ones alone.
 
-    python -m bench.bad_network [--good 30] [--each 2] [--concurrency 8] [--json]
+    python -m bench.bad_network [--namespaces] [--good 30] [--each 2] [--concurrency 8] [--json]
 
 Each host is an ssh server behind a port of a proxy of ours, which cuts, drops, delays or babbles; rsync and ssh are the real ones.
+With --namespaces each host has a network of its own, and the kernel loses its packets (bench/bad_namespaces.py).
 It says what became of each kind, how much later the good ones were, and what was left running. Exit status 1 when a kind came out
 otherwise than the documentation says, when a good host was not complete, or when something was left.
 """
@@ -14,8 +15,8 @@ import sys
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class Night:
 class Site:
     """Hosts behind the proxy, and nights of them."""
 
-    def __init__(self, nights: Nights, server: ssh.Sshd, faults: Faults, options: Namespace) -> None:
+    def __init__(self, nights: Nights, server: ssh.Sshd, faults: Faults | None, options: Namespace) -> None:
         self.nights, self.server, self.faults = nights, server, faults
         self.known_hosts = nights.top / "known_hosts"
         self.known_hosts.write_text("")
@@ -81,6 +82,8 @@ class Site:
         nights.settings("ssh", command="ssh -F none", key=str(server.key), known_hosts=str(self.known_hosts))
 
     def host(self, name: str, kind: Kind) -> None:
+        """Adds a host behind a port of the proxy."""
+        assert self.faults
         port = self.faults.port(kind.fault)
         key = "host_key.pub" if not kind.other_key else "key.pub"
         with self.known_hosts.open("a") as file:
@@ -94,12 +97,16 @@ class Site:
             keys["enabled"] = name in names
         self.nights.write()
         begun, begun_at = time.time(), time.monotonic()
-        done = self.nights.backupd("run", "--all", "--json", check=False)
+        done = self.run_all()
         seconds = time.monotonic() - begun_at
         assert "Traceback" not in done.stderr, done.stderr
         results = {result["host"]: result for result in json.loads(done.stdout)}
         good = [self.nights.backup(name) / "backup.json" for name in names if name.startswith("good")]
         return Night(results, max(file.stat().st_mtime for file in good) - begun, seconds)
+
+    def run_all(self) -> "subprocess.CompletedProcess[str]":
+        """The night itself."""
+        return self.nights.backupd("run", "--all", "--json", check=False)
 
     def left(self) -> list[str]:
         """What ought to be gone: our processes, rows that say that something runs, backups that can be written."""
@@ -116,9 +123,9 @@ def _is_remote(pid: int) -> bool:
         return True
 
 
-def wrong(kind: str, result: Mapping[str, Any]) -> str:
+def wrong(kind: str, result: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) -> str:
     """How a bad host came out otherwise than it had to; "" when as it had to."""
-    wanted, error = KINDS[kind], (result["error"] or "").lower()
+    wanted, error = kinds[kind], (result["error"] or "").lower()
     if result["outcome"] not in wanted.outcomes:
         return f"{kind}: {result['outcome']}: {error}"
     return "" if not wanted.says or any(word in error for word in wanted.says) else f"{kind}: {error}"
@@ -143,21 +150,25 @@ def _end_stopped() -> None:
         subprocess.run(["kill", "-KILL", str(pid)], check=False, stderr=subprocess.DEVNULL)
 
 
-def measured(options: Namespace) -> dict[str, Any]:
+def measured(
+    options: Namespace,
+    made: Callable[[Namespace], AbstractContextManager[Site]] = site,
+    every: Mapping[str, Kind] = KINDS,
+) -> dict[str, Any]:
     """Four nights: one that makes the first copies, the good hosts alone, and all of them, twice: then it is known who is bad."""
-    kinds = [kind for kind in KINDS if not options.only or kind in options.only]
-    with site(options) as place:
+    kinds = [kind for kind in every if not options.only or kind in options.only]
+    with made(options) as place:
         good = [f"good{number:02}" for number in range(options.good)]
         bad = {f"bad-{kind}-{number}": kind for kind in kinds for number in range(options.each)}
         for name in good:
             place.host(name, Kind())
         for name, kind in bad.items():
-            place.host(name, KINDS[kind])
+            place.host(name, every[kind])
         place.night(good)
         alone = place.night(good)
         mixed = place.night(sorted([*good, *bad]))
         again = place.night(sorted([*good, *bad]))
-        faults = [*filter(None, (wrong(kind, mixed.results[name]) for name, kind in bad.items()))]
+        faults = [*filter(None, (wrong(kind, mixed.results[name], every) for name, kind in bad.items()))]
         for night in (mixed, again):
             faults += [f"{name}: {night.results[name]}" for name in good if night.results[name]["outcome"] != "complete"]
         faults += [f"left: {one}" for one in place.left()]
@@ -188,11 +199,17 @@ def main() -> None:
     made = common.plain_parser(__doc__.splitlines()[0])
     made.add_argument("--good", type=int, default=28, help="hosts with a good network")
     made.add_argument("--each", type=int, default=2, help="hosts of each kind of fault")
-    made.add_argument("--only", nargs="*", choices=list(KINDS), help="these kinds of fault alone")
+    made.add_argument("--only", nargs="*", metavar="KIND", help="these kinds of fault alone")
+    made.add_argument("--namespaces", action="store_true", help="a network namespace for each host; the kernel makes the faults")
     made.add_argument("--concurrency", type=int, default=8, help="hosts at a time")
     made.add_argument("--files", type=int, default=100, help="files of 20 kB that each host has")
     options = made.parse_args()
-    found = measured(options)
+    if options.namespaces:
+        from bench import bad_namespaces  # which has our Site
+
+        found = measured(options, bad_namespaces.namespaces, bad_namespaces.KINDS)
+    else:
+        found = measured(options)
     print(json.dumps(found, indent=2))
     sys.exit(1 if found["wrong"] else 0)
 
