@@ -1,6 +1,8 @@
 """A cgroup with one limit, for programs that are to run out of something. Version 1 or 2, whichever this machine has."""
 
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +47,14 @@ def _keep_from_swap(group: Path, limit: int | str) -> None:
     for name, value in (("memory.memsw.limit_in_bytes", limit), ("memory.swap.max", 0)):
         if (group / name).exists():
             (group / name).write_text(str(value))
+
+
+def fill_up(group: Path) -> None:
+    """Has a process of the group want 400 MiB, so that the kernel ends some of a group that may not have them."""
+    code = "text = bytearray(400 << 20); text[::4096] = bytes(len(text[::4096]))"
+    subprocess.run(
+        words_within(group, sys.executable, "-c", code), check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def words_within(group: Path, *words: str | Path) -> list[str]:

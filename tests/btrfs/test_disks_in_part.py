@@ -3,13 +3,16 @@
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.beds import btrfs, work
+from tests.beds import btrfs, nbd, session, work
 from tests.beds.btrfs import MIB
+from tests.beds.expiries import Expiries
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, rows
 
@@ -73,6 +76,67 @@ def test_a_pool_with_a_missing_device_is_backed_up_to_and_expired_and_everybody_
     assert "missing" in said(nights, "status")
     assert "missing" in said(nights, "check")
     assert disagreements(nights) == []
+
+
+def test_expiry_deletes_on_a_pool_with_a_missing_device(make_btrfs: Callable[..., Path]) -> None:
+    point = make_btrfs(size="300M", devices=2, mkfs=("-m", "raid1", "-d", "raid1"))
+    nights = Expiries(point)
+    for host in ("web", "db"):
+        nights.history(host)
+    first, second = btrfs.devices_of(point)
+    btrfs.unmount(point)
+    work("btrfs", "device", "scan", "--forget", first, second)
+    work("losetup", "--detach", second)
+    work("mount", "-t", "btrfs", "-o", "degraded", first, point)
+    before = nights.names("web")
+    nights.expire_twice()
+    kept = nights.names("web")
+    assert 0 < len(kept) < len(before)
+    assert kept == before[-len(kept) :]
+    work("btrfs", "subvolume", "sync", point)
+    assert work("btrfs", "subvolume", "list", "-d", point).stdout == ""
+    assert disagreements(nights) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a disk that fails ({nbd.why_not()})")
+def test_a_device_that_goes_away_in_the_middle_of_a_run_costs_nothing_while_the_other_one_has_all(tree: Path) -> None:
+    """Of a raid1 of two: every call to the second one fails from then on."""
+    place = Path(tempfile.mkdtemp(prefix="mirrored-", dir=session.folder(1 << 30)))
+    with ExitStack() as stack:
+        stack.callback(session.remove, place)
+        images = [place / "first", place / "second"]
+        for image in images:
+            image.touch()
+            os.truncate(image, 250 * MIB)
+        disk, point = (
+            nbd.filtered(stack, images[1], "error", "error=EIO", "error-rate=100%", f"error-file={place}/gone"),
+            place / "mnt",
+        )
+        loops = [btrfs.attach(images[0]), btrfs.attach(disk)]
+        for loop in loops:
+            stack.callback(work, "losetup", "--detach", loop)
+            stack.callback(work, "btrfs", "device", "scan", "--forget", loop)
+        point.mkdir()
+        work("mkfs.btrfs", "-q", "-m", "raid1", "-d", "raid1", *loops)
+        work("mount", "-t", "btrfs", loops[0], point)
+        stack.callback(btrfs.unmount, point)
+        stack.callback((place / "gone").unlink, missing_ok=True)
+        nights = Nights(point)
+        nights.host("web", tree)
+        nights.run("web")
+        (tree / "file").write_bytes(os.urandom(3 * MIB))
+        nights.in_the_middle(MIB, f"touch {place}/gone")
+        assert nights.run("web")["web"]["outcome"] == "complete"
+        assert nights.differences("web", tree) == []
+        counted = work("btrfs", "device", "stats", point).stdout
+        assert any(int(line.split()[-1]) for line in counted.splitlines() if "write_io_errs" in line), counted
+        assert "error" in said(nights, "status")
+        nights.ssh("")
+        assert nights.run("web")["web"]["outcome"] == "complete"
+        for words in COMMANDS:
+            assert said(nights, *words)
+        assert disagreements(nights) == []
 
 
 def test_a_full_folder_for_temporary_files_costs_nothing(nights: Nights, tree: Path, small: Path, tmp_path: Path) -> None:

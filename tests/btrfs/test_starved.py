@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from btrkeep.process.programs import ProgramFailed
 from tests.beds import cgroups
 from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
-from tests.beds.watch import ENVIRONMENT, disagreements, processes, transferring, writable_finals
+from tests.beds.watch import ENVIRONMENT, disagreements, hold, processes, transferring, wait_for, writable_finals
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +116,41 @@ def test_an_rsync_that_the_kernel_ends_for_want_of_memory_leaves_its_host_unfini
     assert transferring(nights) == []
     nights.run("web")
     assert nights.differences("web", nights.source) == []
+
+
+@pytest.mark.skipif(bool(cgroups.why_not("memory")), reason=f"left out: little memory ({cgroups.why_not('memory')})")
+def test_a_run_that_the_kernel_ends_for_want_of_memory_leaves_nothing_that_is_believed_and_the_next_one_completes(
+    nights: Nights,
+) -> None:
+    tree = nights.source / "srv"
+    tree.mkdir()
+    (tree / "file").write_bytes(os.urandom(1_000_000))
+    for number in range(HOSTS):
+        nights.host(f"web{number}", tree)
+    nights.settings("backup", concurrency=HOSTS)
+    nights.run("web0")
+    (tree / "file").write_bytes(os.urandom(1_000_000))
+    flag = hold(nights, 500_000)
+    with cgroups.limited("memory", 300 << 20) as group:
+        words = [sys.executable, "-m", "backupd", "--config", str(nights.config), "run", "--all", "--json"]
+        process = subprocess.Popen(
+            cgroups.words_within(group, *words),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **ENVIRONMENT},
+        )
+        wait_for(flag.exists)
+        Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")  # the kernel is to choose it, and none of its children
+        cgroups.fill_up(group)
+        assert process.wait(30) == -signal.SIGKILL
+        wait_for(lambda: transferring(nights) == [])
+    assert writable_finals(nights) == []
+    assert len(nights.names("web0")) == 1
+    nights.ssh("")
+    found = nights.run()
+    assert {result["outcome"] for result in found.values()} == {"complete"}
+    assert all(nights.differences(host, tree) == [] for host in found)
+    assert disagreements(nights) == []
 
 
 @pytest.mark.parametrize(("soft", "wanted", "possible"), [(1024, 50, 50), (64, 50, 50)])

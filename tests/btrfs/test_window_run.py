@@ -91,16 +91,18 @@ _ASLEEP = """
 import os, time
 real = time.clock_gettime
 def slept(clock):
-    return real(clock) + (9 * 3600 if clock == time.CLOCK_BOOTTIME and os.path.exists({flag!r}) else 0)
+    return real(clock) + ({hours} * 3600 if clock == time.CLOCK_BOOTTIME and os.path.exists({flag!r}) else 0)
 time.clock_gettime = slept
 """
 
 
+@pytest.mark.parametrize(("hours", "woken_at"), [(9, "2026-11-21 07:00"), (72, "2026-11-23 22:00")])
 def test_a_window_that_closed_while_the_machine_was_asleep_stops_what_runs(
-    nights: Nights, tree: Path, backupd_running: Start, tmp_path: Path
+    nights: Nights, tree: Path, backupd_running: Start, tmp_path: Path, hours: int, woken_at: str
 ) -> None:
+    """After three days it is in the window again, but that is another night."""
     flag, asleep = hold(nights, 500_000), tmp_path / "asleep"
-    (tmp_path / "sitecustomize.py").write_text(_ASLEEP.format(flag=str(asleep)))
+    (tmp_path / "sitecustomize.py").write_text(_ASLEEP.format(flag=str(asleep), hours=hours))
     env = {"PYTHONPATH": f"{tmp_path}:{TOP}"}
     process = backupd_running("--config", nights.config, "run", "--json", "--now", "2026-11-20T22:00:00Z", env=env)
     wait_for(flag.exists)
@@ -110,7 +112,10 @@ def test_a_window_that_closed_while_the_machine_was_asleep_stops_what_runs(
     assert (status, time.monotonic() - woken < 10) == (1, True)
     assert (results(stdout)["web"]["outcome"], "window" in results(stdout)["web"]["error"]) == ("partial", True)
     finished = work("sqlite3", nights.state / "catalogue.sqlite", "SELECT finished FROM run").stdout
-    assert finished > "2026-11-21 07:00", "the machine slept for nine hours"
+    assert finished > woken_at, "the machine slept"
+    nights.ssh("")
+    assert at(nights, "2026-11-24T22:00:00Z") == {"web": "complete"}
+    assert nights.differences("web", tree) == []
 
 
 def test_a_named_run_goes_on_when_the_window_closes(nights: Nights, tree: Path, backupd_running: Start) -> None:
@@ -151,6 +156,27 @@ def test_once_a_night_over_the_days_of_a_clock_change(nights: Nights, tree: Path
     ).stdout
     for moment in ("Fri 2026-10-23 20:00:00 UTC", "Sat 2026-10-24 20:00:00 UTC", "Sun 2026-10-25 21:00:00 UTC"):
         assert moment in found
+
+
+def test_once_a_night_over_the_day_that_has_23_hours(nights: Nights, tree: Path) -> None:
+    """In Berlin that is the 29th of March 2026: the window opens at 21:00 UTC before, and at 20:00 UTC after."""
+    nights.settings("pool", zone="Europe/Berlin")
+    nights.host("skipped", tree, window="02:30-05:00")  # on that day there is no 02:30: the clock shows 03:30 then
+    wanted = {
+        "2026-03-27T20:59:30Z": {},
+        "2026-03-27T21:00:00Z": {"web"},
+        "2026-03-28T01:29:30Z": {},
+        "2026-03-28T01:30:00Z": {"skipped"},
+        "2026-03-28T20:59:30Z": {},
+        "2026-03-28T21:00:00Z": {"web"},
+        "2026-03-29T01:29:30Z": {},
+        "2026-03-29T01:30:00Z": {"skipped"},
+        "2026-03-29T19:59:30Z": {},  # 21:59 already
+        "2026-03-29T20:00:00Z": {"web"},
+        "2026-03-30T00:30:00Z": {"skipped"},
+        "2026-03-30T03:59:00Z": {},
+    }
+    assert {now: set(at(nights, now)) for now in wanted} == {now: set(hosts) for now, hosts in wanted.items()}
 
 
 def test_a_host_without_a_window_is_due_once_a_day_of_the_pools_zone(nights: Nights, tree: Path) -> None:
