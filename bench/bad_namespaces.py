@@ -43,7 +43,7 @@ KINDS: Mapping[str, Fault] = {
     "slow": Fault(shell=_SLOW, outcomes=("complete",)),
     "lossy": Fault(rules="numgen random mod 100 < 3 drop", outcomes=("complete",)),
     "flap": Fault(shell=_SLOW, down="for a while", outcomes=("complete",)),
-    "down": Fault(shell=_SLOW, down="for good", says=("no progress", "connection", "ssh")),
+    "down": Fault(shell=_SLOW, down="for good", says=("no progress", "no way", "connection")),
     "unreachable": Fault(down="before", says=("no way", "connect")),
     "silent": Fault(rules="tcp dport 2222 drop", says=("connect", "no progress")),
     "large-lost": Fault(shell="ip link set lo up", rules="meta length > 500 drop", says=("no progress", "connect", "ssh")),

@@ -14,7 +14,7 @@ import pytest
 from tests.beds import manifest, work
 from tests.beds.everything import everything
 from tests.beds.nights import Nights
-from tests.beds.watch import wait_for
+from tests.beds.watch import killed, wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(240)]
 DAY = timedelta(days=1)
@@ -323,6 +323,25 @@ def test_the_unfinished_backup_of_a_night_is_worth_more(nights: Nights, ext4: Pa
     told = imported(nights, "tree", root, "--host", "web", status=1)
     assert "unfinished backup" in told["failed"]["web"]
     assert working.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", None])
+def test_what_a_power_cut_left_of_an_import_is_begun_anew(nights: Nights, ext4: Path, text: str | None) -> None:
+    """The record is empty, broken off, or was never there; a night would discard that as well."""
+    place = dated(ext4, 3, one_file)
+    killed(nights, "after", "backup named", "import", "tree", str(place), "--host", "attic")
+    killed(nights, "before", "filesystem synced", "import", "tree", str(place), "--host", "attic")
+    working = nights.backup("attic", ".working")
+    assert working.exists()
+    (working / "backup.json").unlink(missing_ok=True)
+    if text is None:
+        work("sh", "-c", f"rm -rf {working}/data")
+    else:
+        (working / "backup.json").write_text(text)
+    imported(nights, "tree", place, "--host", "attic")
+    assert len(nights.names("attic")) == 3
+    assert not working.exists()
+    assert nights.json("rebuild")["trouble"] == []
 
 
 def test_a_full_pool_ends_it_with_what_is_whole(make_btrfs: Callable[..., Path], ext4: Path) -> None:
