@@ -7,15 +7,18 @@ SYNC ioctl (`btrfs filesystem sync`).
 `links` needs no NumPy and is what a backup imports. `free_space`, `block_groups`, `chunks` and `extents` give NumPy arrays.
 """
 
+from btrkeep.treescan.changed import ChangedInode, changed_inodes
 from btrkeep.treescan.links import FolderPaths, LinkedInode, linked_inodes
 from btrkeep.treescan.search import BUFFER_SIZE
 from btrkeep.treescan.written import SubvolumeGrowth, growth, written_bytes, written_files
 
 __all__ = [
     "BUFFER_SIZE",
+    "ChangedInode",
     "FolderPaths",
     "LinkedInode",
     "SubvolumeGrowth",
+    "changed_inodes",
     "growth",
     "linked_inodes",
     "written_bytes",

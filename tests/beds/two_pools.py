@@ -54,7 +54,8 @@ class TwoPools:
         """The same by ssh, for which lines of the shell stand in: "$@" is what answers on the other server."""
         answers = shlex.join([sys.executable, "-m", "backupd", "--config", str(self.first.config), "send-only"])
         file = self.second.top / "ssh"
-        file.write_text(f"#!/bin/bash\ncd {shlex.quote(str(TOP))}\nRELAY='{RELAY}'\nset -- {answers}\n{script}\n")
+        forced = f"export SSH_ORIGINAL_COMMAND=$*\nset -- {answers}"
+        file.write_text(f"#!/bin/bash\ncd {shlex.quote(str(TOP))}\nRELAY='{RELAY}'\n{forced}\n{script}\n")
         file.chmod(0o755)
         self.second.settings("ssh", command=str(file))
         self.second.tables["replica.office"]["from"] = "ssh://root@first"
