@@ -12,17 +12,23 @@ from tests.beds.nights import Nights
 
 RELAY = """
 import os, sys, time
+def put(data):  # rsync has made the pipe that it reads from one that does not wait
+    while data:
+        try:
+            data = data[os.write(1, data):]
+        except BlockingIOError:
+            time.sleep(0.001)
 left = int(sys.argv[2])
 while data := bytearray(os.read(0, 65536)):
     if 0 <= left < len(data):
         if sys.argv[1] == "flip":
             data[left] ^= 1
         else:
-            os.write(1, data[:left])
+            put(data[:left])
             time.sleep(60 if sys.argv[1] == "stop" else 0)
             sys.exit()
     left -= len(data)
-    os.write(1, data)
+    put(data)
 """
 
 
