@@ -1,4 +1,6 @@
-"""The part of the catalogue that the copy of its history is made from and restored into, and the time from which on it is complete."""
+"""The part of the catalogue that the copy of its history is made from and restored into, and the time from which on it is
+complete.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -146,7 +146,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """One run of `expire`; while it has no end, also its current step. Counts are backups, except `left_out`, which counts hosts."""
+    """One run of `expire`; while it has no end, also its current step. Counts are backups, except `left_out`, which counts
+    hosts.
+    """
 
     id: int
     started: datetime

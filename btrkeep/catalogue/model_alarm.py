@@ -41,7 +41,9 @@ class AlarmSubject:
 
 @dataclass(frozen=True, slots=True)
 class StoredAlarm:
-    """A problem with one subject, current or past, and the notifications sent for it. The fields are in the order of the columns."""
+    """A problem with one subject, current or past, and the notifications sent for it. The fields are in the order of the
+    columns.
+    """
 
     what: str
     """The event, as in [notify] on: failure, suspect, silent, room, devices; or one of the program's own."""

@@ -16,6 +16,8 @@ def page(name: str) -> Path:
 
 
 def reference() -> str:
-    """Names the place where every key is explained: the manual page, or in a checkout, which man does not know, the page in docs/."""
+    """Names the place where every key is explained: the manual page, or in a checkout, which man does not know, the page in
+    docs/.
+    """
     written = page("configuration")
     return str(written) if written.is_relative_to(_CHECKOUT) else "`man btrkeep.toml`"

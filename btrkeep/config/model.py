@@ -248,7 +248,9 @@ class ReplicaSettings:
 
 @dataclass(frozen=True, slots=True)
 class PushSettings:
-    """Another backup server that this pool's backups are sent to. That server decides what it accepts and keeps. Times are seconds."""
+    """Another backup server that this pool's backups are sent to. That server decides what it accepts and keeps. Times are
+    seconds.
+    """
 
     name: str
     address: str = ""

@@ -64,7 +64,9 @@ class PhaseTotals:
 
     @property
     def metadata(self) -> int | None:
-        """Returns the bytes written beyond the data. None if less was written than data: it was compressed, or is not written yet."""
+        """Returns the bytes written beyond the data. None if less was written than data: it was compressed, or is not written
+        yet.
+        """
         return self.written - self.data if self.written >= self.data and self.known else None
 
     @property

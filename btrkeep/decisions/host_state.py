@@ -31,7 +31,9 @@ class HostStatus:
 
 
 def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime) -> HostStatus:
-    """Returns the state of a host. The first that applies: suspect, never, failing, late, ok. An absent optional host is not late."""
+    """Returns the state of a host. The first that applies: suspect, never, failing, late, ok. An absent optional host is not
+    late.
+    """
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
     following = is_due(last, host.every, host.window, zone, now).when if host.enabled else None

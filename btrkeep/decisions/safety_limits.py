@@ -74,7 +74,9 @@ class Guarded:
 
 
 def too_many(hosts: Mapping[str, Share], forced: Forced) -> Guarded:
-    """Returns what must not be deleted unless forced by name. The pool's limit applies to the hosts that are not already skipped."""
+    """Returns what must not be deleted unless forced by name. The pool's limit applies to the hosts that are not already
+    skipped.
+    """
     left_out = {host: share for host, share in hosts.items() if _beyond(share, HOST_SHARE, HOST_COUNT) and not forced.covers(host)}
     going = sum(share.going for host, share in hosts.items() if host not in left_out)
     pool = Share(going, sum(share.total for share in hosts.values()))

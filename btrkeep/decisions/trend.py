@@ -43,7 +43,9 @@ def step_for(length: timedelta) -> timedelta:
 
 
 def points(samples: Sequence[Sample], start: datetime, step: timedelta) -> list[Point]:
-    """Returns the last sample of each step from `start` on; samples are given oldest first. Steps without a sample have no point."""
+    """Returns the last sample of each step from `start` on; samples are given oldest first. Steps without a sample have no
+    point.
+    """
     last = {int((sample.taken - start) / step): sample for sample in samples if sample.taken >= start}
     return [point_of(sample) for sample in last.values()]
 

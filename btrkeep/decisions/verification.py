@@ -200,7 +200,9 @@ def late_looks(
 
 
 def looks_in_a_sentence(looks: Mapping[str, datetime | None], damaged: int, now: datetime) -> str:
-    """Summarises all hosts in a sentence: those whose data was read, and the number of damaged backups; "" if none was ever read."""
+    """Summarises all hosts in a sentence: those whose data was read, and the number of damaged backups; "" if none was ever
+    read.
+    """
     read = [last for last in looks.values() if last]
     parts = []
     if read:

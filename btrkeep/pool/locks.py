@@ -36,7 +36,9 @@ _LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this process or the m
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a lock: pid and start time identify the process for ever; `group` is the transfer that it started, 0 if none."""
+    """The holder of a lock: pid and start time identify the process for ever; `group` is the transfer that it started, 0 if
+    none.
+    """
 
     pid: int
     started: str

@@ -85,7 +85,9 @@ def physical_memory() -> int:
 
 
 def bound(pid: int, *, memory: int, badness: int) -> None:
-    """Limits the address space of a process and its future children (bytes), and sets its oom_score_adj (proc(5)). Raises OSError."""
+    """Limits the address space of a process and its future children (bytes), and sets its oom_score_adj (proc(5)). Raises
+    OSError.
+    """
     resource.prlimit(pid, resource.RLIMIT_AS, (memory, memory))
     Path(f"/proc/{pid}/oom_score_adj").write_text(str(badness))
 
