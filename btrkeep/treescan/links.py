@@ -135,7 +135,9 @@ class InodeNames:
         self._folders: dict[tuple[int, int], tuple[bytes, ...]] = {}
 
     def of(self, subvolume: int, ino: int) -> list[bytes]:
-        """All paths, relative to the subvolume's root. Empty: it has none (any more). As of the last commit. Raises OSError."""
+        """Returns all paths of an inode, relative to the subvolume's root, as of the last commit; empty if it has none. Raises
+        OSError.
+        """
         try:
             return [b"/".join((*self._folder(subvolume, folder), name)) for folder, name in self._names(subvolume, ino)]
         except FileNotFoundError:  # the subvolume, or a folder, went meanwhile
