@@ -23,13 +23,13 @@ from backupd.replicate.receiver import Expected, NotReceived, publish_copy
 from backupd.replicate.room import require_room
 from backupd.replicate.wire import LineBroken
 from backupd.repo.hardlinks import split
+from backupd.repo.holes import punch_written
 from backupd.repo.received import RECEIVING, discard_received
 from backupd.rsync.command import METADATA, remote_shell, shell_command
 from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.output import Output
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.remote_end import RemoteEnd, expected_words
-from backupd.run.holes import punch_written
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig, SshSettings

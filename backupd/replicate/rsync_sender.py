@@ -1,9 +1,8 @@
 """The far side of a copy by rsync: one `rsync --server --sender` for the folder of one backup that was looked up in the pool.
 
 The other side's rsync asks for it with the words of a remote command. Of these only a fixed list of options is passed on, and what
-names the backup is HOST/NAME/UUID/: the path comes from the pool. The rsync that answers reads what the other side says, as root. So
-it runs in a cell in which it sees programs and that one backup, read-only: rsync's filter rules could name any file otherwise, and
-its complaints would quote it.
+names the backup is HOST/NAME/UUID/: the path comes from the pool. The rsync that answers reads, as root, what the other side says,
+which may be anything. So it runs in a cell in which it sees programs and that one backup, read-only, and nothing else.
 """
 
 import os

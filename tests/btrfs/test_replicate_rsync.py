@@ -263,7 +263,7 @@ def test_a_kill_leaves_nothing_that_the_next_one_does_not_clear_away(two: TwoPoo
 
 
 @pytest.mark.long
-@pytest.mark.takes(60)
+@pytest.mark.timeout(600)
 def test_a_kill_at_any_checkpoint_costs_no_backup(two: TwoPools) -> None:
     """Only this sees each of them; the one above has those at which the states differ."""
     names = [two.night("2026-03-01T22:00:00Z", "a")]

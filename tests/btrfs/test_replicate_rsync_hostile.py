@@ -119,13 +119,33 @@ def test_by_ssh_the_key_has_one_backup_sent_by_rsync_and_nothing_else(two: TwoPo
     assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [first]
     assert two.differences(first) == ""
     uuid = json.loads((two.first.pool / f"hosts/web1/{first}/backup.json").read_text())["uuid"]
-    secret, stolen = two.first.top / "secret", two.second.top / "stolen"
-    secret.write_text("top secret\n")
+    stolen = two.second.top / "stolen"
     asking = ("rsync", "-aHAX", "--numeric-ids", "-e", shlex.join(map(str, sshd.ssh(key))))
-    # a rule goes to the sender, which reads the file that it names in each folder, and quotes what is no rule
-    done = work(*asking, f"--filter=: {secret}", f"{sshd.address}:web1/{first}/{uuid}/", f"{stolen}/", check=False)
-    assert "top secret" not in done.stderr
     done = work(*asking, f"{sshd.address}:{two.first.top}/", f"{stolen}/", check=False)
     assert "HOST/NAME/UUID" in done.stderr
     done = work(*asking, f"{two.first.top}/", f"{sshd.address}:web1/{first}/{uuid}/", check=False)
     assert "only to send a backup" in done.stderr
+
+
+LOOKS = r"""#!/usr/bin/bash
+for path in "$@"; do :; done
+{ [ -e "$path/backup.json" ] && echo "the backup"; ls /etc /root /home /var /run && echo "other places"; } >&2
+cat "$path/../notes.json" "$path/../../../.btrkeep/pool.json" /etc/passwd >&2
+for place in "$path" "$path/data" /usr/bin / /tmp; do touch "$place/evil" && echo "wrote $place" >&2; done
+: < /dev/tcp/127.0.0.1/22 && echo "a socket" >&2
+exit 1
+"""
+
+
+def test_the_rsync_that_sends_sees_one_backup_and_can_write_nothing(two: TwoPools) -> None:
+    """A program in the place of rsync on the first server, as if the second one had taken it over."""
+    two.night("2026-03-01T22:00:00Z", "a")
+    folder = two.first.top / "taken"
+    folder.mkdir()
+    (folder / "rsync").write_text(LOOKS)
+    (folder / "rsync").chmod(0o755)
+    said = two.first.top / "said"
+    two.over_ssh(f'case "$SSH_ORIGINAL_COMMAND" in *--server*) PATH="{folder}:$PATH" "$@" 2> {said}; exit 1;; esac\nexec "$@"')
+    two.fetch(status=1)
+    lines = [line for line in said.read_text().splitlines() if not line.startswith(("ls: ", "cat: ", "touch: ", str(folder)))]
+    assert lines == ["the backup"]
