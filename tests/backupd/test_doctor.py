@@ -417,6 +417,16 @@ def test_a_fix_that_mends_nothing_is_an_error() -> None:
     fix(harmless, lambda: WELL)
 
 
+def test_a_fix_that_mends_half_is_an_error(tmp_path: Path) -> None:
+    """The rule then finds less, in other words and with other numbers, and the problem is still there."""
+    one, other = tmp_path / "dynamic_reclaim", tmp_path / "bg_reclaim_threshold"
+    for knob in (one, other):
+        knob.write_text("1")
+    (found,) = judge(fs(reclaim={one: "1", other: "75"}))
+    with pytest.raises(OperatorError, match="as before"):
+        fix(found, lambda: fs(reclaim={other: "50"}))
+
+
 def test_a_knob_that_is_gone_is_an_error_of_one_line(tmp_path: Path) -> None:
     (found,) = judge(fs(reclaim={tmp_path / "gone" / "knob": "1"}))
     with pytest.raises(OperatorError, match="knob"):
