@@ -45,7 +45,9 @@ def fix(finding: Finding, look_again: Callable[[], DoctorFacts]) -> None:
         _log.info("%s", step.line)
         _do(step)
     if any(finding.is_about_the_same(after) for after in findings_of(finding.check, look_again())):
-        raise OperatorError(f"{finding.check}: all was done, and it is found as before", "look at dmesg, and try the commands by hand")
+        raise OperatorError(
+            f"{finding.check}: all was done, and it is found as before", "look at dmesg, and try the commands by hand"
+        )
 
 
 def _do(step: Step) -> None:
