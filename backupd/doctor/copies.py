@@ -22,6 +22,7 @@ from btrkeep.decisions.findings import Finding
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.room import read_room
+from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
@@ -145,9 +146,9 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
         end = time.monotonic() + _SECONDS
         asked = next(request_lines(program.output, lambda: time.monotonic() > end), b"")
         program.end()
-        said = [line.removeprefix("error: ") for line in program.said() if line.startswith("error: ")] or program.said()
+        said = last_remote_error(program.said())
     if b'"hello"' not in asked:
-        why = printable(said[-1])[:1000] if said else "it does not answer"
+        why = printable(said)[:1000] if said else "it does not answer"
         hint = 'that server needs restrict,command="backupd receive-only --replica NAME" before the key'
         yield Finding(_CHECK, "error", why, hint, subject=subject)
         return

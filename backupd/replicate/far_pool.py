@@ -18,6 +18,7 @@ from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
+from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import parse_backup_name, parse_time, printable
@@ -204,9 +205,7 @@ class FarPool:
     def _said(self) -> str:
         """The program's last error, else its last line, when it has had the time to say it."""
         self._program.end()
-        lines = self._program.said()
-        lines = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
-        return printable(lines[-1])[:_LONGEST_REASON] if lines else ""
+        return printable(last_remote_error(self._program.said()))[:_LONGEST_REASON]
 
 
 def told_time(said: Mapping[str, Any]) -> datetime | None:
