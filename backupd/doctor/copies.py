@@ -126,13 +126,17 @@ def reach_copies(config: Config) -> Iterator[Finding]:
             with connected(send_command(config, one, [])) as far:
                 count = sum(1 for _ in far.hosts())
                 itself = far.id == open_configured(config).id
-                clock = far.now
+                clock, by_rsync = far.now, far.sends_by_rsync
         except OperatorError as error:
             level = "note" if one.comes_and_goes else "error"
             yield Finding(_CHECK, level, printable(error.message), error.hint, subject=f"replica {one.name}")
             continue
         if itself:
             yield Finding(_CHECK, "error", "that is this very pool", "fetch from another one", subject=f"replica {one.name}")
+            continue
+        if one.engine == "rsync" and not by_rsync:
+            text = f"btrkeep {far.version} there cannot send by rsync"
+            yield Finding(_CHECK, "error", text, 'update it, or leave out engine = "rsync"', subject=f"replica {one.name}")
             continue
         text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch from"
         against = [*(_of_key(config, one, "send-only") if one.address else ()), *_of_clock(one, clock)]
