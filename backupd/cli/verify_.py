@@ -8,7 +8,8 @@ import click
 
 from backupd.actions.after_crash import is_to_be_read, look_at_boot, note_stop, of_this_boot, read_in_doubt, reader
 from backupd.actions.read_errors import look_at_read_errors
-from backupd.actions.verify import ReadScope, Verifier
+from backupd.actions.verify import Verifier
+from backupd.actions.verify_pass import ReadScope
 from backupd.cli.against_source import compare_hosts
 from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool
@@ -131,7 +132,12 @@ def command(
             clock_doubt = doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal)
             scope = ReadScope(share, seconds, pace, forgets=clock_doubt is None)
             work = Verifier(
-                site.pool, site.catalogue, moment, scope, cancellation, lambda size: status.say(f"{format_size(size)} read")
+                site.pool,
+                site.catalogue,
+                moment,
+                scope,
+                cancellation,
+                lambda count: status.go_on(lambda: f"{format_size(count.bytes)} read"),
             )
             for backup, _ in chosen:
                 if work.is_over:
@@ -144,7 +150,8 @@ def command(
                 _tell(backup, done, found, as_json)
             if not after_crash:
                 look_at_read_errors(site, site.clock.now())
-    files, size = (work.files + first.files, work.bytes + first.bytes) if first else (work.files, work.bytes)
+    passes = [one.count for one in (work, first) if one]
+    files, size = sum(one.files for one in passes), sum(one.bytes for one in passes)
     if as_json:
         echo_json({"files": files, "bytes": size, "is_whole": not work.is_over, "backups": found})
     else:
@@ -165,7 +172,10 @@ def _read_in_doubt(
     if record.unread and not as_json:
         prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
     work = reader(
-        site, record, cancellation, lambda size: status.say(f"{format_size(size)} read of what was written before a crash")
+        site,
+        record,
+        cancellation,
+        lambda count: status.go_on(lambda: f"{format_size(count.bytes)} read of what was written before a crash"),
     )
     for one in read_in_doubt(record, work):
         if isinstance(one, OperatorError):
