@@ -56,6 +56,7 @@ class _BatchRead:
     read: list[tuple[FileRead, ReadBefore | None]] = field(default_factory=list)
     large: list[_FileToRead] = field(default_factory=list)
     names: int = 0
+    """Of files that were looked at."""
     is_cut: bool = False
     """Whether some files were left, because the pass was over."""
     error: OSError | None = None
@@ -117,7 +118,7 @@ class BackupReader:
                 done, waiting = wait(waiting, timeout=_TELL, return_when=FIRST_COMPLETED)
                 for one in done:
                     self._note_batch(one.result())
-                work.tell(work.count)
+                work.say_how_far()
         finally:
             for one in waiting:
                 self._note_batch(one.result())
@@ -180,7 +181,7 @@ class BackupReader:
     def _read_names(self, some: FolderNames, known: Checksums, done: _BatchRead) -> None:
         """Raises OSError for what is no damage."""
         looked = [(name, status) for name in some.names if (status := self._look(some, name)) is not None]
-        done.names += len(some.names)
+        done.names += len(looked)
         with self._deciding:
             chosen = [(name, to_read) for name, status in looked if (to_read := self._choose(some.above, name, status, known))]
         for name, file in chosen:
@@ -210,7 +211,8 @@ class BackupReader:
 
     def _read(self, fd: int, file: _FileToRead, done: _BatchRead) -> None:
         plain = PlainSum() if file.path in self._sums else None
-        found = read_file(fd, file.path, file.size, file.key, self._work.keep_pace, plain)
+        with self._work.reading(file.path, file.size) as goes_on:
+            found = read_file(fd, file.path, file.size, file.key, goes_on, plain)
         if found is None:
             done.is_cut = True
         else:

@@ -1,12 +1,14 @@
 """One pass of reading: which files it reads, within which limits, and what it has read up to now. All threads share it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
 
 from backupd.repo.checksums import Key
+from btrkeep.fs.sparse import PIECE
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.procfs import IoPressure
 
@@ -29,10 +31,15 @@ class ReadScope:
 
 @dataclass(slots=True)
 class ReadCount:
-    """What a pass has done up to now. `names`: looked at, whether they were read or not. `damaged`: names of damaged files."""
+    """What a pass has done up to now.
+
+    `files` and `bytes` were read; `under_way`: bytes read of large files that are not read to their end; `names` of files were
+    looked at, whether they are read or not; `damaged`: names of damaged files.
+    """
 
     files: int = 0
     bytes: int = 0
+    under_way: int = 0
     names: int = 0
     damaged: int = 0
 
@@ -44,6 +51,7 @@ class VerifyPass:
         """Calls `tell` after some files, and while a large one is read, from the thread that made this."""
         self.now, self.scope, self.cancellation, self.tell = now, scope, cancellation, tell
         self.count = ReadCount()
+        self._under_way: dict[bytes, int] = {}
         self.bad: dict[tuple[str, Key], int] = {}
         """By host and file, the first damaged byte of each damaged file that was read."""
         self._begun = time.monotonic()
@@ -57,6 +65,28 @@ class VerifyPass:
     @property
     def _is_late(self) -> bool:
         return self.scope.seconds is not None and time.monotonic() - self._begun >= self.scope.seconds
+
+    def say_how_far(self) -> None:
+        """Calls `tell`."""
+        self.count.under_way = sum(list(self._under_way.values()))
+        self.tell(self.count)
+
+    @contextmanager
+    def reading(self, path: bytes, size: int) -> Iterator[Callable[[], bool]]:
+        """Counts what is read of a large file: yields `keep_pace`, to be called before each piece. For every thread."""
+        if size <= PIECE:
+            yield self.keep_pace
+            return
+        self._under_way[path] = -PIECE
+
+        def next_piece() -> bool:
+            self._under_way[path] += PIECE
+            return self.keep_pace()
+
+        try:
+            yield next_piece
+        finally:
+            del self._under_way[path]
 
     def keep_pace(self) -> bool:
         """Pauses while other work waits for the disks more than was agreed; returns whether reading goes on. For every thread.
