@@ -3,8 +3,9 @@
     python -m bench.verify [--files 30000] [--mib 1900] [--rounds 3]
 
 One backup of random data. Caches are dropped before each; ours reads once for the first time, and once compares with what it has
-recorded. restic (check --read-data) and borg (check --verify-data), where they are installed, have the same data in a repository of
-their own on the same filesystem. The verdict: ours against the faster of b2sum and cat, and against restic and borg.
+recorded. restic (check --read-data) and borg (check --verify-data) have the same data in a repository of their own on the same
+filesystem; a peer that is not installed is named as missing. The verdict: ours against the faster of b2sum and cat, and against
+restic and borg. "cat, each CPU" reads as many files at once as there are processors: nobody who reads files is faster.
 """
 
 import argparse
@@ -21,6 +22,9 @@ from tests.beds.nights import Nights
 
 LIMIT = 1.2
 """Agreed: at most so many times the faster of b2sum and the disk."""
+PEER_LIMIT = 2.5
+"""Agreed: at least so many times faster than each of the peers."""
+_PEERS = {"restic": "restic", "borg": "borgbackup"}  # their Debian packages
 _SECRET = {"RESTIC_PASSWORD": "bench", "BORG_PASSPHRASE": "bench", "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes"}
 
 
@@ -53,6 +57,7 @@ def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, objec
     data, verify = nights.backup("web1") / "data", (sys.executable, "-m", "backupd", "--config", str(nights.config), "verify")
     sides: dict[str, tuple[str, ...]] = {
         "cat": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 cat >/dev/null"),
+        "cat, each CPU": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 -n200 -P{os.cpu_count()} cat >/dev/null"),
         "b2sum": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 b2sum >/dev/null"),
         "sha256sum": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 sha256sum >/dev/null"),
         "btrfs scrub": ("btrfs", "scrub", "start", "-B", str(point)),
@@ -71,16 +76,25 @@ def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, objec
         say(", ".join(f"{name} {found[-1]:.1f} s" for name, found in times.items()))
     best = [min(one, other) for one, other in zip(times["b2sum"], times["cat"], strict=True)]
     ratios = {"to the faster of b2sum and cat": {**spread(_over(times["verify, compares"], best)), "limit": LIMIT}}
+    for name in ("cat, each CPU", "btrfs scrub"):
+        ratios[f"to {name}"] = spread(_over(times["verify, compares"], times[name]))
     ratios |= {
-        f"{name} to ours": spread(_over(times[name], times["verify, compares"])) for name in ("restic", "borg") if name in times
+        f"{name} to ours": {**spread(_over(times[name], times["verify, compares"])), "agreed": PEER_LIMIT}
+        for name in _PEERS
+        if name in times
     }
-    return {"seconds": {name: spread(found) for name, found in times.items()}, "ratios": ratios, "quiet": all(quiet)}
+    missing = [name for name in _PEERS if name not in times]
+    for name in missing:
+        say(f"{name} is not installed, so nothing is compared with it: apt-get install {_PEERS[name]}")
+    seconds = {name: spread(found) for name, found in times.items()}
+    return {"seconds": seconds, "ratios": ratios, "missing peers": missing, "quiet": all(quiet)}
 
 
 def _others(point: Path, data: Path) -> dict[str, tuple[str, ...]]:
     made: Mapping[str, Callable[[str], tuple[str, ...]]] = {"restic": _restic, "borg": _borg}
     found = {}
-    for name, make in made.items():
+    for name in _PEERS:
+        make = made[name]
         if shutil.which(name):
             say(f"making the repository of {name}")
             found[name] = make(str(point / name))
