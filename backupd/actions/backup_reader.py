@@ -91,6 +91,10 @@ class BackupReader:
         """Those that are read, None: all."""
         self._chance = random.SystemRandom()  # a host must not know which of its files are looked at
         self._deciding = Lock()
+        self._linked = set[Key]()
+        """Files with several names that are being read."""
+        self._other_names: dict[Key, list[bytes]] = {}
+        """Of these, the names that were met meanwhile."""
 
     def take(self, tree: Tree) -> None:
         """Reads. Raises OSError."""
@@ -102,6 +106,8 @@ class BackupReader:
                     if self._found:
                         known.write(self._found, self._now if self._work.scope.forgets else None)
                 self._found.clear()
+        if self.is_walked:  # what could not even be opened by its first name
+            self.bad += [FoundDamage(path, 0) for paths in self._other_names.values() for path in paths]
         self.is_whole = self.is_whole and self.is_walked
 
     # --- by the thread that hands out
@@ -156,13 +162,23 @@ class BackupReader:
         self._found[found.key] = ReadBefore(self._now, place is not None, digest if is_known else found.digest)
         if place is not None:
             work.bad[self._host, found.key] = place
-            self.bad.append(FoundDamage(found.path, place, found.key))
+            paths = [found.path, *self._names_met(found.key)]
+            self.bad += [FoundDamage(path, place, found.key) for path in paths]
         else:
+            self._names_met(found.key)
             self.read += 1
             self.compared += is_known or summed is not None
         self.bytes += found.size
         work.count.files += 1
         work.count.bytes += found.size
+
+    def _names_met(self, key: Key) -> list[bytes]:
+        """The other names of a file that were met while it was read; it is not being read any more."""
+        if key not in self._linked:
+            return []
+        with self._deciding:
+            self._linked.discard(key)
+            return self._other_names.pop(key, [])
 
     # --- by any thread
 
@@ -246,6 +262,11 @@ class BackupReader:
         elif not self._is_drawn(path, status.st_ino) and not (before and before.damaged):
             self.is_whole = False
             return None
+        if status.st_nlink > 1 and path not in self._sums:
+            if key in self._linked:
+                self._other_names.setdefault(key, []).append(path)
+                return None
+            self._linked.add(key)
         return _FileToRead(path, status.st_size, key, before)
 
     def _is_drawn(self, path: bytes, inode: int) -> bool:

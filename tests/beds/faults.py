@@ -105,7 +105,7 @@ def damage(top: Path, *contents: bytes, devices: Sequence[int] = (0,)) -> None:
 
 
 def leaves(subvolume: Path, top: Path) -> list[int]:
-    """The addresses of the leaves of a subvolume's tree, in the order of keys. `top`: where its btrfs, of one device, is mounted."""
+    """The addresses of the leaves of a subvolume's tree, in the order of keys. Its btrfs, of one device, is mounted at `top`."""
     work("btrfs", "filesystem", "sync", top)
     id_ = work("btrfs", "inspect-internal", "rootid", subvolume).stdout.strip()
     shown = work("btrfs", "inspect-internal", "dump-tree", "-t", id_, *btrfs.devices_of(top)).stdout

@@ -28,7 +28,7 @@ SERVICE = "[Unit]\nDescription=of the test\n[Service]\nType=oneshot\nTimeoutStar
 
 
 class System(Nights):
-    """A host that is backed up from its root over ssh: a real sshd, whose key runs all commands with the folder `root` for their /."""
+    """A host that is backed up from its root over ssh: a real sshd runs all commands with the folder `root` for their /."""
 
     def __init__(self, top: Path, sshd: Sshd) -> None:
         super().__init__(top)

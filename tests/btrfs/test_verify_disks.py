@@ -42,6 +42,25 @@ def test_a_file_with_one_good_copy_of_two_is_whole_and_one_without_is_damaged(ma
     assert rows(nights, "select path, start from damage") == [(f"{tree}/file4", 8192)]
 
 
+def test_a_file_with_many_names_is_read_once_and_is_damaged_under_each(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    nights.tables["verify"] = {"new_files": "none"}
+    content = os.urandom(20_000)
+    for name, what in (("good", os.urandom(20_000)), ("bad", content)):
+        (tree / name).mkdir()
+        (tree / name / "0").write_bytes(what)
+        for number in range(1, 100):
+            os.link(tree / name / "0", tree / name / str(number))
+    nights.host("web", tree)
+    nights.run("web")
+    (done,) = verify(nights)["backups"]
+    assert (done["state"], done["read"]) == ("whole", 2)
+    damage(nights.top, content[4096:8192])
+    done = verify(nights, status=1)
+    assert done["files"] == 2
+    assert {path for (path,) in rows(nights, "select path from damage")} == {f"{tree}/bad/{number}" for number in range(100)}
+
+
 def unreadable(data: Path) -> set[str]:
     """Paths on the host that `find` cannot list or look at."""
     done = work("env", "LC_ALL=C", "find", data, "-printf", "%s %l\n", check=False)
