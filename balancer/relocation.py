@@ -64,7 +64,7 @@ class Relocation:
         os.close(self._fd)
 
     def _submit(self, work: Callable[[], _Result]) -> Future[_Result]:
-        """In a thread that no signal is delivered to, as it inherits what is blocked here."""
+        """Runs `work` in a thread that receives no signals, because it inherits the signals blocked here."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             return self._threads.submit(work)
@@ -76,7 +76,7 @@ class Relocation:
         return bool(wait([self._balance], seconds).done)
 
     def cancel(self) -> None:
-        """Starts to cancel it; `ended` says when that is done. Does nothing the second time."""
+        """Starts to cancel it; `ended` tells when that is done. Has no effect the second time."""
         if self._cancelling is None:
             self._cancelling = self._submit(self._cancel)
 
@@ -88,7 +88,7 @@ class Relocation:
 
     @property
     def relocated(self) -> int:
-        """How many block groups were relocated, 1 or 0; only after the end."""
+        """Returns how many block groups were relocated, 1 or 0; only after the end."""
         return 0 if self._balance.exception() else self._balance.result()
 
     def error(self) -> OSError | None:
@@ -117,7 +117,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Of the run, before this block group: bytes moved and written; and `counter`: what `written_bytes` said."""
+    """State of the run before this block group: bytes moved and written, and in `counter` the value of `written_bytes`."""
 
     moved: int
     written: int
@@ -125,7 +125,7 @@ class Before:
 
 
 def used_now(fd: int, vaddr: int, length: int) -> int | None:
-    """Bytes used of the block group, None when there is none any more. Raises OSError."""
+    """Returns the used bytes of the block group, None if it no longer exists. Raises OSError."""
     found = looked_up(fd, np.array([vaddr], np.uint64), np.array([length], np.uint64))
     return int(found.used[0]) if len(found.used) else None
 

@@ -18,9 +18,8 @@ _MOST_BUSY = 3
 class StopFacts:
     """The facts. `now`: aware; `elapsed`: seconds since the run began; `moved`, `unallocated`, `total`: bytes.
 
-    `exclusive`: what has the filesystem for itself, "none" or as the kernel calls it; `exclusive_by`: who does that, if that is
-    known. `backups`: who makes or expires backups, None when nobody does. `pressure`: a share, None when it is not known.
-    `signal`: the number of the one that came.
+    `exclusive`: the exclusive operation, "none" or the kernel's name; `exclusive_by`: who runs it, if known. `backups`: who makes
+    or expires backups, or None. `pressure`: a share, None if unknown. `signal`: the number of a received signal.
     """
 
     now: datetime

@@ -61,9 +61,10 @@ def format_size(size: int | None) -> str:
 
 
 def format_given(size: int) -> str:
-    """A size that somebody wrote, in the unit that it was written in: 16,000,000 is "16 MB", 20 << 30 is "20 GiB".
+    """Formats a size in the unit in which it was written: 16,000,000 is "16 MB", 20 << 30 is "20 GiB".
 
-    It is the one that needs the fewest digits, of two the binary; what no unit has in three decimals is as `format_size` has it.
+    Chooses the unit that needs the fewest digits, of two the binary one; a size that needs more than three decimals is formatted by
+    `format_size`.
     """
     exact = [
         f"{size / each:.3f}".rstrip("0").rstrip(".") + f" {unit}"
@@ -109,7 +110,7 @@ def format_time(moment: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """An aware UTC datetime of an RFC 3339 or ISO 8601 time. Raises ValueError when it is none, or has no zone."""
+    """Parses an RFC 3339 or ISO 8601 time to an aware UTC datetime. Raises ValueError if it is invalid or has no zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -128,9 +129,9 @@ def backup_name(started: datetime) -> str:
 
 
 def parse_backup_name(name: str) -> datetime | None:
-    """When the backup of that name started, or None when it is no backup's name.
+    """Returns when the backup of that name started; None if it is no backup's name.
 
-    The first and the last year that there are count as none: they have days that not every zone has.
+    The first and the last possible year are rejected: some of their days do not exist in every zone.
     """
     match = _STAMP_SHAPE.fullmatch(name)
     if not match:
@@ -171,9 +172,9 @@ def percent_encoded(name: str | bytes) -> str:
 
 
 def with_encoded(value: object) -> object:
-    """What JSON is made of; beside each text NAME in it that has bytes which are no UTF-8 there is NAME_encoded with all its bytes.
+    """Prepares a value for JSON: beside each text NAME with bytes that are not UTF-8, adds NAME_encoded with all its bytes.
 
-    Few parsers give back the lone surrogates that stand for such bytes in the text.
+    Few parsers return the lone surrogates that stand for such bytes in the text.
     """
     if isinstance(value, list | tuple):
         return [with_encoded(one) for one in value]

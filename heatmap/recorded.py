@@ -57,12 +57,12 @@ _WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, zlib.error
 
 
 class Unreadable(OperatorError):
-    """A file that is no recorded state, or damaged, or newer than this program."""
+    """The file is no recorded state, is damaged, or was written by a newer version."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateHeader:
-    """When a state was taken, and of what; the arrays as in FilesystemState."""
+    """The time and the filesystem of a state; the arrays are as in FilesystemState."""
 
     fsid: str
     label: str
@@ -187,7 +187,9 @@ def _columns(described: list[list[Any]], body: bytes) -> dict[str, Array]:
 
 
 def _by_stripes(st_chunk: Array, st_devid: Array, st_paddr: Array, ch_vaddr: Array) -> Array:
-    """The chunk's address of each stripe, by device and place: what the device extents have, if nothing changed meanwhile."""
+    """Returns the chunk address of each stripe, by device and position: the value of the device extents, if nothing changed
+    meanwhile.
+    """
     return ch_vaddr[st_chunk[np.lexsort((st_paddr, st_devid))]]
 
 

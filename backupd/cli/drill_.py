@@ -161,7 +161,7 @@ def _boot(
 
 
 def _backups(context: PoolContext, site: DrillSite, which: tuple[str, ...]) -> Iterator[Restorable]:
-    """What is to be drilled. Raises UsageError."""
+    """Yields the backups to drill. Raises UsageError."""
     if not which:
         yield _next(context, site)
     for one in which:
@@ -201,7 +201,7 @@ def _planned(site: DrillSite, drill: RestoreDrill, teller: Teller, as_json: bool
 
 
 def say_drill(done: DrillResult) -> None:
-    """What came of a drill, on a terminal."""
+    """Prints the result of a drill on a terminal."""
     where = f"{done.host}@{done.backup}"
     match done.outcome:
         case DrillOutcome.PROVEN if done.kind == DrillKind.BOOT:

@@ -24,7 +24,7 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pa
 
 
 def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dry_run: bool, as_json: bool) -> dict[str, Any]:
-    """One sending; the other side asks for what it wants. Its window says when it begins, and not when it ends."""
+    """Sends once; the other side requests what it wants. The window limits when it begins, not when it ends."""
     if hosts:
         raise UsageError(
             f"what {push.name} gets that server chooses", "leave the hosts out; `hosts` in [push] limits what it is shown"
@@ -59,7 +59,7 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
 
 
 def _session(before: ReplicaSession | None, began: datetime, now: datetime, done: PushSummary, seconds: float) -> ReplicaSession:
-    """What there is to know of it. It is as old as its begin, unless nothing could be sent at all."""
+    """Returns the record of the session. Its age is that of its begin, unless nothing could be sent."""
     behind = tuple(HostBehind(host, None, done.common.get(host), why) for host, why in sorted(done.failed.items()))
     moments = [one for name in done.common.values() if (one := parse_backup_name(name)) and one <= latest(now)]
     at = began if not done.error else before.at if before else None

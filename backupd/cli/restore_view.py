@@ -1,4 +1,4 @@
-"""What `backupd restore` says: the plan, how far it is, and what came of it."""
+"""The output of `backupd restore`: the plan, progress, and the result."""
 
 import time
 
@@ -37,7 +37,7 @@ def say_backup(backup: Restorable) -> None:
 
 
 def say_plan(restore: LocalRestore | HostRestore, found: RestorePreview) -> None:
-    """What would happen."""
+    """Prints what would happen."""
     every = places(restore)
     for path, place in every[:_PLACES]:
         say(f"{shown(path)} -> {shown(place)}")
@@ -59,7 +59,7 @@ def say_plan(restore: LocalRestore | HostRestore, found: RestorePreview) -> None
 
 
 def _say_withheld(withheld: Withheld) -> None:
-    """What is not given back, and what gives it."""
+    """Prints what is not restored, and the option that restores it."""
     for count, before, what in (
         (withheld.devices, "left out: ", "device node"),
         (withheld.setuid, "setuid or setgid bits taken from ", "file"),
@@ -80,7 +80,7 @@ def _samples(count: RestoreCount) -> None:
 
 
 def say_result(done: Restored, overwrite: str | None) -> None:
-    """What came of it: what was written, what was compared, what is wrong and what mends it."""
+    """Prints the result: what was written, compared, and wrong, and how to solve it."""
     written, total = (
         done.counts[NEW].number + done.counts[OVERWRITTEN].number,
         done.counts[NEW].size + done.counts[OVERWRITTEN].size,
@@ -145,5 +145,5 @@ def progress_line(progress: RestoreProgress, now: float) -> str:
 
 
 def say_stopped() -> None:
-    """What somebody should know who has stopped it."""
+    """Prints hints for an operator who has stopped a restore."""
     say("stopped: what is there is whole; the same command continues with the rest", err=True)

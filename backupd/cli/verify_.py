@@ -207,7 +207,7 @@ def _chosen(site: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable,
 
 
 def _tell_catalogue(site: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
-    """What it does not know yet of earlier looks: a run was killed between, or an earlier version wrote no rows."""
+    """Updates the catalogue from earlier results: a run was killed between, or an earlier version wrote no rows."""
     rows = [verified_row(one.host, one.name, known) for one, known in chosen if known]
     told = {host: site.catalogue.verifications(host) for host in {one.host for one in rows}}
     if news := [one for one in rows if told[one.host].get(one.name) != one]:
@@ -215,7 +215,7 @@ def _tell_catalogue(site: PoolContext, chosen: list[tuple[Restorable, Verificati
 
 
 def _last(known: Verification | None, now: datetime) -> float:
-    """When it was read; a moment that is still to come, from when the clock was ahead, is none."""
+    """Returns when it was last read; a time in the future, from a clock that was ahead, counts as never."""
     return known.at.timestamp() if known and known.at <= latest(now) else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Options that `plan` and `run` share: how much may move, what is worth it, when to end."""
+"""Options of both `plan` and `run`: limits on the data to move, the floors, and when to stop."""
 
 import re
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def or_none(parse: Callable[[str], Value]) -> Callable[[str], Value | str]:
 
 
 def pressure(text: str) -> float | None:
-    """A fraction of "40%" or "40"; None of "none": not looked at. Raises ValueError."""
+    """Parses a fraction from "40%" or "40"; returns None for "none", which disables the check. Raises ValueError."""
     return None if text == "none" else parse_share(text if "%" in text else f"{text}%")
 
 
@@ -83,7 +83,7 @@ _CHOOSING = (
 
 
 def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say what is to be balanced, and how much of it: those of `planning.settings_of`, and `as_json`."""
+    """Adds the options that choose what is balanced, and how much: those of `planning.settings_of`, and `as_json`."""
     for option in reversed(_CHOOSING):
         command = option(command)
     return command

@@ -1,4 +1,4 @@
-"""`btrfs-balancer run`: balances what is worth it, one block group at a time."""
+"""`btrfs-balancer run`: balances the block groups that are worth it, one at a time."""
 
 from pathlib import Path
 from typing import Any

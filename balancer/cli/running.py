@@ -40,7 +40,9 @@ def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: b
 
 
 def exit_status(report: Report) -> int:
-    """Of a run that has ended. A block group that could not be moved needs a look, unless a swap file keeps it there."""
+    """Returns the exit status of a finished run. A block group that could not be moved is a problem, unless a swap file keeps
+    it in place.
+    """
     if report.ending is Ending.SIGNAL and report.signal:
         return signal_status(report.signal)
     failed = [step for step in report.steps if step.outcome is BalanceOutcome.FAILED and step.error != SWAP]

@@ -110,7 +110,7 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
 
 
 def _record(state: Path, sample: "FreeSpaceScore") -> int:
-    """Says on standard error what it did: what was asked for on standard output is there already, whatever the catalogue says."""
+    """Records the sample and reports on standard error, because standard output already has the requested result."""
     from balancer.recording import record_sample
 
     try:

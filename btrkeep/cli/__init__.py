@@ -1,4 +1,4 @@
-"""What all command lines share: the edge that turns errors into exit statuses, and how results are printed."""
+"""Shared by all command lines: turns errors into exit statuses, and prints results."""
 
 import gc
 import os
@@ -80,7 +80,7 @@ def _colour() -> bool | None:
 
 
 def _in_our_words(error: click.ClickException) -> OperatorError:
-    """One line and a hint, where click would print three lines before it."""
+    """Converts click's usage error, which would take three more lines, to one line and a hint."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"`{context.command_path} --help` explains it" if context else ""
     if context and isinstance(error, click.NoSuchOption):
@@ -112,7 +112,7 @@ def complain(error: OperatorError) -> None:
 
 
 def echo_json(value: object) -> None:
-    """One JSON document."""
+    """Prints one JSON document."""
     import json  # here and below: only where it is needed, for a scan of 42 TiB takes no longer than a hundred imports
 
     click.echo(json.dumps(with_encoded(value), indent=2))
@@ -131,7 +131,9 @@ def stream_json(items: Iterable[Mapping[str, Any]]) -> None:
 def stream_object(
     head: Mapping[str, Any], key: str, items: Iterable[Mapping[str, Any]], tail: Callable[[], Mapping[str, Any]] = dict
 ) -> None:
-    """One JSON object: `head`, then `items` under `key`, as `stream_json` writes them, then what `tail` gives when they are out."""
+    """Prints one JSON object: `head`, then `items` under `key` as `stream_json` writes them, then the result of `tail`, which is
+    called last.
+    """
     import json
 
     sys.stdout.write(f"{json.dumps(with_encoded(head))[:-1]}, {json.dumps(key)}:\n")

@@ -1,6 +1,6 @@
-"""Prints progress and messages for a reader who may go away meanwhile: the window is closed, the pager ended.
+"""Prints progress and messages to a terminal that may disappear: the window is closed, or the pager quits.
 
-What is written then, or to a disk that is full, is lost, and the work goes on.
+Output written after that, or to a full disk, is lost, and the work goes on.
 """
 
 import os
@@ -19,7 +19,7 @@ _WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # what stands in backquotes is to be 
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """A line for whoever reads it."""
+    """Prints a line."""
     try:
         prose(text, err=err)
     except OSError:
@@ -27,10 +27,10 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def prose(text: str, indent: str = "  ", *, err: bool = False, color: bool | None = None) -> None:
-    """Text, broken between words where a terminal would break it inside one; further lines begin with `indent`.
+    """Breaks text between words at the terminal's width; continuation lines begin with `indent`.
 
-    A word that is longer than a line stays whole, to be copied, and so does a command in backquotes. What is no terminal gets one
-    line.
+    A word that is longer than a line stays whole, so that it can be copied, and so does a command in backquotes. If the output is
+    not a terminal, the text stays one line.
     """
     if (sys.stderr if err else sys.stdout).isatty():
         import shutil
@@ -51,7 +51,7 @@ def _broken(text: str, indent: str, room: int) -> Iterator[str]:
 
 
 def hang_up(stream: IO[str]) -> None:
-    """Sends all further output to /dev/null: not even what is still buffered at the end raises an error."""
+    """Redirects all further output to /dev/null, so that flushing the buffers at exit raises no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -61,7 +61,7 @@ def terminal() -> IO[str]:
 
 
 class _Terminal:
-    """A stream that is written to for as long as that works."""
+    """A stream that is written to until a write fails."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -127,6 +127,6 @@ class ProgressLine:
 
 
 def notices_on_stderr(event: object) -> None:
-    """The sink of progress for --json: says notices, on standard error, and nothing else."""
+    """The progress sink for --json: prints notices on standard error and nothing else."""
     if isinstance(event, Notice):
         say(f"note: {printable(event.text)}", err=True)

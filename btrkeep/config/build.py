@@ -52,7 +52,7 @@ class Policies:
         self._made: dict[tuple[tuple[str, Any], ...], model.Retention] = {}
 
     def of(self, *sections: Mapping[str, Any]) -> model.Retention:
-        """The policy for what is set in these sections, the widest first; none for all hosts."""
+        """Returns the policy set by these sections, the widest first; with none, the policy of all hosts."""
         keys = dict(self._everybody)
         for section in sections:
             keys |= section.get(RETENTION, {})
@@ -128,7 +128,7 @@ def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _everybody(backup: Mapping[str, Any]) -> dict[str, Any]:
-    """What [backup] sets for every host. Its `exclude` takes the place of the default instead of adding to it."""
+    """Returns the settings of [backup] that apply to every host. Its `exclude` replaces the default instead of adding to it."""
     base = {"exclude": () if "exclude" in backup else DEFAULTS["exclude"]}
     return inherit(base, _shared(backup))
 
@@ -217,9 +217,9 @@ def _this_machine(
 
 
 def _sibling(name: str, file: Path, values: Mapping[str, Any], sections: Sections, problems: Problems) -> str | None:
-    """The host to share data with. One that is not there is no error, for it may have been removed: then nothing is shared.
+    """Returns the host to share data with. A missing host is no error, because it may have been removed; nothing is shared then.
 
-    One of another group is refused: a group is what the configuration knows of whose a host is.
+    A host of another group is refused: groups are how the configuration separates owners.
     """
     hosts, sibling = sections.named[HOST], values.get("share_with")
     if sibling is None or sibling == name:
@@ -243,7 +243,7 @@ def _say_what_is_empty(name: str, file: Path, values: Mapping[str, Any], problem
 
 
 def _say_who_keeps_everything(file: Path, hosts: Iterable[model.HostConfig], problems: Problems) -> None:
-    """One notice for all hosts that have no policy: a pool that nobody thought about is full one day."""
+    """Adds one notice for all hosts without a retention policy: they keep everything, until the pool is full."""
     names = [host.name for host in hosts if host.retention.missing]
     if names:
         problems.say(file, "no retention", f"every backup is kept, of {_listed(names)}")

@@ -1,7 +1,7 @@
-"""Every key there is: where it may stand, what it takes, its default and its meaning.
+"""Every configuration key: its sections, type, default and meaning.
 
-The one table that reading, the models' defaults, docs/configuration.rst and man/btrkeep.toml.5 are made from. Defaults are written
-as in TOML and read by the same kinds as an operator's values; None means that there is none.
+Reading, the models' defaults, docs/configuration.rst and man/btrkeep.toml.5 are all made from this table. Defaults are written as
+in TOML and parsed like an operator's values; None means that there is no default.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _WITH_COPIES = (*_ALL, REPLICA, PUSH, OFFSITE)
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One row. `sections` are those where it is legal, the widest first; `example` is TOML."""
+    """A row of the table. `sections` are the sections that may contain the key, the widest first; `example` is TOML."""
 
     name: str
     sections: tuple[str, ...]

@@ -13,9 +13,10 @@ from btrkeep.config.sources import name_fault
 
 @dataclass(frozen=True, slots=True)
 class TomlSection:
-    """One [group.NAME] or [host.NAME]: where it is written, its values parsed, and in `given` what was written, refused or not.
+    """One [group.NAME] or [host.NAME] section: its place, its parsed values, and in `given` the names of all keys, refused ones
+    included.
 
-    Among the values are those of a section within it, a dict by its name: [host.NAME.retention].
+    A subsection such as [host.NAME.retention] is a dict among the values.
     """
 
     file: Path
@@ -104,12 +105,12 @@ def _written(where: tuple[str, ...], value: Any) -> str:
 
 
 def _head(section: str, where: tuple[str, ...]) -> str:
-    """How the head of the section at that place is written: [host.NAME], [host.NAME.retention]."""
+    """Formats the header of the section at that place: [host.NAME], [host.NAME.retention]."""
     return next(head for head in WRITTEN[section] if head.startswith(f"[{where[0]}"))
 
 
 def _misplaced(name: str, here: str) -> str:
-    """Where a key or a section belongs that exists, but not here."""
+    """Says where a key or section belongs that is valid elsewhere but not here."""
     places = [place for section in SECTIONS if name in LEGAL[section] for place in WRITTEN[section]]
     if places:
         return f"belongs in {' or '.join(places)}{f', not in {here}' if here else ''}"

@@ -23,7 +23,7 @@ def parse_path(value: Any) -> Path:
 
 
 def parse_ssh_file(value: Any) -> Path:
-    """A file that ssh reads: its options split file names at blanks and quotes, and expand a percent sign."""
+    """Parses the name of a file for ssh, whose options split at blanks and quotes and expand percent signs."""
     path = parse_path(value)
     if any(char.isspace() or char in "\"'%\\" for char in str(path)):
         raise InvalidValue("ssh takes no file name with blanks, quotes, backslashes or percent signs")

@@ -1,6 +1,6 @@
-"""Errors of our own programs, told to the program of ours that started them: one line of JSON each, on a descriptor of its own.
+"""Passes errors of our programs to the program of ours that started them: one line of JSON each, on a separate descriptor.
 
-What is printed for people can so be worded anew: nobody reads it but people.
+So messages for people can be reworded: no program parses them.
 """
 
 import os
@@ -25,7 +25,7 @@ class ReportedError:
 
 
 def report_error(error: OperatorError) -> None:
-    """Tells it to the program that started this one; does nothing where that did not ask."""
+    """Reports the error to the parent, if that asked for it."""
     descriptor = os.environ.get(VARIABLE, "")
     if not (descriptor.isascii() and descriptor.isdecimal()):
         return
@@ -37,7 +37,7 @@ def report_error(error: OperatorError) -> None:
 
 
 def first_reported(file: BinaryIO) -> ReportedError | None:
-    """The first error that was written into `file`; None when there is none, or no whole one."""
+    """Returns the first complete error in `file`, or None."""
     import json
 
     file.seek(0)

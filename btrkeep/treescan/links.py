@@ -139,11 +139,13 @@ class InodeNames:
         self._folders: dict[tuple[int, int], tuple[bytes, ...]] = {}
 
     def of(self, subvolume: int, ino: int) -> list[bytes]:
-        """All paths, relative to the subvolume's root. Empty: it has none (any more). As of the last commit. Raises OSError."""
+        """Returns all paths of an inode, relative to the subvolume's root, as of the last commit; empty if it has none. Raises
+        OSError.
+        """
         return self.of_many(subvolume, (ino,)).get(ino, [])
 
     def of_many(self, subvolume: int, inodes: Iterable[int]) -> dict[int, list[bytes]]:
-        """The same of several inodes. One search answers for all that are near to each other, and often for their folders."""
+        """Returns the paths of several inodes, by inode: one search for those near each other, and often for their folders."""
         found: dict[int, list[bytes]] = {}
         try:
             wanted = sorted(set(inodes))

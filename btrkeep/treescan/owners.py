@@ -30,10 +30,10 @@ class Owners:
         self._buffer = ctypes.create_string_buffer(_SMALL)
 
     def of(self, vaddr: int) -> frozenset[int] | None:
-        """The ids of the subvolumes that refer to the data extent in which `vaddr` lies; None where no data lies.
+        """Returns the ids of the subvolumes that refer to the data extent containing `vaddr`; None if there is no data.
 
-        As of the last commit. Empty: the extent is there, and nobody refers to it any more. Raises OSError (EPERM without
-        CAP_SYS_ADMIN). A single extent with more than 700,000 references gives those that the kernel has room to tell.
+        As of the last commit. Empty if nothing refers to the extent any more. Raises OSError (EPERM without CAP_SYS_ADMIN). For an
+        extent with more than 700,000 references the kernel returns only a part.
         """
         missing = self._ask(vaddr)
         if missing:

@@ -20,7 +20,7 @@ FORMATS = ("png", "webp")
 
 
 class _AsTheProgram(click.Context):
-    """The picture is what the program does without a command's name, so that name is not shown."""
+    """The picture is what the program does without a subcommand, so its usage shows no command name."""
 
     @property
     def command_path(self) -> str:
@@ -38,7 +38,7 @@ class _Picture(click.Command):
 
 
 def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The mount points of btrfs filesystems that begin with what was typed; folders when there is none."""
+    """Completes mount points of btrfs filesystems; folders if none matches."""
     from btrkeep.procfs import mounts
 
     found = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}

@@ -55,7 +55,7 @@ def _key(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def ssh_key(key: KeyFile) -> Iterator[Finding]:
-    """What is wrong with the private key; nothing of one that cannot be looked at."""
+    """Yields the problems of the private key; nothing if it cannot be read."""
     if key.hidden or (key.mode is not None and not key.mode & 0o077):
         return
     if key.mode is None:
@@ -87,7 +87,7 @@ def _known_hosts(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def known_hosts(known: KeyFile) -> Iterator[Finding]:
-    """What is wrong with the hosts' keys; nothing of a file that cannot be looked at."""
+    """Yields the problems of the known_hosts file; nothing if it cannot be read."""
     if known.hidden:
         return
     if known.mode is None or known.empty:
