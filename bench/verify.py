@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench.common import own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
+from bench.common import Timed, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
 from tests.beds import btrfs, work
 from tests.beds.nights import Nights
 
@@ -64,16 +64,22 @@ def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, objec
         "verify, compares": verify,
         **_others(point, data),
     }
-    times: dict[str, list[float]] = {"verify, first": [], **{name: [] for name in sides}}
+    done: dict[str, list[Timed]] = {"verify, first": [], **{name: [] for name in sides}}
     quiet = []
     for number in range(options.rounds):
         for name in ("checksums", "verified.json"):
             (nights.pool / "hosts/web1" / name).unlink(missing_ok=True)
         quiet.append(wait_for_quiet(options))
-        times["verify, first"].append(_cold(verify))
+        done["verify, first"].append(_cold(verify))
         for name in sorted(sides, key=lambda one: hash((number, one))):
-            times[name].append(_cold(sides[name]))
-        say(", ".join(f"{name} {found[-1]:.1f} s" for name, found in times.items()))
+            done[name].append(_cold(sides[name]))
+        say(", ".join(f"{name} {found[-1].seconds:.1f} s ({found[-1].cpu:.1f} of CPU)" for name, found in done.items()))
+    return _told(done, all(quiet))
+
+
+def _told(done: Mapping[str, list[Timed]], quiet: bool) -> Mapping[str, object]:
+    times = {name: [one.seconds for one in found] for name, found in done.items()}
+    used = {name: [one.cpu for one in found] for name, found in done.items()}
     best = [min(one, other) for one, other in zip(times["b2sum"], times["cat"], strict=True)]
     ratios = {"to the faster of b2sum and cat": {**spread(_over(times["verify, compares"], best)), "limit": LIMIT}}
     for name in ("cat, each CPU", "btrfs scrub"):
@@ -86,8 +92,13 @@ def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, objec
     missing = [name for name in _PEERS if name not in times]
     for name in missing:
         say(f"{name} is not installed, so nothing is compared with it: apt-get install {_PEERS[name]}")
-    seconds = {name: spread(found) for name, found in times.items()}
-    return {"seconds": seconds, "ratios": ratios, "missing peers": missing, "quiet": all(quiet)}
+    return {
+        "seconds": {name: spread(found) for name, found in times.items()},
+        "CPU seconds": {name: spread(found) for name, found in used.items()},
+        "ratios": ratios,
+        "missing peers": missing,
+        "quiet": quiet,
+    }
 
 
 def _others(point: Path, data: Path) -> dict[str, tuple[str, ...]]:
@@ -121,10 +132,10 @@ def _over(one: list[float], other: list[float]) -> list[float]:
     return [first / second for first, second in zip(one, other, strict=True)]
 
 
-def _cold(command: tuple[str, ...]) -> float:
+def _cold(command: tuple[str, ...]) -> Timed:
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3")
-    return timed(command).seconds
+    return timed(command)
 
 
 if __name__ == "__main__":
