@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -98,8 +99,7 @@ class BackupReader:
 
     def take(self, tree: Tree) -> None:
         """Reads. Raises OSError."""
-        batches = name_batches(tree, self._unreadable)
-        with ThreadPoolExecutor(_STREAMS) as streams:
+        with closing(name_batches(tree, self._unreadable)) as batches, ThreadPoolExecutor(_STREAMS) as streams:
             while not self.is_walked and not self._work.is_over:
                 with Checksums(self._folder) as known:
                     self.is_walked = self._take_some(tree, batches, known, streams)

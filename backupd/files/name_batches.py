@@ -23,7 +23,7 @@ class FolderNames(NamedTuple):
     names: list[bytes]
 
 
-def name_batches(tree: Tree, unreadable: Unreadable) -> Iterator[list[FolderNames]]:
+def name_batches(tree: Tree, unreadable: Unreadable) -> Generator[list[FolderNames], None, None]:
     """Yields every name in the backup that is no folder, once; not in the order of names, but as the folders have them.
 
     Does not enter what is mounted in the backup. A folder that cannot be read is given to `unreadable`, which may raise.
