@@ -27,6 +27,7 @@ _LONGEST_REASON = 1000
 _PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
 _KEPT_NOTES = 64 << 10
 _MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
+_LARGEST_SIZE = 1 << 63
 
 
 class FarPoolMissing(OperatorError):
@@ -127,6 +128,8 @@ class FarPool:
         self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
         self.now = told_time(said)
         """What its clock said just now; None: an earlier version does not tell."""
+        self.free, self.used = told_size(said, "free"), told_size(said, "used")
+        """Bytes of data that fit there, and that are used there; None: an earlier version does not say."""
         self._frames.patience = _PATIENCE
 
     def _count(self, size: int) -> None:
@@ -207,6 +210,12 @@ class FarPool:
         lines = self._program.said()
         lines = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
         return printable(lines[-1])[:_LONGEST_REASON] if lines else ""
+
+
+def told_size(said: Mapping[str, Any], name: str) -> int | None:
+    """Returns a number of bytes that the other side gave; None if it gave none that is possible."""
+    size = said.get(name)
+    return size if type(size) is int and 0 <= size < _LARGEST_SIZE else None
 
 
 def told_time(said: Mapping[str, Any]) -> datetime | None:
