@@ -1,4 +1,4 @@
-"""What is done with each name that is restored: a pure function of what the backup has and what is there already."""
+"""Decides how each name is restored: a pure function of the backup's entry and the existing one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class RestoreStep:
-    """What is done with one name, and why."""
+    """The action for one name, and its reason."""
 
     what: str
     """NEW, SAME (it is there already), ENTERED (a folder that is there), OVERWRITTEN, KEPT (what is there stays) or REFUSED."""
@@ -73,12 +73,12 @@ class LinkPlacer:
         self._first: dict[int, tuple[tuple[bytes, ...], int, int]] = {}
 
     def first(self, entry: Entry) -> tuple[tuple[bytes, ...], int] | None:
-        """Place and inode number (0: not written yet) of the name that came first; None when there is none."""
+        """Returns place and inode number (0: not written yet) of the first name of the same inode; None if there is none."""
         found = self._first.get(entry.inode) if entry.links > 1 else None
         return found[:2] if found else None
 
     def placed(self, entry: Entry, place: tuple[bytes, ...], inode: int) -> None:
-        """One name has its place now."""
+        """Records that a name has its place now."""
         if entry.links < 2 or entry.kind == "folder":
             return
         first, number, left = self._first.pop(entry.inode, (place, inode, entry.links))

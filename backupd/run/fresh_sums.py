@@ -1,7 +1,7 @@
-"""Checksums of some of the files that a run has fetched, while they are still in memory as they came.
+"""Computes checksums of some of the files that a run has fetched, while they are still in memory as received.
 
-A scrub knows only that the disk gives back what btrfs was given. What was damaged before, between rsync and btrfs' checksum, it
-calls right; compared with these it is not.
+A scrub proves only that the disk returns what btrfs was given. Data damaged earlier, between rsync and btrfs' checksum, passes a
+scrub but not a comparison with these checksums.
 """
 
 import errno
@@ -37,7 +37,7 @@ _WAITING = 10  # times the budget, for a processor or a disk
 
 @dataclass(frozen=True, slots=True)
 class SumLimits:
-    """Of how many fetched files checksums are made, None: of none; and for how many seconds of processor time at the most."""
+    """How many fetched files get a checksum, None: none; and the maximum seconds of processor time."""
 
     sample: FileSample | None
     seconds: float

@@ -80,7 +80,7 @@ class HostRun:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Its deadline comes no nearer meanwhile: others have its place."""
+        """Pauses its deadline while it waits for others."""
         assert self._deadline is not None
         left = self._deadline.when() - asyncio.get_running_loop().time()
         self._deadline.cancel()
@@ -266,7 +266,7 @@ class HostRun:
     async def _leave_unfinished(
         self, prepared: Prepared, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
     ) -> HostResult:
-        """What arrived stays for the next run; a `.working` in which nothing arrived goes again."""
+        """Keeps what arrived for the next run; deletes a `.working` in which nothing arrived."""
         nothing, lost = prepared.fresh and not transfer.anything_arrived, False
         try:
             if nothing:
@@ -325,7 +325,7 @@ class HostRun:
         return self.started + timedelta(seconds=elapsed() - self.begun)
 
     def _run_fields(self, error: str | None, cause: Cause | None) -> dict[str, Any]:
-        """What the run's row says; rsync's part of it once there was an rsync."""
+        """Returns the fields of the run's row; those of rsync only if it was started."""
         of_rsync = self.transfer.run_fields() if self.transfer else {}
         return {**of_rsync, "error": error, "cause": cause, "rsync_version": self.site.rsync.version}
 
