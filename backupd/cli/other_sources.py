@@ -56,9 +56,7 @@ def _restore_words(host: str, which: str, paths: Sequence[str]) -> str:
     return shlex.join(["backupd", "restore", f"{host}@{which}" if which else host, *paths, "--to", _TARGET])
 
 
-def restic_line(
-    offsite: OffsiteSettings, pool_id: str | None, host: str, which: str, paths: Sequence[str], target: str
-) -> str:
+def restic_line(offsite: OffsiteSettings, pool_id: str | None, host: str, which: str, paths: Sequence[str], target: str) -> str:
     """Returns the shell line that restores paths of a host from a repository. A backup that is named in full is chosen by its tag;
     otherwise the newest there is taken. Secrets are named by their files.
     """

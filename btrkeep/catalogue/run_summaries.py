@@ -28,7 +28,8 @@ _BALANCE_TOTALS = """
     WHERE filesystem = :filesystem"""
 _EXPIRY_TOTALS = "SELECT count(*), coalesce(sum(deleted), 0) FROM expiry"
 _SIZES = """SELECT backup.host, backup.bytes FROM json_each(:newest) AS one JOIN backup
-    ON backup.host = json_extract(one.value, '$[0]') AND backup.name = json_extract(one.value, '$[1]') WHERE backup.bytes IS NOT NULL"""
+    ON backup.host = json_extract(one.value, '$[0]') AND backup.name = json_extract(one.value, '$[1]')
+    WHERE backup.bytes IS NOT NULL"""
 _STATES = "SELECT state, count(*) FROM backup GROUP BY state"
 
 

@@ -1,8 +1,8 @@
 """A second server whose key is stolen, and a first one that was taken over: what they can see and write; and what `check` says."""
 
 import json
-import re
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -76,7 +76,8 @@ def test_check_says_how_a_copy_is_doing_and_whether_the_key_runs_anything_else_t
     answered = of_replicas(two.second, "--connect")[-1]
     assert answered[0] == "ok"
     assert re.fullmatch(
-        rf"reached, btrkeep {re.escape(__version__)}, 1 host to fetch from, [\d.]+ [KMG]iB used there, [\d.]+ [MG]iB free there", answered[1]
+        rf"reached, btrkeep {re.escape(__version__)}, 1 host to fetch from, [\d.]+ [KMG]iB used there, [\d.]+ [MG]iB free there",
+        answered[1],
     )
     two.over_ssh('exec "$@"')
     file = two.second.top / "ssh"

@@ -108,7 +108,9 @@ def test_what_comes_is_a_stream_that_the_program_here_knows(make_btrfs: Callable
     assert int.from_bytes(sent[begin : begin + 4], "little") == version
 
 
-def test_check_and_doctor_tell_of_another_clock_version_and_of_too_little_room_for_the_first_fetch(make_btrfs: Callable[..., Path]) -> None:
+def test_check_and_doctor_tell_of_another_clock_version_and_of_too_little_room_for_the_first_fetch(
+    make_btrfs: Callable[..., Path],
+) -> None:
     two = TwoPools(make_btrfs(), make_btrfs())
     two.night("2026-03-01T22:00:00Z", "a")
     ago = r"""re.sub(rb'"version": "0', b'"version": "7', re.sub(rb'"now": "20\d\d', b'"now": "2019', data))"""

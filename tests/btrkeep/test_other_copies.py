@@ -11,6 +11,7 @@ from btrkeep.decisions.copies import KnownCopies
 from btrkeep.decisions.other_copies import other_copies
 
 NEWEST = "2026-03-20T220000Z"
+BOTH = {"web1": NEWEST}
 FAR = OffsiteSettings("far", "rest:https://user:secret@example.org/a b", Path("/etc/p w"), Path("/etc/it's"), hosts=("web*",))
 CONFIGURED: dict[str, CopySettings] = {
     "office": ReplicaSettings("office", address="root@backup1"),
@@ -27,7 +28,7 @@ CONFIGURED: dict[str, CopySettings] = {
         ("web1", KnownCopies({}, {"away": {"web1": NEWEST}}), {}, [("away", NEWEST)]),
         ("web1", KnownCopies({}, {"backup2": {"web1": NEWEST, "db1": NEWEST}}), {}, [("backup2", NEWEST)]),
         ("web1", KnownCopies({"web1": "office"}, {}), {}, [("office", None)]),
-        ("web1", KnownCopies({"web1": "office"}, {"office": {"web1": NEWEST}}), {"far": {"web1": NEWEST}}, [("office", NEWEST), ("far", NEWEST)]),
+        ("web1", KnownCopies({"web1": "office"}, {"office": BOTH}), {"far": BOTH}, [("office", NEWEST), ("far", NEWEST)]),
         ("web1", None, {}, [("away", None), ("office", None), ("far", None)]),
         ("db1", None, {}, [("office", None)]),
     ],
