@@ -30,9 +30,9 @@ _WIDTH = 110
 
 
 @click.command("doctor")
-@click.option("--fix", "name", metavar="NAME", help="Mend what the check of that name finds, if that can be done while mounted.")
+@click.option("--fix", "name", metavar="NAME", help="Repair what the check of that name finds, if it can be done while mounted.")
 @click.option("--dry-run", is_flag=True, help="With --fix: only show what it would do.")
-@click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also what was looked at and found to be well.")
+@click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also list the checks that passed.")
 @click.option("--connect", is_flag=True, help="Also reach the other side of every replica and push: version, key, clock, room.")
 @json_option
 @now_option

@@ -166,7 +166,7 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
     type=click.IntRange(0, 1000),
     default=20,
     show_default=True,
-    help="How many files are got back and compared with the pool's.",
+    help="How many files to restore and compare with the pool's.",
 )
 @json_option
 @click.pass_context
