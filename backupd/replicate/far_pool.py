@@ -18,8 +18,8 @@ from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
-from btrkeep.process.error_report import last_remote_error
 from btrkeep.pool.marker import Pool
+from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import parse_backup_name, parse_time, printable
