@@ -1,10 +1,6 @@
 """The output of `backupd restore`: the plan, progress, and the result."""
 
-import shutil
-import sys
 import time
-
-import click
 
 from backupd.files.backup_selector import Restorable
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
@@ -13,10 +9,9 @@ from backupd.files.restore_request import places
 from backupd.files.restoring import LocalRestore
 from backupd.files.to_host import HostRestore
 from backupd.files.words import shown
-from btrkeep.cli.progress import say
+from btrkeep.cli.progress import ProgressLine, say
 from btrkeep.units import counted, format_duration, format_size
 
-_TERMINAL_EVERY = 0.2
 _LINES_EVERY = 5.0
 _PLACES = 10
 _SHOWN = 20
@@ -102,7 +97,7 @@ def say_result(done: Restored, overwrite: str | None) -> None:
             say(f"{counted(count.number, 'name')} {title}:")
             _samples(count)
     _say_withheld(done.withheld)
-    if overwrite != ALL and any(why == "differs: content" for _, why in done.differences.samples):
+    if overwrite != ALL and done.differences.content_only:
         say("size and time are the backup's there, the content is not: --overwrite=all compares contents and overwrites")
 
 
@@ -110,31 +105,24 @@ class Teller:
     """Says how far a restore is: in one line that changes on a terminal, with `lines` in a line every few seconds."""
 
     def __init__(self, lines: bool) -> None:
-        self._terminal = sys.stderr.isatty() and not lines
-        self._every = _TERMINAL_EVERY if self._terminal else _LINES_EVERY
-        self._silent = not self._terminal and not lines
+        self._line, self._lines = ProgressLine(is_shown=not lines), lines
         self._last = time.monotonic()
         self._phase = ""
-        self._width = 0
 
     def __call__(self, progress: RestoreProgress) -> None:
+        is_new, self._phase = progress.phase != self._phase, progress.phase
         now = time.monotonic()
-        if self._silent or (now - self._last < self._every and progress.phase == self._phase):
-            return
-        self._last, self._phase = now, progress.phase
-        text = progress_line(progress, now)
-        if not self._terminal:
-            say(text, err=True)
-            return
-        text = text[: max(20, shutil.get_terminal_size().columns - 1)]
-        click.echo("\r" + text.ljust(self._width), nl=False, err=True)
-        self._width = len(text)
+        if self._line.is_shown and is_new:
+            self._line.show(progress_line(progress, now))
+        else:
+            self._line.go_on(lambda: progress_line(progress, now))
+        if self._lines and (is_new or now - self._last >= _LINES_EVERY):
+            self._last = now
+            say(progress_line(progress, now), err=True)
 
     def clear(self) -> None:
         """Takes the line away."""
-        if self._width:
-            click.echo("\r" + " " * self._width + "\r", nl=False, err=True)
-            self._width = 0
+        self._line.clear()
 
 
 def progress_line(progress: RestoreProgress, now: float) -> str:

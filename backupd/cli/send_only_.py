@@ -22,7 +22,7 @@ _BY_SSH = "SSH_ORIGINAL_COMMAND"
 
 
 @click.command("send-only")
-@click.option("--replica", metavar="NAME", help="What this server calls the copy, whatever the other one calls it.")
+@click.option("--replica", metavar="NAME", help="This server's name for the copy, whatever the other one calls it.")
 @click.option("--host", "hosts", metavar="PATTERN", multiple=True, help="Only these hosts exist for the other server.")
 @click.option("--path", type=click.Path(path_type=Path), help="The pool in this folder, instead of a configured one.")
 @click.option("--seed", type=click.Path(path_type=Path), help="A seed in this folder, instead of a pool.")

@@ -19,6 +19,7 @@ from btrkeep.config.sources import name_fault
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
+from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import parse_backup_name, parse_time, printable
@@ -28,6 +29,7 @@ _LONGEST_REASON = 1000
 _PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
 _KEPT_NOTES = 64 << 10
 _MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
+_LARGEST_SIZE = 1 << 63
 
 
 class FarPoolMissing(OperatorError):
@@ -147,6 +149,8 @@ class FarPool:
         self.sends_by_rsync = isinstance(engines, list) and "rsync" in engines
         self.now = told_time(said)
         """What its clock said just now; None: an earlier version does not tell."""
+        self.free, self.used = told_size(said, "free"), told_size(said, "used")
+        """Bytes of data that fit there, and that are used there; None: an earlier version does not say."""
         self._frames.patience = _PATIENCE
 
     def _count(self, size: int) -> None:
@@ -229,9 +233,13 @@ class FarPool:
     def _said(self) -> str:
         """The program's last error, else its last line, when it has had the time to say it."""
         self._program.end()
-        lines = self._program.said()
-        lines = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
-        return printable(lines[-1])[:_LONGEST_REASON] if lines else ""
+        return printable(last_remote_error(self._program.said()))[:_LONGEST_REASON]
+
+
+def told_size(said: Mapping[str, Any], name: str) -> int | None:
+    """Returns a number of bytes that the other side gave; None if it gave none that is possible."""
+    size = said.get(name)
+    return size if type(size) is int and 0 <= size < _LARGEST_SIZE else None
 
 
 def told_time(said: Mapping[str, Any]) -> datetime | None:

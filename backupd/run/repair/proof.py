@@ -50,7 +50,7 @@ class RecordedSums:
 
 def read_whole(fd: int, entry: Entry, sums: RecordedSums, goes_on: Callable[[], bool]) -> FileRead | None:
     """Reads an open file for such a comparison, and closes it; None when it was not to go on. Raises OSError that is no damage."""
-    return read_file(fd, entry, key(entry), goes_on, PlainSum() if sums.plain is not None else None)
+    return read_file(fd, entry.path, entry.size, key(entry), goes_on, PlainSum() if sums.plain is not None else None)
 
 
 def key(entry: Entry) -> Key:
