@@ -60,9 +60,12 @@ SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
 @click.command("drill")
 @click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_which)
 @click.option(
-    "--sample", type=SAMPLE, metavar="N|P%|all", help="How much is restored, at random. [default: as configured, 1000 names]"
+    "--sample",
+    type=SAMPLE,
+    metavar="N|P%|all",
+    help="How many names are restored, chosen at random. [default: as configured, 1000 names]",
 )
-@click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and look whether it comes up.")
+@click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and check that it comes up.")
 @click.option("--time", "seconds", type=DURATION, metavar="TIME", help="How long one drill may take. [default: as configured, 2h]")
 @click.option("--dry-run", is_flag=True, help="Show what would be restored; change nothing.")
 @json_option

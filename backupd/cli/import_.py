@@ -32,9 +32,7 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 @click.command("import")
 @click.argument("kind", type=click.Choice(list(READERS)), metavar="rsnapshot|dirvish|tree")
 @click.argument("place", type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--host", "hosts", multiple=True, metavar="NAME[=OWN]", help="What a host is called here. May be given several times."
-)
+@click.option("--host", "hosts", multiple=True, metavar="NAME[=OWN]", help="The host's name here. May be given several times.")
 @click.option("--dry-run", is_flag=True, help="Show which backups would be made, and how much is new in them; change nothing.")
 @click.option("--delta", is_flag=True, help="Change files in place: backups share what is equal in them. It takes longer.")
 @click.option(

@@ -22,7 +22,7 @@ from btrkeep.units import counted, format_time, printable
 
 
 @click.command("notify")
-@click.option("--failed", "unit", metavar="UNIT", help="Tell that this unit of systemd has failed, with its last lines.")
+@click.option("--failed", "unit", metavar="UNIT", help="Report that this systemd unit has failed, with its last lines of output.")
 @click.option("--digest", is_flag=True, help="Send the summary of the day now, whenever it is due.")
 @click.option("--test", is_flag=True, help="Send a test to every URL, and say which of them work.")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent; send and remember nothing.")

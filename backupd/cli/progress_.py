@@ -35,7 +35,7 @@ _NARROWEST = 8
 
 @click.command("progress")
 @click.argument("mountpoint", required=False)
-@click.option("--once", is_flag=True, help="Watch for one interval, say what was seen, and end.")
+@click.option("--once", is_flag=True, help="Watch for one interval, print the result, and exit.")
 @json_option
 @click.option(
     "--interval",

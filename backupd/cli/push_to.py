@@ -19,6 +19,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, printable
 
@@ -47,10 +48,10 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
             sender = BackupSender(site.pool, site.catalogue, program.input, push.name, push.hosts)
             done = Push(sender, program, buckets, cancellation, (lambda _: None) if as_json else _say).run()
             program.end()
-            said = [line.removeprefix("error: ") for line in program.said() if line.startswith("error: ")] or program.said()
+            said = last_remote_error(program.said())
     if not cancellation:
         if not done.is_ended:
-            why = printable(said[-1])[:1000] if said else "the connection has ended"
+            why = printable(said)[:1000] if said else "the connection has ended"
             raise (FarPoolMissing if not done.is_asked else OperatorError)(why)
         tell_copies(site.pool, site.catalogue)
         before = read_session(site.catalogue, push.name, PUSH)

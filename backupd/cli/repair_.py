@@ -51,9 +51,9 @@ _LEFT = {
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Take copies from here, too: a folder with files below the paths that they have on the host. May be given several times.",
+    help="Also use copies in this folder, at the same paths as on the host. May be given several times.",
 )
-@click.option("--unproven", is_flag=True, help="Take a copy of the same size and time also when no recorded checksum proves it.")
+@click.option("--unproven", is_flag=True, help="Also use a copy of the same size and time that no recorded checksum proves.")
 @click.option("--dry-run", is_flag=True, help="Show what would be repaired, and from where; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import click
 from backupd.cli.context import completing_config, now_option, opened
 from backupd.cli.push_to import push_to
 from backupd.cli.seed_to import make_seed, parse_part_size
-from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, seed_command, send_command
+from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, replica_buckets, seed_command, send_command
 from backupd.replicate.outcome import (
     Connect,
     Fetched,
@@ -34,7 +35,6 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.allowed_calls import seccomp_filter
-from backupd.rsync.bandwidth import prepare
 from backupd.rsync.confined import PROGRAM
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
@@ -222,11 +222,9 @@ def fetch_one(
     `connect` makes the connections, if they differ from the configuration. `damaged`: fetches damaged copies again.
     """
     since = format_time(site.clock.now())
-    buckets = [
-        prepare(site.pool.bandwidth, name, rate)
-        for name, rate in (("pool", site.config.backup.bandwidth), (f"replica-{replica.name}", replica.bandwidth))
-        if rate and not dry_run
-    ]
+    buckets = replica_buckets(site.config, site.pool, replica) if not dry_run else []
+    if seed:  # its parts are streams
+        replica = replace(replica, engine="send")
     command = seed_command(seed) if seed else send_command(site.config, replica, buckets)
     connect = connect or (lambda look: connected(command, look))
     running = RunningNoted(site.catalogue, replica.name, site.clock.now())

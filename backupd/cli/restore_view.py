@@ -97,7 +97,7 @@ def say_result(done: Restored, overwrite: str | None) -> None:
             say(f"{counted(count.number, 'name')} {title}:")
             _samples(count)
     _say_withheld(done.withheld)
-    if overwrite != ALL and any(why == "differs: content" for _, why in done.differences.samples):
+    if overwrite != ALL and done.differences.content_only:
         say("size and time are the backup's there, the content is not: --overwrite=all compares contents and overwrites")
 
 

@@ -64,7 +64,7 @@ def command() -> None:
 
 @command.command("explain")
 @click.argument("host", required=False, shell_complete=complete_host)
-@click.option("--at", type=TIME, metavar="TIME", help="As of another time; a future one has the backups of now.")
+@click.option("--at", type=TIME, metavar="TIME", help="Decide as of another time; a future one uses the present backups.")
 @click.option(
     "--policy", default="", metavar="RULES", help="Try another policy: daily=7,weekly=4. Its other keys stay as they are."
 )

@@ -30,7 +30,7 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pa
     default="60s",
     show_default=True,
     metavar="TIME",
-    help="Measure no longer than this.",
+    help="The maximum time for measuring.",
 )
 @json_option
 @now_option

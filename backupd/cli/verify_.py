@@ -48,7 +48,7 @@ def _sample(text: str) -> int | float:
     default="all",
     show_default=True,
     metavar="N|P%|all",
-    help="How many files are read, about, or which share of each backup's; chosen by chance.",
+    help="About how many files to read, or which share of each backup; chosen at random.",
 )
 @click.option(
     "--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
@@ -62,11 +62,9 @@ def _sample(text: str) -> int | float:
 @click.option(
     "--against-source",
     is_flag=True,
-    help="Compare the newest complete backup of each HOST with the host, by content; of a share the next slice each time.",
+    help="Compare the newest complete backup of each HOST with the host by content; a share continues where the last run stopped.",
 )
-@click.option(
-    "--after-crash", is_flag=True, help="Only what was written last before a crash of this server, and was not read since."
-)
+@click.option("--after-crash", is_flag=True, help="Only backups written shortly before a crash of this server and not read since.")
 @click.option("--clean-stop", is_flag=True, help="Read nothing; note that this server is shut down in order.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, in this order; read nothing.")
 @json_option

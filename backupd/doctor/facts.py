@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from btrkeep.config.values import Window
 from btrkeep.decisions.findings import Finding, PoolVerdict
 from btrkeep.decisions.pool_health import NOTHING_WRONG, HealthLimits, OfCatalogue, PoolFacts, judge
 from btrkeep.pool.model import Room
@@ -136,7 +137,7 @@ class SiteFacts:
     `created`: when the pool was. `hosts`: how many are enabled, and `unruled` those of them without any rule of retention.
     `schedule`: what starts backups, names of timers or of files of cron. `own_balance`: something starts btrfs-balancer.
     `windows`: how many hosts have one, and `unstarted` those into whose window nothing falls that starts backups, each with the
-    window in words; None when it is not known when they start.
+    window, in the time zone `zone`; None if it is not known when they start.
     `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
     `unfinished`: on a pool with little room, the host whose unfinished backup takes the most of it. `catalogue`: what is to be said
     of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find. `confine` is that of [backup], and
@@ -155,7 +156,8 @@ class SiteFacts:
     known_hosts: KeyFile | None = None
     schedule: tuple[str, ...] = ()
     windows: int = 0
-    unstarted: tuple[tuple[str, str], ...] | None = ()
+    unstarted: tuple[tuple[str, Window], ...] | None = ()
+    zone: str = "UTC"
     own_balance: bool = False
     mount_option: str = "none"
     expiring: bool = False

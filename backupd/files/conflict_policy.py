@@ -8,7 +8,14 @@ from backupd.files.tree import Entry
 NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED = "new", "same", "entered", "overwritten", "kept", "refused"
 NEVER, OLDER, ALL = "never", "older", "all"
 OVERWRITE = (NEVER, OLDER, ALL)
+CONTENT_ONLY = ("content",)
+"""The fields that differ where size, time and all else are equal."""
 _SECOND = 10**9
+
+
+def differs_words(fields: Sequence[str]) -> str:
+    """Returns the fields in which a name differs as a phrase."""
+    return "differs: " + ", ".join(fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ def decide(entry: Entry, there: Entry | None, differs: Sequence[str], overwrite:
         return RestoreStep(REFUSED, f"it is a {there.kind} there and a {entry.kind} in the backup")
     if not differs:
         return RestoreStep(SAME)
-    why = "differs: " + ", ".join(differs)
+    why = differs_words(differs)
     if overwrite == ALL:
         return RestoreStep(OVERWRITTEN, why)
     if overwrite == OLDER:

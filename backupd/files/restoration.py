@@ -1,10 +1,10 @@
 """The request, plan, progress and result of a restore: plain data for the command and the dashboard."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from backupd.files.conflict_policy import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
+from backupd.files.conflict_policy import CONTENT_ONLY, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, differs_words
 from backupd.files.tree import Entry
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, printable
@@ -47,6 +47,13 @@ class RestoreCount:
     number: int = 0
     size: int = 0
     samples: list[tuple[bytes, str]] = field(default_factory=list)
+    content_only: bool = False
+    """Whether a name in it differs in its content alone."""
+
+    def add_difference(self, place: bytes, fields: Sequence[str], size: int = 0) -> None:
+        """Adds a name that differs in these fields."""
+        self.content_only = self.content_only or tuple(fields) == CONTENT_ONLY
+        self.add(place, differs_words(fields), size)
 
     def add(self, place: bytes, why: str = "", size: int = 0) -> None:
         """Adds one."""

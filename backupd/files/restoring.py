@@ -265,7 +265,7 @@ class LocalRestore:
             self.progress.files, self.progress.place = self.progress.files + 1, place_path(self.to, visit.place)
             self._tell(self.progress)
             if differs := self._differs(visit, comparer, comparison):
-                self.result.differences.add(self.progress.place, "differs: " + ", ".join(differs))
+                self.result.differences.add_difference(self.progress.place, differs)
         self.result.compared += comparison.read
 
     def _differs(self, visit: Visit, comparer: PlaceComparer, comparison: FileComparer) -> Sequence[str]:

@@ -16,7 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backupd.files.archive import outermost
-from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEVER, NEW, OLDER, OVERWRITTEN, REFUSED, SAME
+from backupd.files.conflict_policy import (
+    ALL,
+    CONTENT_ONLY,
+    ENTERED,
+    KEPT,
+    NEVER,
+    NEW,
+    OLDER,
+    OVERWRITTEN,
+    REFUSED,
+    SAME,
+    differs_words,
+)
 from backupd.files.restoration import Restored, RestorePreview, RestoreProgress, RestoreRequest, RestoreStopped, Tell
 from backupd.files.target import Target
 from backupd.files.tree import Tree, components
@@ -39,7 +51,6 @@ _LOOK_EVERY = 0.2
 _HINT = "`backupd check --connect` tries a configured host; another needs its key in known_hosts, and ours in its authorized_keys"
 _FULL_HINT = "look at the room and the filesystem over there; the same command goes on with what is missing"
 _FILE_ERROR = 11
-_CONTENT_ALONE = ("content",)
 _MAY_SAY = 64 << 20
 """Bytes that one rsync may print, however few names are restored; what is printed for a name comes on top."""
 _LINE = 100  # bytes that take as long to read as a line takes beside its bytes
@@ -135,8 +146,8 @@ class HostRestore:
             self._refused.add(item.name)
             what, why = REFUSED, f"something else than a {item.kind} is there"
         elif not item.new:
-            what, why = self._of_what_is_there(item, older), "differs: " + ", ".join(item.fields)
-        if item.fields == _CONTENT_ALONE:
+            what, why = self._of_what_is_there(item, older), differs_words(item.fields)
+        if item.fields == CONTENT_ONLY:
             self._other_content.add(hash(item.name))
         if what == KEPT:
             self._kept.add(hash(item.name))
@@ -171,14 +182,17 @@ class HostRestore:
         """Counts a file that is overwritten only because of its content; a preview that does not compare contents counted it as
         equal.
         """
-        if item.fields == _CONTENT_ALONE and hash(item.name) not in self._other_content:
+        if item.fields == CONTENT_ONLY and hash(item.name) not in self._other_content:
             result.counts[SAME].number -= 1
-            result.counts[OVERWRITTEN].add(self._place(item.name), "differs: content", item.size)
+            result.counts[OVERWRITTEN].add_difference(self._place(item.name), item.fields, item.size)
 
     def _differs(self, item: Item, result: Restored) -> None:
         if hash(item.name) not in self._kept:
-            why = "it is not there" if item.new else "differs: " + ", ".join(item.fields)
-            result.differences.add(self._place(item.name), why)
+            place = self._place(item.name)
+            if item.new:
+                result.differences.add(place, "it is not there")
+            else:
+                result.differences.add_difference(place, item.fields)
 
     def _count_problems(self, result: Restored, ended: _Ended) -> None:
         if ended.exit_code:

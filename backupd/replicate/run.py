@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 
 from backupd.replicate.far_pool import FarHost, FarPool
+from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.host_copies import HostCopies
 from backupd.replicate.outcome import (
     Fetched,
@@ -47,14 +48,16 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     summary.failed += [HostFailed(one.host, obstacle_words(one)) for one in plan.unwanted]
     site.observer(plan)
     _discard_left(site, listed)
-    blocked = {name for one in plan.obstacles for name in (one.host, one.text)}
+    blocked = {name for one in plan.obstacles for name in (one.host, one.former_name) if name}
     known = common_with(site.pool, site.replica.name)
+    if not known and plan.count and (words := lacking_room(site.config, far)):
+        site.observer.notice(f"this is the first fetch, and {words}: all of it may not fit")
     others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked or host in plan.gone}
     work = _Work(site, plan, listed, summary, {**others, **plan.common})
     work.run()
     common = work.note_common()
     try:
-        renamed = {one.host: known[one.text] for one in plan.obstacles if one.text in known}
+        renamed = {one.host: known[old] for one in plan.obstacles if (old := one.former_name) and old in known}
         far.note_common(site.replica.name, common | renamed)
     except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
         if not site.cancellation:  # the signal has reached the other end too

@@ -19,13 +19,13 @@ from typing import Any
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import discard, require_own
+from backupd.repo.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, punch_written
 from backupd.rsync.confined import require_harmless
 from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
 from backupd.run import work_subvolume as working
 from backupd.run.context import HostResult, RunContext, RunningTransfer
 from backupd.run.fresh_sums import SumLimits
-from backupd.run.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, punch_written
 from backupd.run.orphaned_receivers import take_host_lock
 from backupd.run.sibling import Sibling
 from backupd.run.source_paths import HostTransfer, Pause

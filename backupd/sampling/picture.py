@@ -19,7 +19,7 @@ from btrkeep.decisions.day_phases import kinds_of, unknown_spans
 from btrkeep.decisions.time_ticks import date_ticks, hour_ticks
 from btrkeep.decisions.trend import Point
 from btrkeep.fs.output_file import whole_file
-from btrkeep.units import format_size
+from btrkeep.units import format_size, size_short
 
 BLUE, SKY, ORANGE, GREEN, RED, PURPLE, INK, GREY = (
     "#0072B2",
@@ -180,17 +180,11 @@ def _scale_of_sizes(axes: Axes, most: float, *, room: float = 1.15, suffix: str 
     step = next((nice for nice in _nice_steps() if nice >= rough), rough) * power
     axes.set_yticks([step * number for number in range(int(top / step) + 1)])
     axes.set_ylim(0, top)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value) + suffix if value else "0"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size_short(round(value)) + suffix if value else "0"))
 
 
 def _nice_steps() -> list[float]:
     return [nice * 10.0**power for power in range(-2, 4) for nice in (1, 2, 2.5, 5)]
-
-
-def _short(value: float) -> str:
-    """ "20 TiB" and not "20.0 TiB"."""
-    number, unit = format_size(round(value)).split()
-    return f"{float(number.replace(',', '')):g} {unit}"
 
 
 def _dates(axes: Axes, start: datetime, end: datetime, points: Sequence[Point]) -> None:

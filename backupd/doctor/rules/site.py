@@ -156,17 +156,17 @@ def _window(facts: DoctorFacts) -> Iterator[Finding]:
         return
     (first, window), count = site.unstarted[0], len(site.unstarted)
     others = f" and {counted(count - 1, 'other host')}" if count > 1 else ""
-    start, zone = window.partition("-")[0], window.rpartition(" ")[2]
+    start, zone = f"{window.start:%H:%M}", site.zone
     yield diagnosis(
         "window",
         "warning",
-        f"no timer starts backups while the window of {first} ({window}){others} is open",
+        f"no timer starts backups while the window of {first} ({window} {zone}){others} is open",
         "a run leaves out hosts whose window is closed, so these are never backed up by themselves. Timers are in the machine's "
         "time zone, windows in the pool's",
         "none",
         (f"# systemctl edit btrkeep-backup@{site.name}.timer", "#   [Timer]", f"#   OnCalendar=*-*-* {start} {zone}")
         if is_read_by_units(site)
-        else (f"# in /etc/cron.d/btrkeep-{site.name}, at {start} {zone}:", _cron(site, "run", int(start[:2]))),
+        else (f"# in /etc/cron.d/btrkeep-{site.name}, at {start} {zone}:", _cron(site, "run", window.start.hour)),
     )
 
 

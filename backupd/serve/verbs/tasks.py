@@ -43,7 +43,9 @@ def preview(call: Call) -> Any:
     started, jobs, end = _restore(call, PREVIEW), _jobs(call), time.monotonic() + _PATIENCE
     while not (found := jobs.get(started.id, call.service.clock.now())).over:
         if call.gone() or time.monotonic() > end:
-            raise RequestRefused("it takes longer than a person waits", f"the job {started.id} goes on", "busy", own=True)
+            raise RequestRefused(
+                "it takes longer than a person waits", f"the job {started.id} goes on", "busy", own=True, job=started.id
+            )
         time.sleep(_LOOK)
     if found.result is None:
         raise RequestRefused(found.error or "there is no preview", "", "failed")
