@@ -34,12 +34,12 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.allowed_calls import seccomp_filter
-from backupd.rsync.bandwidth import prepare
+from backupd.rsync.bandwidth import Bucket, Pace, prepare
 from backupd.rsync.confined import PROGRAM
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose
 from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.decisions.copies import CopyState, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
 from btrkeep.decisions.copy_words import done_words
@@ -219,12 +219,9 @@ def fetch_one(
     `connect` makes the connections, where that is not what the configuration says. `damaged`: what is damaged here comes again.
     """
     since = format_time(site.clock.now())
-    buckets = [
-        prepare(site.pool.bandwidth, name, rate)
-        for name, rate in (("pool", site.config.backup.bandwidth), (f"replica-{replica.name}", replica.bandwidth))
-        if rate and not dry_run
-    ]
+    buckets = [] if dry_run or seed else _budgets(site, replica)
     command = seed_command(seed) if seed else send_command(site.config, replica, buckets)
+    is_begun_there = connect is not None
     connect = connect or (lambda look: connected(command, look))
     running = RunningNoted(site.catalogue, replica.name, site.clock.now())
     observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines(), running)
@@ -248,6 +245,8 @@ def fetch_one(
             confined=_is_confined(is_foreign=bool(replica.folder is None or seed)),
             seconds_left=(end - site.clock.now()).total_seconds() if end else None,
         )
+        if is_begun_there:  # no program of ours passes the stream on
+            far.pace = Pace(buckets, context.cancellation.sleep, lambda: bool(context.cancellation))
         plan, listed = make_plan(context, far, hosts, damaged=damaged)
         if unlisted := next((host for host in hosts if host not in listed), None):
             raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")
@@ -272,6 +271,13 @@ def fetch_one(
             session = _session(before, (context.now, site.clock.now()), far.id, plan, listed, summary, begun)
             note_session(site.catalogue, replica.name, session)
     return _report(summary, context.cancellation, as_json)
+
+
+def _budgets(site: PoolContext, replica: ReplicaSettings) -> list[Bucket]:
+    """Those that a stream draws on: the replica's, and over a network the one of all transfers."""
+    shared = None if replica.folder else site.config.backup.bandwidth
+    rates = (("pool", shared), (f"replica-{replica.name}", replica.bandwidth))
+    return [prepare(site.pool.bandwidth, name, rate) for name, rate in rates if rate]
 
 
 def _session(
@@ -366,6 +372,7 @@ class _Lines:
 
     def __init__(self) -> None:
         self._live = has_live_terminal()
+        self._waits = SaidOnce(lambda text: prose(text, err=True))
         self._begun = time.monotonic()
 
     def __call__(self, event: ReplicationEvent) -> None:
@@ -384,6 +391,6 @@ class _Lines:
             case Notice():
                 prose(printable(event.text), err=True)
             case Waiting():
-                prose(f"waits: {printable(event.why)}", err=True)
+                self._waits(f"waits: {printable(event.why)}")
             case HostFailed():
                 pass  # told at the end

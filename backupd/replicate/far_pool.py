@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -20,12 +21,13 @@ from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed
-from btrkeep.units import parse_backup_name, parse_time, printable
+from btrkeep.units import format_duration, parse_backup_name, parse_time, printable
 
 _MOST_HOSTS, _MOST_BACKUPS = 200_000, 100_000
 _LONGEST_REASON = 1000
 _PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
 _KEPT_NOTES = 64 << 10
+_LONGEST_WAIT = 86400.0  # seconds: a night, or an expiry, of the other pool
 _MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
 
 
@@ -49,17 +51,20 @@ class FarHost:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What the other pool says of a stream before it comes. `notes`: what it notes of the backup; `bytes` None: unknown."""
+    """What the other pool says of a stream before it comes. `notes`: what it notes of the backup; `bytes`: how long the stream may
+    become; `total`: of all files of the backup. None: unknown.
+    """
 
     notes: dict[str, dict[str, Any]]
     bytes: int | None
     stream: int
+    total: int | None = None
 
 
 def send_command(config: Config, replica: ReplicaSettings, buckets: Sequence[Bucket]) -> tuple[str, ...]:
     """The command that answers for the other pool, within a bandwidth budget."""
     if replica.folder:
-        return (sys.executable, "-m", "backupd", "send-only", "--path", str(replica.folder))
+        return relay_command(buckets, (sys.executable, "-m", "backupd", "send-only", "--path", str(replica.folder)))
     remote = f"backupd --pool {replica.pool_name} send-only"
     return (*relay_command(buckets, remote_shell(config, replica)), replica.address or "", remote)
 
@@ -115,6 +120,8 @@ class FarPool:
     def __init__(self, program: Answering, look: Callable[[], None], says: Mapping[str, Any] | None = None) -> None:
         """`says`: what the other side is told of this one. Raises FarPoolMissing."""
         self._program, self.look = program, look
+        self.pace: Callable[[int], None] = lambda _: None
+        """Is given each count of bytes that came, and may take its time: the other side waits meanwhile."""
         self._frames = AnswerReader(program.output, self._count)
         self.bytes = 0
         try:
@@ -127,10 +134,13 @@ class FarPool:
         self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
         self.now = told_time(said)
         """What its clock said just now; None: an earlier version does not tell."""
+        self.waits: Callable[[str], None] = lambda _: None
+        """Is given why the other side sends nothing yet."""
         self._frames.patience = _PATIENCE
 
     def _count(self, size: int) -> None:
         self.bytes += size
+        self.pace(size)
         self.look()
 
     def hosts(self) -> Iterator[FarHost]:
@@ -152,11 +162,18 @@ class FarPool:
             "stream": version,
         }
         self._ask(asked | ({"parent": parent.name, "parent_uuid": parent.uuid} if parent else {}))
-        answer = self._frames.answer()
-        kind, content = next(answer, (b"", b""))
-        if kind != OBJECT:
-            raise LineBroken("the other side does not say what it sends")
-        return _announced(parse_object(content), version), _pieces(answer)
+        answer, end = self._frames.answer(), time.monotonic() + _LONGEST_WAIT
+        while True:
+            kind, content = next(answer, (b"", b""))
+            if kind != OBJECT:
+                raise LineBroken("the other side does not say what it sends")
+            said = parse_object(content)
+            if "waits" not in said:
+                return _announced(said, version), _pieces(answer)
+            if time.monotonic() > end:
+                raise LineBroken(f"the other side has waited for more than {format_duration(_LONGEST_WAIT)}")
+            self.waits(printable(str(said["waits"]))[:_LONGEST_REASON])
+            self._frames.begin_span()
 
     def note_common(self, replica: str, hosts: dict[str, str]) -> None:
         """Has the other pool leave these backups, by host, alone. Raises LineBroken, Refused."""
@@ -271,7 +288,11 @@ def _announced(said: dict[str, Any], version: int) -> Announced:
     notes = said.get("notes")
     if not isinstance(notes, dict) or len(json.dumps(notes)) > _KEPT_NOTES:
         raise LineBroken("the other side says of a backup what cannot be noted")
-    size = said.get("bytes")
     kept = {key: dict(note) for key, note in notes.items() if isinstance(note, dict)}
     stream = said.get("stream")
-    return Announced(kept, size if type(size) is int else None, stream if type(stream) is int and stream <= version else 1)
+    stream = stream if type(stream) is int and 0 < stream <= version else 1
+    return Announced(kept, _size(said.get("bytes")), stream, _size(said.get("total")))
+
+
+def _size(said: Any) -> int | None:
+    return said if type(said) is int and said >= 0 else None

@@ -88,6 +88,7 @@ class _Work:
         self._waiting: queue.SimpleQueue[HostFetches] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[tuple[ReplicationEvent | None, Backup | None]] = queue.SimpleQueue()
         self._at: dict[str, int] = {}
+        self._expected: dict[str, int | None] = {}
         self._unusable: PoolUnusable | None = None
         self._ends = False
         self._end = time.monotonic() + site.seconds_left if site.seconds_left is not None else None
@@ -157,9 +158,7 @@ class _Work:
                 while not self._is_over and (planned := self._next()):
                     try:
                         far = far or held.enter_context(self.site.connect(self._require_going))
-                        self._wait()
-                        if not self._is_over:
-                            self._host(far, planned)
+                        self._host(far, planned)
                     except PoolUnusable as error:
                         self._unusable = self._unusable or error
                     except (OperatorError, OSError) as error:
@@ -173,6 +172,7 @@ class _Work:
                         far = None
                     finally:
                         self._at.pop(planned.host, None)
+                        self._expected.pop(planned.host, None)
         finally:
             self._events.put((None, None))
 
@@ -208,10 +208,14 @@ class _Work:
     def _host(self, far: FarPool, planned: HostFetches) -> None:
         host = planned.host
 
+        def expect(size: int | None) -> None:
+            self._expected[host] = size
+
         def follow(size: int) -> None:
             self._at[host] = size
 
         def tell(done: Fetched) -> None:
             self._events.put((done, row_of(self.site.pool, host, done.name)))
 
-        HostCopies(self.site, far, host, lambda: self._begins_no_more, follow, tell).fetch(planned.fetches)
+        far.waits = lambda why: self._events.put((Waiting(f"{why}, on the other server"), None))
+        HostCopies(self.site, far, host, lambda: self._begins_no_more, self._wait, expect, follow, tell).fetch(planned.fetches)

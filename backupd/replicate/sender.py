@@ -82,6 +82,8 @@ class BackupSender:
     hosts: tuple[str, ...] = ()
     before_piece: Callable[[int], None] = lambda _: None
     """Hears of each piece of a stream how many bytes it has. It may take its time, and raise: the stream ends there."""
+    before_backup: Callable[[], None] = lambda: None
+    """Is called before each backup is sent. It may take its time, and raise."""
 
     @property
     def verbs(self) -> Verbs:
@@ -121,12 +123,14 @@ class BackupSender:
         chosen = self._backup(host, str(asked["name"]), str(asked["uuid"]), notes)
         parent = self._backup(host, str(asked["parent"]), str(asked["parent_uuid"]), notes) if asked.get("parent") else None
         version = min(int(asked.get("stream", 1)), newest_stream())
+        self.before_backup()
         with read(chosen.path), read(parent.path if parent else chosen.path):
             said = {
                 "uuid": chosen.subvolume.content_uuid,
                 "state": effective_state(chosen.record, notes),
                 "notes": {key: notes.note(chosen.path.name, key) for key in (HOLD, "accepted")},
                 "bytes": chosen.record.new_bytes if parent else chosen.record.total("bytes"),
+                "total": chosen.record.total("bytes"),
                 "stream": version,
             }
             write_all(self.out, object_frame(said))

@@ -6,7 +6,7 @@ Output written after that, or to a full disk, is lost, and the work goes on.
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, cast
 
 import click
@@ -82,6 +82,18 @@ class _Terminal:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class SaidOnce:
+    """Passes a text on, unless it is the same as the one before: for what is repeated while it lasts."""
+
+    def __init__(self, say_it: Callable[[str], None]) -> None:
+        self._say, self._before = say_it, ""
+
+    def __call__(self, text: str) -> None:
+        if text != self._before:
+            self._say(text)
+        self._before = text
 
 
 def has_live_terminal() -> bool:
