@@ -13,6 +13,7 @@ import click
 
 from backupd.cli.context import completing_config, now_option, opened
 from backupd.cli.push_to import push_to
+from backupd.cli.replicate_live import ReplicationDisplay, fetched_line, plan_line
 from backupd.cli.seed_to import make_seed, parse_part_size
 from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, seed_command, send_command
 from backupd.replicate.outcome import (
@@ -224,8 +225,11 @@ def fetch_one(
     is_begun_there = connect is not None
     connect = connect or (lambda look: connected(command, look))
     running = RunningNoted(site.catalogue, replica.name, site.clock.now())
-    observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines(), running)
+    display = ReplicationDisplay() if has_live_terminal() and not as_json and not dry_run else None
+    observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else display or _Lines(), running)
     with ExitStack() as held:
+        if display:
+            held.callback(display.close)
         if not dry_run:
             held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
             if damaged:  # what is known of a copy goes with it
@@ -368,29 +372,21 @@ def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bo
 
 
 class _Lines:
-    """A line for each backup, and on a terminal how far it is."""
+    """A line for each backup, where there is no terminal."""
 
     def __init__(self) -> None:
-        self._live = has_live_terminal()
         self._waits = SaidOnce(lambda text: prose(text, err=True))
-        self._begun = time.monotonic()
 
     def __call__(self, event: ReplicationEvent) -> None:
         match event:
             case ReplicationPlan():
                 if event.count:
-                    prose(f"{counted(event.count, 'backup')} of {counted(len(event.hosts), 'host')} to fetch")
+                    prose(plan_line(event))
             case Fetched():
-                how = f"after {event.parent}" if event.parent else "whole"
-                prose(f"{event.host}@{event.name}: {format_size(event.bytes)} in {format_duration(event.seconds)}, {how}")
-            case ReplicationProgress():
-                if self._live:
-                    seconds = max(0.001, time.monotonic() - self._begun)
-                    rate = format_size(round(event.bytes / seconds))
-                    click.echo(f"\r{event.done} of {event.planned}, {format_size(event.bytes)}, {rate}/s\033[K", nl=False, err=True)
+                prose(fetched_line(event))
             case Notice():
                 prose(printable(event.text), err=True)
             case Waiting():
                 self._waits(f"waits: {printable(event.why)}")
-            case HostFailed():
-                pass  # told at the end
+            case HostFailed() | ReplicationProgress():
+                pass  # a failure is told at the end

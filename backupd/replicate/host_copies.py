@@ -25,10 +25,12 @@ from btrkeep.decisions.stream_limit import longest_stream
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.locks import at_work, take_lock
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.model import Room
 from btrkeep.pool.room import read_room
 from btrkeep.units import format_size, format_time
 
 _LOOK = 64 << 20  # bytes between two looks at the room
+_LOOK_AROUND = 0.1  # seconds; a look takes a millisecond, a small difference twenty
 _LOOK_THERE = "look at the other server: no backup is that long"
 
 
@@ -69,7 +71,12 @@ class HostCopies:
             require_marked(site, self.far, host)
             discard_received(site.pool, host)
             try:
-                while left and not self.is_over() and not at_work(site.pool.locks):
+                looked = time.monotonic()
+                while left and not self.is_over():
+                    if time.monotonic() - looked > _LOOK_AROUND:
+                        if at_work(site.pool.locks):
+                            return
+                        looked = time.monotonic()
                     self._fetch(left.popleft())
             finally:
                 point_latest(site.pool, host)
@@ -80,7 +87,7 @@ class HostCopies:
         _require_parent(site.pool, host, fetch.parent)
         announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
         expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None, fetch.again)
-        looked, longest = before, longest_stream(announced.total, read_room(site.pool.path).total)
+        looked, longest = before, longest_stream(announced.total, _require_room(site).total)
         self.expect(announced.bytes)
 
         def look() -> None:
@@ -94,7 +101,6 @@ class HostCopies:
                 looked = far.bytes
                 _require_room(site)
 
-        _require_room(site)
         take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)  # first: it comes but once
         receive(site.pool, expected, pieces, version=announced.stream, confined=site.confined, look=look)
         if fetch.again:
@@ -104,9 +110,11 @@ class HostCopies:
         self.tell(Fetched(host, fetch.backup.name, parent, far.bytes - before, time.monotonic() - begun, fetch.again))
 
 
-def _require_room(site: ReplicationContext) -> None:
-    if why := lacks_room(read_room(site.pool.path), site.config.pool.min_free):
+def _require_room(site: ReplicationContext) -> Room:
+    room = read_room(site.pool.path)
+    if why := lacks_room(room, site.config.pool.min_free):
         raise PoolUnusable(why, "expire backups, or give the pool more room")
+    return room
 
 
 def _require_parent(pool: Pool, host: str, parent: FarBackup | None) -> None:

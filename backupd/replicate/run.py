@@ -135,9 +135,15 @@ class _Work:
             self._tell()
 
     def note_common(self) -> dict[str, str]:
-        """Has this pool leave alone what both have by now, whatever becomes of this process; that."""
+        """Has this pool keep what both have by now, whatever becomes of this process; returns it.
+
+        On a full pool the file of before stays, so an earlier backup is kept instead.
+        """
         begun = time.monotonic()
-        write_common(self.site.pool, self.site.replica.name, self._common)
+        try:
+            write_common(self.site.pool, self.site.replica.name, self._common)
+        except OSError as error:
+            self.site.observer.notice(f"what both pools have in common cannot be noted here: {error.strerror}")
         self._noted = time.monotonic()
         self._took = self._noted - begun
         return self._common
@@ -147,8 +153,10 @@ class _Work:
         if time.monotonic() - self._told < _TELL:
             return
         self._told, at = time.monotonic(), dict(self._at)
-        size = self.summary.bytes + sum(at.values())
-        self.site.observer(ReplicationProgress(len(self.summary.fetched), self.summary.planned, size, tuple(at)))
+        size, expected = self.summary.bytes + sum(at.values()), dict(self._expected)
+        coming = sum(max(0, (expected.get(host) or 0) - come) for host, come in at.items())
+        done, planned = len(self.summary.fetched), self.summary.planned
+        self.site.observer(ReplicationProgress(done, planned, size, tuple(at), size + coming))
 
     def _work(self) -> None:
         """One host after the other. After a failure the connection is closed: nobody knows where in an answer it is."""
@@ -209,12 +217,13 @@ class _Work:
         host = planned.host
 
         def expect(size: int | None) -> None:
-            self._expected[host] = size
+            self._expected[host], self._at[host] = size, 0
 
         def follow(size: int) -> None:
             self._at[host] = size
 
         def tell(done: Fetched) -> None:
+            self._at[host], self._expected[host] = 0, None
             self._events.put((done, row_of(self.site.pool, host, done.name)))
 
         far.waits = lambda why: self._events.put((Waiting(f"{why}, on the other server"), None))

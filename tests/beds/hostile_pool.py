@@ -53,6 +53,10 @@ def symlink(path: bytes, target: bytes) -> bytes:
 
 def attack(kind: str, target: bytes) -> Iterator[bytes]:
     yield b"btrfs-stream\0" + struct.pack("<I", 1)
+    if kind == "wrong-parent":
+        origin = ((15, _LATER.encode()), (1, UUID(_LATER_UUID).bytes), (2, struct.pack("<Q", 5)))
+        yield command(2, *origin, (20, UUID(int=99).bytes), (21, struct.pack("<Q", 5))) + command(21)
+        return
     if kind == "endless":
         yield subvolume(_LATER.encode(), _LATER_UUID) + file(b"same", b"")
         again = write(b"same", b"x" * 40_000) * 6
@@ -111,6 +115,8 @@ def main() -> None:
             backups = [[name, _UUID, "complete"]]
             if kind in ("renamed-away", "endless"):
                 backups = [[_LATER, _LATER_UUID, "complete"]]
+            if kind == "wrong-parent":
+                backups.append([_LATER, _LATER_UUID, "complete"])
             out.write(frame(b"o", json.dumps({"host": host, "was": [], "backups": backups}).encode()))
         if verb == "send":
             hold = {"hold": {"at": "2026-03-02T01:00:00Z", "until": None, "why": WORDS}} if kind == "words" else {}

@@ -172,6 +172,16 @@ def test_by_ssh_the_key_lists_and_sends_and_does_nothing_else(two: TwoPools, ssh
     assert two.names(two.first.pool) == [first]
 
 
+def test_a_difference_to_another_backup_than_the_one_that_was_named_is_refused(two: TwoPools) -> None:
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool device x")
+    two.fetch()
+    before = everything(two.second.pool)
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool wrong-parent x")
+    (failed,) = two.fetch(status=1)[0]["failed"]
+    assert "difference to another subvolume" in failed["error"]
+    assert everything(two.second.pool) == before
+
+
 def test_a_stream_without_an_end_is_stopped_and_the_earlier_copy_stays(make_btrfs: Callable[..., Path]) -> None:
     """It writes to the same place again and again, so that the pool does not become full. The filesystem has 300 MB."""
     two = TwoPools(make_btrfs(size="1G"), make_btrfs(size="300M"))
