@@ -36,7 +36,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.allowed_calls import seccomp_filter
-from backupd.rsync.bandwidth import Pace
+from backupd.rsync.bandwidth import BudgetPace
 from backupd.rsync.confined import PROGRAM
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
@@ -256,7 +256,7 @@ def fetch_one(
             seconds_left=(end - site.clock.now()).total_seconds() if end else None,
         )
         if is_begun_there:  # no program of ours passes the stream on
-            far.pace = Pace(buckets, context.cancellation.sleep, lambda: bool(context.cancellation))
+            far.pace = BudgetPace(buckets, context.cancellation.sleep, lambda: bool(context.cancellation))
         plan, listed = make_plan(context, far, hosts, damaged=damaged)
         if unlisted := next((host for host in hosts if host not in listed), None):
             raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")

@@ -65,8 +65,8 @@ class ReplicationDisplay(LiveDisplay):
             return Group()
         seconds = max(0.001, time.monotonic() - self._begun)
         left = f"about {format_duration(seconds / now.done * (now.planned - now.done))} left" if now.done else "time left unknown"
-        of = f" of {format_size(now.announced)} announced" if now.announced > now.bytes else ""
-        size = format_size(now.bytes) + of
+        announced = f" of {format_size(now.announced)} announced" if now.announced > now.bytes else ""
+        size = format_size(now.bytes) + announced
         table = Table.grid(padding=(0, 2), pad_edge=False)
         for label, done, of, style, words, more in (
             ("backups", now.done, now.planned, "green", f"{now.done:,} of {now.planned:,}", left),

@@ -14,7 +14,7 @@ from typing import Any
 
 from backupd.replicate.sender import BackupSender, request_lines, serve
 from backupd.replicate.wire import object_frame, write_all
-from backupd.rsync.bandwidth import Bucket, Pace
+from backupd.rsync.bandwidth import Bucket, BudgetPace
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import at_work
 from btrkeep.process.cancellation import Cancellation
@@ -82,7 +82,7 @@ class Push:
         self._sender = replace(sender, out=program.input, before_piece=self._before_piece, before_backup=self._before_backup)
         self._program, self._cancellation, self._tell = program, cancellation, tell
         self._wait_told = waits
-        self._pace = Pace(buckets, cancellation.sleep, lambda: bool(cancellation))
+        self._pace = BudgetPace(buckets, cancellation.sleep, lambda: bool(cancellation))
         self._asks = select.poll()
         self._asks.register(program.output, select.POLLIN)
         self._bytes = 0

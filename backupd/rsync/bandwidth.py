@@ -66,7 +66,7 @@ def brought_to(record: bytes, rate: int, *, boot: bytes, now: int) -> bytes:
     return throttle.RECORD.pack(throttle.MAGIC, boot, rate, arrival)
 
 
-class Pace:
+class BudgetPace:
     """Draws on budgets from within this process. `sleep` takes seconds and may return early; `is_over` ends all waiting."""
 
     def __init__(self, buckets: Sequence[Bucket], sleep: Callable[[float], object], is_over: Callable[[], bool]) -> None:
