@@ -31,6 +31,7 @@ _PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
 _KEPT_NOTES = 64 << 10
 _LONGEST_WAIT = 86400.0  # seconds: a night, or an expiry, of the other pool
 _MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
+_LARGEST_SIZE = 1 << 63
 
 
 class FarPoolMissing(OperatorError):
@@ -158,6 +159,8 @@ class FarPool:
         """What its clock said just now; None: an earlier version does not tell."""
         self.waits: Callable[[str], None] = lambda _: None
         """Is given why the other side sends nothing yet."""
+        self.free, self.used = told_size(said, "free"), told_size(said, "used")
+        """Bytes of data that fit there, and that are used there; None: an earlier version does not say."""
         self._frames.patience = _PATIENCE
 
     def _count(self, size: int) -> None:
@@ -249,6 +252,12 @@ class FarPool:
         """The program's last error, else its last line, when it has had the time to say it."""
         self._program.end()
         return printable(last_remote_error(self._program.said()))[:_LONGEST_REASON]
+
+
+def told_size(said: Mapping[str, Any], name: str) -> int | None:
+    """Returns a number of bytes that the other side gave; None if it gave none that is possible."""
+    size = said.get(name)
+    return size if type(size) is int and 0 <= size < _LARGEST_SIZE else None
 
 
 def told_time(said: Mapping[str, Any]) -> datetime | None:

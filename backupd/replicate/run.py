@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 
 from backupd.replicate.far_pool import FarHost, FarPool
+from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.host_copies import HostCopies
 from backupd.replicate.outcome import (
     Fetched,
@@ -49,6 +50,8 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     _discard_left(site, listed)
     blocked = {name for one in plan.obstacles for name in (one.host, one.former_name) if name}
     known = common_with(site.pool, site.replica.name)
+    if not known and plan.count and (words := lacking_room(site.config, far)):
+        site.observer.notice(f"this is the first fetch, and {words}: all of it may not fit")
     others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked or host in plan.gone}
     work = _Work(site, plan, listed, summary, {**others, **plan.common})
     work.run()

@@ -10,6 +10,7 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -31,6 +32,7 @@ from btrkeep.catalogue import Backup, BackupState, Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.room import read_room
 from btrkeep.pool.send import newest_stream, send
 from btrkeep.units import format_time, parse_backup_name
 
@@ -94,8 +96,11 @@ class BackupSender:
         return {"hello": self._hello, "list": self._list, "send": self._send, "copy": self._copy, "common": self._common}
 
     def _hello(self, _: Mapping[str, Any]) -> None:
-        said = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
+        said: dict[str, Any] = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
         said["engines"] = list(ENGINES)
+        with suppress(OSError):  # it only helps the other side to say before the first fetch whether all of it fits
+            room = read_room(self.pool.path)
+            said |= {"free": room.available, "used": max(0, room.total - room.available)}
         write_all(self.out, object_frame({**said, "now": format_time(datetime.now(UTC))}))
 
     def _list(self, _: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ REPLICA, PUSH, OFFSITE = "replica", "push", "offsite"
 OFFSITE_THERE = "offsite-there:"
 """Begins the fact of what lies in a repository."""
 _RUNNING = "replicating:"
+_STORED = "offsite-size:"
 
 
 class CopyState(StrEnum):
@@ -293,6 +294,17 @@ def read_offsite(facts: FactReader, name: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def note_stored(facts: FactWriter, name: str, size: int) -> None:
+    """Keeps how many bytes a repository takes where it is, after compression and encryption."""
+    facts.set_fact(_STORED + name, str(size))
+
+
+def read_stored(facts: FactReader, name: str) -> int | None:
+    """Returns that size; None if it was never recorded."""
+    said = facts.get_fact(_STORED + name) or ""
+    return int(said) if said.isdecimal() else None
 
 
 def copies_text(copies: KnownCopies) -> str:
