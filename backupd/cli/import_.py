@@ -11,13 +11,15 @@ import click
 
 from backupd.cli.context import now_option, opened
 from backupd.drill.comparison import compare
-from backupd.repo.backup_json import DATA
+from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.context import PoolContext
+from backupd.repo.read_lock import read
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
+from backupd.run.importing.compared_trees import ComparedTrees
 from backupd.run.importing.formats import READERS, HostNames, OldHistory, OldTree
-from backupd.run.importing.run import ImportedBackup, ImportSite, ImportStopped, import_tree, known_names, opened_tree
+from backupd.run.importing.run import ImportedBackup, ImportSite, ImportStopped, import_tree, known_backups, opened_tree
 from backupd.run.importing.tree_links import look_at
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.progress import prose
@@ -67,7 +69,7 @@ def command(
     tree before is the same file, and is not read; hard links within a tree are kept. A backup is as old as its tree. The next night
     of the host goes on from the newest one.
 
-    It can be stopped and run again: what is here already is passed over. Without --host each host has the name that it has there;
+    It can be stopped and run again: what is here already is passed over, or compared if that was not done yet. Without --host each host has the name that it has there;
     NAME=OWN chooses and renames. A tree needs --host NAME.
 
     The retention holds for imported backups as for others: `backupd retention explain HOST` says which would go.
@@ -105,7 +107,7 @@ def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTre
     found, here, ahead = dict[str, list[OldTree]](), 0, dict[str, str]()
     until = latest(site.clock.now())
     for host in history.hosts:
-        known = known_names(site.pool, host)
+        known = known_backups(site.pool, host)
         for one in history.of(host):
             if one.started > until:
                 ahead[str(one.folder)] = "it is stamped in the future"
@@ -157,16 +159,23 @@ class _Import:
             complain(OperatorError(f"{host}: {error}", error.hint if isinstance(error, OperatorError) else ""))
 
     async def _host(self, host: str, trees: Sequence[OldTree]) -> None:
-        before, known = None, known_names(self.site.pool, host)
+        before, known = None, known_backups(self.site.pool, host)
         new = [one for one in trees if backup_name(one.started) not in known]
         for tree in trees:
-            if backup_name(tree.started) not in known:
+            if here := known.get(backup_name(tree.started)):
+                record = here
+            else:
                 self.says.say(f"{host}: {new.index(tree)} of {counted(len(new), 'tree')}")
                 made = await import_tree(self.work, tree, before)
                 self._note(tree, made)
-                if self.verify == "all" or (self.verify == "newest" and tree is trees[-1]):
-                    await self._compare(tree, made)
+                record = made.record
+            if (self.verify == "all" or (self.verify == "newest" and tree is trees[-1])) and self._is_unproven(record):
+                await self._compare(tree, record)
             before = tree
+
+    def _is_unproven(self, record: Record) -> bool:
+        """Whether it is of an import, and was not compared yet: that import may have been killed before."""
+        return record.imported is not None and not ComparedTrees(self.site.config.pool.state).has(record)
 
     def _note(self, tree: OldTree, made: ImportedBackup) -> None:
         record = made.record
@@ -176,11 +185,11 @@ class _Import:
         if not self.as_json:
             prose(f"{printable(record.host)}@{record.name}: {counted(record.files or 0, 'file')}, {format_size(made.literal)} new")
 
-    async def _compare(self, tree: OldTree, made: ImportedBackup) -> None:
+    async def _compare(self, tree: OldTree, record: Record) -> None:
         """By a program that knows nothing of us. Raises ImportStopped, OperatorError."""
-        record = made.record
-        copy = self.site.pool.host(record.host) / (record.name or "") / DATA / tree.path.strip("/")
-        with opened_tree(tree) as folder:
+        backup = self.site.pool.host(record.host) / (record.name or "")
+        with opened_tree(tree) as folder, read(backup):
+            copy = backup / DATA / tree.path.strip("/")
             found = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False)
         if not self.work.goes_on:
             raise ImportStopped
@@ -189,7 +198,9 @@ class _Import:
         if found.number:
             self.status = max(self.status, int(Exit.ATTENTION))
             complain(OperatorError(f"{name} differs from {tree.folder} in {counted(found.number, 'name')}: {found.samples[0]}"))
-        elif not self.as_json:
+            return
+        ComparedTrees(self.site.config.pool.state).add(record)
+        if not self.as_json:
             prose(f"{name}: compared by content with its tree, and equal")
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.beds import manifest, work
 from tests.beds.everything import everything
 from tests.beds.nights import Nights
-from tests.beds.watch import wait_for
+from tests.beds.watch import killed, wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(240)]
 DAY = timedelta(days=1)
@@ -282,6 +282,24 @@ def test_stopped_in_the_middle_nothing_half_is_left_and_the_next_one_makes_the_r
     for place, name in enumerate(names):
         assert differing(root / f"2026-03-{place + 1:02}", data(nights, "old1", name)) == ""
     assert not (nights.pool / "hosts/old1/.working").exists()
+
+
+def test_killed_before_it_was_compared_a_backup_is_compared_the_next_time(nights: Nights, ext4: Path) -> None:
+    root = dated(ext4, 2, one_file)
+    killed(nights, "after", "backup named", "import", "tree", str(root), "--host", "old1", count=2)
+    newest = nights.names("old1")[-1]
+    assert len(nights.names("old1")) == 2
+    file = root / "2026-03-02" / "file"
+    when = file.stat()
+    file.write_text("y")  # so that it differs, which the comparison must find
+    for _ in range(2):  # it is not forgotten either
+        told = imported(nights, "tree", root, "--host", "old1", status=1)
+        assert [(one["name"], one["differences"]) for one in told["compared"]] == [(newest, 1)]
+    file.write_text("x")
+    os.utime(file, ns=(when.st_atime_ns, when.st_mtime_ns))
+    told = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
+    assert [one["differences"] for one in told["compared"]] == [0, 0]
+    assert imported(nights, "tree", root, "--host", "old1", "--verify", "all")["compared"] == []  # once is enough
 
 
 def test_bad_input_changes_nothing(nights: Nights, ext4: Path) -> None:

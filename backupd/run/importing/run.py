@@ -119,9 +119,9 @@ def _require_same(tree: OldTree, fd: int) -> None:
         raise OperatorError(f"{tree.folder} is another one than it was: the history was rotated meanwhile", "run it again")
 
 
-def known_names(pool: Pool, host: str) -> set[str]:
-    """The backups that the host has."""
-    return {one.record.name for one in final_backups(pool, host) if one.record.name}
+def known_backups(pool: Pool, host: str) -> dict[str, Record]:
+    """The backups that the host has, by name."""
+    return {one.record.name: one.record for one in final_backups(pool, host) if one.record.name}
 
 
 async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -> ImportedBackup:
