@@ -10,6 +10,9 @@ from typing import Any
 import click
 
 from backupd.cli.context import now_option, opened
+from backupd.cli.import_live import ImportDisplay
+from backupd.cli.import_plan import planned, say_plan
+from backupd.cli.import_suggest import suggested
 from backupd.drill.comparison import compare
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
@@ -19,12 +22,12 @@ from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
 from backupd.run.importing.compared_trees import ComparedTrees
 from backupd.run.importing.formats import READERS, HostNames, OldHistory, OldTree
+from backupd.run.importing.rsnapshot_conf import read_conf
 from backupd.run.importing.run import ImportedBackup, ImportSite, ImportStopped, import_tree, known_backups, opened_tree
-from backupd.run.importing.tree_links import look_at
-from btrkeep.cli import complain, echo_json, json_option, table
-from btrkeep.cli.progress import prose
+from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.decisions.due import latest
-from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.service import Status
@@ -69,30 +72,35 @@ def command(
     tree before is the same file, and is not read; hard links within a tree are kept. A backup is as old as its tree. The next night
     of the host goes on from the newest one.
 
-    It can be stopped and run again: what is here already is passed over, or compared if that was not done yet. Without --host each host has the name that it has there;
-    NAME=OWN chooses and renames. A tree needs --host NAME.
+    It can be stopped and run again: what is here already is passed over, or compared if that was not done yet. Without --host each
+    host has the name that it has there; NAME=OWN chooses and renames. A tree needs --host NAME.
 
     The retention holds for imported backups as for others: `backupd retention explain HOST` says which would go.
 
     Exit status 0: all is here; 1: some tree could not be imported, or differs; 3: a host is being backed up; 4: this pool is
     unusable.
     """
-    history = READERS[kind](place.absolute(), HostNames.parse(hosts))
+    names = HostNames.parse(hosts)
+    history = READERS[kind](place.absolute(), names)
     cancellation, status = Cancellation(), Status()
     with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
-        todo, here, ahead = _todo(site, history)
+        todo, known, ahead = _todo(site, history)
+        here = sum(backup_name(one.started) in known[host] for host, trees in todo.items() for one in trees)
         left_out = {**history.left_out, **ahead}
         for folder, why in left_out.items():
             prose(f"left out: {printable(folder)}: {printable(why)}", err=True)
         if dry_run:
-            said = _planned(todo, cancellation)
-            _say_plan(said, here, left_out, as_json=as_json)
+            conf = read_conf(place) if kind == "rsnapshot" and place.is_file() else None
+            suggestion = suggested(conf, names, site.config.hosts) if conf else None
+            say_plan(planned(todo, known, cancellation), here, left_out, suggestion, as_json=as_json)
             return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
         ensure_reserve(site.pool.path)
         reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
-        work = ImportSite(site.config, site.pool, rsync_version(), site.clock, cancellation, delta)
-        done = _Import(site, work, verify, status, as_json=as_json)
-        asyncio.run(done.run(todo, jobs))
+        display = ImportDisplay(is_shown=not as_json and has_live_terminal())
+        work = ImportSite(site.config, site.pool, rsync_version(), site.clock, cancellation, delta, display.note)
+        done = _Import(site, work, verify, status, display, as_json=as_json)
+        with display:
+            asyncio.run(done.run(todo, jobs))
     if as_json:
         found: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
         echo_json(found | {"compared": done.compared})
@@ -102,19 +110,20 @@ def command(
     return int(signal_status(cancellation.signal)) if cancellation else done.status
 
 
-def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], int, dict[str, str]]:
-    """All trees by host, those that are here already too; how many these are; and what cannot be: it is stamped in the future."""
-    found, here, ahead = dict[str, list[OldTree]](), 0, dict[str, str]()
+def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], dict[str, set[str]], dict[str, str]]:
+    """All trees by host, those that have a backup too; the names of the backups of each host; and the trees that cannot be
+    imported, with the reason: they are stamped in the future.
+    """
+    found, known, ahead = dict[str, list[OldTree]](), dict[str, set[str]](), dict[str, str]()
     until = latest(site.clock.now())
     for host in history.hosts:
-        known = known_backups(site.pool, host)
+        known[host] = set(known_backups(site.pool, host))
         for one in history.of(host):
             if one.started > until:
                 ahead[str(one.folder)] = "it is stamped in the future"
             else:
                 found.setdefault(host, []).append(one)
-                here += backup_name(one.started) in known
-    return found, here, ahead
+    return found, known, ahead
 
 
 @dataclass(slots=True)
@@ -125,6 +134,7 @@ class _Import:
     work: ImportSite
     verify: str
     says: Status
+    display: ImportDisplay
     as_json: bool = field(kw_only=True)
     backups: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -148,7 +158,8 @@ class _Import:
         if self._unusable or not self.work.goes_on:
             return
         try:
-            await self._host(host, trees)
+            with self.display.host(host):
+                await self._host(host, trees)
         except ImportStopped:
             return
         except PoolUnusable as error:
@@ -166,6 +177,7 @@ class _Import:
                 record = here
             else:
                 self.says.say(f"{host}: {new.index(tree)} of {counted(len(new), 'tree')}")
+                self.display.begin(host, new.index(tree) + 1, len(new))
                 made = await import_tree(self.work, tree, before)
                 self._note(tree, made)
                 record = made.record
@@ -183,11 +195,14 @@ class _Import:
         said = {"host": record.host, "name": record.name, "from": str(tree.folder), "files": record.files, "bytes": made.literal}
         self.backups.append(said)
         if not self.as_json:
-            prose(f"{printable(record.host)}@{record.name}: {counted(record.files or 0, 'file')}, {format_size(made.literal)} new")
+            self.display.say(
+                f"{printable(record.host)}@{record.name}: {counted(record.files or 0, 'file')}, {format_size(made.literal)} new"
+            )
 
     async def _compare(self, tree: OldTree, record: Record) -> None:
         """By a program that knows nothing of us. Raises ImportStopped, OperatorError."""
         backup = self.site.pool.host(record.host) / (record.name or "")
+        self.display.compares(record.host)
         with opened_tree(tree) as folder, read(backup):
             copy = backup / DATA / tree.path.strip("/")
             found = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False)
@@ -201,33 +216,4 @@ class _Import:
             return
         ComparedTrees(self.site.config.pool.state).add(record)
         if not self.as_json:
-            prose(f"{name}: compared by content with its tree, and equal")
-
-
-def _planned(todo: dict[str, list[OldTree]], cancellation: Cancellation) -> list[dict[str, Any]]:
-    """By host: how many trees, from when to when, and how much data is in them that is not in the tree before."""
-    said = []
-    for host, trees in todo.items():
-        before, files, size = None, 0, 0
-        for tree in trees:
-            found = look_at(tree.folder, before, lambda: not cancellation)
-            files, size, before = found.files, size + found.new_bytes, tree.folder
-        first, last = (format_time(one.started) for one in (trees[0], trees[-1]))
-        said.append({"host": host, "backups": len(trees), "first": first, "last": last, "files": files, "bytes": size})
-    return said
-
-
-def _say_plan(said: list[dict[str, Any]], here: int, left_out: dict[str, str], *, as_json: bool) -> None:
-    if as_json:
-        echo_json({"hosts": said, "here_already": here, "left_out": left_out})
-        return
-    if not said:
-        raise UsageError("there is nothing to import")
-    rows = [
-        (printable(one["host"]), f"{one['backups']:,}", one["first"], one["last"], f"{one['files']:,}", format_size(one["bytes"]))
-        for one in said
-    ]
-    headers = ["HOST", "TREES", "OLDEST", "NEWEST", "FILES", "DATA"]
-    click.echo(table(rows, headers, right=["TREES", "FILES", "DATA"], spare=["FILES"]))
-    if here:
-        prose(f"{counted(here, 'tree')} of these are here already")
+            self.display.say(f"{name}: compared by content with its tree, and equal")

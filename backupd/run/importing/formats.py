@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 
+from backupd.run.importing.rsnapshot_conf import read_conf, read_lines
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import UsageError
 from btrkeep.fs.openat import FOLDER
 
-_LARGEST = 1 << 20  # bytes of a configuration or a summary
 _INTERVAL = re.compile(r"([A-Za-z][\w-]*)\.(\d{1,5})")
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)(?:[T_ .-]?(\d\d)[:.h-]?(\d\d)(?:[:.m-]?(\d\d))?)?(?!\d)")
 
@@ -108,10 +108,8 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
 
 
 def _root_of(conf: Path) -> Path:
-    for line in _lines(conf):
-        key, _, value = line.partition("\t")
-        if key.strip() == "snapshot_root" and value.strip():
-            return Path(value.strip())
+    if root := read_conf(conf).root:
+        return root
     raise UsageError(f"{conf} has no snapshot_root", "give the folder itself")
 
 
@@ -231,13 +229,8 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(one for one in folder.iterdir() if one.is_dir() and not one.is_symlink())
 
 
-def _lines(file: Path) -> list[str]:
-    with file.open("rb") as opened:
-        return opened.read(_LARGEST).decode("utf-8", "replace").splitlines()
-
-
 def _pairs(file: Path) -> Iterator[tuple[str, str]]:
-    for line in _lines(file):
+    for line in read_lines(file):
         key, colon, value = line.partition(":")
         if colon and not line.startswith((" ", "\t")):
             yield key.strip().lower(), value.strip()

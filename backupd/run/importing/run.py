@@ -34,6 +34,7 @@ from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
+from btrkeep.pool.subvolume import inodes_made
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.group import ENDS_WITH_US, Group
@@ -41,6 +42,7 @@ from btrkeep.units import backup_name, format_time, printable
 
 _TICK = 0.2
 _TICKS = 25  # between two looks at the room
+_TOLD = 5  # ticks between two words about the progress
 _LONGEST = 1 << 16  # bytes of messages that are kept
 _CP = (
     *ENDS_WITH_US,
@@ -51,6 +53,15 @@ _CP = (
     "--no-target-directory",
     "--",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TreeProgress:
+    """How far a tree is: `files` of about `of` were made. `of` is 0 while its folders are read."""
+
+    host: str
+    files: int = 0
+    of: int = 0
 
 
 class ImportStopped(Exception):
@@ -67,6 +78,9 @@ class ImportSite:
     clock: Clock
     cancellation: Cancellation
     delta: bool = False
+    tell: Callable[[TreeProgress], None] = lambda _: None
+    """Is called about once a second while a tree is copied."""
+    tick: Callable[[], None] = lambda: None
     own: set[str] = field(default_factory=set)
     """Names of backups that this import has made: nobody has changed their trees since."""
 
@@ -170,10 +184,13 @@ async def _filled(
     through all names: by size and time where that is of the tree before, else by content.
     """
     source, old = folders
+    site.tell(TreeProgress(tree.host))
     follows = before is not None and prepared.base is not None and prepared.base.name == backup_name(before.started)
     links = await asyncio.to_thread(look_at, source, old if follows else None, lambda: site.goes_on)
     _require_going(site)
     target = prepared.path / DATA / tree.path.strip("/")
+    of = len(links.changed) if links.is_compared else links.files
+    site = replace(site, tick=_Ticker(site.tell, TreeProgress(tree.host, 0, max(1, of)), prepared.path))
     if target.is_file():  # of a host whose source path it was
         target.unlink()
     target.mkdir(mode=0o755, parents=True, exist_ok=True)  # what stands above it is a folder: see config_of
@@ -197,6 +214,18 @@ async def _filled(
         said.numbers["literal"] = said.numbers.get("transferred_bytes", 0)
     await asyncio.to_thread(_link, target, links)
     return said
+
+
+class _Ticker:
+    """Tells how many files were made, by the inode numbers of the subvolume: asking costs nothing, however many there are."""
+
+    def __init__(self, tell: Callable[[TreeProgress], None], begun: TreeProgress, path: Path) -> None:
+        self._tell, self._begun, self._path, self._before = tell, begun, path, inodes_made(path)
+        tell(begun)
+
+    def __call__(self) -> None:
+        made = inodes_made(self._path) - self._before
+        self._tell(replace(self._begun, files=max(0, min(self._begun.of, made))))
 
 
 def _totals(base: Record, links: TreeLinks) -> dict[str, int]:
@@ -277,6 +306,8 @@ async def _copied(site: ImportSite, command: Sequence[str], hear: Callable[[byte
     while not ended.done():
         await asyncio.wait((ended,), timeout=_TICK)
         ticks += 1
+        if ticks % _TOLD == 0:
+            site.tick()
         if not site.goes_on or (ticks % _TICKS == 0 and lacks_room(read_room(site.pool.path), site.config.pool.min_free)):
             group.signal(signal.SIGKILL)
     status = await ended
