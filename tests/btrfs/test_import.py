@@ -1,22 +1,19 @@
 """Histories of other programs become backups: of a real rsnapshot on ext4, of dirvish, of dated folders; compared by rsync."""
 
-import json
 import os
 import signal
 import stat
-import sys
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.beds import TOP, manifest, work
+from tests.beds import manifest, work
 from tests.beds.everything import everything
 from tests.beds.nights import Nights
-from tests.beds.terminal import at_a_terminal
+from tests.beds.old_trees import data, dated, differing, imported
 from tests.beds.watch import killed, wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(240)]
@@ -24,38 +21,8 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture
-def ext4(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem with hard links and no snapshots."""
-    image, point = tmp_path / "ext4", tmp_path / "old"
-    with image.open("wb") as file:
-        file.truncate(512 << 20)
-    work("mkfs.ext4", "-q", image)
-    point.mkdir()
-    work("mount", "-o", "loop", image, point)
-    yield point
-    work("umount", point)
-
-
-@pytest.fixture
 def nights(make_btrfs: Callable[..., Path]) -> Nights:
     return Nights(make_btrfs(size="900M"))
-
-
-def differing(tree: Path, copy: Path) -> str:
-    """By a program that knows nothing of us: content, owners, modes, times, ACLs, attributes, hard links."""
-    words = ("rsync", "-n", "-aHAXc", "--numeric-ids", "--modify-window=-1", "--delete", "-i")
-    return work(*words, f"{tree}/", f"{copy}/").stdout
-
-
-def data(nights: Nights, host: str, name: str) -> Path:
-    return nights.pool / "hosts" / host / name / "data"
-
-
-def imported(nights: Nights, *words: str | Path, status: int = 0) -> Any:
-    done = nights.backupd("import", *words, "--json", check=False)
-    assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return json.loads(done.stdout) if done.stdout else done.stderr
 
 
 class Rsnapshot:
@@ -150,21 +117,6 @@ def test_a_month_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(ni
     restored = nights.top / "back"
     nights.backupd("restore", f"web1@{nights.names('web1')[3]}", f"{month.source}/sub", "--to", restored)
     assert (restored / "sub/log").is_file() or (restored / "log").is_file()
-
-
-def dated(place: Path, count: int, fill: Callable[[Path, int], None]) -> Path:
-    """Folders with a date, each made of the one before by hard links, as rsync --link-dest does it."""
-    root, before = place / "dated", None
-    root.mkdir()
-    source = place / "src"
-    source.mkdir()
-    for number in range(count):
-        fill(source, number)
-        tree = root / f"2026-03-{number + 1:02}"
-        link = (f"--link-dest={before}",) if before else ()
-        work("rsync", "-aHAX", *link, f"{source}/", f"{tree}/")
-        before = tree
-    return root
 
 
 def test_dated_trees_go_below_the_root_and_what_deceives_by_size_and_time_is_read(nights: Nights, ext4: Path) -> None:
@@ -285,86 +237,6 @@ def test_stopped_in_the_middle_nothing_half_is_left_and_the_next_one_makes_the_r
     for place, name in enumerate(names):
         assert differing(root / f"2026-03-{place + 1:02}", data(nights, "old1", name)) == ""
     assert not (nights.pool / "hosts/old1/.working").exists()
-
-
-def test_a_dry_run_tells_the_bytes_that_are_not_here_and_a_configuration(nights: Nights, ext4: Path) -> None:
-    def fill(source: Path, number: int) -> None:
-        (source / f"new{number}").write_bytes(os.urandom(50_000 + number * 10_000))
-        (source / f"linked{number}").hardlink_to(source / f"new{number}")
-        (source / "other name").unlink(missing_ok=True)
-        (source / "other name").hardlink_to(source / "new0")
-
-    root = dated(ext4, 3, fill)
-    every = work("find", root, "-type", "f", "-printf", "%i %b\\n").stdout.splitlines()
-    first = work("find", root / "2026-03-01", "-type", "f", "-printf", "%i %b\\n").stdout.splitlines()
-
-    def size(lines: set[str]) -> int:
-        return sum(int(line.split()[1]) * 512 for line in lines)
-
-    (told,) = imported(nights, "tree", root, "--host", "old1", "--dry-run")["hosts"]
-    assert (told["backups"], told["bytes"]) == (3, size(set(every)))
-    (root / "2026-03-03").rename(ext4 / "aside")
-    (root / "2026-03-02").rename(ext4 / "aside too")
-    imported(nights, "tree", root, "--host", "old1", "--verify", "none")
-    (ext4 / "aside").rename(root / "2026-03-03")
-    (ext4 / "aside too").rename(root / "2026-03-02")
-    planned = imported(nights, "tree", root, "--host", "old1", "--dry-run")
-    assert planned["here_already"] == 1
-    (told,) = planned["hosts"]
-    assert (told["backups"], told["bytes"]) == (2, size(set(every) - set(first)))
-    assert told["first"] == "2026-03-02T00:00:00Z"
-    assert "suggested_configuration" not in planned
-
-
-def test_rsnapshot_conf_is_read_with_what_it_includes_and_gives_a_configuration(nights: Nights, ext4: Path) -> None:
-    for host in ("web1", "here"):
-        (ext4 / "root" / "daily.0" / host).mkdir(parents=True)
-    conf, more = ext4 / "rsnapshot.conf", ext4 / "more.conf"
-    conf.write_text(
-        "# a comment\ninclude_conf\tmore.conf\nretain  daily  7\ninterval\tmonthly\t3\nretain\thourly\t6\n"
-        "exclude\t*.iso\nexclude_file\t" + f"{ext4}/excluded\n"
-        "backup\troot@web1.example.org:/etc/\tweb1/\nbackup root@web1.example.org:/srv/www/ web1/\n"
-        "backup\t/home/\there/\nbackup\trsync://a/b/\there/\nbackup_script\t/bin/true\there/\n"
-    )
-    more.write_text(f"snapshot_root   {ext4}/root/\n")
-    (ext4 / "excluded").write_text("# no\n/var/tmp\n")
-    text = imported(nights, "rsnapshot", conf, "--dry-run")["suggested_configuration"]
-    assert tomllib.loads(text) == {
-        "host": {
-            "web1": {
-                "address": "root@web1.example.org",
-                "paths": ["/etc", "/srv/www"],
-                "exclude": ["*.iso", "/var/tmp"],
-                "retention": {"daily": 7, "monthly": 3},
-            },
-            "here": {"paths": ["/home"], "exclude": ["*.iso", "/var/tmp"], "retention": {"daily": 7, "monthly": 3}},
-        }
-    }
-    assert [line for line in text.splitlines() if line[:1] == "#"] == [
-        f"# not translated: {line}" for line in ("retain hourly 6", "backup rsync://a/b/ here/", "backup_script /bin/true here/")
-    ]
-    nights.config.write_text(nights.config.read_text() + text)
-    assert "web1" in nights.backupd("status").stdout  # it is a valid one
-    assert imported(nights, "rsnapshot", conf, "--dry-run", "--host", "web1")["suggested_configuration"] == ""
-    more.write_text(f"include_conf\t{conf}\n")
-    assert "without end" in imported(nights, "rsnapshot", conf, "--dry-run", status=2)
-    more.write_text("include_conf\t`touch it`\n")
-    assert "would run a command" in imported(nights, "rsnapshot", conf, "--dry-run", status=2)
-
-
-def test_a_terminal_shows_how_far_each_tree_is(nights: Nights, ext4: Path) -> None:
-    def fill(source: Path, number: int) -> None:
-        for name in range(40):
-            (source / f"{name}-{number}").write_bytes(os.urandom(9_000))
-
-    root = dated(ext4, 2, fill)
-    slow = 'case "$*" in *--archive*) sleep 2.5 ;; esac; exec "$REAL" "$@"'
-    words = (sys.executable, "-m", "backupd", "--config", nights.config, "import", "tree", root, "--host", "old1")
-    with at_a_terminal(words, env={**nights.rsync(slow), "TERM": "xterm"}, cwd=TOP) as terminal:
-        terminal.wait_for(r"old1 +tree 1 of 2 .* of about 40 new files")
-        terminal.wait_for(r"old1 +tree 2 of 2 .* of about 40 new files")
-        assert terminal.ends() == 0
-        assert "2 backups imported" in terminal.text
 
 
 def test_killed_before_it_was_compared_a_backup_is_compared_the_next_time(nights: Nights, ext4: Path) -> None:
