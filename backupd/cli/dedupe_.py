@@ -136,8 +136,8 @@ def _say(done: Sequence[SharedBackup], before: tuple[int, int], after: tuple[int
 
 
 def _fields(one: SharedBackup) -> dict[str, str | int | None]:
-    said = {"host": one.backup.host, "name": one.backup.name, "files": one.files}
-    return {**said, "shared_bytes": one.shared, "read_bytes": one.read, "left": one.left or None}
+    numbers = {"files": one.files, "shared_bytes": one.shared, "read_bytes": one.read}
+    return {"host": one.backup.host, "name": one.backup.name, **numbers, "left": one.left or None}
 
 
 def _say_plan(plans: Sequence[SharingPlan], *, as_json: bool) -> None:

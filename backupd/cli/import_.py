@@ -1,8 +1,8 @@
 """`backupd import`: the history that another program has made becomes backups."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from backupd.repo.read_lock import read
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
 from backupd.run.importing.compared_trees import ComparedTrees
-from backupd.run.importing.formats import READERS, HostNames, OldHistory, OldTree
+from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
 from backupd.run.importing.rsnapshot_conf import read_conf
 from backupd.run.importing.run import ImportedBackup, ImportSite, ImportStopped, import_tree, known_backups, opened_tree
+from backupd.run.importing.takeover import take_over
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.decisions.due import latest
-from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable
+from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.service import Status
@@ -35,10 +36,13 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 
 
 @click.command("import")
-@click.argument("kind", type=click.Choice(list(READERS)), metavar="rsnapshot|dirvish|tree")
+@click.argument("kind", type=click.Choice(list(READERS)), metavar="rsnapshot|dirvish|tree|btrbk|snapper")
 @click.argument("place", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--host", "hosts", multiple=True, metavar="NAME[=OWN]", help="What a host is called here. May be given several times."
+)
+@click.option(
+    "--path", default="/", metavar="PATH", help="Where the host has what is in snapshots of btrbk or snapper.  [default: /]"
 )
 @click.option("--dry-run", is_flag=True, help="Show which backups would be made, and how much is new in them; change nothing.")
 @click.option("--delta", is_flag=True, help="Change files in place: backups share what is equal in them. It takes longer.")
@@ -58,6 +62,7 @@ def command(
     kind: str,
     place: Path,
     hosts: tuple[str, ...],
+    path: str,
     dry_run: bool,
     delta: bool,
     verify: str,
@@ -66,7 +71,8 @@ def command(
     now: datetime | None,
 ) -> int:
     """Make backups of the history that another program has made: of a snapshot root of rsnapshot (or its configuration), of a vault
-    or bank of dirvish, or of a folder with a tree for each date. Nothing is changed there.
+    or bank of dirvish, or of a folder with a tree for each date. Nothing is changed there. Snapshots of btrbk or snapper
+    on the pool's filesystem are taken over without copying.
 
     Oldest first, each from a snapshot of the one before it, so that only differences are written. A file that is a hard link to the
     tree before is the same file, and is not read; hard links within a tree are kept. A backup is as old as its tree. The next night
@@ -81,7 +87,7 @@ def command(
     unusable.
     """
     names = HostNames.parse(hosts)
-    history = READERS[kind](place.absolute(), names)
+    history = _below(READERS[kind](place.absolute(), names), kind, path)
     cancellation, status = Cancellation(), Status()
     with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
         todo, known, ahead = _todo(site, history)
@@ -92,13 +98,14 @@ def command(
         if dry_run:
             conf = read_conf(place) if kind == "rsnapshot" and place.is_file() else None
             suggestion = suggested(conf, names, site.config.hosts) if conf else None
-            say_plan(planned(todo, known, cancellation), here, left_out, suggestion, as_json=as_json)
+            say_plan(planned(todo, known, cancellation, reads=kind not in TAKEN_OVER), here, left_out, suggestion, as_json=as_json)
             return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
         ensure_reserve(site.pool.path)
         reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
         display = ImportDisplay(is_shown=not as_json and has_live_terminal())
         work = ImportSite(site.config, site.pool, rsync_version(), site.clock, cancellation, delta, display.note)
-        done = _Import(site, work, verify, status, display, as_json=as_json)
+        make = _take_over if kind in TAKEN_OVER else import_tree
+        done = _Import(site, work, verify, status, display, make, as_json=as_json)
         with display:
             asyncio.run(done.run(todo, jobs))
     if as_json:
@@ -108,6 +115,15 @@ def command(
         more = f", {here:,} were here already" if here else ""
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
     return int(signal_status(cancellation.signal)) if cancellation else done.status
+
+
+def _below(history: OldHistory, kind: str, path: str) -> OldHistory:
+    """The snapshots with that path of their host. Raises UsageError."""
+    if path == "/":
+        return history
+    if kind not in TAKEN_OVER or not path.startswith("/") or ".." in path.split("/"):
+        raise UsageError(f"--path {path}: an absolute path, for btrbk and snapper")
+    return replace(history, trees=tuple(replace(one, path=path.rstrip("/") or "/") for one in history.trees))
 
 
 def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], dict[str, set[str]], dict[str, str]]:
@@ -126,6 +142,10 @@ def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTre
     return found, known, ahead
 
 
+async def _take_over(site: ImportSite, tree: OldTree, _before: OldTree | None) -> ImportedBackup:
+    return await take_over(site, tree)
+
+
 @dataclass(slots=True)
 class _Import:
     """The whole of it, and what came of it: backups, hosts that failed and why, and what was compared."""
@@ -135,6 +155,7 @@ class _Import:
     verify: str
     says: Status
     display: ImportDisplay
+    make: Callable[[ImportSite, OldTree, OldTree | None], Awaitable[ImportedBackup]]
     as_json: bool = field(kw_only=True)
     backups: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -178,12 +199,21 @@ class _Import:
             else:
                 self.says.say(f"{host}: {new.index(tree)} of {counted(len(new), 'tree')}")
                 self.display.begin(host, new.index(tree) + 1, len(new))
-                made = await import_tree(self.work, tree, before)
+                made = await self.make(self.work, tree, before)
                 self._note(tree, made)
                 record = made.record
+                if made.nested:
+                    self._say_nested(tree, made)
+                    before = tree
+                    continue
             if (self.verify == "all" or (self.verify == "newest" and tree is trees[-1])) and self._is_unproven(record):
                 await self._compare(tree, record)
             before = tree
+
+    def _say_nested(self, tree: OldTree, made: ImportedBackup) -> None:
+        ComparedTrees(self.site.config.pool.state).add(made.record)
+        said = f"{counted(made.nested, 'empty folder')} in the place of subvolumes left out, so it is not compared"
+        prose(f"{printable(str(tree.folder))}: {said}", err=True)
 
     def _is_unproven(self, record: Record) -> bool:
         """Whether it is of an import, and was not compared yet: that import may have been killed before."""

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,11 +92,14 @@ class ImportSite:
 
 @dataclass(frozen=True, slots=True)
 class ImportedBackup:
-    """A backup that was made of a tree. `literal`: bytes of data that were copied."""
+    """A backup that was made of a tree. `literal`: bytes of data that were copied. `nested`: folders that stood for subvolumes in a
+    snapshot, and are not in the backup.
+    """
 
     record: Record
     subvolume_id: int
     literal: int
+    nested: int = 0
 
 
 def config_of(config: Config, tree: OldTree) -> HostConfig:
@@ -146,8 +149,8 @@ async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -
     host = config_of(site.config, tree)
     with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
         require_own(site.pool, tree.host)
-        _require_room(site)
-        _require_no_other_work(site.pool, host)
+        require_room(site)
+        require_no_other_work(site.pool, host)
         with ExitStack() as held:
             source = held.enter_context(opened_tree(tree))
             old = held.enter_context(opened_tree(before)) if before else None
@@ -165,7 +168,7 @@ async def _made(
         raise ImportStopped from None
     try:
         said = await _filled(site, tree, before, prepared, folders)
-        record = _record(site, tree, working.first_record(prepared, host, tree.started), said)
+        record = import_record(site, tree, working.first_record(prepared, host, tree.started), said.numbers)
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk, NO_SUMS)
     except BaseException:
         with suppress(OSError):  # then the next import begins it anew
@@ -259,12 +262,13 @@ def _require_going(site: ImportSite) -> None:
         raise ImportStopped
 
 
-def _require_room(site: ImportSite) -> None:
+def require_room(site: ImportSite) -> None:
+    """Raises PoolUnusable."""
     if why := lacks_room(read_room(site.pool.path), site.config.pool.min_free):
         raise PoolUnusable(why, "expire backups, or give the pool more room")
 
 
-def _require_no_other_work(pool: Pool, host: HostConfig) -> None:
+def require_no_other_work(pool: Pool, host: HostConfig) -> None:
     """An unfinished backup of a night would be discarded for the tree. Raises OperatorError."""
     path = pool.working(host.name)
     if not os.path.lexists(path):
@@ -313,7 +317,7 @@ async def _copied(site: ImportSite, command: Sequence[str], hear: Callable[[byte
     status = await ended
     _require_going(site)
     if status < 0:
-        _require_room(site)
+        require_room(site)
     if status:
         words = said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
         raise OperatorError(f"not all of it could be copied: {printable(words[0])}", "nothing of this tree was kept")
@@ -343,13 +347,14 @@ def _replace_by_link(first: bytes, path: bytes) -> None:
         os.close(fd)
 
 
-def _record(site: ImportSite, tree: OldTree, first: Record, said: Output) -> Record:
+def import_record(site: ImportSite, tree: OldTree, first: Record, numbers: Mapping[str, int]) -> Record:
+    """The record of a complete backup that was made of the tree. `numbers` are as PathResult has them."""
     return replace(
         first,
         state=COMPLETE,
         finished=site.clock.now().replace(microsecond=0),  # before that nothing of it was here
         attempts=1,
-        paths=(PathResult(tree.path, PathOutcome.COMPLETE, exit_code=0, numbers=dict(said.numbers)),),
+        paths=(PathResult(tree.path, PathOutcome.COMPLETE, exit_code=0, numbers=dict(numbers)),),
         rsync_version=site.rsync.version,
         protocol=site.rsync.protocol,
         version=__version__,
