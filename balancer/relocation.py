@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from balancer.run_types import BUSY, SWAP, BalanceEvent, BalanceOutcome, BalanceProgress, Cancelling, Ending, PlannedBlockGroup
+from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceProgress, Cancelling, Ending, Hindrance, PlannedBlockGroup
 from balancer.stop_rules import Stop
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.balance import balance_block_group, balance_now, cancel_balance
@@ -31,12 +31,13 @@ _OUTCOMES = {
 _THIS_ONE_ONLY = frozenset({errno.ENOSPC, errno.ETXTBSY, errno.EIO, errno.ECANCELED, errno.EINPROGRESS})
 _WORDS = {
     errno.ENOSPC: "the kernel found no room for its data",
-    errno.ETXTBSY: SWAP,
+    errno.ETXTBSY: "a swap file lies in it",
     errno.EIO: "something in it cannot be read or written: `btrfs scrub` and dmesg say what",
     errno.ECANCELED: "cancelled",
-    errno.EINPROGRESS: BUSY,
+    errno.EINPROGRESS: "another exclusive operation was faster",
     errno.EROFS: "the filesystem has become read-only: dmesg says why",
 }
+_HINDRANCES = {errno.ETXTBSY: Hindrance.SWAP, errno.EINPROGRESS: Hindrance.BUSY}
 
 _Result = TypeVar("_Result")
 
@@ -106,13 +107,17 @@ class Relocation:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The result. `left`: bytes that are used of it now; `error`: in words. `stop`: why nothing may follow, None: go on."""
+    """The result. `left`: bytes that are used of it now; `error`: in words. `stop`: why nothing may follow, None: go on.
+
+    `hindrance`: as in StepDone.
+    """
 
     outcome: BalanceOutcome
     left: int
     seconds: float
     error: str | None
     stop: Stop | None
+    hindrance: Hindrance | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,4 +181,6 @@ def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop 
     words = _WORDS.get(error.errno or 0, error.strerror or str(error))
     if error.errno not in _THIS_ONE_ONLY:
         stop = stop or Stop(Ending.FAILED, f"the last block group failed: {words}")
-    return Attempt(_OUTCOMES.get(error.errno or 0, BalanceOutcome.FAILED), left, seconds, words, stop)
+    return Attempt(
+        _OUTCOMES.get(error.errno or 0, BalanceOutcome.FAILED), left, seconds, words, stop, _HINDRANCES.get(error.errno or 0)
+    )

@@ -255,4 +255,5 @@ class Balancing:
             score=self._seen.score,
             unallocated=self._seen.room.unallocated,
             error=tried.error,
+            hindrance=tried.hindrance,
         )

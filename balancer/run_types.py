@@ -37,11 +37,11 @@ class Ending(StrEnum):
 INTENDED = frozenset({Ending.DONE, Ending.BUDGET, Ending.TIME, Ending.WINDOW})
 
 
-SWAP = "a swap file lies in it"
-"""The `error` of a block group that the kernel passes over. It stays where it is as long as the file is swapped to."""
+class Hindrance(StrEnum):
+    """Why the kernel did not relocate a block group although nothing is wrong with it."""
 
-BUSY = "another exclusive operation was faster"
-"""The `error` of a block group that was chosen a moment before somebody else took the filesystem for himself."""
+    SWAP = "swap"  # a swap file lies in it: it stays as long as the file is in use
+    BUSY = "busy"  # another exclusive operation began between the choice and the balance
 
 
 class BalanceOutcome(StrEnum):
@@ -150,7 +150,7 @@ class StepDone:
 
     `moved`: its used bytes before, less those still there. `written`: bytes written to all devices meanwhile, every copy of data
     and metadata, by all programs. `gained`: the score of all block groups before, less that after. `score`, `unallocated`: of the
-    filesystem afterwards. `error`: the kernel's message, None if it succeeded.
+    filesystem afterwards. `error`: the kernel's message, None if it succeeded; `hindrance`: what it means, if that matters.
     """
 
     group: PlannedBlockGroup
@@ -163,6 +163,12 @@ class StepDone:
     score: float
     unallocated: int
     error: str | None = None
+    hindrance: Hindrance | None = None
+
+    @property
+    def is_failure(self) -> bool:
+        """Returns True if it failed for a reason that an operator should know; a swap file in it is none."""
+        return self.outcome is BalanceOutcome.FAILED and self.hindrance is not Hindrance.SWAP
 
 
 @dataclass(frozen=True, slots=True)

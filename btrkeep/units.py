@@ -49,15 +49,24 @@ def parse_share(text: str) -> float:
 
 def format_size(size: int | None) -> str:
     """Three significant digits and a binary unit: 1536 is "1.50 KiB", None is "-"."""
-    if size is None:
-        return "-"
+    return "-" if size is None else " ".join(size_parts(size))
+
+
+def size_short(size: int) -> str:
+    """Returns `format_size` without zeros at the end: "20 TiB" in place of "20.0 TiB"."""
+    number, unit = size_parts(size)
+    return f"{float(number):g} {unit}"
+
+
+def size_parts(size: int) -> tuple[str, str]:
+    """Returns the number, with three significant digits, and the binary unit."""
     value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
     while abs(value) >= 1000 and len(units) > 1:
         value, units = value / 1024, units[1:]
     if units[0] == "B":
-        return f"{size} B"
+        return str(size), "B"
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{digits}f} {units[0]}"
+    return f"{value:.{digits}f}", units[0]
 
 
 def format_given(size: int) -> str:
@@ -67,11 +76,12 @@ def format_given(size: int) -> str:
     `format_size`.
     """
     exact = [
-        f"{size / each:.3f}".rstrip("0").rstrip(".") + f" {unit}"
+        (f"{size / each:.3f}".rstrip("0").rstrip("."), unit)
         for unit, each in _WRITTEN_UNITS
         if each <= size < 10_000 * each and size * 1000 % each == 0
     ]
-    return min(exact, key=lambda text: len(text.split()[0]), default=format_size(size))
+    number, unit = min(exact, key=lambda parts: len(parts[0]), default=size_parts(size))
+    return f"{number} {unit}"
 
 
 def format_duration(seconds: float | None) -> str:

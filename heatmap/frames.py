@@ -80,7 +80,7 @@ def _picture(path: Path) -> FrameSource | None:
             width, height, frames = *image.size, getattr(image, "n_frames", 1)
         changed = path.stat().st_mtime
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
-        raise Unreadable(f"{path} cannot be read as a picture: {_words(error)}") from None
+        raise Unreadable(str(path), f"cannot be read as a picture: {_words(error)}") from None
     named = _AUTOMATIC_NAME.search(path.stem)
     taken = datetime.fromtimestamp(int(named[1]) if named else changed, UTC)
     return FrameSource(path, taken, None, width, height) if frames == 1 else None
@@ -167,7 +167,7 @@ def _opened(source: FrameSource) -> Image.Image:
         with Image.open(source.path) as image:
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
-        raise Unreadable(f"{source.path} cannot be read as a picture: {_words(error)}", "take it out of the folder") from None
+        raise Unreadable(str(source.path), f"cannot be read as a picture: {_words(error)}", "take it out of the folder") from None
 
 
 def _fitted(image: Image.Image, width: int) -> Image.Image:

@@ -38,11 +38,9 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 @click.command("import")
 @click.argument("kind", type=click.Choice(list(READERS)), metavar="rsnapshot|dirvish|tree|btrbk|snapper")
 @click.argument("place", type=click.Path(exists=True, path_type=Path))
+@click.option("--host", "hosts", multiple=True, metavar="NAME[=OWN]", help="The host's name here. May be given several times.")
 @click.option(
-    "--host", "hosts", multiple=True, metavar="NAME[=OWN]", help="What a host is called here. May be given several times."
-)
-@click.option(
-    "--path", default="/", metavar="PATH", help="Where the host has what is in snapshots of btrbk or snapper.  [default: /]"
+    "--path", default="/", show_default=True, metavar="PATH", help="Where the host has what is in a snapshot of btrbk or snapper."
 )
 @click.option("--dry-run", is_flag=True, help="Show which backups would be made, and how much is new in them; change nothing.")
 @click.option("--delta", is_flag=True, help="Change files in place: backups share what is equal in them. It takes longer.")
@@ -148,7 +146,7 @@ async def _take_over(site: ImportSite, tree: OldTree, _before: OldTree | None) -
 
 @dataclass(slots=True)
 class _Import:
-    """The whole of it, and what came of it: backups, hosts that failed and why, and what was compared."""
+    """An import of all hosts and its results: backups, failed hosts with the reasons, and comparisons."""
 
     site: PoolContext
     work: ImportSite
@@ -164,7 +162,9 @@ class _Import:
     _unusable: PoolUnusable | None = None
 
     async def run(self, todo: dict[str, list[OldTree]], jobs: int) -> None:
-        """Some hosts at once. What goes wrong with one costs the others nothing. Raises PoolUnusable when nothing more can be."""
+        """Imports several hosts at once. A failure of one does not affect the others. Raises PoolUnusable if nothing more is
+        possible.
+        """
         places = asyncio.Semaphore(jobs)
 
         async def in_its_place(host: str, trees: Sequence[OldTree]) -> None:

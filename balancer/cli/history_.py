@@ -18,8 +18,8 @@ DAYS = 180
 
 @click.command("history")
 @mount_point
-@click.option("--days", type=click.IntRange(1, 36500), default=DAYS, show_default=True, metavar="N", help="So far back.")
-@click.option("--balances", "of_balances", is_flag=True, help="The runs of balance, instead of the scores.")
+@click.option("--days", type=click.IntRange(1, 36500), default=DAYS, show_default=True, metavar="N", help="How many days back.")
+@click.option("--balances", "of_balances", is_flag=True, help="Show the balances instead of the scores.")
 @which_pool
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs: all of it.")
 def command(path: Path | None, days: int, of_balances: bool, pool: str | None, config: Path | None, as_json: bool) -> None:

@@ -66,8 +66,10 @@ ROOM = Parsed("size", size_or_share)
 PRESSURE = Parsed("percent", or_none(pressure))
 
 _CHOOSING = (
-    click.option("--budget", type=SIZE, metavar="SIZE", help="Move so much data at the most, such as 20GiB; `none`: no limit."),
-    click.option("--time", "seconds", type=TIME, metavar="TIME", help="Take so long at the most, such as 2h; `none`: no limit."),
+    click.option(
+        "--budget", type=SIZE, metavar="SIZE", help="The maximum amount of data to move, such as 20GiB; `none`: no limit."
+    ),
+    click.option("--time", "seconds", type=TIME, metavar="TIME", help="The maximum duration, such as 2h; `none`: no limit."),
     click.option("--policy", type=click.Choice(POLICIES), help=f"What is balanced first; see above.  [default: {POLICIES[0]}]"),
     click.option(
         "--min-score",
@@ -76,7 +78,10 @@ _CHOOSING = (
         help="Only block groups that score S or more; less, in proportion, where none has 1 GiB.",
     ),
     click.option(
-        "--min-benefit", type=click.FloatRange(min=0), metavar="B", help="Only those that lose a score of B or more per GiB moved."
+        "--min-benefit",
+        type=click.FloatRange(min=0),
+        metavar="B",
+        help="Only those whose balance removes a score of B or more per GiB moved.",
     ),
     json_option,
 )

@@ -25,9 +25,11 @@ TOP = 20
 @click.option(
     "--top", type=click.IntRange(min=1), metavar="N", help=f"Only the first N, with what moving them would cost.  [table: {TOP}]"
 )
-@click.option("--min-score", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Only those that score S or more.")
+@click.option("--min-score", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Only those with a score of S or more.")
 @click.option("--sort", "key", type=click.Choice(list(SORTS)), default="score", show_default=True, help="What comes first.")
-@click.option("--explain", "vaddr", type=VADDR, metavar="VADDR", help="All about the block group at this virtual address.")
+@click.option(
+    "--explain", "vaddr", type=VADDR, metavar="VADDR", help="Show everything about the block group at this virtual address."
+)
 @click.option("--record", is_flag=True, help="Keep it in the catalogue of the pool on the filesystem, for `history`.")
 @which_pool
 @json_option

@@ -14,7 +14,7 @@ import orjson
 from btrkeep.cli.progress import hang_up, prose
 from btrkeep.cli.tables import table
 from btrkeep.errors import Exit, OperatorError, did_you_mean
-from btrkeep.process.error_report import report_error
+from btrkeep.process.error_report import ERROR_MARK, report_error
 from btrkeep.units import printable, with_encoded
 
 __all__ = ["complain", "echo_json", "edge", "json_option", "stream_json", "stream_object", "table"]
@@ -106,7 +106,7 @@ def complain(error: OperatorError) -> None:
     """An error and its hint on standard error, in colour only on a terminal; and to the program of ours that started this one."""
     report_error(error)
     for line in error.message.splitlines():
-        prose(click.style("error: ", fg="red", bold=True) + printable(line), err=True, color=_colour())
+        prose(click.style(ERROR_MARK, fg="red", bold=True) + printable(line), err=True, color=_colour())
     if error.hint:
         prose(click.style("hint: ", fg="cyan") + printable(error.hint), err=True, color=_colour())
 

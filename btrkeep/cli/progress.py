@@ -6,7 +6,8 @@ Output written after that, or to a full disk, is lost, and the work goes on.
 import os
 import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import IO, Any, cast
 
 import click
@@ -87,6 +88,42 @@ class _Terminal:
 def has_live_terminal() -> bool:
     """Whether standard output is a terminal on which a picture can be drawn again in its place."""
     return os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
+
+
+class ProgressLine:
+    """One line on standard error that changes in its place. Shows nothing where that is no terminal, or with `is_shown` False."""
+
+    def __init__(self, *, is_shown: bool = True, every: float = 0.2) -> None:
+        """`every`: at least so many seconds lie between two changes."""
+        self.is_shown = is_shown and sys.stderr.isatty()
+        self._every, self._last, self._width = every, 0.0, 0
+
+    def go_on(self, line: Callable[[], str]) -> None:
+        """Shows how far it is; makes the text only when it is time to."""
+        now = time.monotonic()
+        if self.is_shown and now - self._last >= self._every:
+            self._last = now
+            self.show(line())
+
+    def show(self, text: str) -> None:
+        """Shows it now, as much of it as the terminal has room for."""
+        import shutil
+
+        text = text[: max(20, shutil.get_terminal_size().columns - 1)]
+        self._write("\r" + text.ljust(self._width))
+        self._width = len(text)
+
+    def clear(self) -> None:
+        """Takes the line away: before any other line, and at the end."""
+        if self._width:
+            self._write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+    def _write(self, text: str) -> None:
+        try:
+            click.echo(text, nl=False, err=True)
+        except OSError:
+            hang_up(sys.stderr)
 
 
 def notices_on_stderr(event: object) -> None:

@@ -258,6 +258,10 @@ TABLE = (
         "The hosts that are fetched, or sent: names, or patterns as the shell has them.", False),
     ConfigKey("newest_only", (REPLICA,), kinds.FLAG, False, "true",
         "true: of each host only the newest backup is fetched. false: all that this pool's retention keeps.", False),
+    ConfigKey("engine", (REPLICA,), kinds.ENGINE, "send", '"rsync"',
+        "By what backups are fetched: ``send``, the streams of ``btrfs send``, or ``rsync``, which compares files, for where "
+        "``btrfs send`` is slow or fails, such as with large files of very many shared pieces. Can be changed at any time. Not "
+        "with ``from = \"push\"``.", False),
     ConfigKey("max_age", (VERIFY, DRILL, REPLICA, PUSH, OFFSITE), kinds.DURATION, None, '"3d"',
         "How old the newest copy of a host's backup may be before that needs a look, and how long a disk may be away. Without it: "
         "twice ``every``. In [drill]: how long ago the newest proven restore may be. Without it: five weeks, once there is one. "

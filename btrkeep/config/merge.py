@@ -54,7 +54,7 @@ def _merge_named(known: dict[str, TomlSection], content: Mapping[str, Any], sect
             problems.add(file, _written((section, name), table), f"belongs in a section with a name, [{section}.NAME]")
             continue
         if fault := name_fault(name):
-            problems.add(file, dotted(section, name), f"{quoted(name)} {fault}" if fault.startswith("is ") else fault)
+            problems.add(file, dotted(section, name), f"{quoted(name)} {fault}")
         if not _is_table(table, file, dotted(section, name), problems):
             continue
         values = _values(table, section, file, (section, name), problems)

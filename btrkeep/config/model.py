@@ -221,6 +221,7 @@ class ReplicaSettings:
     every: float = DEFAULTS["every"]
     max_age: float | None = DEFAULTS["max_age"]
     newest_only: bool = DEFAULTS["newest_only"]
+    engine: Literal["send", "rsync"] = DEFAULTS["engine"]
     retention: Retention = field(default_factory=Retention)
 
     kind: ClassVar[str] = "replica"

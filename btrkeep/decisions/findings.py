@@ -49,6 +49,10 @@ class Finding:
     cause: ExitCause | None = None
     remedy: Remedy = NO_REMEDY
 
+    def is_about_the_same(self, other: "Finding") -> bool:
+        """Returns True if both are one problem, whatever numbers their texts have: the same check, subject and device."""
+        return (self.check, self.subject, self.device) == (other.check, other.subject, other.device)
+
     @property
     def about(self) -> str:
         """Returns the subject as shown in a table."""

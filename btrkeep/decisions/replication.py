@@ -94,6 +94,11 @@ class HostFetches:
     obstacle: Obstacle | None = None
     text: str = ""
 
+    @property
+    def former_name(self) -> str | None:
+        """Returns the name under which this pool has the host, if it is renamed in the other one."""
+        return self.text if self.obstacle is Obstacle.RENAMED_THERE else None
+
 
 def plan_fetches(
     host: str,

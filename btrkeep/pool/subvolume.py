@@ -46,6 +46,8 @@ _SUBVOL_GETFLAGS = _ior(25, 8)
 _SUBVOL_SETFLAGS = _iow(26, 8)
 _GET_SUBVOL_INFO = _ior(60, _INFO.size)
 _SNAP_DESTROY_V2 = _iow(63, 4096)
+_RECEIVED = struct.Struct("=16sQQ16x16xQ128x")  # uuid, stransid, rtransid, two times, flags, reserved
+_SET_RECEIVED_SUBVOL = 3 << 30 | _RECEIVED.size << 16 | 0x94 << 8 | 37
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,15 @@ def set_read_only(path: Path) -> None:
     with opened(path) as fd:
         (flags,) = _FLAGS.unpack(fcntl.ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))
         fcntl.ioctl(fd, _SUBVOL_SETFLAGS, _FLAGS.pack(flags | _RDONLY))
+
+
+@Checkpoint("copy marked")
+def set_received(path: Path, origin: str, transid: int) -> None:
+    """Notes in a writable subvolume the UUID of the subvolume that it is a copy of, and that one's generation, as `btrfs receive`
+    does. The kernel writes its own generation and time beside it. Raises OSError; needs CAP_SYS_ADMIN.
+    """
+    with opened(path) as fd:
+        fcntl.ioctl(fd, _SET_RECEIVED_SUBVOL, _RECEIVED.pack(uuid.UUID(origin).bytes, transid, 0, 0))
 
 
 @Checkpoint("subvolume deleted")

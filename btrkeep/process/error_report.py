@@ -1,9 +1,11 @@
 """Passes errors of our programs to the program of ours that started them: one line of JSON each, on a separate descriptor.
 
-So messages for people can be reworded: no program parses them.
+So messages for people can be reworded: no program parses them. ssh forwards no such descriptor, only standard error: there an error
+is a line that begins with ERROR_MARK, which is part of the protocol with programs of other versions.
 """
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -12,6 +14,8 @@ from btrkeep.errors import OperatorError
 
 VARIABLE = "BTRKEEP_ERRORS"
 """The environment's variable that holds the number of the descriptor."""
+ERROR_MARK = "error: "
+"""Begins a line of standard error that is an error of our programs. Earlier versions write and read it as well."""
 _LONGEST = 1 << 16
 
 
@@ -46,3 +50,11 @@ def first_reported(file: BinaryIO) -> ReportedError | None:
         return ReportedError(str(found["error"]), str(found["hint"]), int(found["status"]))
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def last_remote_error(lines: Sequence[str]) -> str:
+    """Returns the last error in the standard error of a program of ours behind ssh; if there is none, the last line, which may be
+    one of ssh itself; "" if there are no lines.
+    """
+    errors = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
+    return (errors or list(lines) or [""])[-1]

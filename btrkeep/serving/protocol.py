@@ -2,7 +2,8 @@ r"""What stands on the socket between the dashboard and the root service. docs/s
 
 One request on each connection: a line of JSON, {"verb", "session", "arguments"}, or "who" in the place of
 "session". The answer is a line of JSON, {"ok": true, "answer"},
-or {"ok": false, "error", "hint", "kind"}, or {"ok": true, "stream": {"name", "type", "length"}} with frames after it: four bytes of
+or {"ok": false, "error", "hint", "kind", "own"}, with "job" if a job continues
+with it, or {"ok": true, "stream": {"name", "type", "length"}} with frames after it: four bytes of
 length, the greatest first, and so many bytes. A frame of length 0 is the end of something whole. FAILED in the place of a length,
 and an error's line after it, is the end of something that broke midway.
 
@@ -42,12 +43,13 @@ _EXITS = {"usage": Exit.USAGE, "missing": Exit.USAGE, "locked": Exit.LOCKED, "bu
 class RequestRefused(OperatorError):
     """The service refused or failed. `kind` is one of KINDS.
 
-    `own`: the message is only about the requested host and names no other host and no path of the server.
+    `own`: the message is only about the requested host and names no other host and no path of the server. `job`: the job that
+    continues with what was asked for.
     """
 
-    def __init__(self, message: str, hint: str = "", kind: str = "failed", *, own: bool = False) -> None:
+    def __init__(self, message: str, hint: str = "", kind: str = "failed", *, own: bool = False, job: str | None = None) -> None:
         super().__init__(message, hint)
-        self.kind, self.own = kind, own
+        self.kind, self.own, self.job = kind, own, job
 
     @property
     def exit_code(self) -> Exit:  # type: ignore[override]
@@ -154,7 +156,8 @@ def stream_line(stream: Streamed) -> bytes:
 def error_line(error: OperatorError) -> bytes:
     """The line of a failure."""
     own = isinstance(error, Unfit) or (isinstance(error, RequestRefused) and error.own)
-    return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error), "own": own})
+    job = {"job": error.job} if isinstance(error, RequestRefused) and error.job else {}
+    return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error), "own": own, **job})
 
 
 def kind_of(error: OperatorError) -> str:
@@ -169,7 +172,10 @@ def read_answer(line: bytes) -> Any:
     try:
         found = decoded(line)
         if not found["ok"]:
-            raise RequestRefused(str(found["error"]), str(found["hint"]), str(found["kind"]), own=found.get("own") is True)
+            job, own = found.get("job"), found.get("own") is True
+            raise RequestRefused(
+                str(found["error"]), str(found["hint"]), str(found["kind"]), own=own, job=job if isinstance(job, str) else None
+            )
         if "stream" in found:
             told = found["stream"]
             return Streamed(str(told["name"]), str(told["type"]), told["length"])

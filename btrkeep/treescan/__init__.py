@@ -6,15 +6,18 @@ callers that need the present state commit first, as the creation of a snapshot 
 `links` needs no NumPy and is what a backup imports. `free_space`, `block_groups`, `chunks` and `extents` return NumPy arrays.
 """
 
+from btrkeep.treescan.changed import ChangedInode, changed_inodes
 from btrkeep.treescan.links import FolderPaths, LinkedInode, linked_inodes
 from btrkeep.treescan.search import BUFFER_SIZE
 from btrkeep.treescan.written import SubvolumeGrowth, growth, written_bytes, written_files
 
 __all__ = [
     "BUFFER_SIZE",
+    "ChangedInode",
     "FolderPaths",
     "LinkedInode",
     "SubvolumeGrowth",
+    "changed_inodes",
     "growth",
     "linked_inodes",
     "written_bytes",

@@ -13,6 +13,8 @@ from struct import Struct
 
 from btrfs import ioctl as numbers
 
+Reference = tuple[int, int, int]
+"""(inode, offset in the file, subvolume)."""
 _ARGS = Struct("=QQ24xQQ")  # logical, size of the buffer, flags, address of the buffer
 _COUNTS = Struct("=LLLL")  # bytes left, bytes missing, elements, elements missed
 _WHOLE_EXTENT = 1  # references to any part of the extent, not only to the byte at the address
@@ -41,7 +43,7 @@ class Owners:
             return None
         return frozenset(self._values()[2::3])
 
-    def references(self, vaddr: int) -> list[tuple[int, int, int]] | None:
+    def references(self, vaddr: int) -> list[Reference] | None:
         """(inode, offset in the file, subvolume) of each reference to the byte at `vaddr`; None where no data lies.
 
         Of a compressed extent the offset is where the file's extent begins. Otherwise as `of`.

@@ -27,9 +27,15 @@ def written_files(fd: int, since: int, at_least: int, *, compressed: bool = Fals
     preallocated data, and holes, are not counted; compressed data is with `compressed`. Raises OSError (EPERM without
     CAP_SYS_ADMIN).
     """
+    sizes = written_sizes(fd, since, compressed=compressed, buffer_size=buffer_size)
+    return (ino for ino, size in sizes if size >= at_least)
+
+
+def written_sizes(fd: int, since: int, *, compressed: bool = False, buffer_size: int = BUFFER_SIZE) -> Iterator[tuple[int, int]]:
+    """(inode number, bytes written after generation `since`) of each file that was given data. As `written_files` otherwise."""
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
-    ino = given = size = total = 0
+    ino = size = total = 0
     while count := search.fill():
         type_at, found = search.first_header + TYPE_AND_LEN_AT, []
         for _ in range(count):
@@ -37,16 +43,17 @@ def written_files(fd: int, since: int, at_least: int, *, compressed: bool = Fals
             if kind == ctree.EXTENT_DATA_KEY and size >= _EXTENT.size:
                 objectid = HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1]
                 if objectid != ino:
+                    if total:
+                        found.append((ino, total))
                     ino, total = objectid, 0
                 generation, compression, extent, vaddr, length = _EXTENT.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
                 if generation > since and extent == _REGULAR and vaddr and (compressed or not compression):
                     total += length
-                    if total >= at_least and ino != given:
-                        given = ino
-                        found.append(ino)
             type_at += size + HEADER.size
         search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
         yield from found
+    if total:
+        yield ino, total
 
 
 def written_bytes(fd: int, since: int, *, inline: bool = False, buffer_size: int = BUFFER_SIZE) -> int:
