@@ -226,7 +226,8 @@ class _BackupSharing:
         before = self._new.get(key) or known.find(key)
         if before and before.digest != NO_DIGEST:
             return None if before.damaged else before.digest
-        done = read_file(open_plain(found.name, found.folder), found.entry, key, lambda: not self._work.pacer.is_over)
+        entry, goes_on = found.entry, lambda: not self._work.pacer.is_over
+        done = read_file(open_plain(found.name, found.folder), entry.path, entry.size, key, goes_on)
         if done is None or done.bad is not None:
             return None  # a damaged one is for `backupd verify`
         self._done.read += done.size

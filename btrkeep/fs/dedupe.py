@@ -25,7 +25,7 @@ OF_ONE_FILE = frozenset(
         errno.ETXTBSY,
     )
 )
-"""Errors of the one file: it is not there, is none, lies behind a symlink or a mount, has no checksums, or cannot be read or shared."""
+"""Errors of one file: missing, of another kind, behind a symlink or a mount, without checksums, not to be read or shared."""
 _FIDEDUPERANGE = 0xC0189436
 _RANGE = Struct("=QQHHIqQQiI")  # source offset, length, count; of the one destination: fd, offset, bytes shared, status
 _SAME = 0
