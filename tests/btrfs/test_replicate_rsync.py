@@ -321,6 +321,6 @@ def test_an_older_server_and_a_pushed_replica_are_told_that_rsync_is_not_for_the
     assert "cannot send by rsync" in " ".join(said.split())
     two.second.tables["replica.office"]["from"] = "push"
     two.second.write()
-    said = two.second.backupd("check", check=False)
-    assert said.returncode == 2
-    assert "engine" in said.stdout + said.stderr
+    checked = two.second.backupd("check", check=False)
+    assert checked.returncode == 2
+    assert "engine" in checked.stdout + checked.stderr
