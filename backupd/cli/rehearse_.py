@@ -42,7 +42,12 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
 @click.option("--question", type=click.Choice(list(QUESTIONS)), help="Try the settings that answer a standing question.")
 @click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, metavar="N", help="How many nights each has.")
 @click.option(
-    "--seeds", type=click.IntRange(1, 100), default=5, show_default=True, metavar="N", help="How often, each time with other changes."
+    "--seeds",
+    type=click.IntRange(1, 100),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="How often, each time with other changes.",
 )
 @click.option("--size", type=Parsed("size", parse_size), metavar="SIZE", help="Of the throwaway pool at most.  [default: 2GiB]")
 @click.option(
@@ -71,8 +76,8 @@ def command(
 ) -> int:
     """Try settings on a throwaway pool, and say which are better for this server.
 
-    The pool gets hosts with sizes and changes as the catalogue knows them of this configuration's hosts, scaled to fit. No file of a
-    backup is read, and the configured pool is not touched. Every variant has the same nights: changes, then `backupd expire`, a
+    The pool gets this configuration's hosts, with sizes and changes as the catalogue knows them, scaled to fit. No file of a backup
+    is read, and the configured pool is not touched. Every variant has the same nights: changes, then `backupd expire`, a
     balance if it has one, and the score of the free space. Several seeds tell a difference from chance; five are the least.
 
     Keys of a variant: allocator (ssd, nossd, ssd_spread), expiry (the mount option meanwhile), balance (none, or benefit, score or
@@ -106,7 +111,7 @@ def command(
     require_room(place, plan.size)
     if dry_run:
         return _show_plan(plan, place, facts, as_json=as_json)
-    result, status = _rehearse(plan, place, facts, question, as_json=as_json)
+    result, status = _rehearse(plan, place, facts, question)
     _report(result, html, as_json=as_json)
     return status
 
@@ -121,9 +126,7 @@ def _show_plan(plan: "Plan", place: "Place", facts: "ServerFacts", *, as_json: b
     return Exit.OK
 
 
-def _rehearse(
-    plan: "Plan", place: "Place", facts: "ServerFacts", question: str | None, *, as_json: bool
-) -> "tuple[RehearsalResult, int]":
+def _rehearse(plan: "Plan", place: "Place", facts: "ServerFacts", question: str | None) -> "tuple[RehearsalResult, int]":
     import time
 
     from backupd.cli.rehearse_view import RehearsalMeter, RehearsalResult

@@ -44,12 +44,15 @@ ASKS = {
     "nodesize": "Which size of metadata nodes is best?",
 }
 LIMITS = (
-    "A loop device or memory has no seeks, and this machine does other work: figures of time hold for the order of the settings, "
-    "not for this server's disks.",
-    "The pool is small: it has few block groups, and they are smaller than 1 GiB. Shares and orders carry over, absolute numbers do "
-    "not.",
-    "How large files are is assumed (log-normal around the known mean), and so is where they change (16 KiB pieces at random "
-    "places), and that half of the data compresses.",
+    (
+        "A loop device or memory has no seeks, and this machine does other work: figures of time hold for the order of settings, "
+        "not for this server's disks."
+    ),
+    ("The pool is small: its block groups are few, and smaller than 1 GiB. Shares and orders carry over, absolute numbers do not."),
+    (
+        "How large files are is assumed (log-normal around the known mean), and so is where they change (16 KiB pieces at random "
+        "places), and that half of the data compresses."
+    ),
     "Data is stored once and on one device. Ownership, ACLs, hard links and quotas play no part, and the pace of expiry is off.",
 )
 _NIGHT, _FILE, _RATE = 1.3, 0.00025, 120e6  # seconds of the programs, of each file, and bytes a second: measured on two busy CPUs
@@ -109,17 +112,22 @@ def estimated_seconds(plan: Plan) -> float:
 
 def plan_lines(plan: Plan, place: Place, facts: ServerFacts) -> Iterator[str]:
     """What would be made."""
-    yield from wrapped(f"{_count(plan)} would take about {format_duration(estimated_seconds(plan))}.")
-    where = f"the device {place.device}" if place.device else f"an image in {place.folder}, where {format_size(place.room)} are free"
-    yield from wrapped(f"Each pool would have {format_size(plan.size)}, on {printable(where)}; one at a time, thrown away afterwards.")
+    yield from wrapped(f"{extent_words(plan)} would take about {format_duration(estimated_seconds(plan))}.")
+    where = (
+        f"the device {place.device}" if place.device else f"an image in {place.folder}, where {format_size(place.room)} are free"
+    )
+    yield from wrapped(
+        f"Each pool would have {format_size(plan.size)}, on {printable(where)}; one at a time, thrown away afterwards."
+    )
     yield from wrapped(about_hosts(plan, facts))
     yield from _variant_table(plan.variants)
     yield from (line for text in doubts(plan, facts) for line in wrapped(f"note: {text}"))
 
 
-def _count(plan: Plan) -> str:
+def extent_words(plan: Plan) -> str:
+    """How much there is to run."""
     each = f"{counted(plan.days, 'night')} with {counted(plan.seeds, 'seed')}"
-    return f"{counted(len(plan.variants), 'variant')}, each {each},"
+    return f"{counted(len(plan.variants), 'variant')}, each {each}"
 
 
 def about_hosts(plan: Plan, facts: ServerFacts) -> str:
@@ -135,14 +143,14 @@ def about_hosts(plan: Plan, facts: ServerFacts) -> str:
 
 
 def _fraction(share: float) -> str:
-    return format_share(share) if share >= 0.001 else f"1/{round(1 / share):,}"  # noqa: PLR2004
+    return format_share(share) if share >= 0.001 else f"1/{round(1 / share):,}"
 
 
 def doubts(plan: Plan, facts: ServerFacts) -> Iterator[str]:
     """What is assumed where it is not known."""
     yield from (printable(f"{why}: typical values stand in its place") for why in facts.unknown)
     if plan.fleet.assumed:
-        some = ", ".join(plan.fleet.assumed[:5]) + (", ..." if len(plan.fleet.assumed) > 5 else "")  # noqa: PLR2004
+        some = ", ".join(plan.fleet.assumed[:5]) + (", ..." if len(plan.fleet.assumed) > 5 else "")
         yield printable(f"of {some} the catalogue has fewer than three complete backups: changes are as of other hosts, or typical")
     if plan.seeds < FEWEST:
         yield f"with fewer than {FEWEST} seeds no difference can be told from chance"
@@ -156,7 +164,9 @@ def lines(result: RehearsalResult) -> list[str]:
 def _lines(result: RehearsalResult) -> Iterator[str]:
     if result.question:
         yield from wrapped(ASKS[result.question])
-    yield from wrapped(f"{_count(result.plan)} took {format_duration(result.seconds)}. {about_hosts(result.plan, result.facts)}")
+    yield from wrapped(
+        f"{extent_words(result.plan)} took {format_duration(result.seconds)}. {about_hosts(result.plan, result.facts)}"
+    )
     yield from _variant_table(result.plan.variants)
     for one in result.judgements:
         yield ""
@@ -231,13 +241,18 @@ def amount(measure: str, value: float) -> str:
         case "bytes":
             return format_size(round(value))
         case "s":
-            return f"{value:.2f} s" if value < 100 else format_duration(value)  # noqa: PLR2004
-    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004
+            return f"{value:.2f} s" if value < 100 else format_duration(value)
+    return f"{value:.2f}" if measure == "amplification" else f"{value:,.0f}"
 
 
 def change(share: float) -> str:
-    """A relative difference: -25 %."""
-    return "same" if abs(share) < _CHANGE else f"{share:+.0%}".replace("%", " %")
+    """A difference as a share of the larger number, as a change of the first one: -25%, +40%, x 3.2."""
+    if abs(share) < _CHANGE:
+        return "same"
+    if share >= 1:
+        return "from 0"
+    times = 1 / (1 - share) if share > 0 else 1 + share
+    return f"{times - 1:+.0%}" if times < 2 else f"x {times:,.1f}"
 
 
 def verdict_words(one: Comparison) -> str:
@@ -298,7 +313,8 @@ def _charts(result: RehearsalResult) -> Iterator[str]:
     axis = axis_for([used for used, _, _ in everything], [allocated for _, allocated, _ in everything])
     worst = max(score for _, _, score in everything) or 1
     for name, nights in known.items():
-        spread = [nights[int(column * len(nights) / min(room, len(nights) * 2))] for column in range(min(room, len(nights) * 2))]
+        columns_used = min(room, max(len(nights) * (min(room, 60) // len(nights)), 1) if len(nights) <= room else room)
+        spread = [nights[int(column * len(nights) / columns_used)] for column in range(columns_used)]
         yield ""
         yield printable(f"{name}: {drawn.used} used, {drawn.unused} allocated, not used; below, the score of the free space")
         chart = filled([(used, allocated) for used, allocated, _ in spread], axis, _HEIGHT, drawn)

@@ -51,7 +51,7 @@ class HostFiles:
 
     def __init__(self, model: HostModel, seed: int, largest: int) -> None:
         self._model, self._largest = model, max(largest, BLOCK)
-        self._random = random.Random(f"{seed} {model.name}")
+        self._random = random.Random(f"{seed} {model.name}")  # noqa: S311  no secret
         self._files: dict[str, int] = {}
         self._made = 0
 
@@ -132,4 +132,3 @@ def new_bytes(change: Change) -> int:
         case ChangeFile():
             return sum(length for _, length in change.pieces)
     return 0
-

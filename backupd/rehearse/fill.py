@@ -1,8 +1,8 @@
 """Writes a night into the throwaway pool, as a run would leave it, but with changes that are made here instead of by rsync.
 
-For each host a snapshot of its newest backup, the changes, backup.json, a commit, and the subvolume becomes read-only. As many hosts
-as the configuration lets run at once take turns, file by file, so that their data lie mixed on the disk. One thread does it all:
-the order is the same for every variant.
+For each host a snapshot of its newest backup, the changes, backup.json, a commit, and the subvolume becomes read-only. As many
+hosts as the configuration lets run at once take turns, file by file, so that their data lie mixed on the disk. One thread does it all: the
+order is the same for every variant.
 """
 
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from backupd.rehearse.churn import Change, ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
+from backupd.rehearse.churn import BLOCK, Change, ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import PathOutcome, PathResult, Record
 from backupd.repo.catalogue_row import backup_row
@@ -32,8 +32,9 @@ _DURATION = 20.0
 
 def noise(seed: int) -> bytes:
     """What files are made of."""
-    rng = random.Random(seed)
-    return b"".join(rng.randbytes(_PACKED) + b"backup " * ((4096 - _PACKED) // 7) + b"....\n"[: (4096 - _PACKED) % 7] for _ in range(NOISE >> 12))
+    rng = random.Random(seed)  # noqa: S311  no secret
+    text = (b"backup " * 300)[: BLOCK - _PACKED]
+    return b"".join(rng.randbytes(_PACKED) + text for _ in range(NOISE // BLOCK))
 
 
 @dataclass(slots=True)
@@ -48,7 +49,9 @@ class _HostState:
 class NightWriter:
     """The nights of one variant with one seed. `inplace` None: as each host is configured. `largest`: bytes of the largest file."""
 
-    def __init__(self, pool: Pool, catalogue: Catalogue, hosts: Mapping[str, tuple[HostConfig, HostFiles]], inplace: str | None) -> None:
+    def __init__(
+        self, pool: Pool, catalogue: Catalogue, hosts: Mapping[str, tuple[HostConfig, HostFiles]], inplace: str | None
+    ) -> None:
         self._pool, self._catalogue, self._inplace = pool, catalogue, inplace
         self._hosts = [_HostState(config, files) for config, files in hosts.values()]
         self._noise = noise(1)
@@ -127,7 +130,7 @@ class NightWriter:
         """Of the noise, from another place each time."""
         whole = memoryview(self._noise)
         while size:
-            self._at = (self._at + 4096 * 37) % NOISE
+            self._at = (self._at + BLOCK * 37) % NOISE
             data = whole[self._at : self._at + size]
             size -= len(data)
             yield data

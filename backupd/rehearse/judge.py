@@ -34,7 +34,7 @@ def _late(nights: Sequence[NightReading]) -> Sequence[NightReading]:
 
 def _written_each(nights: Sequence[NightReading]) -> float:
     new = sum(night.new for night in nights)
-    return sum(night.written for night in nights) / new if new else 0.0
+    return float(sum(night.written for night in nights) / new) if new else 0.0
 
 
 MEASURES: Mapping[str, Measure] = {
@@ -99,8 +99,8 @@ class VariantJudgement:
 def sign_test(lower: int, higher: int) -> float:
     """In which share of cases a fair coin is as one-sided, to either side."""
     count = lower + higher
-    tail = sum(comb(count, number) for number in range(max(lower, higher), count + 1)) / 2**count
-    return min(2 * tail, 1.0)
+    tail = sum(comb(count, number) for number in range(max(lower, higher), count + 1))
+    return min(2.0 * tail / float(2**count), 1.0)
 
 
 def compare(measure: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
@@ -138,7 +138,9 @@ def _verdict(count: int, middle: float, chance: float) -> Verdict:
 
 def judged(runs: Sequence[RehearsedRun], variants: Sequence[str]) -> tuple[VariantJudgement, ...]:
     """Each variant against the first, by the seeds that both have."""
-    by_variant = {name: {run.seed: run.nights for run in runs if run.variant == name and run.full is None and run.nights} for name in variants}
+    by_variant = {
+        name: {run.seed: run.nights for run in runs if run.variant == name and run.full is None and run.nights} for name in variants
+    }
     first, *others = variants
     found = []
     for other in others:

@@ -8,7 +8,7 @@ import errno
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -21,9 +21,11 @@ from backupd.rehearse.model import NightReading, Plan, RehearsedRun, Variant
 from backupd.rehearse.pool import Place, throwaway
 from backupd.rehearse.scale import largest_file
 from btrkeep.catalogue import Catalogue
+from btrkeep.errors import OperatorError
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import create_pool
+from btrkeep.pool.mounts import mount_of
 from btrkeep.pool.subvolume import commit
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.group import ENDS_WITH_US
@@ -80,21 +82,23 @@ class Rehearsal:
             pass
 
     def _run(self, variant: Variant, seed: int) -> RehearsedRun:
-        with throwaway(self._work, self._place, variant.settings, self._plan.size) as mount:
-            with closing(_PoolNights(self._plan, variant, seed, mount, self._work, self._cancellation)) as one:
-                nights: list[NightReading] = []
-                full: int | None = None
-                for number in range(self._plan.days + 1):
-                    try:
-                        nights.append(one.night(number))
-                    except OSError as error:
-                        if error.errno != errno.ENOSPC:
-                            raise
-                        full = number
-                        break
-                    self._done += 1
-                    self._observer(NightDone(self._done, self._plan.nights, variant.name, seed, number))
-                return RehearsedRun(variant.name, seed, tuple(nights[1:]), one.timelapse(), full)
+        with (
+            throwaway(self._work, self._place, variant.settings, self._plan.size) as mount,
+            closing(_PoolNights(self._plan, variant, seed, mount, self._work, self._cancellation)) as one,
+        ):
+            nights: list[NightReading] = []
+            full: int | None = None
+            for number in range(self._plan.days + 1):
+                try:
+                    nights.append(one.night(number))
+                except (OSError, OperatorError) as error:
+                    if not _is_full(error, mount):
+                        raise
+                    full = number
+                    break
+                self._done += 1
+                self._observer(NightDone(self._done, self._plan.nights, variant.name, seed, number))
+            return RehearsedRun(variant.name, seed, tuple(nights[1:]), one.timelapse(), full)
 
 
 class _PoolNights:
@@ -153,24 +157,26 @@ class _PoolNights:
             moved=balanced.get("moved", 0),
         )
 
-    def _expire(self, number: int, now: datetime) -> dict[str, Any]:
+    def _expire(self, number: int, now: datetime) -> Mapping[str, Any]:
         """Not in the first nights, when every backup is kept by some rule."""
         if number < min(_kept_at_least(self._plan, self._variant, name) for name in self._plan.hosts):
             return {}
         words = ("--config", str(self._config), "expire", "--json", "--wait", "--now", format_time(now))
-        return self._program("backupd", *words)
+        expired: Mapping[str, Any] = self._program("backupd", *words)
+        return expired
 
-    def _balance(self, number: int) -> dict[str, Any]:
+    def _balance(self, number: int) -> Mapping[str, Any]:
         how = self._variant.settings.balance
         if how is None or not number:
             return {}
         budget = max(int(_sum(read_allocation(self._mount), "used", "data") * how.budget), 1)
         words = ("--policy", how.policy, "--budget", f"{budget}B", "--no-yield", "--max-pressure", "none", "--json", "-q")
-        return self._program("balancer", "run", str(self._mount), *words, "--min-unallocated", "1%", "--time", "none")
+        balanced: Mapping[str, Any] = self._program("balancer", "run", str(self._mount), *words, "--time", "none")
+        return balanced
 
     def _draw(self, number: int) -> None:
         self._pictures.mkdir(exist_ok=True)
-        words = ("--sort", "virtual", "--size", "8", "-q", "-o", str(self._pictures / f"{number:05}.png"))
+        words = ("--extents", "--size", "8", "-q", "-o", str(self._pictures / f"{number:05}.png"))
         self._program("heatmap", str(self._mount), *words)
 
     def timelapse(self) -> bytes:
@@ -214,6 +220,11 @@ class _Span:
         self.written = written_bytes(self._mount) - self._before
 
 
+def _is_full(error: Exception, mount: Path) -> bool:
+    """Whether it is a want of room: also where that came within a commit, which makes the filesystem read-only."""
+    return (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EROFS)) or "ro" in mount_of(mount).super_options
+
+
 def _sum(allocation: Allocation, what: str, kind: str) -> int:
     return sum(getattr(space, what) for space in allocation.spaces if space.type == kind)
 
@@ -235,4 +246,6 @@ def configuration(plan: Plan, variant: Variant, pool: Path, state: Path) -> str:
         rules = {key: getattr(policy, key) for key in ("daily", "weekly", "monthly", "yearly", "min_keep")}
         sections.append((f"host.{json.dumps(name)}", {"address": "rehearsal", "paths": ["/data"]}))
         sections.append((f"host.{json.dumps(name)}.retention", {**rules, "grace": f"{round(policy.grace)}s"}))
-    return "\n".join(f"[{title}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()) for title, keys in sections)
+    return "\n".join(
+        f"[{title}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()) for title, keys in sections
+    )

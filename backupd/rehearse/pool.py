@@ -14,7 +14,7 @@ from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import is_on
 from btrkeep.process.programs import run
 
-MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")
+MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")  # noqa: S108  each rehearsal makes a folder of its own there
 BASES = (MEMORY, DISK)
 _LONG = 900.0
 _NOTHING = 2
@@ -142,5 +142,3 @@ def mount_options(settings: Settings) -> str:
     """As mount takes them."""
     packed = () if settings.compression == "none" else (f"compress={settings.compression}",)
     return ",".join(("noatime", "nodiscard", settings.allocator, *packed))
-
-

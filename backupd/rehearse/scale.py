@@ -78,5 +78,3 @@ def _with_fewer_files(host: HostModel, factor: float) -> HostModel:
 def largest_file(size: int) -> int:
     """Bytes of the largest file that a pool of `size` gets."""
     return int(size * LARGEST)
-
-

@@ -69,7 +69,7 @@ def _as_mounted(config: Config, filesystem: str, allocation: Allocation, *, bala
         balance=_balancing(config, allocation) if balanced else None,
         compression=_compression(mount.super_options),
         nodesize=int((Path("/sys/fs/btrfs") / filesystem / "nodesize").read_text()),
-        metadata="single" if copies and max(copies) < 2 else "dup",  # noqa: PLR2004
+        metadata="single" if copies and max(copies) < 2 else "dup",
     )
 
 

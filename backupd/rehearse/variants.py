@@ -76,7 +76,9 @@ def _count(text: str) -> int:
 KEYS: Mapping[str, _Key] = {
     "allocator": _one_of(*_ALLOCATORS),
     "expiry": _one_of(*_ALLOCATORS, "none"),
-    "balance": _Key(_balance, "none, or benefit, score or usage with the share of the data that a night may move, such as score:5%"),
+    "balance": _Key(
+        _balance, "none, or benefit, score or usage with the share of the data that a night may move, such as score:5%"
+    ),
     "inplace": _one_of("always", "large", "never"),
     "compression": _Key(_compression, "none, lzo, zlib:1 to zlib:9, zstd:1 to zstd:15"),
     "nodesize": _Key(_nodesize, "4KiB, 8KiB, 16KiB, 32KiB, 64KiB"),
@@ -165,6 +167,6 @@ def variants_of(question: str | None, texts: tuple[str, ...], base: Settings) ->
     names = [variant.name for variant in found]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two variants are named {twice!r}", "give each a name: NAME:KEY=VALUE")
-    if len(found) < 2:  # noqa: PLR2004
+    if len(found) < 2:
         raise UsageError("there is nothing to compare", "give --question NAME, or --variant NAME:KEY=VALUE, as often as you like")
     return tuple(found)

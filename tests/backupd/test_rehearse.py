@@ -246,7 +246,9 @@ def test_a_verdict_is_turned_round_with_its_pairs(pairs: list[tuple[float, float
         ([(0, 0)] * 9, Verdict.NO_DIFFERENCE),
     ],
 )
-def test_a_difference_counts_when_all_of_five_pairs_agree_and_it_matters(pairs: list[tuple[float, float]], verdict: Verdict) -> None:
+def test_a_difference_counts_when_all_of_five_pairs_agree_and_it_matters(
+    pairs: list[tuple[float, float]], verdict: Verdict
+) -> None:
     assert compare("score", pairs).verdict is verdict
 
 
