@@ -42,6 +42,14 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
 @click.option("--question", type=click.Choice(list(QUESTIONS)), help="Try the settings that answer a standing question.")
 @click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, metavar="N", help="How many nights each has.")
 @click.option(
+    "--age",
+    type=click.IntRange(0, 3660),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Nights that come first, unmeasured and the same for all: in a new pool nothing is fragmented.",
+)
+@click.option(
     "--seeds",
     type=click.IntRange(1, 100),
     default=5,
@@ -66,6 +74,7 @@ def command(
     variants: tuple[str, ...],
     question: str | None,
     days: int,
+    age: int,
     seeds: int,
     size: int | None,
     on: str | None,
@@ -107,7 +116,7 @@ def command(
     chosen = variants_of(question, variants, facts.settings)
     wanted = size or _LARGEST
     place = place_at(on, erase, wanted, facts.filesystem)
-    plan = make_plan(config, facts, chosen, Extent(days, seeds, wanted, heatmaps=html is not None))
+    plan = make_plan(config, facts, chosen, Extent(days, seeds, wanted, age, heatmaps=html is not None))
     require_room(place, plan.size)
     if dry_run:
         return _show_plan(plan, place, facts, as_json=as_json)

@@ -65,7 +65,7 @@ _AXES: Mapping[str, Callable[[float], str]] = {
     "number": lambda value: f"{value:,.0f}",
     "ratio": lambda value: f"{value:g}",
     "seconds": lambda value: f"{value:g} s",
-    "bytes": lambda value: format_size(round(value)) if value > 0 else "0",
+    "bytes": lambda value: _size(value) if value > 0 else "0",
 }
 
 
@@ -157,12 +157,12 @@ def _charts(result: RehearsalResult) -> Iterator[str]:
     yield '<h2>Night by night</h2><p class="grey">Lines are medians over the seeds, shades reach from the least to the most.</p>'
     yield '<div class="charts">'
     used, allocated = (_bands(result, of) for of in (lambda night: night.used, lambda night: night.allocated))
-    chart = curves(allocated, _AXES["bytes"], "Allocated and used space by night", used)
+    chart = curves(allocated, _AXES["bytes"], "Allocated and used space by night", used, binary=True)
     yield _figure("Allocated, and used (thin)", "bytes of the device", chart)
     for name, about, of, axis in _SHOWN[:2]:
         yield _figure(NAMES[name].capitalize(), about, curves(_bands(result, of), _AXES[axis], NAMES[name]))
     written = _bands(result, lambda night: night.written, summed=True)
-    yield _figure("Written", "to the device so far, in all", curves(written, _AXES["bytes"], "Bytes written so far"))
+    yield _figure("Written", "to the device so far, in all", curves(written, _AXES["bytes"], "Bytes written so far", binary=True))
     ratio = _bands(result, lambda night: night.written, summed=True, per=lambda night: night.new)
     yield _figure("Write amplification", "written for each new byte, so far", curves(ratio, _AXES["ratio"], "Write amplification"))
     for name, about, of, axis in _SHOWN[2:]:
@@ -211,8 +211,8 @@ def _timelapses(result: RehearsalResult) -> Iterator[str]:
     found = {run.variant: run.timelapse for run in result.runs if run.timelapse}
     if not found:
         return
-    yield '<h2>Heatmaps</h2><p class="grey">Block groups by virtual address, a night after the other, with the first seed: the '
-    yield 'brighter, the fuller; blue is metadata, black is not allocated.</p><div class="charts">'
+    yield '<h2>Heatmaps</h2><p class="grey">All block groups by virtual address, a night after the other, with the first '
+    yield 'seed: white is data, blue metadata, black is free.</p><div class="charts">'
     for variant in result.plan.variants:
         if data := found.get(variant.name):
             picture = b64encode(data).decode("ascii")
@@ -220,6 +220,12 @@ def _timelapses(result: RehearsalResult) -> Iterator[str]:
             yield f"<figure><figcaption>{_text(variant.name)}</figcaption>"
             yield f'<img alt="{words}" src="data:image/webp;base64,{picture}"></figure>'
     yield "</div>"
+
+
+def _size(value: float) -> str:
+    """ "20 MiB" and not "20.0 MiB"."""
+    number, unit = format_size(round(value)).split()
+    return f"{float(number.replace(',', '')):g} {unit}"
 
 
 def _text(text: str) -> str:

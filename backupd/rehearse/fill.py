@@ -1,8 +1,8 @@
 """Writes a night into the throwaway pool, as a run would leave it, but with changes that are made here instead of by rsync.
 
 For each host a snapshot of its newest backup, the changes, backup.json, a commit, and the subvolume becomes read-only. As many
-hosts as the configuration lets run at once take turns, file by file, so that their data lie mixed on the disk. One thread does it all: the
-order is the same for every variant.
+hosts as the configuration lets run at once take turns, file by file, so that their data lie mixed on the disk. One thread does it
+all: the order is the same for every variant.
 """
 
 import os

@@ -111,7 +111,11 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole rehearsal. `hosts` are the configurations of those in `fleet`; `fraction`: which share of the real data that is."""
+    """A whole rehearsal. `hosts` are the configurations of those in `fleet`; `fraction`: which share of the real data that is.
+
+    `age`: so many nights come first, unmeasured, in which every pool ages in the same way: with the mount option `aged_with` and
+    without balance, whatever its variant says.
+    """
 
     fleet: Fleet
     hosts: Mapping[str, HostConfig]
@@ -123,12 +127,14 @@ class Plan:
     zone: str
     concurrency: int
     max_orphans: int
+    age: int = 0
+    aged_with: str = "nossd"
     heatmaps: bool = False
 
     @property
     def nights(self) -> int:
         """How many nights there are in all: the first fills the pool and comes in addition."""
-        return len(self.variants) * self.seeds * (self.days + 1)
+        return len(self.variants) * self.seeds * (self.age + self.days + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import create_pool
-from btrkeep.pool.mounts import mount_of
+from btrkeep.pool.mounts import mount_of, set_allocator
 from btrkeep.pool.subvolume import commit
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.group import ENDS_WITH_US
@@ -36,6 +36,7 @@ from btrkeep.units import format_time
 FIRST = datetime(2024, 1, 1, 22, 0, tzinfo=UTC)
 _MORNING = timedelta(hours=5)
 _LONG = 3600.0
+_EXPIRE_EVERY = 3  # nights, while a pool ages
 _WELL = (0, 1)
 """Exit statuses that are answers: an expiry or a balance that left something out has 1."""
 
@@ -88,9 +89,9 @@ class Rehearsal:
         ):
             nights: list[NightReading] = []
             full: int | None = None
-            for number in range(self._plan.days + 1):
+            for number in range(-self._plan.age, self._plan.days + 1):
                 try:
-                    nights.append(one.night(number))
+                    nights += one.night(number)
                 except (OSError, OperatorError) as error:
                     if not _is_full(error, mount):
                         raise
@@ -98,7 +99,7 @@ class Rehearsal:
                     break
                 self._done += 1
                 self._observer(NightDone(self._done, self._plan.nights, variant.name, seed, number))
-            return RehearsedRun(variant.name, seed, tuple(nights[1:]), one.timelapse(), full)
+            return RehearsedRun(variant.name, seed, tuple(nights), one.timelapse() if nights else b"", full)
 
 
 class _PoolNights:
@@ -109,6 +110,7 @@ class _PoolNights:
         self._pictures = work / "pictures"
         self._draws = plan.heatmaps and seed == 1
         self._config = work / "rehearsal.toml"
+        set_allocator(mount, plan.aged_with)
         self._pool = create_pool(mount / "pool", rehearsal=True, now=FIRST)
         state = work / "state"
         for folder in (state, self._pictures):
@@ -121,16 +123,27 @@ class _PoolNights:
         self._catalogue = Catalogue.open(state)
         self._writer = NightWriter(self._pool, self._catalogue, hosts, variant.settings.inplace)
 
-    def night(self, number: int) -> NightReading:
-        """The night, its expiry and its balance. Raises OSError (ENOSPC), OperatorError, Stopped."""
+    def night(self, number: int) -> tuple[NightReading, ...]:
+        """A night; its reading, if it is measured: from number 1 on. Raises OSError (ENOSPC), OperatorError, Stopped."""
         if self._cancellation:
             raise Stopped
-        started = FIRST + timedelta(days=number)
+        started = FIRST + timedelta(days=number + self._plan.age)
+        if number > 0:
+            return (self._measured(number, started),)
+        self._writer.write(started, self._plan.concurrency)
+        if number == 0:
+            self._expire(self._plan.age, started + _MORNING)
+            set_allocator(self._mount, self._variant.settings.allocator)
+        elif number % _EXPIRE_EVERY == 0:
+            self._expire(number + self._plan.age, started + _MORNING)
+        return ()
+
+    def _measured(self, number: int, started: datetime) -> NightReading:
         night, new = _Span(self._mount), self._writer.write(started, self._plan.concurrency)
         night.end()
-        expiry, expired = _Span(self._mount), self._expire(number, started + _MORNING)
+        expiry, expired = _Span(self._mount), self._expire(number + self._plan.age, started + _MORNING)
         expiry.end()
-        balance, balanced = _Span(self._mount), self._balance(number)
+        balance, balanced = _Span(self._mount), self._balance()
         balance.end()
         if self._draws:
             self._draw(number)
@@ -158,16 +171,28 @@ class _PoolNights:
         )
 
     def _expire(self, number: int, now: datetime) -> Mapping[str, Any]:
-        """Not in the first nights, when every backup is kept by some rule."""
+        """Not in the first of all nights, when every backup is kept by some rule. What no limit would let go at once may go."""
         if number < min(_kept_at_least(self._plan, self._variant, name) for name in self._plan.hosts):
             return {}
-        words = ("--config", str(self._config), "expire", "--json", "--wait", "--now", format_time(now))
+        words = (
+            "--config",
+            str(self._config),
+            "expire",
+            "--json",
+            "--wait",
+            "--force",
+            "hosts",
+            "--force",
+            "pool",
+            "--now",
+            format_time(now),
+        )
         expired: Mapping[str, Any] = self._program("backupd", *words)
         return expired
 
-    def _balance(self, number: int) -> Mapping[str, Any]:
+    def _balance(self) -> Mapping[str, Any]:
         how = self._variant.settings.balance
-        if how is None or not number:
+        if how is None:
             return {}
         budget = max(int(_sum(read_allocation(self._mount), "used", "data") * how.budget), 1)
         words = ("--policy", how.policy, "--budget", f"{budget}B", "--no-yield", "--max-pressure", "none", "--json", "-q")

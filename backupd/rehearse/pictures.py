@@ -8,11 +8,12 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 INK, LINE, GREY = "#222222", "#dddddd", "#777777"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -43,9 +44,16 @@ class Interval:
 
 
 def curves(
-    bands: Mapping[str, Band], words: Callable[[float], str], described: str, faint: Mapping[str, Band] | None = None
+    bands: Mapping[str, Band],
+    words: Callable[[float], str],
+    described: str,
+    faint: Mapping[str, Band] | None = None,
+    *,
+    binary: bool = False,
 ) -> str:
-    """A line for each variant over the nights. `faint`: thin lines of the same variants. `words` writes a number of the axis."""
+    """A line for each variant over the nights. `faint`: thin lines of the same variants. `words` writes a number of the axis, which
+    has numbers that are round in a binary unit if it is `binary`.
+    """
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
     for number, (name, band) in enumerate(bands.items()):
@@ -58,9 +66,10 @@ def curves(
         axes.plot(nights, [middle for _, middle, _ in band], color=colour, linestyle=style, linewidth=1.9, label=name, marker=mark)
         if faint:
             axes.plot(nights, [middle for _, middle, _ in faint[name]], color=colour, linestyle=style, linewidth=0.8)
-    axes.set_ylim(0, _head(bands, faint))
+    head = _head(bands, faint)
+    axes.set_ylim(0, head)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_locator(FixedLocator(_binary(head)) if binary else MaxNLocator(5))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_xlabel("night", fontsize=9, color=INK)
     _plain(axes, "y")
@@ -71,10 +80,18 @@ def _head(*many: Mapping[str, Band] | None) -> float:
     return max((most for bands in many if bands for band in bands.values() for *_, most in band), default=0.0) * 1.12 or 1.0
 
 
+def _binary(head: float) -> list[float]:
+    """Three to six numbers."""
+    unit = 1024.0 ** int(log(max(head, 1), 1024))
+    steps = (nice * 10**power * unit for power in range(-1, 4) for nice in (1, 2, 2.5, 5))
+    step = next(step for step in steps if step * 5 >= head)
+    return [step * number for number in range(int(head / step) + 1)]
+
+
 def intervals(rows: Sequence[Interval], names: Sequence[str], words: Callable[[float], str], described: str) -> str:
     """Changes against the first variant, a row for each measure: the median, and the least to the most of all pairs."""
     count = len(rows) + len({row.name for row in rows})
-    figure = Figure(figsize=(7.6, 0.8 + _ROW * count / 1.6), layout="constrained")
+    figure = Figure(figsize=(7.6, 0.8 + _ROW * count / 2.4), layout="constrained")
     axes = figure.subplots()
     labels, at, before = [], 0.0, ""
     for row in rows:
@@ -84,7 +101,7 @@ def intervals(rows: Sequence[Interval], names: Sequence[str], words: Callable[[f
         before = row.name
         colour = COLOURS[row.variant % len(COLOURS)]
         axes.plot([row.least, row.most], [at, at], color=colour, linewidth=1.8, solid_capstyle="butt")
-        axes.plot([row.median], [at], color=colour, marker="osD^vP"[row.variant % 6], markersize=6, linestyle="")
+        axes.plot([row.median], [at], color=colour, marker="osD^vP"[row.variant % 6], markersize=5, linestyle="")
     for number in sorted({row.variant for row in rows}):
         axes.plot([], [], color=COLOURS[number % len(COLOURS)], marker="osD^vP"[number % 6], linewidth=1.8, label=names[number])
     axes.axvline(0, color=INK, linewidth=1)

@@ -18,6 +18,7 @@ FEW_FILES = 30
 LARGEST = 0.02
 """No file is larger than so much of the pool."""
 SMALLEST_POOL = 256 << 20
+_WHOLE = 1 << 20  # a device has whole sectors
 DATA = 0.85
 """Of what is used: the rest is metadata."""
 
@@ -54,7 +55,7 @@ def scaled(fleet: Fleet, size: int, fill: float, nights: int, kept: int, *, whol
         hosts = [_with_fewer_files(host, left) for host in hosts]
         smaller = min(room / need(hosts), 1.0)
         hosts = [replace(host, mean_size=host.mean_size * smaller, created_size=host.created_size * smaller) for host in hosts]
-    needed = min(max(round(need(hosts) / (fill * DATA)), SMALLEST_POOL), size)
+    needed = min(max(round(need(hosts) / (fill * DATA)), SMALLEST_POOL), size) // _WHOLE * _WHOLE
     names = {host.name for host in hosts}
     left_of = need(hosts) / whole if whole else 1.0
     return Scaled(Fleet(tuple(hosts), tuple(name for name in fleet.assumed if name in names)), left_of, needed)

@@ -87,11 +87,12 @@ def _compression(options: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How long a rehearsal is, and how large its pool at the most."""
+    """How long a rehearsal is, and how large its pool at the most. `age`: nights that come first, unmeasured."""
 
     days: int
     seeds: int
     size: int
+    age: int = 0
     heatmaps: bool = field(default=False, kw_only=True)
 
 
@@ -109,15 +110,18 @@ def make_plan(config: Config, facts: ServerFacts, variants: tuple[Variant, ...],
         zone=config.pool.zone.key,
         concurrency=config.backup.concurrency,
         max_orphans=config.expiry.max_orphans,
+        age=extent.age,
+        aged_with=facts.settings.allocator,
         heatmaps=extent.heatmaps,
     )
 
 
 def _fitting(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], extent: Extent) -> Scaled:
     """As much as the most demanding variant leaves room for."""
-    kept = max(_kept(config, variant, extent.days) for variant in variants)
+    nights = extent.age + extent.days
+    kept = max(_kept(config, variant, nights) for variant in variants)
     whole = any((variant.settings.inplace or _widest(config)) != "always" for variant in variants)
-    return scaled(facts.fleet, extent.size, facts.fill, extent.days, kept, whole_files=whole)
+    return scaled(facts.fleet, extent.size, facts.fill, nights, kept, whole_files=whole)
 
 
 def _widest(config: Config) -> str:
