@@ -1,7 +1,8 @@
 """Makes a fleet of hosts fit a small pool. Pure.
 
-Fewer hosts first, chosen so that small and large ones stay in proportion; then fewer files on each; only then smaller files. The
-share of files that changes in a night stays the same, and so does the mix of sizes.
+Files that are too large for it become smaller, with their host's others. Then come fewer hosts, chosen so that small and large ones
+stay in proportion; then fewer files on each; only then smaller files of all. The share of files that changes in a night stays the
+same, and so does the mix of sizes within a host.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ MOST_FILES = 20_000
 FEW_FILES = 30
 LARGEST = 0.02
 """No file is larger than so much of the pool."""
+_TIMES = 8
+"""So many times the mean of its host the largest one may be at least: with a log-normal mix few are larger."""
 SMALLEST_POOL = 256 << 20
 _WHOLE = 1 << 20  # a device has whole sectors
 DATA = 0.85
@@ -47,14 +50,14 @@ def scaled(fleet: Fleet, size: int, fill: float, nights: int, kept: int, *, whol
 
     whole = need(fleet.hosts)
     files = sum(host.files for host in fleet.hosts)
-    hosts = list(fleet.hosts)
-    factor = min(room / whole, MOST_FILES / files, 1.0) if whole and files else 1.0
+    hosts = [_with_smaller_files(host, largest_file(size) / _TIMES / host.mean_size) for host in fleet.hosts]
+    factor = min(room / need(hosts), MOST_FILES / files, 1.0) if whole and files else 1.0
     if factor < 1 or len(hosts) > MOST_HOSTS:
         hosts = _fewer(hosts, min(max(round(len(hosts) * factor), min(len(hosts), FEW_HOSTS)), MOST_HOSTS))
         left = min(room / need(hosts), MOST_FILES / sum(host.files for host in hosts), 1.0)
         hosts = [_with_fewer_files(host, left) for host in hosts]
         smaller = min(room / need(hosts), 1.0)
-        hosts = [replace(host, mean_size=host.mean_size * smaller, created_size=host.created_size * smaller) for host in hosts]
+        hosts = [_with_smaller_files(host, smaller) for host in hosts]
     needed = min(max(round(need(hosts) / (fill * DATA)), SMALLEST_POOL), size) // _WHOLE * _WHOLE
     names = {host.name for host in hosts}
     left_of = need(hosts) / whole if whole else 1.0
@@ -74,6 +77,11 @@ def _with_fewer_files(host: HostModel, factor: float) -> HostModel:
     files = max(round(host.files * factor), min(host.files, FEW_FILES))
     real = files / host.files
     return replace(host, files=files, created=host.created * real, deleted=host.deleted * real, changed=host.changed * real)
+
+
+def _with_smaller_files(host: HostModel, factor: float) -> HostModel:
+    factor = min(factor, 1.0)
+    return replace(host, mean_size=host.mean_size * factor, created_size=host.created_size * factor)
 
 
 def largest_file(size: int) -> int:

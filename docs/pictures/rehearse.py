@@ -42,9 +42,7 @@ def rows(host: str, kind: tuple[object, ...]) -> list[Backup]:
         }
         new = round(literal * share) if night else files * size
         detail = {"paths": [{"path": "/srv", "numbers": numbers}]}
-        found.append(
-            Backup(host, f"{night:02}", "", "complete", when, when, 60.0, files, files * size, new, None, detail=detail)
-        )
+        found.append(Backup(host, f"{night:02}", "", "complete", when, when, 60.0, files, files * size, new, None, detail=detail))
     return found
 
 
@@ -58,7 +56,7 @@ def make_site(folder: Path) -> Path:
         for kind in KINDS:
             for number in range(1, kind[1] + 1):
                 host = f"{kind[0]}{number}"
-                lines.append(f"[host.{host}]\naddress = {json.dumps(f'root@{host}')}\npaths = [\"/srv\"]")
+                lines.append(f'[host.{host}]\naddress = {json.dumps(f"root@{host}")}\npaths = ["/srv"]')
                 for row in rows(host, kind):
                     catalogue.put_backup(row)
     config = folder / "main.toml"
