@@ -3,20 +3,19 @@
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.rehearse.model import Settings
-from backupd.rehearse.workspace import remove
+from backupd.rehearse.workspace import patiently, remove
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.errors import OperatorError, UsageError
+from btrkeep.errors import UsageError
 from btrkeep.pool.marker import is_on
 from btrkeep.process.programs import run
 
 MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")  # noqa: S108  each rehearsal makes a folder of its own there
 BASES = (MEMORY, DISK)
-_LONG = 900.0
 _NOTHING = 2
 """blkid's exit status when there is nothing that it knows."""
 _OVERHEAD = 32 << 20
@@ -112,8 +111,7 @@ def throwaway(work: Path, place: Place, settings: Settings, size: int) -> Iterat
     finally:
         remove(folder)
         if place.device:
-            with suppress(OperatorError):
-                run(["wipefs", "--all", "--quiet", str(place.device)])
+            patiently(["wipefs", "--all", "--quiet", str(place.device)])
 
 
 @contextmanager
@@ -133,7 +131,7 @@ def _make(device: str, settings: Settings, size: int, point: Path) -> None:
     """Makes and mounts it. Data is stored once, whatever the pool does: profiles cost every setting the same."""
     words = ["-q", "-f", "-b", str(size), "-n", str(settings.nodesize), "-m", settings.metadata, "-d", "single"]
     with Checkpoint("rehearsal's filesystem made"):
-        run(["mkfs.btrfs", *words, "-L", "btrkeep-rehearsal", device], timeout=_LONG)
+        patiently(["mkfs.btrfs", *words, "-L", "btrkeep-rehearsal", device])
     with Checkpoint("rehearsal's filesystem mounted"):
         run(["mount", "-t", "btrfs", "-o", mount_options(settings), device, str(point)])
 

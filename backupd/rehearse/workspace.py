@@ -9,16 +9,18 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
-from btrkeep.process.programs import run
+from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.procfs import mounts
 
 PREFIX = "btrkeep-rehearsal-"
+_PATIENCE, _PAUSE = 20.0, 0.2
 _LONG = 900.0
 """Seconds: an unmount waits for the tree that the cleaner is dropping."""
 
@@ -107,12 +109,27 @@ def _loops() -> Iterator[tuple[str, Path]]:
             yield f"/dev/{file.parts[3]}", Path(file.read_text().rstrip("\n"))
 
 
+def patiently(command: Sequence[str]) -> None:
+    """Runs it until it succeeds, for some seconds: a program that was killed takes a moment to be gone, and others look at devices.
+
+    Raises ProgramFailed.
+    """
+    end = time.monotonic() + _PATIENCE
+    while True:
+        done = run(command, timeout=_LONG, check=False)
+        if not done.returncode:
+            return
+        if time.monotonic() > end:
+            raise ProgramFailed(done)
+        time.sleep(_PAUSE)
+
+
 @Checkpoint("rehearsal removed")
 def remove(folder: Path) -> None:
     """Unmounts all that is mounted below the folder, detaches its loop devices, and removes it. Raises ProgramFailed, OSError."""
     for mount in reversed(mounts()):
         if mount.target.is_relative_to(folder):
-            run(["umount", str(mount.target)], timeout=_LONG)
+            patiently(["umount", str(mount.target)])
     for device, image in _loops():
         if image.is_relative_to(folder):
             run(["btrfs", "device", "scan", "--forget", device], check=False)
