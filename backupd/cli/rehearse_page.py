@@ -40,13 +40,13 @@ p,li{max-width:60rem}.grey{color:var(--grey)}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:.35rem .7rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 th{font-weight:600}td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
-.asked td:first-child{font-weight:600}.better{color:var(--good);font-weight:600}.worse{color:var(--bad);font-weight:600}
+.v{white-space:nowrap}.asked td:first-child{font-weight:600}.better{color:var(--good);font-weight:600}.worse{color:var(--bad);font-weight:600}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr));gap:1.2rem 1.6rem}
 figure{margin:0}figcaption{font-weight:600}figcaption span{font-weight:400;color:var(--grey)}
 svg{width:100%;height:auto;color:var(--ink)}
 svg text{font-family:system-ui,sans-serif}
 .wide{overflow-x:auto}.wide svg{max-width:54rem;min-width:34rem}
-img{width:100%;max-width:18rem;image-rendering:pixelated;background:#000;display:block}
+img{width:100%;max-width:18rem;image-rendering:pixelated;border:1px solid var(--line);display:block}
 @media(max-width:44rem){body{font-size:15px}
 .numbers thead{display:none}.numbers tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--line)}
 .numbers td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.05rem 0;text-align:right}
@@ -99,7 +99,7 @@ def _body(result: RehearsalResult, title: str) -> Iterator[str]:
 def _variants(result: RehearsalResult) -> Iterator[str]:
     yield '<h2>The variants</h2><div class="scroll"><table>'
     for number, variant in enumerate(result.plan.variants):
-        yield f"<tr><td>{_mark(number)}<b>{_text(variant.name)}</b></td><td>{_text(settings_words(variant.settings))}</td></tr>"
+        yield f"<tr><td class="v">{_mark(number)}<b>{_text(variant.name)}</b></td><td>{_text(settings_words(variant.settings))}</td></tr>"
     yield "</table></div>"
 
 

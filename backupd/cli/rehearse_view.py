@@ -353,7 +353,7 @@ def plan_as_json(plan: Plan, place: Place, facts: ServerFacts) -> dict[str, Any]
         "fraction": plan.fraction,
         "place": str(place.device or place.folder),
         "estimated_seconds": round(estimated_seconds(plan), 1),
-        "variants": {variant.name: asdict(variant.settings) for variant in plan.variants},
+        "variants": [{"name": variant.name, **asdict(variant.settings)} for variant in plan.variants],
         "hosts": [asdict(host) | {"bytes": round(host.bytes), "new_bytes": round(host.new_bytes)} for host in plan.fleet.hosts],
         "assumed": list(plan.fleet.assumed),
         "unknown": list(facts.unknown),

@@ -144,7 +144,8 @@ class _PoolNights:
         expiry, expired = _Span(self._mount), self._expire(number + self._plan.age, started + _MORNING)
         expiry.end()
         balance, balanced = _Span(self._mount), self._balance()
-        balance.end()
+        if balanced:
+            balance.end()
         if self._draws:
             self._draw(number)
         scores = self._program("balancer", "score", str(self._mount), "--json")["block_groups"]

@@ -133,5 +133,15 @@ def remove(folder: Path) -> None:
     for device, image in _loops():
         if image.is_relative_to(folder):
             run(["btrfs", "device", "scan", "--forget", device], check=False)
-            run(["losetup", "--detach", device])
+            run(["losetup", "--detach", device], check=False)  # the kernel may have let go of it by itself meanwhile
+    _wait_until_detached(folder)
     shutil.rmtree(folder)
+
+
+def _wait_until_detached(folder: Path) -> None:
+    """A device that somebody has open for a moment is detached when it is closed. Raises OperatorError."""
+    end = time.monotonic() + _PATIENCE
+    while left := [device for device, image in _loops() if image.is_relative_to(folder)]:
+        if time.monotonic() > end:
+            raise OperatorError(f"{left[0]} is still in use", "the next rehearsal removes it")
+        time.sleep(_PAUSE / 10)

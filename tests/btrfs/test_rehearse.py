@@ -113,7 +113,10 @@ def device() -> Iterator[str]:
     image = folder / "disk"
     with image.open("wb") as file:
         file.truncate(300 << 20)
-    yield btrfs.attach(image)
+    loop = btrfs.attach(image)
+    yield loop
+    work("losetup", "--detach", loop, check=False)
+    wait_for(lambda: not session.loops_below(folder))  # somebody may have it open for a moment
     session.remove(folder)
 
 
