@@ -99,7 +99,8 @@ def _body(result: RehearsalResult, title: str) -> Iterator[str]:
 def _variants(result: RehearsalResult) -> Iterator[str]:
     yield '<h2>The variants</h2><div class="scroll"><table>'
     for number, variant in enumerate(result.plan.variants):
-        yield f"<tr><td class="v">{_mark(number)}<b>{_text(variant.name)}</b></td><td>{_text(settings_words(variant.settings))}</td></tr>"
+        yield f'<tr><td class="v">{_mark(number)}<b>{_text(variant.name)}</b></td>'
+        yield f"<td>{_text(settings_words(variant.settings))}</td></tr>"
     yield "</table></div>"
 
 

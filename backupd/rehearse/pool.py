@@ -43,14 +43,14 @@ def place_at(on: str | None, erase: str | None, wanted: int, filesystem: str | N
         if not folder.exists():
             raise UsageError(f"there is no {on}", "name a folder, or a device")
         if stat.S_ISBLK(folder.stat().st_mode):
-            return _spare(folder, erase, filesystem)
+            return _spare(folder.absolute(), on, erase, filesystem)
         if not folder.is_dir():
             raise UsageError(f"{on} is neither a folder nor a device", "name a folder, or a device")
     if erase:
         raise UsageError("--erase names a device, and --on does not", "give the device to both: --on DEVICE --erase DEVICE")
     if filesystem and is_on(folder, filesystem):
         raise UsageError(f"{folder} is on the pool itself", "a rehearsal does not work on it: name a folder elsewhere")
-    return Place(folder, None, _free(folder))
+    return Place(folder.resolve(), None, _free(folder))  # mounts are known by their real paths
 
 
 def _free(folder: Path) -> int:
@@ -66,8 +66,8 @@ def _memory() -> int:
     return 0
 
 
-def _spare(device: Path, erase: str | None, filesystem: str | None) -> Place:
-    """A device that nobody uses and that is empty, or given up by its exact name. Raises UsageError."""
+def _spare(device: Path, named: str, erase: str | None, filesystem: str | None) -> Place:
+    """A device that nobody uses and that is empty, or given up by its exact name, as it is `named`. Raises UsageError."""
     try:
         fd = os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC)  # the kernel knows every user: mount, swap, md, dm, btrfs
     except OSError as error:
@@ -83,9 +83,9 @@ def _spare(device: Path, erase: str | None, filesystem: str | None) -> Place:
     if found.returncode != _NOTHING:
         what = known.get("TYPE") or known.get("PTTYPE") or "something"
         if erase is None:
-            raise UsageError(f"{device} is not empty: {what}", f"if nobody needs it any more, add: --erase {device}")
-        if erase != str(device):
-            raise UsageError(f"--erase names {erase}, but --on names {device}", "give the same device to both")
+            raise UsageError(f"{device} is not empty: {what}", f"if nobody needs it any more, add: --erase {named}")
+        if erase != named:
+            raise UsageError(f"--erase names {erase}, but --on names {named}", "give the same device to both")
     return Place(MEMORY if MEMORY.is_dir() else DISK, device, size)
 
 
