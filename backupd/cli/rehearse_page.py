@@ -40,7 +40,8 @@ p,li{max-width:60rem}.grey{color:var(--grey)}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:.35rem .7rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 th{font-weight:600}td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
-.v{white-space:nowrap}.asked td:first-child{font-weight:600}.better{color:var(--good);font-weight:600}.worse{color:var(--bad);font-weight:600}
+.v{white-space:nowrap}
+.asked td:first-child{font-weight:600}.better{color:var(--good);font-weight:600}.worse{color:var(--bad);font-weight:600}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr));gap:1.2rem 1.6rem}
 figure{margin:0}figcaption{font-weight:600}figcaption span{font-weight:400;color:var(--grey)}
 svg{width:100%;height:auto;color:var(--ink)}
