@@ -17,7 +17,6 @@ from backupd.cli.rehearse_view import (
     extent_words,
     remarks,
     settings_words,
-    verdict_words,
 )
 from backupd.rehearse.judge import VariantJudgement, Verdict
 from backupd.rehearse.model import NightReading
@@ -151,7 +150,7 @@ def _numbers(one: VariantJudgement, question: str | None) -> Iterator[str]:
         yield "".join(
             f'<td class="n" data-of="{_text(head)}">{escape(cell)}</td>' for head, cell in zip(heads[1:], cells, strict=False)
         )
-        yield f'<td class="{kind}" data-of="verdict">{escape(verdict_words(each))}</td></tr>'
+        yield f'<td class="{kind}" data-of="verdict">{escape(str(each.verdict))}</td></tr>'
     yield "</tbody></table></div>"
 
 

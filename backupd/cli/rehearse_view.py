@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from backupd.cli.trend_view import signs, width
-from backupd.rehearse.judge import FEWEST, MEASURES, Comparison, VariantJudgement, Verdict, best
+from backupd.rehearse.judge import FEWEST, MEASURES, VariantJudgement, Verdict, best
 from backupd.rehearse.model import NightReading, Plan, RehearsedRun, Settings, Variant
 from backupd.rehearse.nights import NightDone
 from backupd.rehearse.pool import Place
@@ -234,7 +234,7 @@ def _comparison_table(one: VariantJudgement, question: str | None) -> Iterator[s
             change(each.median),
             f"{change(each.least)} to {change(each.most)}",
             f"{max(each.lower, each.higher)} of {each.lower + each.higher}" if each.lower + each.higher else "-",
-            verdict_words(each),
+            str(each.verdict),
         )
         for each in one.comparisons
     ]
@@ -261,13 +261,6 @@ def change(share: float) -> str:
         return "from 0"
     times = 1 / (1 - share) if share > 0 else 1 + share
     return f"{times - 1:+.0%}" if times < 2 else f"x {times:,.1f}"
-
-
-def verdict_words(one: Comparison) -> str:
-    """The verdict; with too few runs, which way they point."""
-    if one.verdict is Verdict.TOO_FEW and one.lower != one.higher and abs(one.median) >= _CHANGE:
-        return f"{one.verdict} (they are {'lower' if one.lower > one.higher else 'higher'})"
-    return str(one.verdict)
 
 
 def conclusion(result: RehearsalResult) -> Iterator[str]:
