@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One family of samples."""
+    """One metric family."""
 
     name: str
     kind: Literal["gauge", "counter"]

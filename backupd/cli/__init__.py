@@ -84,7 +84,7 @@ an upgrade use it, and so does a service that runs from a checkout and was start
     metavar="FILE",
     help="The configuration file, instead of a pool's name.",
 )
-@click.option("-v", "--verbose", count=True, help="Say more; -vv: also every program that is started.")
+@click.option("-v", "--verbose", count=True, help="Print more; -vv: also every program that is started.")
 @click.pass_context
 def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: int) -> None:
     """Back up many hosts with rsync into btrfs snapshots.

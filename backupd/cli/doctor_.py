@@ -1,4 +1,4 @@
-"""`backupd doctor`: what is wrong or slow with the pool, and how to mend it."""
+"""`backupd doctor`: finds what is wrong or slow with the pool, and how to repair it."""
 
 import shutil
 import textwrap
@@ -28,22 +28,22 @@ _WIDTH = 110
 
 
 @click.command("doctor")
-@click.option("--fix", "name", metavar="NAME", help="Mend what the check of that name finds, if that can be done while mounted.")
+@click.option("--fix", "name", metavar="NAME", help="Repair what the check of that name finds, if it can be done while mounted.")
 @click.option("--dry-run", is_flag=True, help="With --fix: only show what it would do.")
-@click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also what was looked at and found to be well.")
+@click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also list the checks that passed.")
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: bool, as_json: bool, now: datetime | None) -> int:
-    """What is wrong or slow with the pool, each with the reason, the commands that mend it, and their risk.
+    """Find what is wrong or slow with the pool; for each problem, print the reason, the commands that solve it, and their risk.
 
-    Looks at how the filesystem was made and is mounted, what it lies on, its state, and what backups depend on here. Changes
-    nothing without --fix NAME: then the finding is looked for again, its commands are run, and it is looked whether it is gone.
-    What needs the filesystem unmounted is never done, only said.
+    Examines how the filesystem was made and mounted, the storage below it, its state, and the machine. Changes nothing without
+    --fix NAME: then the check is repeated, the commands are run, and the check is repeated again to see whether the problem is
+    solved. Repairs that need an unmounted filesystem are only described.
 
-    A check that could not look says so, and counts neither as well nor as a finding.
+    A check that could not be made says so; it is neither well nor a finding.
 
-    Exit status 0: nothing, or only notes; 1: something to act on.
+    Exit status 0: nothing, or only notes; 1: there is something to do.
     """
     if dry_run and not name:
         raise UsageError("--dry-run goes with --fix NAME", "without --fix nothing is changed anyway")
@@ -76,7 +76,7 @@ def _as_json(facts: DoctorFacts, found: Examined) -> dict[str, Any]:
 
 
 def finding_as_json(finding: Finding) -> dict[str, Any]:
-    """One finding; `commands` are lines for a shell, what --fix does the first of them."""
+    """Returns one finding; `commands` are shell lines, the first of which are those that --fix runs."""
     return {
         "name": finding.check,
         "severity": finding.level,

@@ -32,9 +32,7 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 @click.command("import")
 @click.argument("kind", type=click.Choice(list(READERS)), metavar="rsnapshot|dirvish|tree")
 @click.argument("place", type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--host", "hosts", multiple=True, metavar="NAME[=OWN]", help="What a host is called here. May be given several times."
-)
+@click.option("--host", "hosts", multiple=True, metavar="NAME[=OWN]", help="The host's name here. May be given several times.")
 @click.option("--dry-run", is_flag=True, help="Show which backups would be made, and how much is new in them; change nothing.")
 @click.option("--delta", is_flag=True, help="Change files in place: backups share what is equal in them. It takes longer.")
 @click.option(
@@ -101,7 +99,9 @@ def command(
 
 
 def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], int, dict[str, str]]:
-    """All trees by host, those that are here already too; how many these are; and what cannot be: it is stamped in the future."""
+    """Returns all trees by host, including those imported already; the number of the latter; and the trees that cannot be
+    imported because they are stamped in the future.
+    """
     found, here, ahead = dict[str, list[OldTree]](), 0, dict[str, str]()
     until = latest(site.clock.now())
     for host in history.hosts:
@@ -117,7 +117,7 @@ def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTre
 
 @dataclass(slots=True)
 class _Import:
-    """The whole of it, and what came of it: backups, hosts that failed and why, and what was compared."""
+    """An import of all hosts and its results: backups, failed hosts with the reasons, and comparisons."""
 
     site: PoolContext
     work: ImportSite
@@ -131,7 +131,9 @@ class _Import:
     _unusable: PoolUnusable | None = None
 
     async def run(self, todo: dict[str, list[OldTree]], jobs: int) -> None:
-        """Some hosts at once. What goes wrong with one costs the others nothing. Raises PoolUnusable when nothing more can be."""
+        """Imports several hosts at once. A failure of one does not affect the others. Raises PoolUnusable if nothing more is
+        possible.
+        """
         places = asyncio.Semaphore(jobs)
 
         async def in_its_place(host: str, trees: Sequence[OldTree]) -> None:

@@ -1,4 +1,4 @@
-"""`backupd offsite`: the newest backups sent to repositories of restic, and what lies there."""
+"""`backupd offsite`: sends the newest backups to restic repositories, and lists and checks their contents."""
 
 import time
 from datetime import datetime
@@ -48,9 +48,9 @@ def _share(text: str) -> str:
 
 @click.group("offsite", no_args_is_help=True)
 def command() -> None:
-    """Send the newest backups to repositories of restic, on object storage or on whatever is no btrfs, and see what lies there.
+    """Send the newest backups to restic repositories, on object storage or any other storage, and list what is there.
 
-    The whole recipe, also that of the way back with nothing but the repository, is in docs/offsite.rst.
+    docs/offsite.rst has complete instructions, including how to restore with only the repository.
     """
 
 
@@ -128,7 +128,7 @@ def run_command(
 @json_option
 @click.pass_context
 def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], as_json: bool) -> int:
-    """List this pool's backups in the repository NAME, or in all, as the repository tells them."""
+    """List this pool's backups in the repository NAME, or in all repositories."""
     rows, said = [], []
     with opened(ctx) as site:
         for settings in _chosen(site, name):
@@ -166,7 +166,7 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
     type=click.IntRange(0, 1000),
     default=20,
     show_default=True,
-    help="How many files are got back and compared with the pool's.",
+    help="How many files to restore and compare with the pool's.",
 )
 @json_option
 @click.pass_context
@@ -220,7 +220,7 @@ def _restic(site: PoolContext, settings: OffsiteSettings) -> Restic:
 
 
 def _lock(site: PoolContext, settings: OffsiteSettings) -> Path:
-    """Who works with the repository: restic's own check wants it alone, and a run would fail meanwhile."""
+    """Returns the lock of the repository: restic's check needs it exclusively, and a run would fail meanwhile."""
     return site.pool.locks / f"offsite-{settings.name}"
 
 
@@ -235,7 +235,7 @@ def _is_due(site: PoolContext, settings: OffsiteSettings) -> bool:
 
 
 def _unreached(site: PoolContext, settings: OffsiteSettings, error: OperatorError, dry_run: bool) -> int:
-    """Notes and says that nothing could be sent; the exit status."""
+    """Records and reports that nothing could be sent. Returns the exit status."""
     now = site.clock.now()
     if not dry_run:
         note_failure(site.catalogue, settings.name, now, error.message, OFFSITE)
@@ -255,7 +255,7 @@ def _one(
     dry_run: bool,
     as_json: bool,
 ) -> dict[str, Any]:
-    """One run, which begins no further backup after `end`."""
+    """Runs once; begins no further backup after `end`."""
     restic = _restic(site, settings)
     require_there(restic)
     observer: ProgressSinks[OffsiteEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines())

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import click
 from backupd.cli.context import completing_config, now_option, opened
 from backupd.cli.push_to import push_to
 from backupd.cli.seed_to import make_seed, parse_part_size
-from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, seed_command, send_command
+from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, replica_buckets, seed_command, send_command
 from backupd.replicate.outcome import (
     Connect,
     Fetched,
@@ -34,7 +35,6 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.allowed_calls import seccomp_filter
-from backupd.rsync.bandwidth import prepare
 from backupd.rsync.confined import PROGRAM
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
@@ -156,7 +156,7 @@ def command(
 
 
 def _chosen(site: PoolContext, name: str | None, *, is_asked: bool) -> list[ReplicaSettings | PushSettings]:
-    """Those of that name, or all that something can be done about from here. Raises UsageError."""
+    """Returns the section with that name, or all that this side can update. Raises UsageError."""
     pushes = site.config.pushes
     if name is not None and name in pushes:
         return [pushes[name]]
@@ -177,7 +177,9 @@ def _is_due(site: PoolContext, replica: ReplicaSettings | PushSettings) -> bool:
 
 
 def _unreached(site: PoolContext, replica: ReplicaSettings | PushSettings, error: OperatorError, dry_run: bool) -> int:
-    """Notes and says that the other pool could not be asked; the exit status. A folder may be away until the copy is late."""
+    """Records and reports that the other pool could not be reached. Returns the exit status. A folder may be absent until the
+    copy is late.
+    """
     now, kind = site.clock.now(), replica.kind
     if not dry_run:
         note_failure(site.catalogue, replica.name, now, error.message, kind, away=isinstance(error, FarPoolMissing))
@@ -214,16 +216,15 @@ def fetch_one(
     dry_run: bool,
     as_json: bool,
 ) -> dict[str, Any]:
-    """One replication, which begins no further backup after `end`; from the folder `seed`, if given, not from the other pool.
+    """Runs one replication, which begins no further backup after `end`; from the folder `seed`, if given, instead of the other
+    pool.
 
-    `connect` makes the connections, where that is not what the configuration says. `damaged`: what is damaged here comes again.
+    `connect` makes the connections, if they differ from the configuration. `damaged`: fetches damaged copies again.
     """
     since = format_time(site.clock.now())
-    buckets = [
-        prepare(site.pool.bandwidth, name, rate)
-        for name, rate in (("pool", site.config.backup.bandwidth), (f"replica-{replica.name}", replica.bandwidth))
-        if rate and not dry_run
-    ]
+    buckets = replica_buckets(site.config, site.pool, replica) if not dry_run else []
+    if seed:  # its parts are streams
+        replica = replace(replica, engine="send")
     command = seed_command(seed) if seed else send_command(site.config, replica, buckets)
     connect = connect or (lambda look: connected(command, look))
     running = RunningNoted(site.catalogue, replica.name, site.clock.now())
@@ -283,7 +284,7 @@ def _session(
     summary: ReplicationSummary,
     begun: float,
 ) -> ReplicaSession:
-    """What there is to know of a replication of all hosts. `times`: when it began and ended."""
+    """Returns the record of a replication of all hosts. `times`: when it began and ended."""
     why = {one.host: obstacle_words(one) for one in plan.unwanted} | {one.host: one.error for one in summary.failed}
     here = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
     behind = [
@@ -304,7 +305,9 @@ def _session(
 
 
 def _is_confined(*, is_foreign: bool) -> bool:
-    """Whether `btrfs receive` runs in a cell: always for what comes from another machine. Raises OperatorError where it cannot."""
+    """Returns True if `btrfs receive` must run in a cell: always for streams from another machine. Raises OperatorError if it
+    cannot.
+    """
     is_known = seccomp_filter(receives=True) is not None
     if is_known and shutil.which(PROGRAM, path=environment()["PATH"]):
         return True

@@ -146,7 +146,7 @@ def command(
 
 
 def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
-    """Where it goes, in RestoreRequest's words. Raises UsageError."""
+    """Returns the type of destination, as in RestoreRequest. Raises UsageError."""
     given = [value for value in (to, to_host, tar) if value is not None]
     if len(given) != 1:
         raise UsageError(
@@ -239,7 +239,7 @@ def _say_tar(found: Looked, as_json: bool, fields: dict[str, object], words: str
 
 
 class _Watch:
-    """Says how far it is, and raises RestoreStopped after a signal, which ends the context in good order."""
+    """Prints progress, and raises RestoreStopped after a signal, which ends the context cleanly."""
 
     def __init__(self, teller: Teller) -> None:
         self._teller = teller
@@ -256,7 +256,7 @@ class _Watch:
 
     @property
     def exit_status(self) -> int:
-        """That of the first signal."""
+        """Returns the exit status of the first signal."""
         return signal_status(self._cancellation.signal)
 
     @contextmanager

@@ -204,7 +204,7 @@ def _show_all(found: list[HostStatus], running: list[Progress], now: datetime, *
 
 
 def _show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:
-    """A line for each copy, one for what it fetches now, and one for each host of which not everything is here."""
+    """Prints a line for each copy, one for its running update, and one for each host that is not completely copied."""
     rows = [
         (
             printable(copy.replica.name),
@@ -240,7 +240,7 @@ def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
 
 
 def _show_drills(drills: DrillStatus) -> None:
-    """When a restore was last proven, and what did not come back; nothing where none ever was, and nobody asks for one."""
+    """Prints when a restore was last proven and which failed; nothing if there was none and none is required."""
     if drills.last and drills.age is not None:
         late = click.style(", which is long ago", fg="yellow") if drills.state == DrillState.LATE else ""
         click.echo(f"last proven restore: {printable(proven_words(drills.last))}, {format_duration(drills.age)} ago{late}")
@@ -251,7 +251,7 @@ def _show_drills(drills: DrillStatus) -> None:
 
 
 def _show_unverified(hosts: Sequence[str], seconds: float) -> None:
-    """Whose data nobody has read for too long; nothing where all is well."""
+    """Prints the hosts whose data has not been read for too long; nothing if there are none."""
     if hosts:
         shown = ", ".join(map(printable, hosts[:_MOST_BEHIND]))
         more = f" and {counted(len(hosts) - _MOST_BEHIND, 'more host')}" if len(hosts) > _MOST_BEHIND else ""
@@ -276,14 +276,14 @@ def _drill_as_json(drills: DrillStatus) -> dict[str, Any]:
 
 
 def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:
-    """When it is due; now, and at length since when, once it is."""
+    """Formats when it is due; if it is due, also since when."""
     if due is None or due > now:
         return format_time(due) if due else "-"
     return f"now, since {format_time(due)}" if at_length else "now"
 
 
 def _show_pool(verdict: health.PoolVerdict) -> None:
-    """Nothing when all was looked at and is well."""
+    """Prints nothing if everything was checked and is well."""
     for one in verdict.findings:
         click.echo(f"pool: {click.style(one.level, fg=_LEVELS[one.level], bold=True)}: {printable(one.text)}")
     if verdict.unlooked:

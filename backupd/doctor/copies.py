@@ -22,6 +22,7 @@ from btrkeep.decisions.findings import Finding
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.room import read_room
+from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
@@ -125,13 +126,17 @@ def reach_copies(config: Config) -> Iterator[Finding]:
             with connected(send_command(config, one, [])) as far:
                 count = sum(1 for _ in far.hosts())
                 itself = far.id == open_configured(config).id
-                clock = far.now
+                clock, by_rsync = far.now, far.sends_by_rsync
         except OperatorError as error:
             level = "note" if one.comes_and_goes else "error"
             yield Finding(_CHECK, level, printable(error.message), error.hint, subject=f"replica {one.name}")
             continue
         if itself:
             yield Finding(_CHECK, "error", "that is this very pool", "fetch from another one", subject=f"replica {one.name}")
+            continue
+        if one.engine == "rsync" and not by_rsync:
+            text = f"btrkeep {far.version} there cannot send by rsync"
+            yield Finding(_CHECK, "error", text, 'update it, or leave out engine = "rsync"', subject=f"replica {one.name}")
             continue
         text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch from"
         against = [*(_of_key(config, one, "send-only") if one.address else ()), *_of_clock(one, clock)]
@@ -145,9 +150,9 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
         end = time.monotonic() + _SECONDS
         asked = next(request_lines(program.output, lambda: time.monotonic() > end), b"")
         program.end()
-        said = [line.removeprefix("error: ") for line in program.said() if line.startswith("error: ")] or program.said()
+        said = last_remote_error(program.said())
     if b'"hello"' not in asked:
-        why = printable(said[-1])[:1000] if said else "it does not answer"
+        why = printable(said)[:1000] if said else "it does not answer"
         hint = 'that server needs restrict,command="backupd receive-only --replica NAME" before the key'
         yield Finding(_CHECK, "error", why, hint, subject=subject)
         return

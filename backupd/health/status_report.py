@@ -61,7 +61,7 @@ class PoolNumbers:
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """What `look` found. Without `numbers` the pool could not be looked at."""
+    """The result of `look`. Without `numbers` the pool could not be read."""
 
     config: Config
     now: datetime
@@ -99,7 +99,7 @@ class StatusReport:
 
     @property
     def lost(self) -> bool | None:
-        """Whether the catalogue knows none of the backups that are in the pool; None where the pool could not be looked at."""
+        """Returns True if the catalogue knows none of the backups in the pool; None if the pool could not be read."""
         return None if self.fault else self.pool.lost
 
     @property
@@ -108,7 +108,7 @@ class StatusReport:
 
     @property
     def verdict(self) -> PoolVerdict:
-        """What is wrong with the pool."""
+        """Returns the verdict about the pool."""
         return judge(self.pool, HealthLimits.of(self.config))
 
 
@@ -147,14 +147,14 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
 
 
 def drills_of(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatus:
-    """How drills are doing; none at all is late where the configuration says how old the newest may be."""
+    """Returns the state of drills; having none at all is late if the configuration sets a maximum age."""
     hosts = catalogue.hosts()
     is_asked = config.drill.max_age is not None
     return drill_status(read_drills(catalogue), frozenset(hosts), config.drill.oldest, now, is_asked=is_asked)
 
 
 def looks_of(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[str, datetime | None], tuple[str, ...]]:
-    """When data of each host was last read, and of which hosts that is too long ago."""
+    """Returns when data of each host was last read, and the hosts for which that is too long ago."""
     oldest, looks = catalogue.oldest_backups(), last_looks(catalogue, now)
     settings = config.verify
     return looks, late_looks(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)

@@ -1,4 +1,4 @@
-"""Samples from one look: pure, so that whoever has the facts can serve them."""
+"""Makes samples from one look: pure, so that any program with the facts can serve them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ _GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)
 
 
 class Registry(CollectorRegistry):
-    """What prometheus_client's functions take, of one look."""
+    """The metric families of one look, for prometheus_client."""
 
     def __init__(self, report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
         super().__init__(auto_describe=False)
@@ -64,7 +64,7 @@ class _Samples:
         self._found: dict[Metric, Family] = {}
 
     def add(self, metric: Metric, value: float | None, *labels: str) -> None:
-        """One sample; None is not known, and gives none."""
+        """Adds one sample; None is unknown and adds none."""
         if value is None:
             return
         family = self._found.get(metric)

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, LineBroken, Refused, parse_object, write_all
-from backupd.rsync.bandwidth import Bucket, relay_command
+from backupd.rsync.bandwidth import Bucket, prepare, relay_command
 from backupd.rsync.command import ssh_command
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
+from btrkeep.pool.marker import Pool
+from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import parse_backup_name, parse_time, printable
@@ -54,6 +56,23 @@ class Announced:
     notes: dict[str, dict[str, Any]]
     bytes: int | None
     stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTold(Announced):
+    """What the other pool says of a backup before it comes by rsync. `transid`: the generation of its last change there.
+
+    `size_and_time`: each file that has other content than in the common backup has another size or time, so rsync sees it.
+    """
+
+    transid: int = 0
+    size_and_time: bool = False
+
+
+def replica_buckets(config: Config, pool: Pool, replica: ReplicaSettings) -> list[Bucket]:
+    """The bandwidth budgets of what the replica fetches: the pool's and its own."""
+    rates = (("pool", config.backup.bandwidth), (f"replica-{replica.name}", replica.bandwidth))
+    return [prepare(pool.bandwidth, name, rate) for name, rate in rates if rate]
 
 
 def send_command(config: Config, replica: ReplicaSettings, buckets: Sequence[Bucket]) -> tuple[str, ...]:
@@ -125,6 +144,8 @@ class FarPool:
             raise FarPoolMissing(f"it speaks another protocol ({said.get('protocol')!r})", "use the same btrkeep on both")
         self.id, self.version = said["pool"], printable(str(said.get("version")))[:40]
         self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
+        engines = said.get("engines")
+        self.sends_by_rsync = isinstance(engines, list) and "rsync" in engines
         self.now = told_time(said)
         """What its clock said just now; None: an earlier version does not tell."""
         self._frames.patience = _PATIENCE
@@ -143,20 +164,25 @@ class FarPool:
 
     def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[Announced, Iterator[bytes]]:
         """What is said of the stream, and the stream in pieces. Raises LineBroken, Refused."""
-        parent = fetch.parent
-        asked: dict[str, Any] = {
-            "verb": "send",
-            "host": host,
-            "name": fetch.backup.name,
-            "uuid": fetch.backup.uuid,
-            "stream": version,
-        }
-        self._ask(asked | ({"parent": parent.name, "parent_uuid": parent.uuid} if parent else {}))
+        self._ask({"verb": "send", "stream": version} | _asked(host, fetch))
         answer = self._frames.answer()
         kind, content = next(answer, (b"", b""))
         if kind != OBJECT:
             raise LineBroken("the other side does not say what it sends")
         return _announced(parse_object(content), version), _pieces(answer)
+
+    def announce_copy(self, host: str, fetch: Fetch) -> CopyTold:
+        """What is said of a backup that is to come by rsync, on a connection of its own. Raises LineBroken, Refused."""
+        if not self.sends_by_rsync:
+            raise Refused('the btrkeep there cannot send by rsync: update it, or leave out engine = "rsync"')
+        self._ask({"verb": "copy"} | _asked(host, fetch))
+        found = list(self._frames.objects())
+        if len(found) != 1:
+            raise LineBroken("the other side does not say what it sends")
+        said, told = found[0], _announced(found[0], 1)
+        transid = said.get("transid")
+        known = transid if type(transid) is int and 0 <= transid < 1 << 63 else 0
+        return CopyTold(told.notes, told.bytes, told.stream, known, said.get("size_and_time") is True)
 
     def note_common(self, replica: str, hosts: dict[str, str]) -> None:
         """Has the other pool leave these backups, by host, alone. Raises LineBroken, Refused."""
@@ -204,9 +230,7 @@ class FarPool:
     def _said(self) -> str:
         """The program's last error, else its last line, when it has had the time to say it."""
         self._program.end()
-        lines = self._program.said()
-        lines = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
-        return printable(lines[-1])[:_LONGEST_REASON] if lines else ""
+        return printable(last_remote_error(self._program.said()))[:_LONGEST_REASON]
 
 
 def told_time(said: Mapping[str, Any]) -> datetime | None:
@@ -231,6 +255,12 @@ def connected(command: Sequence[str], look: Callable[[], None] = lambda: None) -
 def own_modules() -> dict[str, str]:
     """This program's own modules are found where they are now, also in a checkout."""
     return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def _asked(host: str, fetch: Fetch) -> dict[str, Any]:
+    parent = fetch.parent
+    asked = {"host": host, "name": fetch.backup.name, "uuid": fetch.backup.uuid}
+    return asked | ({"parent": parent.name, "parent_uuid": parent.uuid} if parent else {})
 
 
 def _pieces(answer: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:

@@ -11,19 +11,19 @@ from backupd.replicate.outcome import (
     ReplicationContext,
 )
 from backupd.replicate.receiver import Expected, newest_received, receive
+from backupd.replicate.room import require_room
+from backupd.replicate.rsync_engine import fetch_by_rsync
 from backupd.repo.compared import forget_compared
 from backupd.repo.final_backups import ours, point_latest
 from backupd.repo.received import discard_received
 from backupd.repo.verified import forget_verified
-from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.decisions.replication import (
     FarBackup,
     Fetch,
 )
-from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool.locks import take_lock
+from btrkeep.errors import OperatorError
+from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.room import read_room
 from btrkeep.units import format_time
 
 _LOOK = 64 << 20  # bytes between two looks at the room
@@ -47,7 +47,9 @@ class HostCopies:
         """Fetches them in that order. Raises OperatorError, OSError; PoolUnusable when nothing more can be fetched at all."""
         site, host = self.site, self.host
         folder = site.pool.host(host)
-        with take_lock(site.pool.locks / f"host-{host}", f"replication of {host}", format_time(site.now)):
+        what, since = f"replication of {host}", format_time(site.now)
+        is_sealed = self._by_rsync and site.confined  # rsync in its cell inherits the lock
+        with take_lock(site.pool.locks / f"host-{host}", what, since, sealed=is_sealed) as lock:
             folder.mkdir(mode=0o700, exist_ok=True)
             require_marked(site, self.far, host)
             discard_received(site.pool, host)
@@ -55,14 +57,29 @@ class HostCopies:
                 for fetch in fetches:
                     if self.is_over():
                         return
-                    self._fetch(fetch)
+                    self._fetch(fetch, lock)
             finally:
                 point_latest(site.pool, host)
 
-    def _fetch(self, fetch: Fetch) -> None:
-        site, far, host = self.site, self.far, self.host
-        begun, before = time.monotonic(), far.bytes
+    @property
+    def _by_rsync(self) -> bool:
+        return self.site.replica.engine == "rsync"
+
+    def _fetch(self, fetch: Fetch, lock: Lock) -> None:
+        site, host = self.site, self.host
+        begun = time.monotonic()
         _require_parent(site.pool, host, fetch.parent)
+        size = fetch_by_rsync(site, self.far, lock, host, fetch, self.follow) if self._by_rsync else self._receive(fetch)
+        if fetch.again:
+            forget_verified(site.pool.host(host), fetch.backup.name)
+            forget_compared(site.pool.host(host), fetch.backup.name)
+        parent = fetch.parent.name if fetch.parent else None
+        self.tell(Fetched(host, fetch.backup.name, parent, size, time.monotonic() - begun, fetch.again))
+
+    def _receive(self, fetch: Fetch) -> int:
+        """Fetches it as a stream; returns the bytes that came."""
+        site, far, host = self.site, self.far, self.host
+        before = far.bytes
         announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
         expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None, fetch.again)
         looked = before
@@ -72,21 +89,12 @@ class HostCopies:
             self.follow(far.bytes - before)
             if far.bytes - looked >= _LOOK:
                 looked = far.bytes
-                _require_room(site)
+                require_room(site)
 
-        _require_room(site)
+        require_room(site)
         take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)  # first: it comes but once
         receive(site.pool, expected, pieces, version=announced.stream, confined=site.confined, look=look)
-        if fetch.again:
-            forget_verified(site.pool.host(host), fetch.backup.name)
-            forget_compared(site.pool.host(host), fetch.backup.name)
-        parent = fetch.parent.name if fetch.parent else None
-        self.tell(Fetched(host, fetch.backup.name, parent, far.bytes - before, time.monotonic() - begun, fetch.again))
-
-
-def _require_room(site: ReplicationContext) -> None:
-    if why := lacks_room(read_room(site.pool.path), site.config.pool.min_free):
-        raise PoolUnusable(why, "expire backups, or give the pool more room")
+        return far.bytes - before
 
 
 def _require_parent(pool: Pool, host: str, parent: FarBackup | None) -> None:

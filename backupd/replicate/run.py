@@ -47,14 +47,14 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     summary.failed += [HostFailed(one.host, obstacle_words(one)) for one in plan.unwanted]
     site.observer(plan)
     _discard_left(site, listed)
-    blocked = {name for one in plan.obstacles for name in (one.host, one.text)}
+    blocked = {name for one in plan.obstacles for name in (one.host, one.former_name) if name}
     known = common_with(site.pool, site.replica.name)
     others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked or host in plan.gone}
     work = _Work(site, plan, listed, summary, {**others, **plan.common})
     work.run()
     common = work.note_common()
     try:
-        renamed = {one.host: known[one.text] for one in plan.obstacles if one.text in known}
+        renamed = {one.host: known[old] for one in plan.obstacles if (old := one.former_name) and old in known}
         far.note_common(site.replica.name, common | renamed)
     except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
         if not site.cancellation:  # the signal has reached the other end too

@@ -16,7 +16,7 @@ from btrkeep.fs.openat import FOLDER
 
 @contextmanager
 def read(backup: Path) -> Iterator[None]:
-    """Within, nobody of us deletes the backup whose subvolume is at that path. Raises OperatorError when somebody does or did."""
+    """Protects the backup at that path from deletion by our programs. Raises OperatorError if it is being or has been deleted."""
     try:
         fd = _locked(backup, fcntl.LOCK_SH)
     except FileNotFoundError:
@@ -32,7 +32,9 @@ def read(backup: Path) -> Iterator[None]:
 
 @contextmanager
 def unread(backup: Path) -> Iterator[bool]:
-    """Whether nobody restores from the backup; if so nobody begins to within. Raises OSError when it is not there."""
+    """Yields False if the backup is being restored; otherwise holds it exclusively and yields True. Raises OSError if it does
+    not exist.
+    """
     fd = _locked(backup, fcntl.LOCK_EX)
     try:
         yield fd is not None
@@ -52,7 +54,7 @@ def _locked(backup: Path, how: int) -> int | None:
 
 
 def _is_at(backup: Path, fd: int) -> bool:
-    """It may have been deleted between its opening and the lock."""
+    """Returns True if the subvolume is still at its path: it may have been deleted between opening and locking."""
     try:
         return os.path.samestat(os.lstat(backup), os.fstat(fd))
     except FileNotFoundError:

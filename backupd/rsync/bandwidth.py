@@ -55,7 +55,9 @@ def prepare(folder: Path, name: str, rate: int) -> Bucket:
 
 
 def brought_to(record: bytes, rate: int, *, boot: bytes, now: int) -> bytes:
-    """A bucket's `record` with `rate`: a live one keeps its debt (in bytes), one of another boot or none at all begins anew."""
+    """Returns a bucket's `record` with `rate`: a current one keeps its debt (in bytes), one of another boot or an invalid one
+    starts anew.
+    """
     magic, its_boot, its_rate, arrival = throttle.RECORD.unpack(record) if len(record) == throttle.RECORD.size else _FRESH
     if magic != throttle.MAGIC or its_boot != boot or arrival > now + throttle.ABSURD:
         arrival = 0

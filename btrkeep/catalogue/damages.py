@@ -22,11 +22,13 @@ class DamageStore(CatalogueSession):
     """Each method that changes rows does so in one transaction."""
 
     def damages(self, host: str | None = None, name: str | None = None) -> list[Damage]:
-        """Those of a backup, of a host or of all, by host, backup, path and place: also those that something became of."""
+        """Returns the damages of a backup, of a host or of all hosts, ordered by host, backup, path and offset, resolved ones
+        included.
+        """
         return damage.find(self._reader, _HERE, {"host": host, "name": name})
 
     def damaged_files(self) -> dict[tuple[str, str], int]:
-        """How many files of a backup are damaged, by its host and name, where any are. What something became of is not counted."""
+        """Returns the number of damaged files of each backup that has any, by host and name. Resolved damages are not counted."""
         return {(host, name): files for host, name, files in self._reader.all(_COUNTS)}
 
     def put_damages(self, found: Iterable[Damage]) -> None:
@@ -37,7 +39,7 @@ class DamageStore(CatalogueSession):
             damage.add(session, rows)
 
     def replace_damages(self, host: str, name: str, found_by: str, found: Iterable[Damage]) -> None:
-        """All damages of a backup that were found in that way, anew."""
+        """Replaces all damages of a backup that were found in this way."""
         rows = list(found)
         with self._writing("damages replaced") as session:
             session.run(_DROP_FOUND, {"host": host, "name": name, "found_by": found_by})
@@ -45,7 +47,7 @@ class DamageStore(CatalogueSession):
             damage.add(session, rows)
 
     def replace_found_by(self, found_by: str, found: Iterable[Damage]) -> None:
-        """All damages of all backups that were found in that way, anew."""
+        """Replaces the damages of all backups that were found in this way."""
         rows = list(found)
         with self._writing("damages of all replaced") as session:
             session.run(_DROP_ALL_FOUND, {"found_by": found_by})
@@ -53,7 +55,7 @@ class DamageStore(CatalogueSession):
             damage.add(session, rows)
 
     def forget_looks(self, host: str, name: str) -> None:
-        """All that was found of a backup, in whose place another one is now: damages, and how far it was verified."""
+        """Deletes the damages and verification results of a backup, because another backup has taken its place."""
         with self._writing("looks forgotten") as session:
             for statement in _FORGET:
                 session.run(statement, {"host": host, "name": name})

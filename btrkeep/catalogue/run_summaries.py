@@ -1,4 +1,4 @@
-"""Of many rows at once: runs and backups of many hosts, asked for as whole lists, and sums, which the database adds up."""
+"""Queries over many rows: runs and backups of many hosts as lists, and totals added up by the database."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -30,7 +30,7 @@ _STATES = "SELECT state, count(*) FROM backup GROUP BY state"
 
 
 class RunSummaries(CatalogueSession):
-    """It only reads. Filesystems are named by their UUID."""
+    """Reads summaries. Filesystems are named by their UUID."""
 
     def tried(self, since: datetime, hosts: Collection[str] | None = None) -> list[HostRuns]:
         """Runs that began at `since` or later, of all hosts or of these, in the order in which they began."""
@@ -42,33 +42,33 @@ class RunSummaries(CatalogueSession):
         return [HostRuns._make(row) for row in self._reader.all(f"{query} ORDER BY id", values)]
 
     def backup_counts(self) -> dict[str, int]:
-        """How many final backups each host has; a host without any is not there."""
+        """Returns the number of final backups by host; a host without any is absent."""
         return dict(self._reader.all(_COUNTS))
 
     def first_seen(self, hosts: Collection[str]) -> dict[str, datetime]:
-        """When the first run or the oldest backup of each of these hosts began; a host without any is not there."""
+        """Returns when the first run or the oldest backup of each of these hosts began; a host without any is absent."""
         found = self._reader.all(_FIRST_SEEN, {"hosts": names_in(hosts)})
         rows = [(name, [one for one in moments if one]) for name, *moments in found]
         return {name: min(moments) for name, moments in rows if moments}
 
     def fates(self, hosts: Collection[str]) -> list[BackupFate]:
-        """What became of the final backups of these hosts, by host and start."""
+        """Returns what became of the final backups of these hosts, ordered by host and start."""
         return [BackupFate._make(row) for row in self._reader.all(_FATES, {"hosts": names_in(hosts)})]
 
     def run_totals(self, since: datetime, latest: datetime) -> list[RunTotals]:
-        """Of the runs of hosts that ended at `since` or later, and not after `latest`, by outcome."""
+        """Returns totals by outcome of the runs that ended from `since` to `latest`."""
         return [RunTotals(*row) for row in self._reader.all(_RUN_TOTALS, {"since": since, "latest": latest})]
 
     def balance_totals(self, filesystem: str) -> BalanceTotals:
-        """Of all runs of balance on a filesystem."""
+        """Returns totals of all runs of balance on a filesystem."""
         (row,) = self._reader.all(_BALANCE_TOTALS, {"filesystem": filesystem})
         return BalanceTotals(*row)
 
     def expiry_totals(self) -> ExpiryTotals:
-        """Of all runs of `expire`."""
+        """Returns totals of all runs of `expire`."""
         (row,) = self._reader.all(_EXPIRY_TOTALS)
         return ExpiryTotals(*row)
 
     def state_counts(self) -> dict[str, int]:
-        """How many backups there are in each state; a state without any is not there."""
+        """Returns the number of backups by state; a state without any is absent."""
         return dict(self._reader.all(_STATES))

@@ -24,19 +24,21 @@ class VerificationStore(CatalogueSession):
     """Each method that changes rows does so in one transaction."""
 
     def verifications(self, host: str) -> dict[str, VerifiedBackup]:
-        """Those of a host's backups that were ever looked at, by name."""
+        """Returns the verified backups of a host by name."""
         return {one.name: one for one in verification.find(self._reader, "WHERE host = :host ORDER BY name", {"host": host})}
 
     def comparisons(self, host: str) -> dict[str, ComparedBackup]:
-        """Those of a host's backups that were ever compared with the host, by name."""
+        """Returns the backups of a host that were compared with the host, by name."""
         return {one.name: one for one in comparison.find(self._reader, "WHERE host = :host ORDER BY name", {"host": host})}
 
     def newest_verifications(self, until: datetime) -> dict[str, datetime]:
-        """When a backup of each host was last read, in part or whole, not later than `until`. A look at no file is none."""
+        """Returns when a backup of each host was last read, partly or completely, not later than `until`. Verifications that read
+        no file do not count.
+        """
         return dict(self._reader.all(_NEWEST, {"until": until}))
 
     def oldest_backups(self) -> dict[str, datetime]:
-        """When the oldest final backup of each host was finished."""
+        """Returns when the oldest final backup of each host was finished."""
         return dict(self._reader.all(_OLDEST))
 
     def hosts_with_backups(self, finished: datetime, subvolume_id: int) -> set[str]:

@@ -1,8 +1,8 @@
-"""What is known of a backup's data on the disk, and of a host's: pure.
+"""Decides the verification state of a backup, and of a host. Pure.
 
-Three looks tell of it: `backupd verify`, which reads the files of a backup; a scrub, which reads all that is on the disks and
-compares it with btrfs' own checksums; and a comparison with the host. What the host says there is its own word, so that never makes
-a backup whole, and does not put off a look at the disks.
+Three sources count: `backupd verify`, which reads the files of a backup; a scrub, which reads everything on the disks and checks it
+against btrfs' own checksums; and a comparison with the host. A comparison relies on what the host sends, so it never makes a backup
+"whole" and does not postpone reading the disks.
 """
 
 import json
@@ -22,9 +22,10 @@ SCRUB, _BEGUN = "scrub", "scrub-begun"
 
 
 class VerificationState(StrEnum):
-    """What the last look at the data of a backup showed.
+    """The result of the newest verification of a backup's data.
 
-    `IN_PART`: only some of its files were read. `IN_DOUBT`: it was written last before a crash of this server, and not read since.
+    `IN_PART`: only some of its files were read. `IN_DOUBT`: it was written shortly before a crash of this server, and has not been
+    read since.
     """
 
     NEVER = "never"
@@ -44,11 +45,11 @@ class VerifiedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What `verified.json` keeps of one backup.
+    """The contents of `verified.json` for one backup.
 
-    `begun`: of the pass that reads each of its files once; `at`: its end, or that of the last part. `read`: files of that pass that
-    could be read, `compared` those of them that were compared with an earlier checksum; `bytes` of data, without holes. `whole`:
-    when a pass came to its end for the last time. `damages`: how many files are damaged; `damaged`: the first of them.
+    `begun`: start of the pass that reads each of its files once; `at`: end of its last part. `read`: files that the pass could
+    read; `compared`: those that were compared with an earlier checksum; `bytes` of data, without holes. `whole`: when a pass was
+    last finished. `damages`: number of damaged files; `damaged`: the first of them.
     """
 
     begun: datetime
@@ -67,7 +68,7 @@ class Verification:
 
 
 class ReadPass(Protocol):
-    """What is known of a backup that was read, as `Verification` and the catalogue have it."""
+    """The known facts about a backup that was read; common to `Verification` and the catalogue."""
 
     @property
     def at(self) -> datetime: ...
@@ -81,11 +82,10 @@ class ReadPass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FinishedScrub:
-    """A scrub that came to its end.
+    """A scrub that was finished.
 
-    `begun`: when it first began, though it was cancelled and continued since; `newest`: the highest id of a backup's subvolume that
-    there was then. `is_whole`: it found nothing, or repaired it, or the files of all that it could not repair are known to be
-    damaged.
+    `begun`: its first start, even if it was cancelled and resumed since; `newest`: the highest id of a backup's subvolume at that
+    time. `is_whole`: it found no error, or repaired it, or the files of all uncorrectable errors are known as damaged.
     """
 
     begun: datetime
@@ -104,9 +104,9 @@ class FinishedScrub:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What is known of a backup's data, by whom, and since when. `read`, `compared`: files, where `backupd verify` read them.
+    """The verification state of a backup, its source and time. `read`, `compared`: numbers of files, if `backupd verify` read them.
 
-    `source`: what a comparison with the host found, whichever look counts.
+    `source`: the result of a comparison with the host, whichever source decides the state.
     """
 
     state: VerificationState
@@ -140,11 +140,11 @@ def verified(
     source: ComparedBackup | None = None,
     in_doubt: datetime | None = None,
 ) -> Verified:
-    """What is known of a backup. `scrub`: one that has read all of it; `damages`: how many of its files are known to be damaged;
-    `in_doubt`: since when it has been, because a crash may have damaged it.
+    """Returns the verification state of a backup. `scrub`: one that has read all of it; `damages`: number of its files known to be
+    damaged; `in_doubt`: since when a crash may have damaged it.
 
-    Damaged before all else, also when that is long ago: data does not mend itself without a new look. Then the newest look that
-    read all of it, and the newest that did not. Moments that are still to come are of a clock that was ahead, and say nothing.
+    Damage comes first, however old: data does not repair itself. Then the newest source that read the whole backup, then the newest
+    one that did not. Times in the future come from a clock that was ahead and are ignored.
     """
     until = latest(now)
     if found and found.at > until:
@@ -176,7 +176,7 @@ class KnownBackups(ScrubFacts, Protocol):
 
 
 def last_looks(catalogue: KnownBackups, now: datetime) -> dict[str, datetime | None]:
-    """When data of each host was last read, by any look; None: never."""
+    """Returns when data of each host was last read, by any means; None: never."""
     until, scrub = latest(now), read_scrub(catalogue)
     read = catalogue.newest_verifications(until)  # also of hosts whose backups a lost catalogue does not know
     found = {host: read.get(host) for host in catalogue.oldest_backups()}
@@ -200,7 +200,9 @@ def late_looks(
 
 
 def looks_in_a_sentence(looks: Mapping[str, datetime | None], damaged: int, now: datetime) -> str:
-    """How it stands with all hosts: those whose data was read, and how many backups are damaged; "" before any look."""
+    """Summarises all hosts in a sentence: those whose data was read, and the number of damaged backups; "" if none was ever
+    read.
+    """
     read = [last for last in looks.values() if last]
     parts = []
     if read:
@@ -214,7 +216,7 @@ def looks_in_a_sentence(looks: Mapping[str, datetime | None], damaged: int, now:
 
 
 class VerifiedBackups:
-    """What is known of each backup's data, of hosts that are asked for one after another."""
+    """The verification states of backups, for callers that ask host by host."""
 
     def __init__(self, catalogue: Catalogue, now: datetime) -> None:
         self._catalogue, self._now, self._scrub = catalogue, now, read_scrub(catalogue)
@@ -222,7 +224,7 @@ class VerifiedBackups:
         self._host, self._found, self._compared = "", dict[str, VerifiedBackup](), dict[str, ComparedBackup]()
 
     def of(self, backup: Backup) -> Verified:
-        """That of a backup that is final."""
+        """Returns the state of a final backup."""
         host, name = backup.host, backup.name or ""
         if host != self._host:
             self._host, self._found, self._compared = host, self._catalogue.verifications(host), self._catalogue.comparisons(host)
@@ -238,7 +240,7 @@ def note_begin(facts: ScrubNotes, newest: int) -> None:
 
 
 def newest_at_begin(facts: ScrubFacts) -> int:
-    """The highest id that there was when the newest scrub began that was not begun by hand; 0 when nobody knows."""
+    """Returns the highest subvolume id at the start of the newest scheduled scrub; 0 if unknown."""
     said = facts.get_fact(_BEGUN) or ""
     return int(said) if said.isdecimal() else 0
 
@@ -259,13 +261,13 @@ def read_scrub(facts: ScrubFacts) -> FinishedScrub | None:
 
 
 def verified_briefly(one: Verified, date: Callable[[datetime], str]) -> str:
-    """For a table: the state, and the day of the look."""
+    """Formats state and date for a table."""
     head = {VerifiedBy.SCRUB: "scrub", VerifiedBy.SOURCE: "source"}.get(one.by or VerifiedBy.VERIFY, str(one.state))
     return f"{head} {date(one.at)}" if one.at else head
 
 
 def verified_words(one: Verified, date: Callable[[datetime], str]) -> str:
-    """In one line, with what the host said of it."""
+    """Formats the state in one line, with the result of the comparison with the host."""
     host = source_words(one.source, date) if one.source and one.source.files else ""
     if one.by == VerifiedBy.SOURCE:
         return host
@@ -273,7 +275,7 @@ def verified_words(one: Verified, date: Callable[[datetime], str]) -> str:
 
 
 def source_words(one: ComparedBackup, date: Callable[[datetime], str]) -> str:
-    """What came of a comparison with the host."""
+    """Formats the result of a comparison with the host."""
     rest = [
         f"{one.changed:,} changed since" if one.changed else "",
         f"{one.differing:,} with another content there" if one.differing else "",
