@@ -15,7 +15,7 @@ from btrkeep.units import parse_size
 
 if TYPE_CHECKING:
     from backupd.cli.rehearse_view import RehearsalResult
-    from backupd.rehearse.model import Plan
+    from backupd.rehearse.model import RehearsalPlan
     from backupd.rehearse.pool import Place
     from backupd.rehearse.site import ServerFacts
 
@@ -125,7 +125,7 @@ def command(
     return status
 
 
-def _show_plan(plan: "Plan", place: "Place", facts: "ServerFacts", *, as_json: bool) -> int:
+def _show_plan(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", *, as_json: bool) -> int:
     from backupd.cli.rehearse_view import plan_as_json, plan_lines
 
     if as_json:
@@ -135,7 +135,7 @@ def _show_plan(plan: "Plan", place: "Place", facts: "ServerFacts", *, as_json: b
     return Exit.OK
 
 
-def _rehearse(plan: "Plan", place: "Place", facts: "ServerFacts", question: str | None) -> "tuple[RehearsalResult, int]":
+def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", question: str | None) -> "tuple[RehearsalResult, int]":
     import time
 
     from backupd.cli.rehearse_view import RehearsalMeter, RehearsalResult

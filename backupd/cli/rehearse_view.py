@@ -11,7 +11,7 @@ import click
 
 from backupd.cli.trend_view import signs, width
 from backupd.rehearse.judge import FEWEST, MEASURES, VariantJudgement, Verdict, best
-from backupd.rehearse.model import NightReading, Plan, RehearsedRun, Settings, Variant
+from backupd.rehearse.model import NightReading, RehearsalPlan, RehearsedRun, Variant, VariantSettings
 from backupd.rehearse.nights import NightDone
 from backupd.rehearse.pool import Place
 from backupd.rehearse.site import ServerFacts
@@ -68,7 +68,7 @@ _HEIGHT, _SCALE, _CHANGE = 6, 9, 0.005
 class RehearsalResult:
     """All that is told of a rehearsal. `seconds`: how long it took."""
 
-    plan: Plan
+    plan: RehearsalPlan
     facts: ServerFacts
     place: Place
     question: str | None
@@ -106,7 +106,7 @@ class RehearsalMeter:
             self._shown = 0
 
 
-def estimated_seconds(plan: Plan) -> float:
+def estimated_seconds(plan: RehearsalPlan) -> float:
     """About how long it takes."""
     fleet = plan.fleet
     nights = plan.age + plan.days
@@ -117,7 +117,7 @@ def estimated_seconds(plan: Plan) -> float:
     return runs * ((plan.days + 1) * _NIGHT + plan.age * _AGING + files * _FILE + written / _RATE)
 
 
-def plan_lines(plan: Plan, place: Place, facts: ServerFacts) -> Iterator[str]:
+def plan_lines(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> Iterator[str]:
     """What would be made."""
     yield from wrapped(f"{extent_words(plan)}, would take about {format_duration(estimated_seconds(plan))}.")
     where = (
@@ -131,14 +131,14 @@ def plan_lines(plan: Plan, place: Place, facts: ServerFacts) -> Iterator[str]:
     yield from (line for text in doubts(plan, facts) for line in wrapped(f"note: {text}"))
 
 
-def extent_words(plan: Plan) -> str:
+def extent_words(plan: RehearsalPlan) -> str:
     """How much there is to run."""
     each = f"{counted(plan.days, 'night')} with {counted(plan.seeds, 'seed')}"
     after = f" after {counted(plan.age, 'night')} of ageing" if plan.age else ""
     return f"{counted(len(plan.variants), 'variant')}, each {each}{after}"
 
 
-def about_hosts(plan: Plan, facts: ServerFacts) -> str:
+def about_hosts(plan: RehearsalPlan, facts: ServerFacts) -> str:
     """What the pool holds, of how much."""
     fleet = plan.fleet
     files = sum(host.files for host in fleet.hosts)
@@ -154,7 +154,7 @@ def _fraction(share: float) -> str:
     return format_share(share) if share >= 0.001 else f"1/{round(1 / share):,}"
 
 
-def doubts(plan: Plan, facts: ServerFacts) -> Iterator[str]:
+def doubts(plan: RehearsalPlan, facts: ServerFacts) -> Iterator[str]:
     """What is assumed where it is not known."""
     yield from (printable(f"{why}: typical values stand in its place") for why in facts.unknown)
     if plan.fleet.assumed:
@@ -193,7 +193,9 @@ def remarks(result: RehearsalResult) -> Iterator[str]:
     yield from doubts(result.plan, result.facts)
     for run in result.runs:
         if run.full is not None:
-            yield printable(f"{run.variant}, seed {run.seed}: the pool was full in night {run.full}; it is compared with nothing")
+            yield printable(
+                f"{run.variant}, seed {run.seed}: the pool had no room left in night {run.full}; it is compared with nothing"
+            )
     if result.runs and not any(night.deleted for run in result.runs for night in run.nights):
         yield "no backup was old enough to be deleted: nothing is said of expiry; use more --days, or a shorter retention"
     if len(result.judgements) * len(MEASURES) > 1 and result.plan.seeds >= FEWEST:
@@ -206,7 +208,7 @@ def _variant_table(variants: Sequence[Variant]) -> Iterator[str]:
     yield table(rows, ("VARIANT", "SETTINGS"))
 
 
-def settings_words(settings: Settings) -> str:
+def settings_words(settings: VariantSettings) -> str:
     """All settings of a variant."""
     balance = settings.balance
     found = [
@@ -271,7 +273,8 @@ def conclusion(result: RehearsalResult) -> Iterator[str]:
     if winner:
         yield printable(f"Better for this server, by this rehearsal: {winner}.")
     elif any(each.verdict is Verdict.TOO_FEW for one in result.judgements for each in one.comparisons):
-        yield f"There are too few runs to say which is better: use --seeds {FEWEST} or more."
+        more = "a larger --size, or more --seeds" if result.plan.seeds >= FEWEST else f"--seeds {FEWEST} or more"
+        yield f"Too few runs came to their end to say which is better: use {more}."
     elif any(one.named(Verdict.BETTER) for one in result.judgements):
         yield "No variant is better in something and worse in nothing: what matters more on this server decides."
     else:
@@ -336,7 +339,7 @@ def wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, min(width(), 100)) if sys.stdout.isatty() else [text]
 
 
-def plan_as_json(plan: Plan, place: Place, facts: ServerFacts) -> dict[str, Any]:
+def plan_as_json(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> dict[str, Any]:
     """What would be made."""
     return {
         "days": plan.days,

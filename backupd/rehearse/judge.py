@@ -65,7 +65,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class MeasureComparison:
     """A variant against another in one measure. Differences are relative: -0.1 is a tenth less, which is better.
 
     `chance`: in which share of cases chance alone would have the pairs agree as much. `lower`, `higher`: how many pairs are so.
@@ -89,9 +89,9 @@ class VariantJudgement:
 
     variant: str
     against: str
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[MeasureComparison, ...]
 
-    def named(self, verdict: Verdict) -> list[Comparison]:
+    def named(self, verdict: Verdict) -> list[MeasureComparison]:
         """The measures of which that is said."""
         return [one for one in self.comparisons if one.verdict is verdict]
 
@@ -103,12 +103,12 @@ def sign_test(lower: int, higher: int) -> float:
     return min(2.0 * tail / float(2**count), 1.0)
 
 
-def compare(measure: str, pairs: Sequence[tuple[float, float]]) -> Comparison:
+def compare(measure: str, pairs: Sequence[tuple[float, float]]) -> MeasureComparison:
     """One or more pairs: the number with the first settings, and with the second."""
     differences = [_relative(first, second) for first, second in pairs]
     lower, higher = sum(one < 0 for one in differences), sum(one > 0 for one in differences)
     middle, chance = median(differences), sign_test(lower, higher)
-    return Comparison(
+    return MeasureComparison(
         measure=measure,
         first=median(first for first, _ in pairs),
         second=median(second for _, second in pairs),

@@ -76,7 +76,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Balancing:
+class RehearsedBalance:
     """A balance after each night: the order in which block groups are taken, and how much may be moved, as a share of the data."""
 
     policy: str
@@ -84,7 +84,7 @@ class Balancing:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class VariantSettings:
     """What a variant may differ in. `allocator`: the mount option at night. `expiry`: that of expiry, "none" to leave it.
 
     `balance` None: none. `inplace` None: as each host is configured. `retention`: keys that are other than configured.
@@ -92,7 +92,7 @@ class Settings:
 
     allocator: str = "nossd"
     expiry: str = "none"
-    balance: Balancing | None = None
+    balance: RehearsedBalance | None = None
     inplace: str | None = None
     compression: str = "none"
     nodesize: int = 16384
@@ -105,12 +105,12 @@ class Variant:
     """Settings under a name. `changed`: those that are other than configured, as they were written."""
 
     name: str
-    settings: Settings
+    settings: VariantSettings
     changed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RehearsalPlan:
     """A whole rehearsal. `hosts` are the configurations of those in `fleet`; `fraction`: which share of the real data that is.
 
     `age`: so many nights come first, unmeasured, in which every pool ages in the same way: with the mount option `aged_with` and

@@ -17,7 +17,7 @@ from typing import Any
 
 from backupd.rehearse.churn import HostFiles
 from backupd.rehearse.fill import NightWriter
-from backupd.rehearse.model import NightReading, Plan, RehearsedRun, Variant
+from backupd.rehearse.model import NightReading, RehearsalPlan, RehearsedRun, Variant
 from backupd.rehearse.pool import Place, throwaway
 from backupd.rehearse.scale import largest_file
 from btrkeep.catalogue import Catalogue
@@ -36,6 +36,9 @@ from btrkeep.units import format_time
 FIRST = datetime(2024, 1, 1, 22, 0, tzinfo=UTC)
 _MORNING = timedelta(hours=5)
 _LONG = 3600.0
+_FLOOR = "15%"
+"""A balance ends when less is unallocated. A block group is a tenth of a small pool, so this is one and a half of them. With less, a
+balance may end without room for metadata, and the kernel makes the filesystem read-only."""
 _EXPIRE_EVERY = 3  # nights, while a pool ages
 _WELL = (0, 1)
 """Exit statuses that are answers: an expiry or a balance that left something out has 1."""
@@ -60,7 +63,7 @@ class Rehearsal:
     """All of them. `work` is a folder of its own, `place` where filesystems are made."""
 
     def __init__(
-        self, plan: Plan, work: Path, place: Place, cancellation: Cancellation, observer: "ProgressSinks[NightDone]"
+        self, plan: RehearsalPlan, work: Path, place: Place, cancellation: Cancellation, observer: "ProgressSinks[NightDone]"
     ) -> None:
         self._plan, self._work, self._place = plan, work, place
         self._cancellation, self._observer = cancellation, observer
@@ -105,7 +108,9 @@ class Rehearsal:
 class _PoolNights:
     """One variant with one seed."""
 
-    def __init__(self, plan: Plan, variant: Variant, seed: int, mount: Path, work: Path, cancellation: Cancellation) -> None:
+    def __init__(
+        self, plan: RehearsalPlan, variant: Variant, seed: int, mount: Path, work: Path, cancellation: Cancellation
+    ) -> None:
         self._plan, self._variant, self._mount, self._cancellation = plan, variant, mount, cancellation
         self._pictures = work / "pictures"
         self._draws = plan.heatmaps and seed == 1
@@ -197,7 +202,9 @@ class _PoolNights:
             return {}
         budget = max(int(_sum(read_allocation(self._mount), "used", "data") * how.budget), 1)
         words = ("--policy", how.policy, "--budget", f"{budget}B", "--no-yield", "--max-pressure", "none", "--json", "-q")
-        balanced: Mapping[str, Any] = self._program("balancer", "run", str(self._mount), *words, "--time", "none")
+        balanced: Mapping[str, Any] = self._program(
+            "balancer", "run", str(self._mount), *words, "--time", "none", "--min-unallocated", _FLOOR
+        )
         return balanced
 
     def _draw(self, number: int) -> None:
@@ -255,12 +262,12 @@ def _sum(allocation: Allocation, what: str, kind: str) -> int:
     return sum(getattr(space, what) for space in allocation.spaces if space.type == kind)
 
 
-def _kept_at_least(plan: Plan, variant: Variant, host: str) -> int:
+def _kept_at_least(plan: RehearsalPlan, variant: Variant, host: str) -> int:
     policy = replace(plan.hosts[host].retention, **variant.settings.retention)
     return max(policy.min_keep, policy.daily)
 
 
-def configuration(plan: Plan, variant: Variant, pool: Path, state: Path) -> str:
+def configuration(plan: RehearsalPlan, variant: Variant, pool: Path, state: Path) -> str:
     """The configuration file of a throwaway pool, with the hosts' own retention."""
     settings = variant.settings
     sections: list[tuple[str, dict[str, Any]]] = [

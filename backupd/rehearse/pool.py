@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from backupd.rehearse.model import Settings
+from backupd.rehearse.model import VariantSettings
 from backupd.rehearse.workspace import patiently, remove
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import UsageError
@@ -98,7 +98,7 @@ def require_room(place: Place, size: int) -> None:
 
 
 @contextmanager
-def throwaway(work: Path, place: Place, settings: Settings, size: int) -> Iterator[Path]:
+def throwaway(work: Path, place: Place, settings: VariantSettings, size: int) -> Iterator[Path]:
     """A new filesystem of `size` bytes, mounted; unmounted and thrown away at the end. Raises OperatorError."""
     folder = work / "pool"
     folder.mkdir(mode=0o700)
@@ -127,7 +127,7 @@ def _attached(folder: Path, place: Place, size: int) -> Iterator[str]:
     yield done.stdout.strip()
 
 
-def _make(device: str, settings: Settings, size: int, point: Path) -> None:
+def _make(device: str, settings: VariantSettings, size: int, point: Path) -> None:
     """Makes and mounts it. Data is stored once, whatever the pool does: profiles cost every setting the same."""
     words = ["-q", "-f", "-b", str(size), "-n", str(settings.nodesize), "-m", settings.metadata, "-d", "single"]
     with Checkpoint("rehearsal's filesystem made"):
@@ -136,7 +136,7 @@ def _make(device: str, settings: Settings, size: int, point: Path) -> None:
         run(["mount", "-t", "btrfs", "-o", mount_options(settings), device, str(point)])
 
 
-def mount_options(settings: Settings) -> str:
+def mount_options(settings: VariantSettings) -> str:
     """As mount takes them."""
     packed = () if settings.compression == "none" else (f"compress={settings.compression}",)
     return ",".join(("noatime", "nodiscard", settings.allocator, *packed))

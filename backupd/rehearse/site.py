@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backupd.rehearse.learn import learned
-from backupd.rehearse.model import Balancing, Fleet, Plan, Settings, Variant
+from backupd.rehearse.model import Fleet, RehearsalPlan, RehearsedBalance, Variant, VariantSettings
 from backupd.rehearse.scale import Scaled, scaled
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention
@@ -29,7 +29,7 @@ class ServerFacts:
     """
 
     fleet: Fleet
-    settings: Settings
+    settings: VariantSettings
     fill: float
     filesystem: str | None
     unknown: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ def server_facts(config: Config) -> ServerFacts:
     except OperatorError as error:
         unknown.append(error.message)
         fleet = learned(names, ())
-    settings, fill = Settings(expiry=config.expiry.mount_option), FILL
+    settings, fill = VariantSettings(expiry=config.expiry.mount_option), FILL
     try:
         open_pool(config.pool.path)
         filesystem = filesystem_uuid(config.pool.path)
@@ -60,10 +60,10 @@ def server_facts(config: Config) -> ServerFacts:
     return ServerFacts(fleet, settings, fill, filesystem, tuple(unknown))
 
 
-def _as_mounted(config: Config, filesystem: str, allocation: Allocation, *, balanced: bool) -> Settings:
+def _as_mounted(config: Config, filesystem: str, allocation: Allocation, *, balanced: bool) -> VariantSettings:
     mount = mount_of(config.pool.path)
     copies = [space.factor for space in allocation.spaces if space.type == "metadata"]
-    return Settings(
+    return VariantSettings(
         allocator=allocator(mount),
         expiry=config.expiry.mount_option,
         balance=_balancing(config, allocation) if balanced else None,
@@ -73,11 +73,11 @@ def _as_mounted(config: Config, filesystem: str, allocation: Allocation, *, bala
     )
 
 
-def _balancing(config: Config, allocation: Allocation) -> Balancing:
+def _balancing(config: Config, allocation: Allocation) -> RehearsedBalance:
     """The budget as a share of the data: a small pool would be balanced as a whole by as many bytes."""
     data = sum(space.used for space in allocation.spaces if space.type == "data")
     budget = config.balance.budget
-    return Balancing(config.balance.policy, min(max(budget / data, 0.001), 1.0) if budget and data else _BUDGET)
+    return RehearsedBalance(config.balance.policy, min(max(budget / data, 0.001), 1.0) if budget and data else _BUDGET)
 
 
 def _compression(options: Iterable[str]) -> str:
@@ -96,10 +96,10 @@ class Extent:
     heatmaps: bool = field(default=False, kw_only=True)
 
 
-def make_plan(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], extent: Extent) -> Plan:
+def make_plan(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], extent: Extent) -> RehearsalPlan:
     """The plan."""
     fitting = _fitting(config, facts, variants, extent)
-    return Plan(
+    return RehearsalPlan(
         fleet=fitting.fleet,
         hosts={host.name: config.hosts[host.name] for host in fitting.fleet.hosts},
         variants=variants,

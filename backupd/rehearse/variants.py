@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from backupd.rehearse.model import Balancing, Settings, Variant
+from backupd.rehearse.model import RehearsedBalance, Variant, VariantSettings
 from btrkeep.config import Retention
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import parse_duration, parse_share, parse_size
@@ -40,7 +40,7 @@ def _one_of(*words: str) -> _Key:
     return _Key(parse, ", ".join(words))
 
 
-def _balance(text: str) -> Balancing | None:
+def _balance(text: str) -> RehearsedBalance | None:
     """Of "score:5%"; None of "none"."""
     if text == "none":
         return None
@@ -48,7 +48,7 @@ def _balance(text: str) -> Balancing | None:
     share = parse_share(budget or "5%")
     if policy not in POLICIES or not share:
         raise ValueError(text)
-    return Balancing(policy, share)
+    return RehearsedBalance(policy, share)
 
 
 def _compression(text: str) -> str:
@@ -89,7 +89,7 @@ KEYS: Mapping[str, _Key] = {
 """Every key of a variant."""
 
 
-def parse_variant(text: str, base: Settings) -> Variant:
+def parse_variant(text: str, base: VariantSettings) -> Variant:
     """The variant. Raises UsageError, which names the nearest key."""
     name, rest = _parted(text)
     changed: dict[str, Any] = {}
@@ -158,7 +158,7 @@ QUESTIONS: Mapping[str, Question] = {
 """By its name: what `--question NAME` asks."""
 
 
-def variants_of(question: str | None, texts: tuple[str, ...], base: Settings) -> tuple[Variant, ...]:
+def variants_of(question: str | None, texts: tuple[str, ...], base: VariantSettings) -> tuple[Variant, ...]:
     """Those of the question, then those that are given. One alone is compared with the settings as they are. Raises UsageError."""
     given = (*(QUESTIONS[question].variants if question else ()), *texts)
     found = [parse_variant(text, base) for text in given]

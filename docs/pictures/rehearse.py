@@ -71,7 +71,7 @@ def photograph(page: Path, picture: Path) -> None:
     with sync_playwright() as playwright:
         words = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=words)
-        shown = browser.new_page(viewport={"width": 1100, "height": 2000})
+        shown = browser.new_page(viewport={"width": 1100, "height": 1500})
         shown.goto(page.as_uri())
         shown.screenshot(path=picture)
         browser.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from backupd.rehearse.churn import ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
 from backupd.rehearse.judge import FEWEST, Verdict, best, compare, judged, sign_test
 from backupd.rehearse.learn import TYPICAL, learned
-from backupd.rehearse.model import Balancing, Fleet, HostModel, NightReading, RehearsedRun, Settings
+from backupd.rehearse.model import Fleet, HostModel, NightReading, RehearsedBalance, RehearsedRun, VariantSettings
 from backupd.rehearse.scale import MOST_FILES, MOST_HOSTS, expected_bytes, scaled
 from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS, parse_variant, variants_of
 from btrkeep.catalogue import Backup
@@ -156,16 +156,16 @@ def test_nights_change_as_much_as_was_learned() -> None:
     assert fmean(new) == pytest.approx(host.new_bytes, rel=0.4)  # a changed place has a whole block at least
 
 
-BASE = Settings(allocator="ssd", expiry="ssd", retention={"daily": 14})
+BASE = VariantSettings(allocator="ssd", expiry="ssd", retention={"daily": 14})
 
 
 def test_a_variant_is_the_configuration_but_for_what_it_names() -> None:
     found = parse_variant("tight: inplace=never, balance=score:2%,compression=zstd:3,nodesize=4KiB,daily=7,grace=2d", BASE)
     assert found.name == "tight"
-    assert found.settings == Settings(
+    assert found.settings == VariantSettings(
         allocator="ssd",
         expiry="ssd",
-        balance=Balancing("score", 0.02),
+        balance=RehearsedBalance("score", 0.02),
         inplace="never",
         compression="zstd:3",
         nodesize=4096,
