@@ -37,8 +37,8 @@ FIRST = datetime(2024, 1, 1, 22, 0, tzinfo=UTC)
 _MORNING = timedelta(hours=5)
 _LONG = 3600.0
 _FLOOR = "15%"
-"""A balance ends when less is unallocated. A block group is a tenth of a small pool, so this is one and a half of them. With less, a
-balance may end without room for metadata, and the kernel makes the filesystem read-only."""
+"""A balance ends when less is unallocated. A block group is a tenth of a small pool, so this is one and a half of them. With less,
+a balance may end without room for metadata, and the kernel makes the filesystem read-only."""
 _EXPIRE_EVERY = 3  # nights, while a pool ages
 _WELL = (0, 1)
 """Exit statuses that are answers: an expiry or a balance that left something out has 1."""
