@@ -27,6 +27,7 @@ COMMANDS = {
     "restore": "restore files to a folder, to the host, or as a tar",
     "drill": "prove that a backup can be restored",
     "usage": "show the space used, by host and by backup",
+    "dedupe": "make equal files of backups share their data",
     "quota": "show and limit what each host takes, by simple quotas",
     "accept": "let a suspect backup count as complete",
     "hold": "keep a backup whatever the retention says",

@@ -30,7 +30,16 @@ def test_a_terminal_shows_the_announced_bytes_the_hosts_and_the_time_left(make_b
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.night("2026-03-02T22:00:00Z", "b")
     two.over_ssh(f'"$@" | {shlex.quote(sys.executable)} -c {shlex.quote(STOP)}')
-    words = [sys.executable, "-m", "backupd", "--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z"]
+    words: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "backupd",
+        "--config",
+        two.second.config,
+        "replicate",
+        "--now",
+        "2026-03-20T12:00:00Z",
+    ]
     env = {"PYTHONPATH": str(TOP), "TERM": "xterm"}
     with at_a_terminal(words, env, width=100) as shown:
         shown.wait_for(r"2 backups of 1 host to fetch")

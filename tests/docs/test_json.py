@@ -85,6 +85,8 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
         (www / f"{number}.jpg").unlink()
     said["run"] = [nights.run("web1", status=1)["web1"]]
     said["usage"] = nights.json("usage", "web1", "--method", "sampled", "--time", "1s")
+    said["dedupe --dry-run"] = nights.json("dedupe", "--dry-run")
+    said["dedupe"] = nights.json("dedupe")
     said["quota"] = nights.json("quota", "show")
     said["drill --dry-run"], said["drill"] = nights.json("drill", "--dry-run"), nights.json("drill")
     said["notify"] = nights.json("notify", "--dry-run")
