@@ -47,6 +47,7 @@ COMMANDS = {
     "trend": "show allocated and used space over months",
     "day": "show the disk activity of a day, and which job ran",
     "forecast": "estimate when the pool is full",
+    "rehearse": "try settings on a throwaway pool, and compare them",
     "forget": "give up a host: all its backups expire",
     "rename": "rename a host's backups",
     "scrub": "read everything on the pool, and repair what can be repaired",
