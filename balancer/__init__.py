@@ -1,1 +1,1 @@
-"""btrfs-balancer: scores how fragmented the free space of block groups is, and balances what is worth it."""
+"""btrfs-balancer: scores the fragmentation of free space per block group, and balances the block groups that are worth it."""

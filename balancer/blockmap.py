@@ -1,6 +1,6 @@
-"""A little map of a block group for the terminal: what is used and what is free, in half blocks. Pure.
+"""A small map of a block group for the terminal: used and free space, in half blocks. Pure.
 
-Addresses run from left to right, and each row of text is two lines of the map: the upper halves and the lower ones.
+Addresses run from left to right, and each row of text is two lines of the map: the upper and the lower halves.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,9 @@ def used_shares(vaddr: Array, length: Array, start: int, size: int, cells: int) 
 
 
 def rows(shares: Array, width: int, paint: Paint | None = None, characters: str = HALVES) -> list[str]:
-    """The map as rows of text, `width` characters each; `shares`: f64[2 * width * rows].
+    """Returns the map as rows of text, `width` characters each; `shares`: f64[2 * width * rows].
 
-    Without colours a half is used when more than half of what it stands for is. `paint` shows how much it is by the brightness.
+    Without colours, a half block is drawn if more than half of its range is used. `paint` shows the share by brightness.
     """
     halves = shares.reshape(-1, 2, width)
     if paint:

@@ -1,8 +1,8 @@
-"""Which block group to balance next: the order is the policy's, what is worth it at all is the floors'. Pure.
+"""Chooses the next block group: the policy decides the order, the floors decide what is worth balancing at all. Pure.
 
-Benefit is what the score loses for each GiB that moves. Highest score first also takes block groups that are nearly full, of which
-much moves for little; least used first takes those that have one large hole, and nothing wrong with it. docs/decisions/0011 has
-the figures.
+Benefit is the score removed for each GiB moved. Highest score first also chooses block groups that are nearly full, which move much
+data for little gain; least used first chooses block groups with a single large hole, which are fine. docs/decisions/0011 has the
+figures.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -27,11 +27,11 @@ _NO_COSTS: Mapping[int, Cost] = {}
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """What a block group must have to be worth it, whatever the policy.
+    """Minimum requirements for a block group to be worth balancing, whatever the policy.
 
-    `min_score` is that of a block group of 1 GiB: where the largest of a filesystem is smaller, as much less is asked of all. So
-    small filesystems are served, and the tiny block groups of large ones are left alone. `min_benefit`: score per GiB that moves.
-    `min_length`: bytes.
+    `min_score` is for a block group of 1 GiB; if the largest one of a filesystem is smaller, the requirement is scaled down for
+    all. So small filesystems are served, and the tiny block groups of large ones are left alone. `min_benefit`: score per GiB
+    moved. `min_length`: bytes.
     """
 
     min_score: float = 25.0
@@ -111,7 +111,7 @@ def _below(groups: DataBlockGroups, index: int, floors: Floors) -> str:
 
 
 def _free_elsewhere(groups: DataBlockGroups, unallocated: int | None) -> Array:
-    """f64[n]: bytes that are free outside of each block group; without end when what is unallocated is not known."""
+    """f64[n]: free bytes outside each block group; infinite if the unallocated space is unknown."""
     if unallocated is None:
         return np.full(len(groups.vaddr), float(1 << 63))
     free = (groups.length - groups.used).astype(np.float64)

@@ -49,9 +49,9 @@ def _configured() -> Iterator[Path]:
 
 
 def backups_at_work(folders: Iterable[Path], *, only_expiry: bool = False) -> str | None:
-    """Returns who makes or expires backups, in words; None if nobody does. `only_expiry`: only who expires them.
+    """Returns in words who makes or expires backups, or None. `only_expiry`: only who expires them.
 
-    Reads what is written in the locks: to take one, even for a moment, could make a backup find it held.
+    Reads the text of the locks: taking a lock, even for a moment, could make a backup find it held.
     """
     for folder in folders:
         for file in [folder / _EXPIRY] if only_expiry else _held(folder):
@@ -71,7 +71,7 @@ def alone(folders: Iterable[Path], now: datetime) -> Iterator[None]:
 
 
 def _held(folder: Path) -> Iterator[Path]:
-    """Yields locks of backups that are not empty: whoever releases one empties it."""
+    """Yields locks of backups that are not empty; a lock is emptied when it is released."""
     with suppress(OSError):  # the pool was unmounted, or is being made
         yield from (folder / name for name in _BACKUPS if (folder / name).exists())
         yield from (Path(one.path) for one in os.scandir(folder) if one.name.startswith(_HOST) and one.stat().st_size)

@@ -1,4 +1,4 @@
-"""Everything about one block group: how its free space lies, what its score is made of, and what has to move with it."""
+"""Everything about one block group: the layout of its free space, the parts of its score, and the data that must move with it."""
 
 from dataclasses import dataclass
 
@@ -29,10 +29,10 @@ _PROFILES = {
 
 @dataclass(frozen=True, slots=True)
 class ExplainedBlockGroup:
-    """`survey` has this block group alone. `profile`: "data, RAID1". `stripes`: (devid, paddr) of each.
+    """`survey` has only this block group. `profile`: "data, RAID1". `stripes`: (devid, paddr) of each.
 
-    `parts`: of each size class that there is (its least bytes, fragments, bytes, score), counted as the score counts. `largest`:
-    (vaddr, length) of the largest free extents, joined. `shares`: f64[cells], what is used of each cell of its map.
+    `parts`: for each size class present (its minimum in bytes, fragments, bytes, score), counted as the score counts. `largest`:
+    (vaddr, length) of the largest free extents, joined. `shares`: f64[cells], the used share of each cell of its map.
     """
 
     survey: Survey
@@ -78,7 +78,7 @@ def explain(fd: int, vaddr: int, cells: int) -> ExplainedBlockGroup | NotThere:
 
 
 def _free_extents(fd: int, vaddr: Array, length: Array) -> tuple[Array, Array]:
-    """All free extents of one block group, as the score counts them: no more than one for every second sector of it."""
+    """Returns all free extents of one block group, as the score counts them: at most one for every second sector."""
     if has_free_space_tree(fd):
         first, last = int(vaddr[0]), int(vaddr[0] + length[0]) - 1
         batches = [(batch.vaddr, batch.length) for batch in free_space(fd, first, last)]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def thinned(moments: Sequence[datetime], count: int) -> list[int]:
     """Returns which of these moments, in order, to show in `count` lines, at least two: the first, and the last of each slot.
 
-    Slots are of equal length, so that a week with many samples takes no more lines than one with few; an empty one takes none.
+    Slots are of equal length, so that a week with many samples takes no more lines than one with few; an empty slot takes none.
     """
     if len(moments) <= count:
         return list(range(len(moments)))
@@ -24,7 +24,7 @@ def thinned(moments: Sequence[datetime], count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class HistoryLine:
-    """One look that is shown. `moved`: bytes that balances moved since the look that is shown above it, None above the first."""
+    """One displayed sample. `moved`: bytes moved by balances since the sample displayed above it, None for the first."""
 
     look: "FreeSpaceScore"
     moved: int | None
@@ -51,6 +51,6 @@ class Sums:
 
 
 def sums(balances: "Sequence[Balance]") -> Sums:
-    """Of all of them, also those that were stopped or killed: what they moved has moved."""
+    """Returns the totals of all balances, including stopped or killed ones, because what they moved has moved."""
     moved, written = sum(one.moved for one in balances), sum(one.written or 0 for one in balances)
     return Sums(len(balances), moved, written, sum(one.gained for one in balances))

@@ -21,7 +21,9 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBalance:
-    """What one balanced block group had and took. `moved`: bytes of data; `written`: bytes that the devices wrote, data too."""
+    """The measured cost of one balanced block group. `moved`: bytes of data; `written`: bytes that the devices wrote, data
+    included.
+    """
 
     moved: int
     extents: int
@@ -35,11 +37,11 @@ FEW, SOME = 1_000, 10_000
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What is taken by each block group, byte that moves, extent and reference; and what the first references take on top of that:
-    `some` of them each of the first SOME, `few` each of the first FEW. None is below zero.
+    """The cost of each block group, moved byte, extent and reference, and the additional cost of the first references: `some` for
+    each of the first SOME, `few` for each of the first FEW. None is below zero.
 
-    A reference is an item in some leaf of a subvolume's tree, and each leaf is written once, however many of its items change. Few
-    references are in as many leaves, with their parents; of many there are several in one. So the first ones cost most.
+    A reference is an item in a leaf of some subvolume's tree, and each leaf is written once, however many of its items change. Few
+    references are in as many leaves, with their parents; many references share leaves. So the first ones cost most.
     """
 
     group: float = 0.0
@@ -90,12 +92,12 @@ _OUTLIER = 3.0  # what lies this many times further off than the median does wei
 
 
 def fit(steps: Sequence[MeasuredBalance]) -> Model:
-    """Learns from what block groups of this filesystem took, in any order.
+    """Learns from the costs of block groups of this filesystem, in any order.
 
-    As if those of _TYPICAL had taken what DEFAULT says: with no steps it is DEFAULT, and the more there are the less that counts.
-    Errors are relative: a block group that takes seconds weighs as much as one that takes minutes. Of one that took far more than
-    the others say (somebody else wrote meanwhile) little is believed. One for which less than its data was written was not
-    measured well, for that was written after it, and so says nothing of bytes.
+    Starts from _TYPICAL block groups with the cost of DEFAULT: with no steps the result is DEFAULT, whose weight falls with each
+    step. Errors are relative: a block group that takes seconds weighs as much as one that takes minutes. Outliers that took far
+    more than the others (another program wrote meanwhile) get little weight. A step that wrote less than its data was measured
+    wrongly, because the data was written later, and does not count for bytes.
     """
     written = [(_cost(step), float(step.written - step.moved)) for step in steps if step.written > step.moved]
     seconds = [(_cost(step), step.seconds) for step in steps if step.seconds > 0]
@@ -121,9 +123,9 @@ def _learned(measured: Sequence[tuple[Cost, float]], default: Rates, assumed: Se
 
 
 def _fitted(features: Array, took: Array, trust: Array, least: float) -> Rates:
-    """Rates for which `features` f64[n, k] come nearest to `took` f64[n], by `trust` f64[n].
+    """Returns the rates for which `features` f64[n, k] approximate `took` f64[n] best, weighted by `trust` f64[n].
 
-    Errors are shares of what it took, of `least` at the least.
+    Errors are relative to what it took, but at least to `least`.
     """
     scale = 1 / np.maximum(took, least)
     weights = trust
@@ -140,7 +142,7 @@ def _fitted(features: Array, took: Array, trust: Array, least: float) -> Rates:
 def non_negative(features: Array, took: Array) -> Array:
     """f64[k], none below zero: the least squares solution of `features` f64[n, k] times it being `took` f64[n].
 
-    There are few features, so it looks at each choice of those that are not zero: one of them is the best.
+    There are few features, so it tries each subset of non-zero ones: one of them is the best.
     """
     unit = np.maximum(np.linalg.norm(features, axis=0), 1e-300)
     best, least = np.zeros(features.shape[1]), float(took @ took)

@@ -1,6 +1,6 @@
 """Finds what is worth balancing now: reads the filesystem, ranks block groups, and reads the costs of the best few.
 
-Reads, and changes nothing.
+Only reads.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,14 +26,14 @@ _LARGE = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class FilesystemLook:
-    """A filesystem as it was at one moment."""
+    """A filesystem at one moment."""
 
     survey: Survey
     room: Room
 
     @property
     def score(self) -> float:
-        """Of all block groups."""
+        """Returns the total score of all block groups."""
         return float(self.survey.groups.score.sum())
 
     def numbers(self) -> SpaceNumbers:
@@ -57,7 +57,7 @@ def look(fd: int, path: Path) -> FilesystemLook:
 
 
 class Costs:
-    """Costs of block groups, remembered as long as neither what is used of one nor its fragments change."""
+    """Costs of block groups, cached as long as neither the used bytes nor the fragments of one change."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -77,7 +77,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class BestBlockGroup:
-    """The index of the best block group, None if none fits into what is left. `worth`: how many are worth it."""
+    """The index of the best block group, None if none fits into the rest of the budget. `worth`: how many are worth balancing."""
 
     index: int | None
     worth: int
@@ -86,7 +86,9 @@ class BestBlockGroup:
 def choose(
     seen: FilesystemLook, settings: RunSettings, costs: Costs, set_aside: Collection[int], left: int | None
 ) -> BestBlockGroup:
-    """Ranked by what is read of all; among the first few that fit into `left` bytes the costs decide. Raises OSError."""
+    """Ranks all block groups by what was read of them; among the first few that fit into `left` bytes the costs decide. Raises
+    OSError.
+    """
     groups, room = seen.survey.groups, seen.room.unallocated
     ranked = rank(groups, settings.policy, settings.floors, None, set_aside, room).tolist()
     fitting = [index for index in ranked if left is None or groups.used[index] <= left][:CONSIDERED]
@@ -100,9 +102,9 @@ def choose(
 def look_again(
     fd: int, seen: FilesystemLook, best: BestBlockGroup, settings: RunSettings, model: Model, done: Sequence[StepDone]
 ) -> PlannedBlockGroup | None:
-    """Reads the one that was chosen once more, right before it is balanced.
+    """Reads the chosen block group again, right before it is balanced.
 
-    Returns None if it is gone, is not worth it any more, or has grown beyond what is left of the budget. Raises OSError.
+    Returns None if it is gone, is no longer worth it, or exceeds the rest of the budget. Raises OSError.
     """
     groups, index, moved = seen.survey.groups, best.index, sum(step.moved for step in done)
     assert index is not None
@@ -129,9 +131,9 @@ def _with(groups: DataBlockGroups, index: int, one: DataBlockGroups) -> DataBloc
 
 
 def planned(fd: int, seen: FilesystemLook, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
-    """All that would be balanced, in the order in which it would be if nothing changed meanwhile. Raises OSError.
+    """Returns all block groups that would be balanced, in order, if nothing changed meanwhile. Raises OSError.
 
-    The costs of all of them are read, so this may take some seconds.
+    Reads the costs of all of them, which may take some seconds.
     """
     groups, room = seen.survey.groups, seen.room.unallocated
     ranked = rank(groups, settings.policy, settings.floors, None, (), room).tolist()

@@ -1,6 +1,6 @@
-"""Writes a run of balances into the catalogue while it goes on: a sink of its progress.
+"""Records a run of balances in the catalogue while it goes on: a sink of its progress.
 
-No error of the catalogue ends a run: it is reported once, and from then on nothing more is recorded.
+An error of the catalogue does not stop the run: it is reported once, and recording ends.
 """
 
 import os
@@ -76,7 +76,7 @@ class Recorder:
         )
 
     def _add_step(self, done: StepDone) -> None:
-        """One more step, and the sums with it."""
+        """Adds a step and updates the totals."""
         sums = self._sums
         sums["block_groups"] += done.outcome is BalanceOutcome.DONE
         sums["failed"] += done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED)

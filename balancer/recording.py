@@ -1,7 +1,7 @@
-"""Finds the catalogue that records the history of a filesystem's free space, and writes into it.
+"""Finds the catalogue that records the history of a filesystem's free space, and writes to it.
 
-It is the one of the btrkeep pool on that filesystem. Where there is none everything works all the same, but nothing is kept. The
-configuration and the catalogue take longer to import than a whole filesystem to scan, so they are imported when they are needed.
+It is that of the btrkeep pool on the filesystem. Without one, everything works but nothing is recorded. Importing the configuration
+and the catalogue takes longer than scanning a whole filesystem, so they are imported only when needed.
 """
 
 import logging
@@ -31,11 +31,11 @@ _log = logging.getLogger(__name__)
 
 
 def catalogue_of(path: Path, pool: str | None = None, config: Path | None = None) -> Path | None:
-    """Returns the state folder of the pool on the btrfs that `path` is on, None if there is none.
+    """Returns the state folder of the pool on the btrfs of `path`, or None.
 
-    Without `pool` (a name) and `config` (a file) all of /etc/btrkeep are looked at: a wrong one is passed over with a warning,
-    and two pools that fit are none. Raises PoolUnusable when `path` is on no btrfs; of a pool that was named ConfigError when its
-    configuration is wrong, PoolUnusable when it is not there, and UsageError when it is on another filesystem.
+    Without `pool` (a name) and `config` (a file), all configurations in /etc/btrkeep are tried: an invalid one is skipped with a
+    warning, and two matching pools count as none. Raises PoolUnusable if `path` is on no btrfs; for a named pool ConfigError if its
+    configuration is invalid, PoolUnusable if it is missing, and UsageError if it is on another filesystem.
     """
     with opened(path):
         filesystem = identity(path)
@@ -50,7 +50,7 @@ def catalogue_of(path: Path, pool: str | None = None, config: Path | None = None
 
 
 def needed_catalogue_of(path: Path, pool: str | None = None, config: Path | None = None) -> Path:
-    """Returns the same. Raises UsageError if there is none."""
+    """Like `catalogue_of`, but raises UsageError if there is none."""
     if found := catalogue_of(path, pool, config):
         return found
     if os.geteuid() != 0:
@@ -110,7 +110,7 @@ def open_catalogue(state: Path) -> "Catalogue":
 
 @contextmanager
 def catalogue_with_history(state: Path) -> "Iterator[Catalogue | None]":
-    """The catalogue to read from; None when there is none yet, for reading must not make one. Raises OperatorError."""
+    """Yields the catalogue for reading; None if there is none yet, because reading must not create one. Raises OperatorError."""
     from btrkeep.catalogue.migrate import FILE
 
     if not os.path.exists(state / FILE):  # noqa: PTH110  Path.exists raises where it may not look
@@ -149,7 +149,7 @@ def record_sample(state: Path, sample: "FreeSpaceScore") -> None:
 
 
 def measured(state: Path, filesystem: str) -> "list[MeasuredBalance]":
-    """Returns what the last balanced block groups of a filesystem took, newest first. Raises OperatorError."""
+    """Returns the costs of the last balanced block groups of a filesystem, newest first. Raises OperatorError."""
     from balancer.model import MeasuredBalance
 
     with catalogue_with_history(state) as catalogue:

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from balancer.run_types import BUSY, SWAP, BalanceEvent, BalanceOutcome, BalanceProgress, Cancelling, Ending, PlannedBlockGroup
+from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceProgress, Cancelling, Ending, Hindrance, PlannedBlockGroup
 from balancer.stop_rules import Stop
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.balance import balance_block_group, balance_now, cancel_balance
@@ -31,12 +31,13 @@ _OUTCOMES = {
 _THIS_ONE_ONLY = frozenset({errno.ENOSPC, errno.ETXTBSY, errno.EIO, errno.ECANCELED, errno.EINPROGRESS})
 _WORDS = {
     errno.ENOSPC: "the kernel found no room for its data",
-    errno.ETXTBSY: SWAP,
+    errno.ETXTBSY: "a swap file lies in it",
     errno.EIO: "something in it cannot be read or written: `btrfs scrub` and dmesg say what",
     errno.ECANCELED: "cancelled",
-    errno.EINPROGRESS: BUSY,
+    errno.EINPROGRESS: "another exclusive operation was faster",
     errno.EROFS: "the filesystem has become read-only: dmesg says why",
 }
+_HINDRANCES = {errno.ETXTBSY: Hindrance.SWAP, errno.EINPROGRESS: Hindrance.BUSY}
 
 _Result = TypeVar("_Result")
 
@@ -64,7 +65,7 @@ class Relocation:
         os.close(self._fd)
 
     def _submit(self, work: Callable[[], _Result]) -> Future[_Result]:
-        """In a thread that no signal is delivered to, as it inherits what is blocked here."""
+        """Runs `work` in a thread that receives no signals, because it inherits the signals blocked here."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             return self._threads.submit(work)
@@ -76,7 +77,7 @@ class Relocation:
         return bool(wait([self._balance], seconds).done)
 
     def cancel(self) -> None:
-        """Starts to cancel it; `ended` says when that is done. Does nothing the second time."""
+        """Starts to cancel it; `ended` tells when that is done. Has no effect the second time."""
         if self._cancelling is None:
             self._cancelling = self._submit(self._cancel)
 
@@ -88,7 +89,7 @@ class Relocation:
 
     @property
     def relocated(self) -> int:
-        """How many block groups were relocated, 1 or 0; only after the end."""
+        """Returns how many block groups were relocated, 1 or 0; only after the end."""
         return 0 if self._balance.exception() else self._balance.result()
 
     def error(self) -> OSError | None:
@@ -106,18 +107,22 @@ class Relocation:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The result. `left`: bytes that are used of it now; `error`: in words. `stop`: why nothing may follow, None: go on."""
+    """The result. `left`: bytes that are used of it now; `error`: in words. `stop`: why nothing may follow, None: go on.
+
+    `hindrance`: as in StepDone.
+    """
 
     outcome: BalanceOutcome
     left: int
     seconds: float
     error: str | None
     stop: Stop | None
+    hindrance: Hindrance | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Of the run, before this block group: bytes moved and written; and `counter`: what `written_bytes` said."""
+    """State of the run before this block group: bytes moved and written, and in `counter` the value of `written_bytes`."""
 
     moved: int
     written: int
@@ -125,7 +130,7 @@ class Before:
 
 
 def used_now(fd: int, vaddr: int, length: int) -> int | None:
-    """Bytes used of the block group, None when there is none any more. Raises OSError."""
+    """Returns the used bytes of the block group, None if it no longer exists. Raises OSError."""
     found = looked_up(fd, np.array([vaddr], np.uint64), np.array([length], np.uint64))
     return int(found.used[0]) if len(found.used) else None
 
@@ -176,4 +181,6 @@ def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop 
     words = _WORDS.get(error.errno or 0, error.strerror or str(error))
     if error.errno not in _THIS_ONE_ONLY:
         stop = stop or Stop(Ending.FAILED, f"the last block group failed: {words}")
-    return Attempt(_OUTCOMES.get(error.errno or 0, BalanceOutcome.FAILED), left, seconds, words, stop)
+    return Attempt(
+        _OUTCOMES.get(error.errno or 0, BalanceOutcome.FAILED), left, seconds, words, stop, _HINDRANCES.get(error.errno or 0)
+    )

@@ -1,6 +1,7 @@
-"""Balances block groups, one at a time. Each is chosen anew: read again, score again, then act or drop.
+"""Balances block groups, one at a time. Each is chosen anew: read and scored again, then balanced or dropped.
 
-The kernel relocates in a thread of ours. The main thread waits for it, watches what may end the run, and reports progress.
+The kernel relocates in a thread of ours. The main thread waits for it, checks the conditions that may end the run, and reports
+progress.
 """
 
 import time
@@ -43,7 +44,7 @@ _MOST_DROPPED = 50
 
 
 class Balancing:
-    """One run on the filesystem that `path`, a folder or file, is on. `cancellation` also ends the balance under way."""
+    """One run on the filesystem of `path`, a folder or file. `cancellation` also ends the current balance."""
 
     def __init__(
         self, path: Path, settings: RunSettings, model: Model = DEFAULT, sinks: Iterable[ProgressSink[BalanceEvent]] = ()
@@ -191,7 +192,7 @@ class Balancing:
     # --- one block group
 
     def _look(self) -> FilesystemLook:
-        """Commits what was done before, so that it is visible, then reads the filesystem."""
+        """Commits earlier changes, so that they are visible, then reads the filesystem."""
         with suppress(OSError):  # an error made it read-only: it can still be read
             commit(self._folder)
         return look(self._fd, self._folder)
@@ -254,4 +255,5 @@ class Balancing:
             score=self._seen.score,
             unallocated=self._seen.room.unallocated,
             error=tried.error,
+            hindrance=tried.hindrance,
         )

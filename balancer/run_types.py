@@ -37,11 +37,11 @@ class Ending(StrEnum):
 INTENDED = frozenset({Ending.DONE, Ending.BUDGET, Ending.TIME, Ending.WINDOW})
 
 
-SWAP = "a swap file lies in it"
-"""The `error` of a block group that the kernel passes over. It stays where it is as long as the file is swapped to."""
+class Hindrance(StrEnum):
+    """Why the kernel did not relocate a block group although nothing is wrong with it."""
 
-BUSY = "another exclusive operation was faster"
-"""The `error` of a block group that was chosen a moment before somebody else took the filesystem for himself."""
+    SWAP = "swap"  # a swap file lies in it: it stays as long as the file is in use
+    BUSY = "busy"  # another exclusive operation began between the choice and the balance
 
 
 class BalanceOutcome(StrEnum):
@@ -56,7 +56,7 @@ class BalanceOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """A floor of room: `size` bytes, but no more than this `share` of the whole filesystem, so that small ones have one as well."""
+    """A minimum of room: `size` bytes, but at most this `share` of the whole filesystem, so that it fits small ones as well."""
 
     size: int = 4 << 30
     share: float = 0.02
@@ -70,17 +70,17 @@ class Least:
 class RunSettings:
     """The settings of a run.
 
-    `budget`: bytes that may move, `time`: seconds, `until`: an aware moment; None: no such limit. A block group is begun only when
-    what is used of it still fits the budget, and only when it should be done in time; time and window cancel one that is not.
-    `min_unallocated` counts as `btrkeep.pool.room.Room.unallocated` does.
+    `budget`: bytes that may move, `time`: seconds, `until`: an aware moment; None: no such limit. A block group is begun only if
+    its used bytes fit the budget and it should be finished in time; when time or window end, it is cancelled. `min_unallocated`
+    counts as `btrkeep.pool.room.Room.unallocated` does.
 
-    `yield_to_backups`: stop when backups or an expiry begin, in a pool that lies on the filesystem; with `only_to_expiry` go on
-    beside backups. No block group is begun while an expiry deletes, and an expiry waits for the one under way. `locks` are folders
-    of locks of pools that are known otherwise; those of pools that are configured, or whose top is a mount point or above the path,
-    are found.
-    `max_pressure`: the share of time (0 to 1) in which something waited for the disks (PSI io, "some") above which no further
-    block group is begun; None: not looked at. `patience`: seconds to wait at most, each time, for the pressure to go down; and for
-    another exclusive operation to end, and for backups, with `wait_for_others`. Without it those end the run at once.
+    `yield_to_backups`: stop when backups or an expiry begin, in a pool on the filesystem; with `only_to_expiry` continue beside
+    backups. No block group is begun while an expiry deletes, and an expiry waits for the current one. `locks` are folders of locks
+    of additional pools; those of configured pools, or of pools whose top is a mount point or above the path, are found
+    automatically.
+    `max_pressure`: the share of time (0 to 1) in which some process waited for the disks (PSI io, "some") above which no further
+    block group is begun; None: not checked. `patience`: the maximum number of seconds to wait, each time, for the pressure to fall;
+    with `wait_for_others` also for another exclusive operation and for backups. Without it those end the run at once.
     """
 
     policy: str = "benefit"
@@ -100,11 +100,11 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlockGroup:
-    """A block group that would be balanced, or is about to be, as it looked then. `number`: its place in the plan or run, from 1.
+    """A block group that would be balanced, or is about to be, at that moment. `number`: its place in the plan or run, from 1.
 
-    `type`: flags of use and profile. `benefit`: score per GiB that moves. `moved_so_far`: bytes of the plan or run, with this one.
-    `left`: of the budget before it, None without one. `worth`: how many block groups were worth it when it was chosen, this one
-    included. `shares`: f64[MAP_CELLS], what is used of each cell of its map, by address; None in a plan, which does not read that.
+    `type`: type and profile flags. `benefit`: score per GiB moved. `moved_so_far`: bytes of the plan or run, this one included.
+    `left`: the budget before it, None without one. `worth`: how many block groups were worth balancing when it was chosen, this one
+    included. `shares`: f64[MAP_CELLS], the used share of each cell of its map, by address; None in a plan, which does not read it.
     """
 
     number: int
@@ -130,11 +130,11 @@ class PlannedBlockGroup:
 
 @dataclass(frozen=True, slots=True)
 class BalanceProgress:
-    """Progress of the block group under way. `left`: bytes used of it, as of the filesystem's last commit.
+    """Progress of the current block group. `left`: its used bytes, as of the filesystem's last commit.
 
-    The kernel copies first and changes the references afterwards, so `left` stands still for a while and falls in large steps.
-    `written`: bytes to the devices since the step began, others' included. `seconds`: since then. `total_moved` and
-    `total_written`: of the run, with this step.
+    The kernel first copies and then changes the references, so `left` stays constant for a while and falls in large steps.
+    `written`: bytes to the devices since the step began, by all programs. `seconds`: since then. `total_moved` and `total_written`:
+    of the run, with this step.
     """
 
     left: int
@@ -148,9 +148,9 @@ class BalanceProgress:
 class StepDone:
     """The result of a block group.
 
-    `moved`: bytes used of it before, less what is still there now. `written`: what was written to all devices meanwhile, every
-    copy of data and metadata, and others' writes too. `gained`: the score of all block groups before, less that after.
-    `score`, `unallocated`: of the filesystem after it. `error`: the kernel's words, None when all went well.
+    `moved`: its used bytes before, less those still there. `written`: bytes written to all devices meanwhile, every copy of data
+    and metadata, by all programs. `gained`: the score of all block groups before, less that after. `score`, `unallocated`: of the
+    filesystem afterwards. `error`: the kernel's message, None if it succeeded; `hindrance`: what it means, if that matters.
     """
 
     group: PlannedBlockGroup
@@ -163,14 +163,20 @@ class StepDone:
     score: float
     unallocated: int
     error: str | None = None
+    hindrance: Hindrance | None = None
+
+    @property
+    def is_failure(self) -> bool:
+        """Returns True if it failed for a reason that an operator should know; a swap file in it is none."""
+        return self.outcome is BalanceOutcome.FAILED and self.hindrance is not Hindrance.SWAP
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceNumbers:
-    """A filesystem at one moment. Bytes but for `block_groups`, `fragments` and `score`, which are of its data block groups.
+    """A filesystem at one moment. Bytes except `block_groups`, `fragments` and `score`, which are those of its data block groups.
 
-    `allocated`: the length of all of them, `used`: what is used of them, `unallocated`: see `btrkeep.pool.room.Room`.
-    `free_in_large`: free in extents of 16 MiB and more.
+    `allocated`: the length of all of them, `used`: their used bytes, `unallocated`: see `btrkeep.pool.room.Room`. `free_in_large`:
+    bytes free in extents of 16 MiB and more.
     """
 
     block_groups: int

@@ -57,10 +57,10 @@ def joined(group: Array, vaddr: Array, end: Array) -> tuple[Array, Array, Array]
 
 @dataclass(frozen=True, slots=True)
 class FreeExtents:
-    """What is free in each of n block groups, and the sizes of all their free extents.
+    """The free space in each of n block groups, and the sizes of all their free extents.
 
     `fragments` i64[n] and `score` f64[n] count as the free space tree does; `free` u64[n] is bytes; `largest` u64[n] and the
-    histogram, `extents` and `bytes` i64[SIZES], join what touches.
+    histogram, `extents` and `bytes` i64[SIZES], join adjacent extents.
     """
 
     fragments: Array
@@ -111,7 +111,9 @@ class FreeSpaceTally:
         self._join(group, vaddr, vaddr + length)
 
     def _add_scores(self, group: Array, length: Array) -> None:
-        """One after the other, on top of what the batch before left: a sum in another order would round differently."""
+        """Adds the scores one after the other to those of earlier batches, because a sum in another order would round
+        differently.
+        """
         low, high = int(group[0]), int(group[-1]) + 1
         lengths = self._length[low:high]
         mostly_one = lengths[:1] if (lengths == lengths[0]).all() else self._length[group]
@@ -133,7 +135,7 @@ class FreeSpaceTally:
         self._bytes += times * np.bincount(which, length, SIZES).astype(np.int64)  # multiples of a sector: exact as float64
 
     def _join(self, group: Array, vaddr: Array, end: Array) -> None:
-        """Few free extents touch another one: they are taken out of the histogram, and what they are together is put in."""
+        """Replaces the few adjacent free extents in the histogram by the joined ones."""
         touching = (vaddr[1:] == end[:-1]) & (group[1:] == group[:-1])
         touched = np.zeros(len(vaddr), bool)
         touched[1:] |= touching
@@ -152,10 +154,10 @@ class FreeSpaceTally:
         self._run = last[0][-1:], last[1][-1:], last[2][-1:]
 
     def finish(self) -> FreeExtents:
-        """What was counted. No batch may follow.
+        """Returns the result. No batch may follow.
 
-        A tree that changes while it is read can show a place both as an extent and as part of a bitmap: free is no more than the
-        block group.
+        A tree that changes while it is read can show a range both as an extent and as part of a bitmap, so the free bytes are
+        limited to the size of the block group.
         """
         free, largest = np.minimum(self._free, self._length), np.minimum(self._largest, self._length)
         return FreeExtents(self._fragments, free, largest, self._score, self._extents, self._bytes)
@@ -168,9 +170,9 @@ def used_pct(used: Array, length: Array) -> Array:
 
 
 def benefit(score: Array, used: Array) -> Array:
-    """f64[n]: score removed per GiB that would move. NaN where nothing is used, for there is nothing to move.
+    """f64[n]: score removed per GiB moved. NaN if nothing is used, because there is nothing to move.
 
-    To balance a block group takes all of its score away: what was in it moves, and the whole of it is free again.
+    Balancing a block group removes its whole score: its data moves away and all of it becomes free.
     """
     per_gib: Array = np.divide(score * GIB, used, out=np.full(len(score), np.nan), where=used > 0)
     return per_gib

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from balancer.run_types import BUSY, SWAP, BalanceOutcome, Ending, RunSettings, StepDone
+from balancer.run_types import BalanceOutcome, Ending, Hindrance, RunSettings, StepDone
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size
 
 _MOST_WITHOUT_SPACE = 5
@@ -18,9 +18,8 @@ _MOST_BUSY = 3
 class StopFacts:
     """The facts. `now`: aware; `elapsed`: seconds since the run began; `moved`, `unallocated`, `total`: bytes.
 
-    `exclusive`: what has the filesystem for itself, "none" or as the kernel calls it; `exclusive_by`: who does that, if that is
-    known. `backups`: who makes or expires backups, None when nobody does. `pressure`: a share, None when it is not known.
-    `signal`: the number of the one that came.
+    `exclusive`: the exclusive operation, "none" or the kernel's name; `exclusive_by`: who runs it, if known. `backups`: who makes
+    or expires backups, or None. `pressure`: a share, None if unknown. `signal`: the number of a received signal.
     """
 
     now: datetime
@@ -106,12 +105,12 @@ def after(steps: Sequence[StepDone]) -> Stop | None:
     if without_space >= (2 if is_tight else _MOST_WITHOUT_SPACE):
         why = f"the kernel found no room for {without_space} block groups in a row; {format_size(last.unallocated)} are unallocated"
         return Stop(Ending.NO_SPACE, why)
-    failed = _in_a_row(steps, lambda step: step.outcome is BalanceOutcome.FAILED and step.error != SWAP)
+    failed = _in_a_row(steps, lambda step: step.is_failure)
     if failed >= _MOST_FAILED:
         return Stop(Ending.FAILED, f"{counted(failed, 'block group')} in a row failed, the last one with: {last.error}")
-    busy = _in_a_row(steps, lambda step: step.error == BUSY)
+    busy = _in_a_row(steps, lambda step: step.hindrance is Hindrance.BUSY)
     if busy >= _MOST_BUSY:  # on kernels that do not tell what has the filesystem
-        return Stop(Ending.EXCLUSIVE, f"the filesystem is busy: {BUSY}, {busy} times in a row")
+        return Stop(Ending.EXCLUSIVE, f"the filesystem is busy: {last.error}, {busy} times in a row")
     useless = _in_a_row(steps, lambda step: step.outcome is BalanceOutcome.DONE and step.gained <= 0)
     if useless >= _MOST_WITHOUT_GAIN:
         return Stop(Ending.DONE, f"the last {useless} block groups gained nothing")

@@ -1,7 +1,7 @@
-"""From an open filesystem to arrays: its data block groups, what is used of each, and how its free space lies.
+"""Reads a filesystem into arrays: its data block groups, their used bytes, and the layout of their free space.
 
-Mixed block groups (data and metadata) count as data, as they do in python-btrfs's example. The memory is that of the block groups
-and of one batch of free extents, however many there are.
+Mixed block groups (data and metadata) count as data, as in python-btrfs's example. Memory is needed for the block groups and one
+batch of free extents, however many there are.
 """
 
 import os
@@ -64,9 +64,9 @@ class Cost:
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """A descriptor on the btrfs that `path` is on; any folder or file of it will do. Raises PoolUnusable.
+    """Yields a descriptor on the btrfs of `path`, any folder or file. Raises PoolUnusable.
 
-    That covers what reading its trees says within the context too: that it may not, and that the kernel cannot.
+    Errors while its trees are read within the context are converted as well: missing privilege, or a kernel without support.
     """
     _require_btrfs(path)
     try:
@@ -131,7 +131,7 @@ def _counted(fd: int, chunk: Chunks, vaddr: Array, length: Array) -> Survey:
 
 
 def _count_free_space(fd: int, vaddr: Array, length: Array, tally: FreeSpaceTally) -> Array:
-    """bool[n]: which of the chunks are block groups. One that was removed since they were read is not in this tree any more."""
+    """bool[n]: which of the chunks are block groups. One that was removed since they were read is no longer in this tree."""
     if not len(vaddr):
         return np.zeros(0, bool)
     seen = []
@@ -149,7 +149,7 @@ def _among(some: Array, others: Array) -> Array:
 
 
 def surveyed(vaddr: Array, length: Array, used: Array, free: FreeExtents, there: Array) -> Survey:
-    """Puts together what was read of block groups, u64[n] each; `there`, bool[n], are those that still exist."""
+    """Combines what was read of block groups, u64[n] each; `there`, bool[n], are those that still exist."""
     vaddr, length, used, score = vaddr[there], length[there], used[there], free.score[there]
     share, fragments, largest = used_pct(used, length), free.fragments[there], free.largest[there]
     groups = DataBlockGroups(vaddr, length, used, share, fragments, largest, score, benefit(score, used))

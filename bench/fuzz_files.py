@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.fuzz_target import Seeds, Target, own_folder
+from bench.fuzz_target import Seeds, Target, scratch_folder
 from btrkeep.errors import OperatorError
 
 _ID = "00000000-0000-4000-8000-000000000001"
@@ -30,7 +30,7 @@ def _seed() -> Callable[[bytes], object]:
     """The input is the seed's file, a host's, and a part of that. What the sender answers goes into a file."""
     from backupd.replicate.seed import SEED, SeedSender, has_host, left_out, part_file
 
-    folder = own_folder()
+    folder = scratch_folder()
     host = folder / "web1"
     host.mkdir()
     out = os.open(folder / "out", os.O_RDWR | os.O_CREAT)
@@ -72,7 +72,7 @@ def _sums() -> Callable[[bytes], object]:
     from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG, Checksums, ReadBefore, key_of
     from backupd.repo.sums import SUMS, read_sums, write_sums
 
-    folder = own_folder()
+    folder = scratch_folder()
     head = b"btrkeep checksums 2\n"
     length = 24 + 44 + 4
 
@@ -169,7 +169,7 @@ def _history() -> Callable[[bytes], object]:
     from backupd.run.importing.formats import HostNames, read_dated, read_dirvish, read_rsnapshot
     from btrkeep.units import backup_name
 
-    top = own_folder() / "top"
+    top = scratch_folder() / "top"
 
     def run(data: bytes) -> None:
         if len(data) < 9:

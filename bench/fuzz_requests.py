@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bench.fuzz_target import Seeds, own_folder
+from bench.fuzz_target import Seeds, scratch_folder
 
 _HOST, _SEEN = "web1", "/etc"
 _SLOW = {"doctor", "plan", "extents"}  # they take no text, and read the whole pool
@@ -138,7 +138,7 @@ def _pool() -> tuple[Path, Path]:
         (tree / "passwd").write_text("changed")
         nights.run()
         return nights.config, tree
-    folder = own_folder()
+    folder = scratch_folder()
     (folder / "main.toml").write_text(
         f'[pool]\npath = "{folder}/pool"\nstate = "{folder}/state"\n[host.{_HOST}]\naddress = "a"\npaths = ["/etc"]\n'
     )

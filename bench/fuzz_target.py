@@ -1,4 +1,4 @@
-"""What a target of the fuzzer is."""
+"""The definition of a fuzz target, and the folder that one may use."""
 
 import tempfile
 from collections.abc import Callable, Iterable
@@ -18,6 +18,6 @@ class Target:
     longest: int = 4096
 
 
-def own_folder() -> Path:
-    """A folder of this process, in memory; `bench.fuzz` removes it."""
+def scratch_folder() -> Path:
+    """Makes a folder of this process, in memory; `bench.fuzz` removes it."""
     return Path(tempfile.mkdtemp(prefix="fuzz-"))

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import fuzz_files
+from bench import fuzz_replicate as replicate_targets
 from bench.fuzz_requests import request, request_seeds
-from bench.fuzz_target import Seeds, Target, own_folder
+from bench.fuzz_target import Seeds, Target, scratch_folder
 from btrkeep.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _record() -> Callable[[bytes], object]:
     from btrkeep.pool.marker import Pool
     from tests.beds.template import with_catalogue
 
-    state = own_folder()
+    state = scratch_folder()
     catalogue = Catalogue.open(with_catalogue(state / "state"))
     pool = Pool(state, "main", "00000000-0000-0000-0000-000000000000", rehearsal=False)
 
@@ -138,7 +139,7 @@ def _notes() -> Callable[[bytes], object]:
     from backupd.repo.backup_json import UnreadableRecord
     from backupd.repo.notes_json import NOTES, hold_of, read_notes, text_of
 
-    folder = own_folder()
+    folder = scratch_folder()
 
     def run(data: bytes) -> None:
         (folder / NOTES).write_bytes(data)
@@ -177,7 +178,7 @@ def _configuration_seeds() -> Seeds:
 def _configuration() -> Callable[[bytes], object]:
     from btrkeep.config.reading import load
 
-    folder = own_folder()
+    folder = scratch_folder()
     file = folder / "main.toml"
 
     def run(data: bytes) -> None:
@@ -201,7 +202,7 @@ def _gate(made: Callable[[Path], object]) -> tuple["Gate", Path]:
     from web.auth import passwords
     from web.settings import Settings
 
-    folder = own_folder()
+    folder = scratch_folder()
     made(folder / "state")
     settings = Settings("demo", folder / "state", folder / "data", folder / "no.sock", hosts=("backup.example.org",))
     passwords._HASHER = CHEAP
@@ -406,6 +407,7 @@ TARGETS = {
     "recorded-states": Target("recorded states of a filesystem", _state_seeds, _state, 1 << 16),
     "archives": Target("headers of tar and zip", _member_seeds, _member),
     **fuzz_files.TARGETS,
+    **replicate_targets.TARGETS,
 }
 
 

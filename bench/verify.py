@@ -3,8 +3,9 @@
     python -m bench.verify [--files 30000] [--mib 1900] [--rounds 3]
 
 One backup of random data. Caches are dropped before each; ours reads once for the first time, and once compares with what it has
-recorded. restic (check --read-data) and borg (check --verify-data), where they are installed, have the same data in a repository of
-their own on the same filesystem. The verdict: ours against the faster of b2sum and cat, and against restic and borg.
+recorded. restic (check --read-data) and borg (check --verify-data) have the same data in a repository of their own on the same
+filesystem; a peer that is not installed is named as missing. The verdict: ours against the faster of b2sum and cat, and against
+restic and borg. "cat, each CPU" reads as many files at once as there are processors: nobody who reads files is faster.
 """
 
 import argparse
@@ -15,12 +16,15 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench.common import own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
+from bench.common import Timed, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
 from tests.beds import btrfs, work
 from tests.beds.nights import Nights
 
 LIMIT = 1.2
 """Agreed: at most so many times the faster of b2sum and the disk."""
+PEER_LIMIT = 2.5
+"""Agreed: at least so many times faster than each of the peers."""
+_PEERS = {"restic": "restic", "borg": "borgbackup"}  # their Debian packages
 _SECRET = {"RESTIC_PASSWORD": "bench", "BORG_PASSPHRASE": "bench", "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes"}
 
 
@@ -53,34 +57,55 @@ def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, objec
     data, verify = nights.backup("web1") / "data", (sys.executable, "-m", "backupd", "--config", str(nights.config), "verify")
     sides: dict[str, tuple[str, ...]] = {
         "cat": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 cat >/dev/null"),
+        "cat, each CPU": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 -n200 -P{os.cpu_count()} cat >/dev/null"),
         "b2sum": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 b2sum >/dev/null"),
         "sha256sum": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 sha256sum >/dev/null"),
         "btrfs scrub": ("btrfs", "scrub", "start", "-B", str(point)),
         "verify, compares": verify,
         **_others(point, data),
     }
-    times: dict[str, list[float]] = {"verify, first": [], **{name: [] for name in sides}}
+    done: dict[str, list[Timed]] = {"verify, first": [], **{name: [] for name in sides}}
     quiet = []
     for number in range(options.rounds):
         for name in ("checksums", "verified.json"):
             (nights.pool / "hosts/web1" / name).unlink(missing_ok=True)
         quiet.append(wait_for_quiet(options))
-        times["verify, first"].append(_cold(verify))
+        done["verify, first"].append(_cold(verify))
         for name in sorted(sides, key=lambda one: hash((number, one))):
-            times[name].append(_cold(sides[name]))
-        say(", ".join(f"{name} {found[-1]:.1f} s" for name, found in times.items()))
+            done[name].append(_cold(sides[name]))
+        say(", ".join(f"{name} {found[-1].seconds:.1f} s ({found[-1].cpu:.1f} of CPU)" for name, found in done.items()))
+    return _told(done, all(quiet))
+
+
+def _told(done: Mapping[str, list[Timed]], quiet: bool) -> Mapping[str, object]:
+    times = {name: [one.seconds for one in found] for name, found in done.items()}
+    used = {name: [one.cpu for one in found] for name, found in done.items()}
     best = [min(one, other) for one, other in zip(times["b2sum"], times["cat"], strict=True)]
     ratios = {"to the faster of b2sum and cat": {**spread(_over(times["verify, compares"], best)), "limit": LIMIT}}
+    for name in ("cat, each CPU", "btrfs scrub"):
+        ratios[f"to {name}"] = spread(_over(times["verify, compares"], times[name]))
     ratios |= {
-        f"{name} to ours": spread(_over(times[name], times["verify, compares"])) for name in ("restic", "borg") if name in times
+        f"{name} to ours": {**spread(_over(times[name], times["verify, compares"])), "agreed": PEER_LIMIT}
+        for name in _PEERS
+        if name in times
     }
-    return {"seconds": {name: spread(found) for name, found in times.items()}, "ratios": ratios, "quiet": all(quiet)}
+    missing = [name for name in _PEERS if name not in times]
+    for name in missing:
+        say(f"{name} is not installed, so nothing is compared with it: apt-get install {_PEERS[name]}")
+    return {
+        "seconds": {name: spread(found) for name, found in times.items()},
+        "CPU seconds": {name: spread(found) for name, found in used.items()},
+        "ratios": ratios,
+        "missing peers": missing,
+        "quiet": quiet,
+    }
 
 
 def _others(point: Path, data: Path) -> dict[str, tuple[str, ...]]:
     made: Mapping[str, Callable[[str], tuple[str, ...]]] = {"restic": _restic, "borg": _borg}
     found = {}
-    for name, make in made.items():
+    for name in _PEERS:
+        make = made[name]
         if shutil.which(name):
             say(f"making the repository of {name}")
             found[name] = make(str(point / name))
@@ -107,10 +132,10 @@ def _over(one: list[float], other: list[float]) -> list[float]:
     return [first / second for first, second in zip(one, other, strict=True)]
 
 
-def _cold(command: tuple[str, ...]) -> float:
+def _cold(command: tuple[str, ...]) -> Timed:
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3")
-    return timed(command).seconds
+    return timed(command)
 
 
 if __name__ == "__main__":

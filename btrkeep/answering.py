@@ -19,10 +19,10 @@ HINT = "look for its disk, or the server behind it (dmesg): whatever asks for it
 
 
 def answers(path: Path) -> bool:
-    """Whether opening and reading the first byte of a file or folder comes to its end within PATIENCE, whatever is found.
+    """Returns True if the first byte of the file or folder at `path` can be opened and read within PATIENCE, even with an error.
 
-    A process that does not is left behind: nothing ends it. True as well when none can be started. What did not answer is not asked
-    again for a minute.
+    A process that hangs is left behind, because nothing can end it. Returns True as well if no process can be started. A path that
+    did not answer is not tried again for a minute.
     """
     if time.monotonic() - _silent.get(path, -_SILENT_FOR) < _SILENT_FOR:
         return False

@@ -1,4 +1,4 @@
-"""Why a backup or a run is not complete, as data: a code and what belongs to it. btrkeep.decisions.cause_words has the words."""
+"""Why a backup or a run is not complete, as data: a code and its values. btrkeep.decisions.cause_words has the text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ _LARGEST = (1 << 63) - 1
 
 
 class CauseCode(StrEnum):
-    """What backup.json and the catalogue call a cause. A code is never given another meaning."""
+    """Code of a cause in backup.json and the catalogue. The meaning of a code never changes."""
 
     POOL = "pool"  # what this machine says of itself: for administrators only
     SERVER_FAULT = "server-fault"
@@ -83,7 +83,7 @@ class Cause:
 
 
 def cause_of(found: object) -> Cause | None:
-    """The cause that `as_json` has written; None for what this version does not know, or what is none."""
+    """Parses what `as_json` has written. Returns None for an unknown or invalid cause."""
     if not isinstance(found, dict):
         return None
     try:

@@ -1,6 +1,6 @@
-"""Every change of state announces itself, to whoever listens: an audit event of Python's (PEP 578) before it and after it.
+"""Announces every change of state by an audit event of Python's (PEP 578), before it and after it.
 
-Nobody listens but a test that kills a run at one of them (tests/beds/kill_at.py). Without a listener one costs a quarter of a
+Only tests listen, to kill a run at a chosen checkpoint (tests/beds/kill_at.py). Without a listener one costs a quarter of a
 microsecond.
 """
 

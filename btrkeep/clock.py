@@ -1,4 +1,4 @@
-"""What time it is: the machine's clock, or on a rehearsal pool any other that goes on from a given moment."""
+"""The current time: the machine's clock, or in a rehearsal pool a clock that continues from a given moment."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 
 def elapsed() -> float:
-    """Seconds on a clock that nobody sets, and that goes on while the machine is asleep: for how long ago something was.
+    """Returns seconds of a clock that cannot be set and that counts while the machine sleeps (CLOCK_BOOTTIME).
 
-    How long somebody has worked, or may, is measured by time.monotonic(), which stands still meanwhile.
+    Time limits of work use time.monotonic() instead, which stops while the machine sleeps.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -21,7 +21,7 @@ class Clock:
     _begun: float = field(default_factory=elapsed)
 
     def tells_nights(self, *, rehearsal: bool) -> bool:
-        """Whether it is the clock by which nights are: the real time says nothing of those of a rehearsal."""
+        """Returns True for the real clock. Nights of a rehearsal do not follow it."""
         return self.start is not None or not rehearsal
 
     def now(self) -> datetime:

@@ -1,7 +1,7 @@
-"""What an operator may see go wrong, and with which exit status.
+"""Errors that an operator sees, and their exit statuses.
 
-Libraries raise :class:`OperatorError`; only the command line's edge catches it and prints one line and a hint. Anything else that
-is raised is a bug and keeps its traceback.
+Libraries raise :class:`OperatorError`; only the command line catches it and prints one line and a hint. Any other exception is a
+bug and keeps its traceback.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,9 +59,9 @@ class ConfigError(OperatorError):
 
 
 class Unfit(OperatorError):
-    """What is asked for does not fit how things are: to accept a complete backup, to release one that is not held.
+    """The request does not fit the present state: accepting a complete backup, releasing one that is not held.
 
-    Its words are about that host alone: who may see no other reads them too.
+    The message is only about the host in question, because users who may see no other host read it.
     """
 
 

@@ -15,7 +15,7 @@ _ioctl.restype = ctypes.c_int
 
 
 def ioctl(fd: int, request: int, buffer: bytearray) -> int:
-    """The kernel's answer, never negative; `buffer` is its argument, and holds what it wrote. Raises OSError."""
+    """Calls ioctl(2) with `buffer` as its argument and result. Returns the kernel's non-negative answer. Raises OSError."""
     answer = int(_ioctl(fd, request, ctypes.byref(ctypes.c_char.from_buffer(buffer))))
     if answer < 0:
         number = ctypes.get_errno()

@@ -1,4 +1,4 @@
-"""What /proc says of the machine: its boot, its mounts, and how long processes waited. Of processes see btrkeep.process.proc."""
+"""Machine-wide information in /proc: boot, mounts, and pressure. For processes see btrkeep.process.proc."""
 
 import os
 import re
@@ -18,9 +18,9 @@ def boot_id() -> str:
 
 
 def pressure_totals(file: Path) -> dict[str, int]:
-    """Microseconds that "some" processes waited, or "full"y all, since the boot: of PRESSURE / "io", "cpu" or "memory".
+    """Returns the microseconds since boot that "some" or all ("full") processes waited, from PRESSURE / "io", "cpu" or "memory".
 
-    Raises OSError on a kernel without pressure stall information, ValueError when it tells something else.
+    Raises OSError on a kernel without pressure stall information, ValueError for unexpected content.
     """
     found = (line.split() for line in file.read_text().splitlines())
     return {kind: int(total.removeprefix("total=")) for kind, *_, total in found}
@@ -47,7 +47,7 @@ class IoPressure:
 
     @property
     def is_known(self) -> bool:
-        """Whether this kernel tells it at all."""
+        """Returns True if this kernel has pressure stall information."""
         return self._total_if_known() is not None
 
     def restart(self) -> None:
@@ -86,7 +86,7 @@ def mounts(process: int | str = "self") -> list[Mount]:
 
 
 def _parse(line: bytes) -> Mount:
-    """Of "36 35 98:0 /root /target rw,noatime master:1 - type source rw,..." (Documentation/filesystems/proc.rst)."""
+    """Parses "36 35 98:0 /root /target rw,noatime master:1 - type source rw,..." (Documentation/filesystems/proc.rst)."""
     fields = line.split(b" ")
     dash = fields.index(b"-", 6)
     filesystem, source, options = (_unescaped(field) for field in fields[dash + 1 : dash + 4])

@@ -49,28 +49,39 @@ def parse_share(text: str) -> float:
 
 def format_size(size: int | None) -> str:
     """Three significant digits and a binary unit: 1536 is "1.50 KiB", None is "-"."""
-    if size is None:
-        return "-"
+    return "-" if size is None else " ".join(size_parts(size))
+
+
+def size_short(size: int) -> str:
+    """Returns `format_size` without zeros at the end: "20 TiB" in place of "20.0 TiB"."""
+    number, unit = size_parts(size)
+    return f"{float(number):g} {unit}"
+
+
+def size_parts(size: int) -> tuple[str, str]:
+    """Returns the number, with three significant digits, and the binary unit."""
     value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
     while abs(value) >= 1000 and len(units) > 1:
         value, units = value / 1024, units[1:]
     if units[0] == "B":
-        return f"{size} B"
+        return str(size), "B"
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{digits}f} {units[0]}"
+    return f"{value:.{digits}f}", units[0]
 
 
 def format_given(size: int) -> str:
-    """A size that somebody wrote, in the unit that it was written in: 16,000,000 is "16 MB", 20 << 30 is "20 GiB".
+    """Formats a size in the unit in which it was written: 16,000,000 is "16 MB", 20 << 30 is "20 GiB".
 
-    It is the one that needs the fewest digits, of two the binary; what no unit has in three decimals is as `format_size` has it.
+    Chooses the unit that needs the fewest digits, of two the binary one; a size that needs more than three decimals is formatted by
+    `format_size`.
     """
     exact = [
-        f"{size / each:.3f}".rstrip("0").rstrip(".") + f" {unit}"
+        (f"{size / each:.3f}".rstrip("0").rstrip("."), unit)
         for unit, each in _WRITTEN_UNITS
         if each <= size < 10_000 * each and size * 1000 % each == 0
     ]
-    return min(exact, key=lambda text: len(text.split()[0]), default=format_size(size))
+    number, unit = min(exact, key=lambda parts: len(parts[0]), default=size_parts(size))
+    return f"{number} {unit}"
 
 
 def format_duration(seconds: float | None) -> str:
@@ -109,7 +120,7 @@ def format_time(moment: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """An aware UTC datetime of an RFC 3339 or ISO 8601 time. Raises ValueError when it is none, or has no zone."""
+    """Parses an RFC 3339 or ISO 8601 time to an aware UTC datetime. Raises ValueError if it is invalid or has no zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -128,9 +139,9 @@ def backup_name(started: datetime) -> str:
 
 
 def parse_backup_name(name: str) -> datetime | None:
-    """When the backup of that name started, or None when it is no backup's name.
+    """Returns when the backup of that name started; None if it is no backup's name.
 
-    The first and the last year that there are count as none: they have days that not every zone has.
+    The first and the last possible year are rejected: some of their days do not exist in every zone.
     """
     match = _STAMP_SHAPE.fullmatch(name)
     if not match:
@@ -171,9 +182,9 @@ def percent_encoded(name: str | bytes) -> str:
 
 
 def with_encoded(value: object) -> object:
-    """What JSON is made of; beside each text NAME in it that has bytes which are no UTF-8 there is NAME_encoded with all its bytes.
+    """Prepares a value for JSON: beside each text NAME with bytes that are not UTF-8, adds NAME_encoded with all its bytes.
 
-    Few parsers give back the lone surrogates that stand for such bytes in the text.
+    Few parsers return the lone surrogates that stand for such bytes in the text.
     """
     if isinstance(value, list | tuple):
         return [with_encoded(one) for one in value]

@@ -1,7 +1,7 @@
-"""Animations, written frame by frame: only the frame before is kept, from which the next one mostly differs a little.
+"""Writes animations frame by frame: only the previous frame is kept, because the next one mostly differs little from it.
 
 GIF: https://www.w3.org/Graphics/GIF/spec-gif89a.txt. WebP: https://developers.google.com/speed/webp/docs/riff_container. Pillow
-compresses each frame; what is around the frames is written here, for Pillow would gather all of them first.
+compresses each frame; the containers are written here, because Pillow would collect all frames first.
 """
 
 import io
@@ -44,7 +44,7 @@ class Palette:
 
     @classmethod
     def of(cls, samples: Iterable[Array]) -> "Palette":
-        """One that suits these pictures, u8[..., 3]: their own colours if there are few enough."""
+        """Returns a palette for these pictures, u8[..., 3]: their own colours if there are few enough."""
         keys, counts = _counted(samples)
         rgb = np.column_stack((keys >> 16, keys >> 8 & 255, keys & 255)).astype(np.uint8)
         if len(rgb) <= COLOURS:

@@ -1,6 +1,7 @@
-"""What a picture's colours may say of a block group: how full it is, how fragmented, how old, of which profile or type.
+"""The colour schemes: usage, fragmentation, age, profile or type of each block group.
 
-All but usage leave fullness out: a colour that is dimmed as well says neither. What is not allocated is black in each of them.
+Only the scheme for usage shows fullness: a colour that is dimmed as well would show neither. Unallocated space is black in all of
+them.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ Colour = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColourKey:
-    """What the colours mean: a ramp u8[k, 3] with ticks at places from 0 to 1, and swatches; either may be empty."""
+    """The legend of a scheme: a ramp u8[k, 3] with ticks at positions from 0 to 1, and swatches; either may be empty."""
 
     title: str
     ramp: Array
@@ -36,7 +37,7 @@ class ColourKey:
 
 @dataclass(frozen=True, slots=True)
 class ColourScheme:
-    """One way to colour. `paint` and `min_brightness` are what `overview` is given. Both functions raise OperatorError."""
+    """A colour scheme. `paint` and `min_brightness` are arguments of `overview`. Both functions raise OperatorError."""
 
     name: str
     about: str
@@ -91,7 +92,7 @@ def _generations(state: FilesystemState) -> tuple[int, int]:
 
 
 def profile(state: FilesystemState) -> CellColours:
-    """One colour for each RAID profile."""
+    """Paints one colour for each RAID profile."""
     return _bare(_by_flags(state, PROFILE_MASK, dict(zip(PROFILES, _profile_colours(), strict=True))))
 
 

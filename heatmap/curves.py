@@ -53,7 +53,9 @@ def laid_out(curve: str, order: int, along: Array) -> Array:
 
 
 def _hilbert(order: int, along: Array) -> Array:
-    """Tile by tile: one of four tables says where the pixels of each go, and nothing leaves the processor's cache meanwhile."""
+    """Computes the curve tile by tile: four tables say where the pixels of each go, so that the work stays in the processor's
+    cache.
+    """
     low = min(order, _TILE_ORDER)
     edge, size = 1 << low, 4**low
     tables = _tables(low)

@@ -1,8 +1,8 @@
-"""What changed between two recorded states of one filesystem: block groups that filled, emptied, came and went; what moved.
+"""Compares two recorded states of one filesystem: block groups that filled, emptied, appeared, disappeared or moved.
 
-A block group is the same one where virtual address and length are: btrfs gives new ones higher addresses, so what balance rewrites
-is gone at one address and new at another. What moved are device extents of one that is still there (device replace does not show,
-for the new device has the old one's number).
+Block groups are identified by virtual address and length: btrfs gives new ones higher addresses, so data rewritten by balance
+disappears at one address and appears at another. Moved are the device extents of a block group that still exists (device replace
+does not show, because the new device has the old one's number).
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of one state, in bytes: what devices have, what of that is allocated, what block groups have and what of that is used."""
+    """Totals of one state in bytes: size of the devices, allocated bytes, length of the block groups, and used bytes."""
 
     taken: datetime
     total: int
@@ -59,7 +59,9 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateDifference:
-    """All that changed; `devices`: for each that came, went or changed its size its id, bytes before and bytes after (0: none)."""
+    """All changes; `devices`: for each that appeared, disappeared or changed its size: id, bytes before and bytes after (0:
+    none).
+    """
 
     fsid: str
     label: str
@@ -182,7 +184,7 @@ def more_used(changes: Changes) -> Array:
 
 
 def summary(found: StateDifference) -> list[tuple[str, int, int]]:
-    """For each kind: how many block groups, and how many bytes more are used in them."""
+    """Returns for each kind of change the number of block groups and the change of used bytes."""
     by = more_used(found.changes)
     return [(kind, int(which.sum()), int(by[which].sum())) for kind in KINDS if len(which := found.changes.kind == kind)]
 

@@ -1,4 +1,4 @@
-"""What changed between two recorded states, as a picture: where it filled, emptied, came and went."""
+"""Draws the difference of two recorded states: where block groups filled, emptied, appeared and disappeared."""
 
 import numpy as np
 from PIL import Image
@@ -22,7 +22,7 @@ def colours() -> dict[str, Colour]:
 
 
 def key() -> ColourKey:
-    """Returns what the picture's colours mean."""
+    """Returns the legend of the picture."""
     swatches = [(colour, kind) for kind, colour in colours().items()] + [(_UNCHANGED, "unchanged")]
     return ColourKey("changes; the stronger the colour, the more", np.zeros((0, 3), np.uint8), (), tuple(swatches))
 
@@ -36,9 +36,10 @@ def picture(
     size: int | None = None,
     curve: str = "hilbert",
 ) -> tuple[Array, Grid]:
-    """The later state, u8[edge, edge, 3], in the colours of what changed; both to the scale of the larger.
+    """Draws the later state, u8[edge, edge, 3], coloured by change; both states are to the scale of the larger one.
 
-    What is gone is drawn where it was, unless something else lies there now; it has no place in the order of virtual addresses.
+    A block group that has disappeared is drawn in its old place, unless another is there now; in the order of virtual addresses it
+    is not drawn.
     """
     scale = common_scale((before, after))
     found = changes_between(before, after)

@@ -33,7 +33,7 @@ _FIRST_SUBVOLUME, _LAST_SUBVOLUME = 256, 2**64 - 256
 
 
 def by_tree(batch: Extents) -> CellColours:
-    """Data white, tree blocks in the colour of their tree; those of all subvolumes, and what is shared, have one."""
+    """Paints data white and tree blocks in the colour of their tree; all subvolumes, and shared blocks, have one colour."""
     owner = batch.owner.copy()
     is_subvolume = (owner >= np.uint64(_FIRST_SUBVOLUME)) & (owner <= np.uint64(_LAST_SUBVOLUME))
     owner[is_subvolume | (owner == SHARED) | (batch.refs > 1)] = FS_TREE

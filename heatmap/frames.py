@@ -26,7 +26,7 @@ _FULL_HD_AND_MORE = 1 << 13  # no picture of ours is wider than 2**15, and no an
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameSource:
-    """A file that becomes a frame: a recorded state, or a picture of `width` x `height` pixels."""
+    """The source of a frame: a recorded state, or a picture of `width` x `height` pixels."""
 
     path: Path
     taken: datetime
@@ -37,17 +37,17 @@ class FrameSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
-    """Sources in order of time, and for each file that was left out a line that says why."""
+    """Sources in order of time, and for each skipped file a line with the reason."""
 
     sources: list[FrameSource]
     left_out: list[str]
 
 
 def gather(folder: Path, without: Path | None = None) -> Gathered:
-    """The recorded states and pictures in a folder, but the file `without`. Raises OperatorError.
+    """Collects the recorded states and pictures in a folder, except the file `without`. Raises OperatorError.
 
-    The time of a state is recorded in it; that of a picture is in its automatic name (..._at_EPOCH.png), else when it was last
-    changed. A picture beside its own recorded state, of the same name but the ending, is not looked at.
+    A state contains its time; a picture has it in its automatic name (..._at_EPOCH.png), otherwise it is the time of the last
+    change. A picture beside its own recorded state, with the same name except the extension, is skipped.
     """
     try:
         names = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -80,7 +80,7 @@ def _picture(path: Path) -> FrameSource | None:
             width, height, frames = *image.size, getattr(image, "n_frames", 1)
         changed = path.stat().st_mtime
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
-        raise Unreadable(f"{path} cannot be read as a picture: {_words(error)}") from None
+        raise Unreadable(str(path), f"cannot be read as a picture: {_words(error)}") from None
     named = _AUTOMATIC_NAME.search(path.stem)
     taken = datetime.fromtimestamp(int(named[1]) if named else changed, UTC)
     return FrameSource(path, taken, None, width, height) if frames == 1 else None
@@ -111,7 +111,7 @@ class FrameSequence:
     dated: bool
 
     def frame(self, number: int) -> Array:
-        """One frame. Raises Unreadable: a file is damaged, or not there any more."""
+        """Draws one frame. Raises Unreadable: a file is damaged or has disappeared."""
         source = self.sources[number]
         image, words = self._drawn(source) if source.moment else (_opened(source), "")
         canvas = np.zeros((self.picture_height, self.width, 3), np.uint8)
@@ -167,11 +167,11 @@ def _opened(source: FrameSource) -> Image.Image:
         with Image.open(source.path) as image:
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
-        raise Unreadable(f"{source.path} cannot be read as a picture: {_words(error)}", "take it out of the folder") from None
+        raise Unreadable(str(source.path), f"cannot be read as a picture: {_words(error)}", "take it out of the folder") from None
 
 
 def _fitted(image: Image.Image, width: int) -> Image.Image:
-    """As wide as a frame. What grows keeps its squares; what shrinks is averaged."""
+    """Scales an image to the frame's width. Enlarged pixels stay squares; reduced ones are averaged."""
     if image.width == width:
         return image
     way: Image.Resampling = Image.Resampling.NEAREST if image.width < width else Image.Resampling.BOX

@@ -26,7 +26,7 @@ _AUTOMATIC = 10
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A square of 2**order pixels in a picture of 2**size, along a curve, that stands for `total_bytes`."""
+    """A square of 2**order pixels in a picture of 2**size, along a curve, that represents `total_bytes`."""
 
     curve: str
     order: int
@@ -94,7 +94,7 @@ _Parts = tuple[Array, Array, Array, Array]
 
 
 class Canvas:
-    """Takes fills in increasing order, as many at a time as are at hand, and keeps no more of them than the picture needs."""
+    """Takes fills in increasing order, in batches of any size, and keeps only what the picture needs."""
 
     def __init__(self, grid: Grid, min_brightness: float = MIN_BRIGHTNESS) -> None:
         self._grid, self._count = grid, 4**grid.order
@@ -131,7 +131,7 @@ class Canvas:
         self._finish(place[:held], part[:held], share[:held], colour[:held])
 
     def _finish(self, place: Array, part: Array, share: Array, colour: Array) -> None:
-        """Pixels that nothing is to be added to any more."""
+        """Finishes the pixels to which nothing more will be added."""
         begins = np.concatenate(([True], place[1:] != place[:-1]))[: len(place)]
         pixel, count = np.cumsum(begins) - 1, int(begins.sum())
         # bincount adds one after the other, as a loop would; other sums of NumPy go in pairs.

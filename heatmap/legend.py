@@ -1,6 +1,6 @@
-"""What stands below a picture: whose it is, when and how it was drawn, numbers, and what its colours mean.
+"""The text below a picture: filesystem, time, how it was drawn, numbers, and the meaning of the colours.
 
-The letters are those that Pillow brings along. They grow with the picture, so that a large one can be read when it is shown small.
+Uses Pillow's own font. The letters grow with the picture, so that a large one can be read when it is shown small.
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,13 +67,13 @@ def extents_legend(fsid: str, taken: datetime, grid: Grid, scope: str, width: in
 
 
 def title(state: FilesystemState) -> str:
-    """Whose picture it is, and of when."""
+    """Returns the filesystem's name and the time."""
     named = f"{_drawable(printable(state.label))}  " if state.label else ""
     return f"{named}{state.fsid}  {format_time(state.taken)}"
 
 
 def _drawable(text: str) -> str:
-    """In the letters that the font has, which are those of ASCII: without what stands above and below them, others as "?"."""
+    """Reduces text to ASCII, which the font has: without accents, other letters as "?"."""
     apart = normalize("NFKD", text)
     return "".join(char if char.isascii() else "?" for char in apart if not combining(char))
 
@@ -90,7 +90,7 @@ def numbers(state: FilesystemState) -> list[str]:
 
 
 def how(grid: Grid, sort: str) -> str:
-    """Returns a line that says what a pixel is."""
+    """Returns a line that says what a pixel represents."""
     order = "by virtual address" if sort == VIRTUAL else "by place on the device"
     return f"{pixels(grid)}; {order}"
 
@@ -152,7 +152,7 @@ def _wrapped(line: str, room: int, letters: _Type) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Swatch:
-    """Where a swatch and its word stand: the line, counted from 0, and how far to the right."""
+    """The position of a swatch and its label: the line, counted from 0, and the column."""
 
     line: int
     x: int

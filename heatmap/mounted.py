@@ -1,4 +1,4 @@
-"""A descriptor on a mounted btrfs, and in words why there is none."""
+"""Opens a mounted btrfs, and explains errors."""
 
 import errno
 import os
@@ -15,9 +15,9 @@ _IS_ANOTHER = (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)  # wh
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """A descriptor on the btrfs that `path` is on: any folder or file of it will do. Raises OperatorError.
+    """Yields a descriptor on the btrfs of `path`, any folder or file. Raises OperatorError.
 
-    That covers what reading its trees says within the context, too.
+    Errors while its trees are read within the context are converted as well.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -41,10 +41,11 @@ def usage(state: FilesystemState) -> CellColours:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """What was drawn, in order: `first_byte` and `length` i64[m] in the grid; `group` i64[m], the block group's index in the state.
+    """The drawn cells, in order: `first_byte` and `length` i64[m] in the grid; `group` i64[m], the block group's index in the
+    state.
 
-    `devid` u64[m] and `paddr` u64[m] say where a device extent is; both are None in the order of virtual addresses, in which all
-    pieces of a chunk are one cell.
+    `devid` u64[m] and `paddr` u64[m] locate a device extent; both are None in the order of virtual addresses, in which all stripes
+    of a chunk are one cell.
     """
 
     first_byte: Array
@@ -65,7 +66,7 @@ class Drawing:
 
     @property
     def image(self) -> Array:
-        """Made anew each time."""
+        """Creates the image, on each call."""
         found: Array = self.runs.words(self.grid).view(np.uint8).reshape(self.grid.edge, self.grid.edge, 4)[:, :, :3]
         return found
 
@@ -140,7 +141,7 @@ class HasDevices(Protocol):
 
     @property
     def total_bytes(self) -> Array:
-        """How large each is."""
+        """Returns the size of each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

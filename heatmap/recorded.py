@@ -57,12 +57,16 @@ _WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, zlib.error
 
 
 class Unreadable(OperatorError):
-    """A file that is no recorded state, or damaged, or newer than this program."""
+    """The file is no recorded state, is damaged, or was written by a newer version. `why`: the message without the file's name."""
+
+    def __init__(self, name: str, why: str, hint: str = "") -> None:
+        super().__init__(f"{name} {why}", hint)
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateHeader:
-    """When a state was taken, and of what; the arrays as in FilesystemState."""
+    """The time and the filesystem of a state; the arrays are as in FilesystemState."""
 
     fsid: str
     label: str
@@ -86,7 +90,7 @@ def load(path: Path) -> FilesystemState:
 
 
 def _cannot_read(path: Path, error: OSError) -> Unreadable:
-    return Unreadable(f"{path} cannot be read: {error.strerror}", _NAME_ONE)
+    return Unreadable(str(path), f"cannot be read: {error.strerror}", _NAME_ONE)
 
 
 def read_header(path: Path) -> StateHeader:
@@ -148,19 +152,19 @@ def _moment(about: dict[str, Any]) -> StateHeader:
 
 
 def _no_state(name: str, error: Exception) -> Unreadable:
-    return Unreadable(f"{name} is no state that can be drawn: {error!r}", "record it again")
+    return Unreadable(name, f"is no state that can be drawn: {error!r}", "record it again")
 
 
 def _parts(data: bytes, name: str) -> tuple[bytes, bytes]:
     if data[: len(MAGIC)] != MAGIC:
-        raise Unreadable(f"{name} is no recorded state", _NAME_ONE)
-    damaged = Unreadable(f"{name} is damaged: what is in it is not what was written", "take another copy of it")
+        raise Unreadable(name, "is no recorded state", _NAME_ONE)
+    damaged = Unreadable(name, "is damaged: what is in it is not what was written", "take another copy of it")
     if len(data) < _HEAD.size:
         raise damaged
     _, version, head, body, check = _HEAD.unpack_from(data)
     if version > FORMAT:
         raise Unreadable(
-            f"{name} is of format {version}; this program reads up to {FORMAT}", "use the version that wrote it, or a newer one"
+            name, f"is of format {version}; this program reads up to {FORMAT}", "use the version that wrote it, or a newer one"
         )
     end = _HEAD.size + head
     if version < 1 or len(data) != end + body or zlib.crc32(data[_HEAD.size :], zlib.crc32(data[_CHECKED])) != check:
@@ -187,7 +191,9 @@ def _columns(described: list[list[Any]], body: bytes) -> dict[str, Array]:
 
 
 def _by_stripes(st_chunk: Array, st_devid: Array, st_paddr: Array, ch_vaddr: Array) -> Array:
-    """The chunk's address of each stripe, by device and place: what the device extents have, if nothing changed meanwhile."""
+    """Returns the chunk address of each stripe, by device and position: the value of the device extents, if nothing changed
+    meanwhile.
+    """
     return ch_vaddr[st_chunk[np.lexsort((st_paddr, st_devid))]]
 
 

@@ -1,4 +1,4 @@
-"""What a picture of a whole filesystem is drawn from: arrays of one moment, to keep and draw again. Pure: `reading` fills it."""
+"""The arrays from which a picture of a whole filesystem is drawn, recorded and drawn again. Pure: `reading` fills them."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -13,13 +13,13 @@ _NAME = re.compile(r"(?P<of>.+)_at_(?P<at>\d{1,11})\.(?:png|heatmap)")
 
 
 def taken(name: str) -> tuple[str, datetime] | None:
-    """Of what a file with an automatic name is (one that `picture.output_name` made), and when; None for any other file."""
+    """Parses an automatic file name (made by `picture.output_name`): returns its series and time; None for any other file."""
     match = _NAME.fullmatch(name)
     return (match["of"], datetime.fromtimestamp(int(match["at"]), UTC)) if match else None
 
 
 def superfluous(names: Iterable[str], now: datetime) -> list[str]:
-    """The files that go. The last one of each day or week stays; what has no automatic name is not ours to judge."""
+    """Returns the files to delete. The last one of each day or week stays; files without an automatic name are never deleted."""
     found = sorted(((at, of, name) for name in names if (said := taken(name)) for of, at in [said]), reverse=True)
     kept: dict[tuple[str, date | tuple[int, int]], datetime] = {}
     goes = []

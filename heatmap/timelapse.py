@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TimelapseSummary:
-    """What became of a folder: frames, of when the first and the last are, and a line for each file that was left out."""
+    """The result for a folder: number of frames, the times of the first and the last, and a line for each skipped file."""
 
     frames: int
     first: datetime

@@ -199,6 +199,15 @@ def test_nothing_is_imported_in_a_circle_neither_modules_nor_rooms() -> None:
     assert cycles(rooms) == []
 
 
+def test_the_picture_of_the_house_has_all_rooms() -> None:
+    text = (TOP / "CONTRIBUTING.rst").read_text()
+    words = set(re.findall(r"[a-z]+", text.partition("Where does a line go\n---")[2].partition("\n=====")[0]))
+    folders = {
+        folder.name for top in ("backupd", "btrkeep") for folder in (TOP / top).iterdir() if (folder / "__init__.py").exists()
+    }
+    assert folders - words == set()
+
+
 def test_the_rooms_of_backupd_stand_no_more_than_eight_levels_high_and_none_is_a_loose_module() -> None:
     assert levels({"x.a": {"x.b"}, "x.b": {"x.c", "y"}, "x.c": set(), "y": {"z"}, "z": set()}, "x.") == 3
     assert levels(graph(2), "backupd.") <= 8

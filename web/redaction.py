@@ -46,16 +46,20 @@ _OF_EXIT = {
     3: "somebody was at work on this host already",
     4: "the pool could not be used",
 }
-_ABSENT, _CATALOGUE = "the root service cannot be asked now", "the dashboard cannot tell anything now"
+_CATALOGUE = "the dashboard cannot tell anything now"
 _OURS = (UsageError, TooMany)
 """Errors whose sentences are made here, of what was asked: nothing below the dashboard raises one while it is read."""
+
+
+class _WithheldAbsent(Absent):
+    """An Absent whose message is the general one."""
 
 
 def told(error: OperatorError) -> OperatorError:
     """The error as it may be told to who asks: itself, or one of the same kind with a general sentence."""
     if not _is_limited(somebody()) or isinstance(error, _OURS) or (isinstance(error, RequestRefused) and error.own):
         return error
-    if isinstance(error, Absent) and error.message == _ABSENT:  # it came by here already
+    if isinstance(error, _WithheldAbsent):  # it has passed through here already
         return error
     reference = secrets.token_hex(4)
     log.warning("withheld as %s: %s (%s)", reference, " ".join(error.message.splitlines()), error.hint)
@@ -63,7 +67,7 @@ def told(error: OperatorError) -> OperatorError:
     if isinstance(error, RequestRefused):
         return RequestRefused(_OF_KIND.get(error.kind, _OF_KIND["failed"]), hint, error.kind, own=True)
     if isinstance(error, Absent):
-        return Absent(_ABSENT, hint)
+        return _WithheldAbsent("the root service cannot be asked now", hint)
     return LockHeld(_OF_KIND["locked"], hint) if isinstance(error, LockHeld) else PoolUnusable(_CATALOGUE, hint)
 
 

@@ -1,4 +1,4 @@
-"""A suspect backup that counts as complete after all. Whoever calls this has the host's lock."""
+"""Accepts a suspect backup as complete. Callers hold the host's lock."""
 
 from datetime import datetime
 
@@ -15,14 +15,14 @@ from btrkeep.units import format_time
 
 
 def _newest_first(pool: Pool, host: str, now: datetime) -> list[Record]:
-    """Those that are stamped in the future come last."""
+    """Returns the records, newest first; those stamped in the future come last."""
     return sorted((one.record for one in final_backups(pool, host)), key=lambda record: record.started > latest(now))
 
 
 def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> str:
-    """Notes that the backup is right; gives its name, which for `latest` is that of the newest suspect one.
+    """Records that the backup is right and returns its name; `latest` is the newest suspect one.
 
-    Raises UsageError for a name that is none, Unfit for a backup that is not suspect.
+    Raises UsageError for an unknown name, Unfit for a backup that is not suspect.
     """
     folder = pool.host(host)
     notes = read_notes(folder)

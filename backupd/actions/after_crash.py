@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from backupd.actions.verify import ReadScope, Verifier
+from backupd.actions.verify import Verifier
+from backupd.actions.verify_pass import ReadCount, ReadScope
 from backupd.expire.clocks import doubt
 from backupd.files.backup_selector import Restorable, find
 from backupd.repo.boot_json import BootRecord, read_boot, write_boot
@@ -87,7 +88,7 @@ def _believe_no_more(pool: Pool, host: str) -> None:
         _log.warning("%s: %s", pool.working(host), error.strerror)
 
 
-def reader(site: PoolContext, record: BootRecord, cancellation: Cancellation, tell: Callable[[int], None]) -> Verifier:
+def reader(site: PoolContext, record: BootRecord, cancellation: Cancellation, tell: Callable[[ReadCount], None]) -> Verifier:
     """Who reads those in doubt: all that was written into them, and what was read before this boot once more."""
     moment = site.clock.now()
     scope = ReadScope(forgets=doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal) is None, crash=record.seen)

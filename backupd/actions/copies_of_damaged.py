@@ -46,12 +46,12 @@ class DamagedFile:
 
     @property
     def bytes(self) -> int:
-        """How many are known to be damaged."""
+        """Returns how many bytes are known to be damaged."""
         return sum(length for _, length in self.places)
 
 
 def damaged_files(site: PoolContext, rows: Iterable[Damage]) -> list[DamagedFile]:
-    """By host and path. Looks at each backup of a host that has damage once. Raises OSError for what is no damage."""
+    """Returns the damaged files by host and path. Opens each damaged backup once. Raises OSError for errors other than damage."""
     ordered = sorted(rows, key=lambda one: (one.host, one.path))
     found: list[DamagedFile] = []
     common = _common(site)
@@ -112,7 +112,7 @@ def _backups(site: PoolContext, host: str) -> list[Restorable]:
 
 
 def _entries(backup: Restorable, paths: set[bytes]) -> dict[bytes, Entry]:
-    """What is at those paths, as far as it can be looked at."""
+    """Returns the entries at those paths that can be read."""
     found = {}
     try:
         with Tree(backup.path) as tree:

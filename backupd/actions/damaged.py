@@ -6,40 +6,23 @@ searches in trees.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby
-from typing import NamedTuple
+from itertools import groupby, islice
 
+from backupd.actions.damage_resolver import Backups, FilePlace, Resolver
 from backupd.actions.scrub import Scrubbed
 from backupd.files.file_digest import DAMAGED
 from backupd.files.tree import Tree
-from backupd.repo.backup_json import DATA
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
 from btrkeep.decisions.device_errors import forget_unnamed
 from btrkeep.decisions.verification import FinishedScrub, newest_at_begin, note_scrub
-from btrkeep.fs.fiemap import address
-from btrkeep.pool.kernel_log import SPAN, ReadFailure, TreeBlock
-from btrkeep.pool.marker import Pool
+from btrkeep.pool.kernel_log import SPAN, TreeBlock
 from btrkeep.pool.subvolume import opened
-from btrkeep.treescan.links import InodeNames
-from btrkeep.treescan.owners import Owners
 
 _BLOCK = 4096  # the smallest sector size, so that no block is missed where they are larger
-_PREFIX = os.fsencode(DATA) + b"/"
-Backups = Mapping[int, tuple[str, str]]
-"""Host and name by the id of the subvolume."""
-
-
-class FilePlace(NamedTuple):
-    """A byte of one file of one backup. `path` is absolute, as the host has it."""
-
-    host: str
-    name: str
-    path: bytes
-    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,46 +38,6 @@ class ScrubDamage:
     """Errors that could not be put right, and that the kernel did not name."""
     why: str = ""
     """Why the kernel's log could not be read."""
-
-
-class Resolver:
-    """Asks one filesystem; `fd` is any folder of it."""
-
-    def __init__(self, fd: int, backups: Backups) -> None:
-        self._owners, self._names, self._backups = Owners(fd), InodeNames(fd), backups
-
-    def places(self, vaddr: int) -> list[FilePlace] | None:
-        """Every name, in every backup, of the files that have the byte at `vaddr`. None: nobody refers to it."""
-        references = self._owners.references(vaddr)
-        return list(self._places(references)) if references else None
-
-    def sharing(self, fault: ReadFailure, pool: Pool) -> list[FilePlace]:
-        """The same of the block of a file that could not be read; nothing where that is in no backup, or is gone."""
-        for one in self._places([(fault.inode, fault.offset, fault.subvolume)]):
-            try:
-                vaddr = _address(pool, one)
-            except OSError as error:
-                if error.errno in DAMAGED:  # what leads there cannot be read either
-                    return [one]
-                continue  # gone, or no plain file: the line is of a filesystem that was on the device before
-            return (self.places(vaddr) if vaddr is not None else None) or [one]
-        return []
-
-    def _places(self, references: list[tuple[int, int, int]]) -> Iterator[FilePlace]:
-        for inode, offset, subvolume in references:
-            if backup := self._backups.get(subvolume):
-                for path in self._names.of(subvolume, inode):
-                    if path.startswith(_PREFIX):
-                        yield FilePlace(*backup, path[len(_PREFIX) - 1 :], offset)
-
-
-def _address(pool: Pool, place: FilePlace) -> int | None:
-    with Tree(pool.host(place.host) / place.name) as tree:
-        fd = tree.open_file(place.path)
-        try:
-            return address(fd, place.start)
-        finally:
-            os.close(fd)
 
 
 def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
@@ -133,12 +76,11 @@ def _read_all(
 ) -> tuple[list[Damage], list[int]]:
     """(damages, addresses of data that no backup has)."""
     found, elsewhere, checked = set[FilePlace](), list[int](), dict[tuple[FilePlace, ...], bool]()
-    for vaddr in vaddrs:
-        if vaddr in trees:
-            continue
+    asked = [vaddr for vaddr in vaddrs if vaddr not in trees]
+    answers = resolver.resolve(block for vaddr in asked for block in _blocks(vaddr))
+    for vaddr in asked:
         nobodys = is_found = False
-        for block in range(vaddr, vaddr - vaddr % SPAN + SPAN, _BLOCK):
-            places = resolver.places(block)
+        for _, places in islice(answers, len(_blocks(vaddr))):
             if places is None:
                 continue
             nobodys = nobodys or not places
@@ -150,6 +92,11 @@ def _read_all(
         if nobodys and not is_found:
             elsewhere.append(vaddr)
     return list(merged(found, "scrub", now)), elsewhere
+
+
+def _blocks(vaddr: int) -> range:
+    """The blocks in which an error may lie that the kernel names by this address."""
+    return range(vaddr, vaddr - vaddr % SPAN + SPAN, _BLOCK)
 
 
 def is_bad(site: PoolContext, places: list[FilePlace]) -> bool:

@@ -1,7 +1,7 @@
-"""Backups that somebody wants gone. They are looked at under their host's lock, and what is asked is written into its notes.
+"""Deletes backups by name. They are checked under their host's lock, and the request is written to the host's notes.
 
-They expire with that, for a reason of somebody's own: until their grace is over they can be restored and taken back, and
-`backupd expire` does the rest (expire/run.py), at once when that was asked for too.
+This makes them expire, with the operator's reason: until their grace is over they can be restored and taken back, and `backupd
+expire` does the rest (expire/run.py), at once if that was requested.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from btrkeep.units import format_time
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """A backup that is to go. `marked`: since when it has expired; `expires`: when it may be deleted."""
+    """A backup to be deleted. `marked`: since when it has expired; `expires`: when it may be deleted."""
 
     name: str
     why: str
@@ -38,9 +38,9 @@ class Doomed:
 
 @dataclass(frozen=True, slots=True)
 class DeletionChoice:
-    """What is to go of a host. `base`: the complete backup that its next one grows from afterwards, None when none is left.
+    """The backups of a host to be deleted. `base`: the complete backup on which its next one will be based, None if none is left.
 
-    `moves`: whether that is another one than before.
+    `moves`: that base differs from the present one.
     """
 
     host: str
@@ -51,9 +51,9 @@ class DeletionChoice:
 
 
 def require_sane_clock(site: ExpiryContext, asked: DeletionRequest) -> None:
-    """Raises OperatorError when the clock is behind: a grace that began years ago would be over as soon as it is right.
+    """Raises OperatorError if the clock is behind: a grace that began years ago would end as soon as it is right.
 
-    When it is ahead, the site's `clock_waits` says so: then no hold ends.
+    If it is ahead, the site's `clock_waits` says so; no hold ends then.
     """
     verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), Forced(), rehearsal=site.pool.rehearsal)
     site.clock_waits = verdict.wait is not None
@@ -65,9 +65,9 @@ def require_sane_clock(site: ExpiryContext, asked: DeletionRequest) -> None:
 
 
 def choose(site: ExpiryContext, host: str, wanted: Sequence[str], asked: DeletionRequest) -> DeletionChoice:
-    """What is to go of these: full names, or `latest`. Changes nothing; to be called under the host's lock.
+    """Resolves full names or `latest`. Changes nothing; call it under the host's lock.
 
-    Raises UsageError for a name that is none, Unfit for a backup that must stay, UnreadableRecord when nobody knows.
+    Raises UsageError for an unknown name, Unfit for a backup that must stay, UnreadableRecord if it cannot be determined.
     """
     rows = {one.name: one.state for one in site.catalogue.backups(host) if one.name}
     seen = look_again(site.pool, site.config, host, rows)
@@ -121,7 +121,7 @@ def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) 
 
 
 def _doomed(one: Candidate, asked: DeletionRequest, grace: timedelta, now: datetime) -> Doomed:
-    """One that has expired before keeps its mark, and the reason that was given for it unless there is another."""
+    """Keeps the mark of a backup that has expired before, and its reason unless a new one is given."""
     marked = one.marked(now) or now
     return Doomed(one.name, asked.why or (one.asked.why if one.asked else ""), marked, marked + grace)
 

@@ -1,7 +1,7 @@
-"""The unfinished backups of a pool, and giving up one that keeps the room which the others need.
+"""Finds the unfinished backups of a pool, and deletes one that occupies the room that others need.
 
-A host that has more than the pool has room for is stopped, and its `.working` would keep the room for ever: no later run could
-begin anything. It is no backup, so it goes before anybody else's night does. What was stopped for another reason is left alone.
+A host that needs more than the pool has is stopped, and its `.working` would occupy the room for ever: no later run could begin
+anything. It is no backup, so it is deleted before other hosts begin. A `.working` that was stopped for another reason is kept.
 """
 
 import asyncio
@@ -47,9 +47,9 @@ class Unfinished:
 
 
 def all_unfinished(pool: Pool) -> list[Unfinished]:
-    """Those that nobody works on, also of a host that is not configured any more, the largest first.
+    """Returns those that no run works on, including hosts that are no longer configured, the largest first.
 
-    What cannot be read is passed over.
+    Skips those that cannot be read.
     """
     return sorted(_each(pool), key=lambda one: (-one.size, one.host))
 
@@ -71,7 +71,9 @@ def is_busy(pool: Pool, host: str) -> bool:
 
 
 def look(pool: Pool, host: str) -> Unfinished | None:
-    """What the host has unfinished; None when that is nothing, or finished but for its name. Raises OSError, OperatorError."""
+    """Returns the host's unfinished backup; None if there is none, or it is complete except for its name. Raises OSError,
+    OperatorError.
+    """
     path = pool.working(host)
     subvolume = final_backups.unfinished(path, host)
     if subvolume is None or subvolume.read_only:
@@ -83,7 +85,7 @@ def look(pool: Pool, host: str) -> Unfinished | None:
 
 
 def _record(path: Path, subvolume: Subvolume) -> records.Record | None:
-    """Its own record; None when it has none, or a power cut has damaged it."""
+    """Returns its own record; None if it has none, or a power cut has damaged it."""
     try:
         record = records.read(path)
     except records.UnreadableRecord:
@@ -109,8 +111,8 @@ def or_discard(hint: str, found: Sequence[Unfinished]) -> str:
 
 
 def _is_still(one: Unfinished) -> bool:
-    """Whether that very subvolume lies there still, and no run was at it since. What waited for a commit when it was looked at does
-    not count. Raises OSError, OperatorError.
+    """Returns True if exactly this subvolume is still there and no run has continued it. Changes that waited for a commit at
+    the first look do not count. Raises OSError, OperatorError.
     """
     found = final_backups.unfinished(one.path, one.host)
     if found is None or found.read_only or (found.id, found.uuid) != (one.subvolume.id, one.subvolume.uuid):
@@ -120,9 +122,9 @@ def _is_still(one: Unfinished) -> bool:
 
 
 def discard(pool: Pool, catalogue: Catalogue, one: Unfinished) -> None:
-    """Deletes it for good, then its row. Whoever calls has the host's lock.
+    """Deletes it for good, then its row. Callers hold the host's lock.
 
-    Raises Unfit when it is not what it was, NotOurs when something of somebody's is in it, OSError.
+    Raises Unfit if it has changed, NotOurs if it contains data that btrkeep did not make, OSError.
     """
     if not _is_still(one):
         raise Unfit(f"what {one.host} has unfinished has changed meanwhile", f"look again: `backupd discard {one.host} --dry-run`")
@@ -137,7 +139,7 @@ def discard(pool: Pool, catalogue: Catalogue, one: Unfinished) -> None:
 
 
 def give_up(one: Unfinished) -> bool:
-    """Deletes it, if it is still what was found, and was stopped for want of room. Whoever calls has the host's lock."""
+    """Deletes it if it has not changed and was stopped for lack of room. Callers hold the host's lock."""
     try:
         if not _is_still(one) or not _is_for_room(_record(one.path, one.subvolume)):
             return False
@@ -149,7 +151,9 @@ def give_up(one: Unfinished) -> bool:
 
 
 async def room_came_back(pool: Pool, one: Unfinished, enough: Callable[[], bool], cancelled: Cancellation) -> bool:
-    """Waits until there is `enough` room, or the kernel has dropped what was given up; False when `cancelled`, or after long."""
+    """Waits until `enough` room is free, or the kernel has dropped the deleted subvolume; returns False if `cancelled`, or
+    after a long time.
+    """
     await asyncio.to_thread(commit, pool.path)  # which wakes the cleaner
     gone, end = False, asyncio.get_running_loop().time() + _LONGEST
     while not gone and not enough():

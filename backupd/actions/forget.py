@@ -1,7 +1,6 @@
-"""A host that is given up, so that all its backups expire, and taking that back.
+"""Gives up a host, so that all its backups expire, and takes that back.
 
-It is one line in the host's notes.json; what follows from it is done by `backupd expire`. Whoever calls `forget` or `take_back` has
-the host's lock.
+This is one line in the host's notes.json; `backupd expire` acts on it. Callers of `forget` and `take_back` hold the host's lock.
 """
 
 from collections.abc import Mapping
@@ -27,9 +26,10 @@ _FORMER_WORDS = "host forgotten"  # in marks without codes, which older versions
 
 @dataclass(frozen=True, slots=True)
 class RemainingBackups:
-    """What a host has: final backups by name, the size of the newest one whose size is known, what rsync wrote for all of them.
+    """The remaining backups of a host: final ones by name, the size of the newest with a known size, and the bytes that rsync wrote
+    for all of them.
 
-    Bytes; None: not known.
+    None: unknown.
     """
 
     names: tuple[str, ...]
@@ -46,7 +46,7 @@ class RemainingBackups:
 
 
 def goods_of(catalogue: Catalogue, host: str) -> RemainingBackups:
-    """What the catalogue knows of a host's backups."""
+    """Returns what the catalogue knows about a host's backups."""
     found = [one for one in catalogue.backups(host) if one.name]
     sizes = [one.bytes for one in found if one.bytes is not None]
     return RemainingBackups(tuple(str(one.name) for one in found), sizes[-1] if sizes else None, _written(found))
@@ -76,7 +76,7 @@ def require_forgettable(config: Config, pool: Pool, host: str, now: datetime) ->
 
 
 def forget(pool: Pool, host: str, now: datetime) -> datetime:
-    """Says that all backups of the host may go, and since when: it may have been forgotten before."""
+    """Records that all backups of the host may expire. Returns since when: it may have been forgotten before."""
     notes = read_notes(pool.host(host))
     if since := forgotten_at(notes):
         return since
@@ -85,9 +85,9 @@ def forget(pool: Pool, host: str, now: datetime) -> datetime:
 
 
 def take_back(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
-    """The host is forgotten no more, and backups that expired because it was come back, unless they are being deleted: their names.
+    """Undoes it: returns the names of the backups that expired for this reason and are not being deleted yet.
 
-    Raises OperatorError when it is not forgotten.
+    Raises OperatorError if the host is not forgotten.
     """
     notes = read_notes(pool.host(host))
     if not notes.forgotten:

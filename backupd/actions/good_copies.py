@@ -18,7 +18,9 @@ from backupd.repo.sums import read_sums
 
 @dataclass(frozen=True, slots=True)
 class RecordedContent:
-    """What is recorded of a file. `digest`: of the last time that it was read well; `summed`: as it was fetched. None: nothing."""
+    """The recorded content of a file. `digest`: when it was last read without error; `summed`: when it was fetched. None: not
+    recorded.
+    """
 
     digest: bytes | None = None
     summed: bytes | None = None
@@ -27,7 +29,7 @@ class RecordedContent:
 
 
 class RecordedContents:
-    """Of the host whose folder that is. For a `with`."""
+    """The recorded contents of the host with this folder. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError."""
@@ -41,14 +43,14 @@ class RecordedContents:
         self._known.__exit__(kind, error, trace)
 
     def of(self, name: str, entry: Entry) -> RecordedContent:
-        """Of a file of that backup."""
+        """Returns the recorded content of a file of that backup."""
         before = self._known.find(key_of(entry.inode, entry.changed, entry.size))
         digest = before.digest if before and before.digest != NO_DIGEST else None
         return RecordedContent(digest, self._sums(name).get(entry.path), before is not None and before.damaged)
 
 
 def is_proven(copy: RecordedContent, damaged: Iterable[RecordedContent]) -> bool:
-    """Whether the copy, as it was last read, is what a damaged file was."""
+    """Returns True if the copy's last recorded content equals that of the damaged file."""
     if copy.is_damaged or copy.digest is None:
         return False
     return any(copy.digest == one.digest or (copy.summed is not None and copy.summed == one.summed) for one in damaged)

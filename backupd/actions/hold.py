@@ -1,7 +1,7 @@
-"""What keeps a backup against retention: holds, their end, and taking back one that has expired but is not deleted yet.
+"""Keeps backups against retention: sets and ends holds, and takes back backups that have expired but are not deleted yet.
 
-All of it is said in the host's notes.json, on disk before the catalogue's row follows; a command that was killed between the two
-does the rest when it is given again. Whoever calls these functions has the host's lock.
+All of it is stored in the host's notes.json, on disk before the catalogue's row follows; if a command is killed between the two,
+running it again finishes the job. Callers hold the host's lock.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ UNEXPIRED_FOR = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What a backup is now. `hold`: the hold that was set, or that has ended. `unexpired`: it had expired before."""
+    """The new state of a backup. `hold`: the hold that was set or has ended. `unexpired`: it had expired before."""
 
     name: str
     state: str
@@ -41,9 +41,9 @@ def is_held(hold: Hold | None, now: datetime) -> bool:
 
 
 def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime) -> Noted:
-    """Holds a backup; a hold that it has is replaced, a mark that it expired goes. `latest` is the newest complete one.
+    """Holds a backup; replaces its present hold and removes its expiry mark. `latest` is the newest complete one.
 
-    Raises UsageError for a name that is none, Unfit when it is being deleted or its host is forgotten.
+    Raises UsageError for an unknown name, Unfit if it is being deleted or its host is forgotten.
     """
     work = _Work(pool, catalogue, host, now)
     chosen = work.choose(name, lambda record: effective_state(record, work.notes) == COMPLETE, "complete")

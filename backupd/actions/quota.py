@@ -1,6 +1,6 @@
-"""Simple quotas of a pool's filesystem, switched on and off: what speaks against it, and what it costs, is said before.
+"""Enables and disables simple quotas on the pool's filesystem, and lists obstacles and costs first.
 
-Nothing switches them on by itself: kernels before 6.7 do not mount the filesystem any more afterwards.
+Nothing enables them automatically: kernels before 6.7 cannot mount the filesystem afterwards.
 """
 
 import os
@@ -24,9 +24,9 @@ _PROGRAMS = (6, 7)
 
 @dataclass(frozen=True, slots=True)
 class QuotaState:
-    """How simple quotas stand. `mode`: see btrkeep.pool.quota. `since`: when they were switched on, None where that is not known.
+    """The state of simple quotas. `mode`: see btrkeep.pool.quota. `since`: when they were enabled, None if unknown.
 
-    `ever_on`: the filesystem has the feature, which stays when they are switched off. `alive` and `limits` are bytes by host.
+    `ever_on`: the filesystem has the feature, which stays after they are disabled. `alive` and `limits` are bytes by host.
     """
 
     mode: str
@@ -49,7 +49,9 @@ def look(config: Config, pool: Pool) -> QuotaState:
 
 
 def costs(kernel: str, version: str) -> tuple[str, ...]:
-    """What it costs to switch them on, a sentence each, the gravest first. `kernel`, `version`: of this machine, of btrfs-progs."""
+    """Returns the costs of enabling them, one sentence each, the gravest first. `kernel`, `version`: of this machine and of
+    btrfs-progs.
+    """
     older = (
         "kernels before 6.7 will not mount the filesystem any more, and btrfs-progs before 6.7 will not check or repair it; "
         f"this machine has Linux {kernel} and btrfs-progs {version}"

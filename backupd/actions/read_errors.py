@@ -7,7 +7,8 @@ error, and wrote subvolume, inode and place into the kernel's log. So it is foun
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from backupd.actions.damaged import FilePlace, Resolver, backups_by_id, is_bad, merged
+from backupd.actions.damage_resolver import FilePlace, Resolver
+from backupd.actions.damaged import backups_by_id, is_bad, merged
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
 from btrkeep.decisions.device_errors import SeenErrors, grown, note_seen, read_seen, seen_now

@@ -1,8 +1,8 @@
-"""A host gets another name: its folder moves, the backups in it stay as they are.
+"""Renames a host: its folder moves, the backups in it stay unchanged.
 
-Each backup goes on saying the name that it was made under, so the notes of the host say first, on disk, which names it had; then
-the folder moves, which is one step; then that is on disk too; and at last the catalogue follows. A command that was killed in
-between does the rest when it is given again, and any run meanwhile finds the host under the one name or the other.
+Each backup keeps the name under which it was made, so first the host's notes record, on disk, its former names; then the folder is
+renamed, which is atomic, and synced; finally the catalogue follows. If the command is killed in between, running it again finishes
+the job, and any run meanwhile finds the host under one name or the other.
 """
 
 import os
@@ -47,7 +47,7 @@ def validate_names(old: str, new: str) -> None:
 
 
 def require_renameable(pool: Pool, old: str, new: str) -> None:
-    """Raises OperatorError when there is nothing to rename, or something in the way. The names have been looked at."""
+    """Raises OperatorError if there is nothing to rename or the new name is taken. The names have been validated."""
     if is_renamed(pool, old, new):
         return
     if not pool.host(old).is_dir():
@@ -83,7 +83,7 @@ def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
 
 @contextmanager
 def _nobody_reads(pool: Pool, host: str) -> Iterator[None]:
-    """A restore to a host goes by the path of its backup. Raises OperatorError when there is one."""
+    """Holds the host against restores, which use the paths of its backups. Raises OperatorError if one is running."""
     with ExitStack() as held:
         for name in sorted(names_of(pool, host)):
             try:
@@ -96,7 +96,7 @@ def _nobody_reads(pool: Pool, host: str) -> Iterator[None]:
 
 
 def _clear_staged(pool: Pool, old: str) -> None:
-    """What a killed run of the host left before it was a `.working`: no run of that name would clear it away any more."""
+    """Removes what a killed run of the host left before it became a `.working`: no run of that name would remove it any more."""
     staged = pool.staged(old)
     if left := describe(staged):
         delete(staged.parent, left.id)
@@ -105,7 +105,9 @@ def _clear_staged(pool: Pool, old: str) -> None:
 
 
 def _in_catalogue(pool: Pool, catalogue: Catalogue, old: str, new: str) -> None:
-    """Rows and runs get the new name. When there are some of that name, of a run that found the folder first, the pool tells."""
+    """Renames rows and runs. If there are already rows of the new name, from a run that found the folder first, the pool
+    decides.
+    """
     if not _is_known(catalogue, old):
         return
     if not _is_known(catalogue, new):

@@ -1,7 +1,7 @@
-"""A scrub of the pool's filesystem: begun, or taken up where it was cancelled; watched, and cancelled in good order.
+"""Scrubs the pool's filesystem: starts or resumes a scrub, follows it, and cancels it cleanly.
 
-The `btrfs` program does it, reading at the lowest priority that the scheduler knows, and keeps in /var/lib/btrfs how far it came.
-What is added here: which filesystem the pool is on, an end that can be taken up again, and the errors by their kind.
+The `btrfs` program does the work, at the lowest I/O priority, and stores its progress in /var/lib/btrfs. This module adds the
+pool's filesystem, a resumable end, and errors by type.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ _UNCORRECTABLE = 3  # exit status of `btrfs scrub`: it came to its end, and not 
 
 @dataclass(frozen=True, slots=True)
 class ScrubState:
-    """What `btrfs scrub status` says, in bytes and counts. `status`: "", "running", "finished", "aborted" or "interrupted".
+    """The output of `btrfs scrub status`, in bytes and counts. `status`: "", "running", "finished", "aborted" or "interrupted".
 
-    `begun`: also of one that was taken up since; None where it is not told.
+    `begun`: the first start, also of a resumed scrub; None if not reported.
     """
 
     status: str
@@ -40,9 +40,9 @@ class ScrubState:
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """What came of it. `outcome`: finished, stopped (by `signal`, or by somebody's `btrfs scrub cancel`) or failed, and `why`.
+    """The result of a run. `outcome`: finished, stopped (by `signal`, or by `btrfs scrub cancel`) or failed, with `why`.
 
-    Bytes and errors are those of the whole scrub, what was done before it was taken up included; `seconds` are of this run.
+    Bytes and errors are those of the whole scrub, including the part before it was resumed; `seconds` are of this run.
     """
 
     outcome: str
@@ -61,7 +61,7 @@ class Scrubbed:
 
     @property
     def good(self) -> bool:
-        """Whether it came to its end, and found nothing: what was put right is a device that somebody should look at."""
+        """Returns True if it finished without any error; even corrected errors mean that a device needs attention."""
         return self.outcome == "finished" and not any(self.errors.values())
 
 
@@ -71,7 +71,7 @@ def command(path: Path, *, resume: bool) -> tuple[str, ...]:
 
 
 def parse(text: str, totals: str) -> ScrubState:
-    """Of `btrfs scrub status -R` and of the same without -R but --raw, which alone tells the total."""
+    """Parses the output of `btrfs scrub status -R`, and that of the same without -R but with --raw, which alone has the total."""
     fields = _fields(text)
     numbers = {name: int(value) for name, value in fields.items() if value.isdecimal()}
     errors = {kind: numbers.get(f"{kind}_errors", 0) for kind in _ERRORS}
@@ -94,7 +94,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def state(path: Path) -> ScrubState:
-    """How the last scrub stands, or the one under way. Raises ProgramFailed."""
+    """Returns the state of the last or running scrub. Raises ProgramFailed."""
     status, in_utc = ("btrfs", "scrub", "status"), {"TZ": "UTC"}
     counts, totals = run((*status, "-R", str(path)), extra=in_utc), run((*status, "--raw", str(path)))
     return parse(counts.stdout, totals.stdout)
@@ -141,7 +141,7 @@ async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tel
 
 
 def _cancel(path: Path) -> bool:
-    """Whether it was: in its first moment there is none yet that could be cancelled."""
+    """Cancels the scrub and returns True; in its first moment there is none yet that could be cancelled."""
     try:
         return run(("btrfs", "scrub", "cancel", str(path)), check=False).returncode == 0
     except OperatorError:

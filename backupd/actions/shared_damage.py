@@ -1,6 +1,6 @@
-"""Damage that was found in one backup, in the others of its host: a file that snapshots share is the same data in all of them.
+"""Extends damage found in one backup to the others of its host: a file that snapshots share is the same data in all of them.
 
-And what is recorded of the files of a backup, when the catalogue knows it no more.
+Also finds what is recorded about the files of a backup that the catalogue no longer knows.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The summary of the day: when it is due, and what it says. Pure."""
+"""The daily summary: when it is due, and its text. Pure."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, time
@@ -21,7 +21,7 @@ def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime
 
 
 def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[StoredAlarm]) -> Message:
-    """The digest: how everybody is, what stands, what the last 24 hours brought."""
+    """Returns the digest: the state of all hosts, current alarms, and the last 24 hours."""
     unwell = [status for status in report.hosts if status.state != "ok" and report.config.hosts[status.host].enabled]
     parts = [_hosts_line(report)]
     for state in STATES[1:]:

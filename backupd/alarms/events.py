@@ -1,7 +1,7 @@
 """Finds all current alarms in a status report. Pure.
 
-An alarm is what is wrong, whether or not anybody is told of it. What cannot be known now (how full a pool is that is not mounted)
-is neither there nor gone: `unknown` names such events.
+An alarm is a problem, whether or not anybody is notified. Facts that are unknown now (how full a pool is that is not mounted)
+neither raise nor end alarms: `unknown` names such events.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,9 +63,9 @@ Known = Mapping[Key, StoredAlarm]
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something that is wrong with `subject` since when; `text` is made by `words`. `grade`: when it grows it is told again.
+    """A problem with `subject` and its start; `words` makes its text. `grade`: if it rises, the alarm is sent again.
 
-    `ripe`: whether it has lasted long enough to be told; until then it is only remembered.
+    `ripe`: it has lasted long enough to be sent; until then it is only recorded.
     """
 
     what: str
@@ -82,22 +82,24 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class FoundAlarms:
-    """All alarms of a look. Nothing is known of `unknown`: events (all their subjects) and keys; `dropped` is nobody's business."""
+    """All alarms of a look. `unknown`: events (with all subjects) and keys whose state is unknown; `dropped`: subjects that no
+    longer matter.
+    """
 
     alarms: tuple[Alarm, ...]
     unknown: frozenset[str | Key] = frozenset()
     dropped: frozenset[str] = field(default_factory=frozenset)
 
     def tells_of(self, key: Key) -> bool:
-        """Whether the report says if that alarm is current."""
+        """Returns True if the report shows whether that alarm is current."""
         return key[0] not in self.unknown and key not in self.unknown
 
 
 def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -> FoundAlarms:
-    """All that is wrong. `units`: of each unit whose failure was told, whether it has failed still; None: not known.
+    """Finds all problems. `units`: for each reported failed unit, whether it still fails; None: unknown.
 
-    `known` are the alarms as they are remembered: since when a host that never had a backup is waited for, and how full counts as
-    full once that was told.
+    `known` are the recorded alarms: since when a host without any backup has been waited for, and which fill level was reported as
+    full.
     """
     verdict = _verdict(report, known)
     alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_copies(report, known), *_damages(report), *_jobs(report)]
@@ -119,7 +121,7 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
 
 
 def unit_failed(failure: UnitFailure, now: datetime) -> Alarm:
-    """The alarm of a unit that systemd says has failed. A higher exit status is worse: 1, some host; 4, the pool."""
+    """Returns the alarm for a unit that systemd reports as failed. A higher exit status is worse: 1, some host; 4, the pool."""
     text = words.unit_failed(failure.unit, failure.result)
     return Alarm(FAILURE, AlarmSubject(UNIT, failure.unit), text, now, failure.status)
 
@@ -160,7 +162,7 @@ def _failing(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
 
 
 def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: Known) -> Iterator[Alarm]:
-    """A host that never had a complete backup is waited for from when it was first looked for."""
+    """Finds silent hosts. A host that never had a complete backup is counted from when it was first seen."""
     if host.optional:
         return
     limit, subject = timedelta(seconds=report.config.notify.silent), AlarmSubject(HOST, host.name)
@@ -176,7 +178,9 @@ def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: K
 
 
 def _copies(report: StatusReport, known: Known) -> Iterator[Alarm]:
-    """A copy that fails or is late, by its name alone: hosts are named in the text. One that never was made is waited for."""
+    """Finds copies that fail or are late, by their names only; hosts are named in the text. One that was never made is waited
+    for.
+    """
     for copy in report.copies:
         kind, name = copy.replica.kind, copy.replica.name
         subject = AlarmSubject(kind, name)
@@ -194,7 +198,7 @@ def _copies(report: StatusReport, known: Known) -> Iterator[Alarm]:
 
 
 def _drills(report: StatusReport) -> Iterator[Alarm]:
-    """One for all: backups that did not come back as they were, or no proof for too long."""
+    """Returns one alarm for all drills: restores that differed, or no proof for too long."""
     drills = report.drills
     if drills and drills.state == DrillState.FAILING:
         texts = [failure_words(one) for one in drills.failed]
@@ -204,7 +208,7 @@ def _drills(report: StatusReport) -> Iterator[Alarm]:
 
 
 def _unverified(report: StatusReport) -> Iterator[Alarm]:
-    """One for all hosts: most often it is the timer that does not run."""
+    """Returns one alarm for all hosts, because the usual reason is that the timer is not running."""
     if report.unverified:
         known = [last for host in report.unverified if (last := report.looks[host])]
         text = words.not_verified(report.unverified, report.config.verify.oldest)
@@ -212,9 +216,9 @@ def _unverified(report: StatusReport) -> Iterator[Alarm]:
 
 
 def _damages(report: StatusReport) -> Iterator[Alarm]:
-    """Of hosts that are not configured any more, too: their backups are all there is.
+    """Finds hosts with damaged backups, including those no longer configured: their backups are all there is.
 
-    Looks find damage bit by bit, night for night, so it is told again when there is twice as much.
+    Verification finds damage bit by bit, so the alarm is sent again when the number has doubled.
     """
     for host, (backups, files) in sorted(report.damaged.items()):
         grade = (backups * files).bit_length()

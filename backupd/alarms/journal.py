@@ -13,7 +13,7 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class UnitFailure:
-    """How it failed, in systemd's word, its exit status, and its last lines, as they are: they are text of others."""
+    """How a unit failed: systemd's result, its exit status, and its last lines, unchanged: other programs wrote them."""
 
     unit: str
     result: str
@@ -22,7 +22,7 @@ class UnitFailure:
 
 
 def validate_unit(name: str) -> str:
-    """The name of a unit. Raises UsageError for what is none."""
+    """Returns the name of a unit. Raises UsageError if it is invalid."""
     if not _UNIT.fullmatch(name):
         raise UsageError("that is no name of a unit", "systemd gives it as %n, such as btrkeep-backup@main.service")
     return name

@@ -20,9 +20,11 @@ class NightVerdict:
 
 
 def judge(config: Config, hosts: Sequence[HostStatus], ended: str | None = None) -> NightVerdict:
-    """The night is good when as many hosts as [notify] ping_goal says are well after it, and nothing ended it early (`ended`).
+    """Decides whether the night was good: as many hosts as [notify] ping_goal requires are well, and nothing ended it early
+    (`ended`).
 
-    It goes by how hosts are, not by what this run did: one whose window opens later, or that had its backup an hour ago, is well.
+    The present state of the hosts counts, not what this run did: a host whose window opens later, or that had its backup an hour
+    ago, is well.
     """
     counting = [status for status in hosts if config.hosts[status.host].enabled and not config.hosts[status.host].optional]
     unwell = [status for status in counting if status.state != "ok"]

@@ -1,4 +1,4 @@
-"""Does what `backupd notify` does, but its output: looks, stores the alarms, and sends what is new."""
+"""Does the work of `backupd notify`: finds alarms, stores them, and sends what is new."""
 
 import logging
 import os
@@ -32,7 +32,7 @@ _LOCK_SECONDS = 120.0  # others that send: each service may take half a minute
 
 @dataclass(frozen=True, slots=True)
 class NotifyReport:
-    """What was sent, or with a dry run would have been. `first`: those of the alarms that are found for the first time."""
+    """The notifications that were sent, or in a dry run would have been. `first`: the alarms found for the first time."""
 
     alarms: Sequence[StoredAlarm] = ()
     recoveries: Sequence[StoredAlarm] = ()
@@ -50,7 +50,9 @@ class NotifyReport:
 
 @contextmanager
 def alone(config: Config, now: datetime) -> Iterator[None]:
-    """One at a time looks and tells, else two would tell the same. Raises LockHeld when another one takes minutes."""
+    """Lets only one process look and send at a time, because two would send the same. Raises LockHeld if another one takes
+    minutes.
+    """
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
@@ -65,10 +67,10 @@ def alone(config: Config, now: datetime) -> Iterator[None]:
 
 
 def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: bool, dry_run: bool) -> NotifyReport:
-    """Looks, keeps what is wrong, and tells what is new of it; with the digest when it is wanted or due.
+    """Finds and stores alarms, and sends the new ones, with the digest if it is requested or due.
 
-    Without [notify] urls all is kept and nothing is told: when there are some, what then stands is new. Raises OperatorError for
-    the catalogue of another pool, whose alarms stay as they are.
+    Without [notify] urls alarms are stored and not sent; once there are urls, all current alarms are new. Raises OperatorError for
+    the catalogue of another pool, whose alarms stay unchanged.
     """
     every = catalogue.alarms()
     stored = {row.key: row for row in every if row.what != SERVICE}
@@ -114,7 +116,7 @@ def _messages(config: Config, found: AlarmChanges) -> list[Message]:
 def tell_failure(
     config: Config, catalogue: Catalogue | None, failure: UnitFailure, now: datetime, *, dry_run: bool
 ) -> NotifyReport:
-    """Tells of a unit that failed, unless people know that it has. Without a catalogue nobody can know what they know."""
+    """Reports a failed unit, unless that failure was reported already. Without a catalogue this is unknown, so it is sent."""
     message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines)
     alarm = unit_failed(failure, now)
     every = catalogue.alarms() if catalogue else []
@@ -135,7 +137,7 @@ def tell_failure(
 
 
 def tell_test(config: Config, *, dry_run: bool) -> NotifyReport:
-    """Sends a message that says that nothing is wrong."""
+    """Sends a test message that says that nothing is wrong."""
     message = words.of_test(config.name, _machine())
     return NotifyReport(messages=[message], services=[] if dry_run else send(config.notify.urls, message))
 

@@ -1,7 +1,7 @@
-"""The dead man's switch: a service that raises the alarm when a good night is not reported, https://healthchecks.io/docs/http_api/.
+"""The dead man's switch: a service that raises an alarm if no good night is reported, https://healthchecks.io/docs/http_api/.
 
-Pings go out in a thread of their own, in order. They must never delay a night or make it fail: whatever goes wrong is a warning,
-and at the end the program waits for a few seconds at the most. The URL is a secret; what is said of it is the host's name.
+Pings are sent in a separate thread, in order. They never delay a night or make it fail: errors become warnings, and the program
+waits at most a few seconds at its end. The URL is a secret; messages name only its host.
 """
 
 import http.client
@@ -37,7 +37,7 @@ class Ping:
         self._waiting.put(("" if met else "/fail", text.encode("utf-8", "replace")[:_LONGEST]))
 
     def wait(self, seconds: float = _PATIENCE) -> None:
-        """Gives what is on its way the time to arrive, but no longer than that."""
+        """Waits until pending pings have been sent, but no longer than `seconds`."""
         self._waiting.put(None)
         self._thread.join(seconds)
         if self._thread.is_alive():
@@ -52,7 +52,7 @@ class Ping:
 
 
 def send(url: Url, path: str, body: bytes, seconds: float) -> str:
-    """One POST; why it failed, "" when it did not. Nothing that is said repeats the URL."""
+    """Sends one POST. Returns the error, "" on success; it never contains the URL."""
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 

@@ -1,7 +1,7 @@
-"""Messages on their way, by the library apprise. The one place that acts; apprise is imported only when something is sent.
+"""Sends messages with the library apprise, which is imported only when needed.
 
-A URL holds secrets, and apprise and what it uses write parts of it into their logs. So their loggers are silenced, and of what they
-said only reasons are given that are on our own list.
+A URL contains secrets, and apprise and its dependencies log parts of it. So their loggers are silenced, and only reasons from our
+own list are passed on.
 """
 
 import logging
@@ -71,7 +71,9 @@ def _send(number: int, url: Url, message: Message) -> Delivery:
 
 
 def as_plain_text(url: Url) -> str:
-    """The URL for apprise: a mail is plain text unless the URL says otherwise. apprise's HTML of a text does not wrap."""
+    """Returns the URL for apprise: mail is sent as plain text unless the URL says otherwise, because apprise's HTML of a text
+    does not wrap.
+    """
     if url.scheme not in ("mailto", "mailtos") or "format=" in url.text.lower():
         return url.text
     return f"{url.text}{'&' if '?' in url.text else '?'}format=text"
@@ -87,7 +89,7 @@ def reason_of(said: Sequence[str]) -> str:
 
 @contextmanager
 def _silence() -> Iterator[list[str]]:
-    """Nothing that the libraries log gets out, whatever the level of ours; what apprise said comes in the list."""
+    """Suppresses all log output of the libraries, whatever our log level; yields a list that receives apprise's messages."""
     said: list[str] = []
     catcher = _Catcher(said)
     before = []

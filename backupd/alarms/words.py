@@ -41,7 +41,7 @@ def harmless(text: str, longest: int = _LONGEST) -> str:
 
 
 def of_news(pool: str, machine: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm]) -> Message:
-    """One message for everything that a look has to tell."""
+    """Returns one message for all new alarms and recoveries."""
     lines = {event: [harmless(alarm.text) for alarm in alarms if alarm.what == event] for event in EVENT_WORDS}
     parts = [section(_TITLES[event], some) for event, some in lines.items() if some]
     if recoveries:
@@ -132,7 +132,7 @@ def drills_are_late(age: float | None) -> str:
 
 
 def not_verified(hosts: Sequence[str], seconds: float) -> str:
-    """Of these hosts no data was read for longer than agreed."""
+    """Formats that no data of these hosts was read for longer than configured."""
     more = f" and {counted(len(hosts) - 1, 'more host')}" if len(hosts) > 1 else ""
     return f"verification: no backup of {hosts[0]}{more} was read for {format_duration(seconds)}"
 
@@ -166,7 +166,7 @@ def sender(machine: str) -> str:
 
 
 def of_unit(pool: str, machine: str, unit: str, result: str, lines: Sequence[str]) -> Message:
-    """A unit of systemd failed: how, and what it said last."""
+    """Formats how a unit of systemd failed, with its last lines."""
     body = [f"{unit} failed: {harmless(result)}."]
     if lines:
         body.append("\n".join(["It said last:", *(f"    {harmless(line)}" for line in lines[-_MOST:])]))

@@ -27,6 +27,7 @@ COMMANDS = {
     "restore": "restore files to a folder, to the host, or as a tar",
     "drill": "prove that a backup can be restored",
     "usage": "show the space used, by host and by backup",
+    "dedupe": "make equal files of backups share their data",
     "quota": "show and limit what each host takes, by simple quotas",
     "accept": "let a suspect backup count as complete",
     "hold": "keep a backup whatever the retention says",
@@ -46,6 +47,7 @@ COMMANDS = {
     "trend": "show allocated and used space over months",
     "day": "show the disk activity of a day, and which job ran",
     "forecast": "estimate when the pool is full",
+    "rehearse": "try settings on a throwaway pool, and compare them",
     "forget": "give up a host: all its backups expire",
     "rename": "rename a host's backups",
     "scrub": "read everything on the pool, and repair what can be repaired",
@@ -83,7 +85,7 @@ an upgrade use it, and so does a service that runs from a checkout and was start
     metavar="FILE",
     help="The configuration file, instead of a pool's name.",
 )
-@click.option("-v", "--verbose", count=True, help="Say more; -vv: also every program that is started.")
+@click.option("-v", "--verbose", count=True, help="Print more; -vv: also every program that is started.")
 @click.pass_context
 def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: int) -> None:
     """Back up many hosts with rsync into btrfs snapshots.

@@ -1,4 +1,4 @@
-"""`backupd verify --against-source`: what it says, and its exit status."""
+"""The output and exit status of `backupd verify --against-source`."""
 
 from contextlib import ExitStack
 from typing import Any

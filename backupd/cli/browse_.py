@@ -1,4 +1,4 @@
-"""`backupd browse`: what is in a backup."""
+"""`backupd browse`: lists the contents of a backup."""
 
 import os
 from datetime import date, datetime

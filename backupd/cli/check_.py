@@ -1,4 +1,4 @@
-"""`backupd check`: what is wrong, and what to do."""
+"""`backupd check`: finds problems and how to solve them."""
 
 import asyncio
 from datetime import datetime
@@ -27,9 +27,9 @@ _COLOURS = {"ok": "green", "unknown": "yellow", "note": "cyan", "warning": "yell
 @now_option
 @click.pass_context
 def command(ctx: click.Context, connect: bool, as_json: bool, now: datetime | None) -> int:
-    """Look at the configuration, the pool and the programs, and say what is wrong and what to do.
+    """Check the configuration, the pool and the programs, and say how to solve problems.
 
-    Exit status 1 when there is a warning or an error, 4 when the pool is unusable.
+    Exit status 1 if there is a warning or an error, 4 if the pool is unusable.
     """
     config = load_config(ctx)
     if now:

@@ -83,7 +83,7 @@ def _is_in(found: Looked, path: bytes) -> bool:
 
 
 def _differences(old: Looked, new: Looked, path: bytes, content: bool, total: DifferenceTotals) -> Iterator[PathDifference]:
-    """All of them, counted in `total`; on a terminal it is told how far it is."""
+    """Yields all differences, counted in `total`; shows progress on a terminal."""
     names = 0
     with Ticker() as ticker:
 
@@ -131,7 +131,7 @@ def _show(old: Looked, new: Looked, path: bytes, content: bool, everything: bool
 
 
 def _lines(found: Iterator[PathDifference]) -> Iterator[str]:
-    """One line for each; a folder that only one backup has is one line with all that is in it."""
+    """Yields a line for each; a folder that only one backup has is one line with its total content."""
     folder: PathDifference | None = None
     inside = DifferenceTotals()
     for one in found:
@@ -170,12 +170,12 @@ def _line(one: PathDifference) -> str:
 
 
 def _told(fields: Sequence[str]) -> list[str]:
-    """That the content is another one goes without saying where the size is."""
+    """Omits that the content differs if the size does."""
     return [name for name in fields if name != "content" or "size" not in fields]
 
 
 def _field(name: str, before: Entry, after: Entry) -> str:
-    """What differs, with both values where they are short."""
+    """Formats a difference, with both values if they are short."""
     if name == "mount":
         return "something is mounted there: what is below was not compared"
     values = {

@@ -1,4 +1,4 @@
-"""`backupd completion`: what makes a shell complete commands, options, hosts and what is in backups on TAB."""
+"""`backupd completion`: makes a shell complete commands, options, hosts, and paths in backups."""
 
 from btrkeep.cli.completion import completion_command
 

@@ -1,4 +1,4 @@
-"""What every command needs first: the configuration, the pool, the catalogue and the clock."""
+"""What every command needs first: configuration, pool, catalogue and clock."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,7 +26,7 @@ now_option = click.option("--now", type=TIME, metavar="TIME", help="Act as if it
 
 
 def complete_host(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The configured hosts that begin with what was typed; none when the configuration cannot be read."""
+    """Completes configured hosts; none if the configuration cannot be read."""
     config = completing_config(ctx)
     return [name for name in config.hosts if name.startswith(incomplete)] if config else []
 
@@ -57,10 +57,10 @@ def clock_for(pool: Pool, now: datetime | None) -> Clock:
 def opened(
     ctx: click.Context, now: datetime | None = None, *, writes: bool = False, stand_in: bool = False
 ) -> Iterator[PoolContext]:
-    """Everything opened and checked; with `writes`, also that the pool can be written. Raises OperatorError of every kind.
+    """Opens and checks everything; with `writes`, also that the pool is writable. Raises any OperatorError.
 
-    With `stand_in` a catalogue that cannot be used is replaced by one in memory, and `trouble` says why. One that was lost is a
-    warning; with `writes` none, for who writes brings the catalogue up to date with the pool first.
+    With `stand_in` an unusable catalogue is replaced by one in memory, and `trouble` says why. A lost catalogue is a warning,
+    except with `writes`, because commands that write first update the catalogue from the pool.
     """
     from btrkeep.catalogue import Catalogue
 
@@ -108,5 +108,5 @@ def require_host(config: Config, catalogue: "Catalogue", host: str) -> None:
 
 
 def no_host(host: str, known: Iterable[str]) -> UsageError:
-    """The error for a host that is none of those known."""
+    """Returns the error for an unknown host."""
     return UsageError(f"there is no host {host}", did_you_mean(host, sorted(known), "`backupd status` lists them"))

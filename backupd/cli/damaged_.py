@@ -61,7 +61,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool, now: date
 
 
 def _look(site: PoolContext) -> str:
-    """What the devices have counted and nobody has named, in a sentence."""
+    """Formats the number of errors that no message explains."""
     try:
         found = look_at_read_errors(site, site.clock.now())
     except OperatorError as error:  # of the catalogue: what it has is shown
@@ -120,7 +120,7 @@ def ranges(some: Iterable[str], known: Sequence[str]) -> str:
 
 
 def as_json_object(one: DamagedFile) -> dict[str, Any]:
-    """For --json."""
+    """Returns a file for --json."""
     return {
         "host": one.host,
         "path": one.path,

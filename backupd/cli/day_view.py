@@ -1,4 +1,4 @@
-"""A day of the disks as text: two charts, the jobs below them, and a table of what they wrote."""
+"""A day of disk activity as text: two charts, the jobs below them, and a table of what they wrote."""
 
 import textwrap
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ def _hours(day: DayData, room: int) -> list[tuple[int, str]]:
 
 
 def sum_lines(day: DayData) -> list[str]:
-    """The table, and what is to be known of it."""
+    """Returns the table and its footnotes."""
     rows = [_row(one) for one in day.sums]
     headers = ["", "TIME", "READ", "WRITTEN", "DATA", "METADATA", "RATIO"]
     text = [table(rows, headers, right=headers[1:], spare=["READ"])]

@@ -47,7 +47,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
 
 
 def _found(site: PoolContext, host: str) -> Unfinished:
-    """What there is to discard. Raises Unfit."""
+    """Returns the unfinished backup. Raises Unfit."""
     if one := look(site.pool, host):
         return one
     path = site.pool.working(host)

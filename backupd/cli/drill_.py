@@ -60,9 +60,12 @@ SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
 @click.command("drill")
 @click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_which)
 @click.option(
-    "--sample", type=SAMPLE, metavar="N|P%|all", help="How much is restored, at random. [default: as configured, 1000 names]"
+    "--sample",
+    type=SAMPLE,
+    metavar="N|P%|all",
+    help="How many names are restored, chosen at random. [default: as configured, 1000 names]",
 )
-@click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and look whether it comes up.")
+@click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and check that it comes up.")
 @click.option("--time", "seconds", type=DURATION, metavar="TIME", help="How long one drill may take. [default: as configured, 2h]")
 @click.option("--dry-run", is_flag=True, help="Show what would be restored; change nothing.")
 @json_option
@@ -161,7 +164,7 @@ def _boot(
 
 
 def _backups(context: PoolContext, site: DrillSite, which: tuple[str, ...]) -> Iterator[Restorable]:
-    """What is to be drilled. Raises UsageError."""
+    """Yields the backups to drill. Raises UsageError."""
     if not which:
         yield _next(context, site)
     for one in which:
@@ -201,7 +204,7 @@ def _planned(site: DrillSite, drill: RestoreDrill, teller: Teller, as_json: bool
 
 
 def say_drill(done: DrillResult) -> None:
-    """What came of a drill, on a terminal."""
+    """Prints the result of a drill on a terminal."""
     where = f"{done.host}@{done.backup}"
     match done.outcome:
         case DrillOutcome.PROVEN if done.kind == DrillKind.BOOT:

@@ -1,4 +1,4 @@
-"""`backupd expire`: deletes what the retention no longer keeps."""
+"""`backupd expire`: deletes what the retention policy no longer keeps."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -102,7 +102,7 @@ def _yielding(config: Config) -> Config:
 
 
 def _without_grace(config: Config, hosts: Sequence[str]) -> Config:
-    """The configuration in which these hosts have none; the pool's is that of a host that is not configured any more."""
+    """Returns the configuration without a grace for these hosts; hosts that are no longer configured have the pool's."""
     changed = {
         name: replace(host, retention=replace(host.retention, grace=0.0)) for name, host in config.hosts.items() if name in hosts
     }
@@ -132,7 +132,7 @@ def _expire(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None
 
 
 def carry_out(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, wait: bool) -> Summary:
-    """An expiry that signals stop, and that is told of. The caller has its lock."""
+    """Runs an expiry that signals stop and that reports to sinks. The caller holds its lock."""
     site.cancellation.listen()
     try:
         return ExpiryRunner(site, forced, limit, wait=wait, scope=scope).run()

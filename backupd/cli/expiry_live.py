@@ -16,14 +16,14 @@ _WIDEST_BAR, _BESIDE = 40, 60
 
 
 class ExpiryDisplay(LiveDisplay):
-    """A bar of deletions and one of the cleaner's queue; what is worth saying scrolls away above."""
+    """Shows a bar of deletions and one of the cleaner's queue; messages scroll away above."""
 
     def __init__(self) -> None:
         super().__init__()
         self._now: ExpiryProgress | None = None
 
     def __call__(self, event: ExpiryEvent) -> None:
-        """Draws it anew, below what is printed for good."""
+        """Redraws the display below the printed lines."""
         match event:
             case Plan():
                 for text in plan_notices(event):
@@ -41,7 +41,7 @@ class ExpiryDisplay(LiveDisplay):
                     self.line(printable(line), "" if number else "bold")
 
     def picture(self) -> Group:
-        """Nothing before it is known how far it is."""
+        """Returns nothing before the progress is known."""
         now = self._now
         if now is None:
             return Group()

@@ -1,4 +1,4 @@
-"""An expiry where nobody watches a terminal: one line per batch, one JSON object at the end, the line of `systemctl status`."""
+"""An expiry without a terminal: one line per batch, one JSON object at the end, the status line of `systemctl status`."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -50,7 +50,7 @@ def plan_notices(plan: Plan) -> Iterator[str]:
 
 
 def summary_lines(summary: Summary) -> Iterator[str]:
-    """Yields the result in lines; what was reported meanwhile is not repeated."""
+    """Yields the result in lines, without what was printed meanwhile."""
     if summary.stop:
         yield f"nothing was done: {expiry_words(summary.stop)}"
     if summary.error:
@@ -95,7 +95,7 @@ def _hindrances(summary: Summary) -> dict[str, Any]:
 
 
 def expiry_lines(event: ExpiryEvent) -> None:
-    """One line per batch: for a pipe, a file or the journal."""
+    """Prints one line per batch: to a pipe, a file or the journal."""
     match event:
         case Plan():
             for text in plan_notices(event):
@@ -112,7 +112,7 @@ def expiry_lines(event: ExpiryEvent) -> None:
 
 
 class ExpiryStatus:
-    """Tells systemd in one line how many are deleted, how many wait for the cleaner, why it pauses."""
+    """Sends systemd a line: how many are deleted, how many wait for the cleaner, why it pauses."""
 
     def __init__(self) -> None:
         self._status = Status()

@@ -20,7 +20,7 @@ def state_words(state: str) -> str:
 
 
 def entries_table(entries: Sequence[Entry]) -> str:
-    """One line for each."""
+    """Returns a table with one line for each entry."""
     rows = [
         (mode_words(one), str(one.uid), str(one.gid), size_words(one), time_words(one.mtime), name_words(one)) for one in entries
     ]
@@ -28,7 +28,7 @@ def entries_table(entries: Sequence[Entry]) -> str:
 
 
 def size_words(entry: Entry) -> str:
-    """A file's size, a device's numbers; nothing for what has no size that says anything."""
+    """Formats a file's size or a device's numbers; "" for other types."""
     return format_size(entry.size) if entry.kind == "file" else device_words(entry) or "-"
 
 

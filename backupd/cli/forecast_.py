@@ -23,12 +23,13 @@ _DAY = timedelta(days=1)
 @now_option
 @click.pass_context
 def command(ctx: click.Context, days: int, as_json: bool, now: datetime | None) -> int:
-    """Estimate when the pool is full if it grows as before: when nothing is left to allocate, and when all of it is used.
+    """Estimate when the pool will be full at its present growth: when nothing is left to allocate, and when everything is used.
 
-    Where allocated comes first, balance helps (`btrfs-balancer run`); where used does, only more devices or fewer backups do.
+    If allocated space runs out first, balancing helps (`btrfs-balancer run`); if used space does, only more devices or fewer
+    backups help.
 
-    The range is what the slowest and the fastest stretch would come to, each a sixth of the history. At least two weeks of samples
-    are needed. What is planned, such as new hosts, it cannot know.
+    The range is that of the slowest and the fastest sixth of the history. At least two weeks of samples are needed. Planned
+    changes, such as new hosts, are unknown to it.
     """
     with opened(ctx, now) as site:
         until = site.clock.now()
@@ -88,7 +89,7 @@ def lines(answers: dict[str, Full | TooLittle], moments: list[datetime], size: i
 
 
 def words(answer: Full) -> str:
-    """When that is full, in words."""
+    """Formats when that will be full."""
     pace = answer.growth
     grew = f"{_a_day(pace.usual)} ({_a_day(pace.slow)} to {_a_day(pace.fast)}) a day: "
     if answer.now >= answer.size:

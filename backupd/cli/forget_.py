@@ -17,7 +17,7 @@ from btrkeep.units import counted, format_duration, format_time
 
 @click.command("forget")
 @click.argument("host", shell_complete=complete_host_of_pool)
-@click.option("--undo", is_flag=True, help="Take it back: what is not deleted yet comes under the retention again.")
+@click.option("--undo", is_flag=True, help="Undo: remaining backups follow the retention policy again.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @now_option

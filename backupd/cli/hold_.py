@@ -1,4 +1,4 @@
-"""`backupd hold`: a backup that stays whatever the retention says."""
+"""`backupd hold`: keeps a backup whatever the retention policy says."""
 
 from datetime import date, datetime
 from zoneinfo import ZoneInfo

@@ -21,23 +21,23 @@ from btrkeep.units import printable
 
 
 def files_of(ctx: click.Context) -> Files:
-    """Where the configuration that --pool or --config names lies."""
+    """Returns where the configuration named by --pool or --config is stored."""
     chosen = ctx.find_root().obj
     return Files.of(chosen["pool"], chosen["config"])
 
 
 def keys_of(address: str | None, port: int | None, group: str | None, paths: tuple[str, ...]) -> dict[str, Any]:
-    """The keys of a host's section, of what was given."""
+    """Returns the keys of a host's section from the options."""
     given = {"group": group, "address": address, "port": port, "paths": list(paths)}
     return {key: value for key, value in given.items() if value}
 
 
 @click.group("host", no_args_is_help=True)
 def command() -> None:
-    """Add hosts to the configuration, change, remove, list and test them.
+    """Add hosts to the configuration; change, remove, list and test them.
 
-    Each host that is added has a file of its own, such as /etc/btrkeep/main.d/web1.toml. The configuration is checked as a whole
-    before a file is replaced, and comments stay.
+    Each added host gets its own file, such as /etc/btrkeep/main.d/web1.toml. The whole configuration is checked before a file is
+    replaced, and comments are kept.
     """
 
 
@@ -178,7 +178,7 @@ def test_command(ctx: click.Context, name: str, as_json: bool) -> int:
 
 
 def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:
-    """What is wrong with this host, or one line that says that nothing is."""
+    """Returns the problems of this host, or one line that says that there are none."""
     found = tuple(finding for finding in check_all(config, host) if finding.about in (host.name, "ssh key", "known_hosts"))
     if host.address:
         return (*found, *probe(config, host))

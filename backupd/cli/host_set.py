@@ -20,7 +20,9 @@ _WAY = {"address", "port", "paths", "rsync_path", "ssh_options", "group"}
 
 
 def complete_assignment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Keys with their =, then the values of those keys that take one of few. bash takes what is before and behind = for words."""
+    """Completes keys with their =, then the values of keys that take one of few. bash treats the parts before and after = as
+    words.
+    """
     before: tuple[str, ...] = ctx.params.get(param.name or "") or ()
     name, equals, text = incomplete.partition("=")
     if len(before) > 1 and before[-1] == "=":
@@ -80,7 +82,7 @@ def set_command(ctx: click.Context, name: str, words: tuple[str, ...], unset: tu
 
 
 def _difference(change: HostChange) -> str:
-    """What would change in the file, line by line. What is around it is left out: it may hold passwords."""
+    """Returns the changed lines of the file, without the lines around them, which may contain passwords."""
     before, after = change.text.splitlines(), change.text_after.splitlines()
     lines = difflib.unified_diff(before, after, str(change.path), f"{change.path} (changed)", n=0, lineterm="")
     return "".join(f"{line[:1]}{printable(line[1:])}\n" for line in lines)

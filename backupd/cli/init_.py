@@ -1,4 +1,4 @@
-"""`backupd init`: makes the pool, and an example configuration if there is none."""
+"""`backupd init`: creates the pool, and an example configuration if there is none."""
 
 import os
 from datetime import UTC, datetime

@@ -1,6 +1,6 @@
-"""What the commands that read backups share: opening the backup, and completing its name and paths.
+"""Shared by the commands that read backups: opens the backup, and completes its name and paths.
 
-They need the pool and nothing else: no catalogue, so a listing is there in the time that Python takes to start.
+They need only the pool, not the catalogue, so a listing appears as soon as Python has started.
 """
 
 import os
@@ -30,7 +30,7 @@ _MOST_COMPLETED = 500
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A backup that is looked into."""
+    """A backup that is opened for reading."""
 
     pool: Pool
     backup: Restorable
@@ -38,7 +38,7 @@ class Looked:
 
     @property
     def where(self) -> str:
-        """What it is called in messages: HOST@NAME."""
+        """Returns its name in messages: HOST@NAME."""
         return f"{self.backup.host}@{self.backup.name}"
 
 
@@ -62,7 +62,7 @@ def end_of(day: date, zone: ZoneInfo) -> datetime:
 
 @contextmanager
 def looked(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None) -> Iterator[Looked]:
-    """The backup that is meant, open. Raises UsageError; OperatorError for what cannot be read while the context lasts."""
+    """Yields the requested backup, open. Raises UsageError; OperatorError for read errors within the context."""
     backup = find(pool, host, which, at)
     with reading(f"{backup.host}@{backup.name}"), Tree(backup.path) as tree:
         yield Looked(pool, backup, tree)
@@ -121,7 +121,9 @@ def complete_which(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 
 def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The paths of the backup that was named before. Behind a single folder comes what is in it, so that one can go on typing."""
+    """Completes paths of the backup named before. A single matching folder is completed with its contents, so that typing can
+    go on.
+    """
     pool, which = completing(ctx), ctx.params.get("host")
     if not pool or not which:
         return []

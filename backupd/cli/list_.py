@@ -25,7 +25,7 @@ from btrkeep.cli.progress import prose
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest
-from btrkeep.decisions.verification import VerificationState, Verified, VerifiedBackups, verified_briefly
+from btrkeep.decisions.verification import VerificationState, Verified, VerifiedBackups, damaged_words, verified_briefly
 from btrkeep.decisions.words import by_hand, goes_words, hold_words
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
@@ -74,14 +74,14 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
 
 
 def _as_they_are(site: PoolContext, backups: Iterable[Backup]) -> Iterator[Backup]:
-    """What a killed run was at is partial, before the next one has put that right."""
+    """Shows what a killed run was working on as partial, before the next run has recorded it."""
     alive = {run.host for run in site.catalogue.unfinished_runs() if start_time(run.pid) == run.pid_started}
     for backup in backups:
         yield replace(backup, state=PARTIAL) if backup.state == RUNNING and backup.host not in alive else backup
 
 
 class _BackupNotes:
-    """What notes.json says of backups that are final. Few have notes, so only their hosts' files are read."""
+    """The contents of notes.json for final backups. Few hosts have notes, so only their files are read."""
 
     def __init__(self, site: PoolContext) -> None:
         self.config, self.now = site.config, site.clock.now()
@@ -90,7 +90,7 @@ class _BackupNotes:
         self._verified = VerifiedBackups(site.catalogue, self.now)
 
     def hold_fields(self, backup: Backup) -> Mapping[str, Any] | None:
-        """Its hold as JSON has it, None when it has none that lasts."""
+        """Returns its hold for JSON, None if it has none that is in force."""
         notes, name = self._of(backup)
         hold = hold_of(notes, name)
         return hold_fields(hold) if is_held(hold, self.now) else None
@@ -106,11 +106,11 @@ class _BackupNotes:
         return (self._notes(backup.host) if said else NO_NOTES), backup.name or ""
 
     def verified(self, backup: Backup) -> Verified:
-        """What is known of its data."""
+        """Returns the verification state."""
         return self._verified.of(backup)
 
     def verified_fields(self, backup: Backup) -> dict[str, Any] | None:
-        """The same as JSON has it, with what `backupd verify` wrote down; None when nobody ever looked."""
+        """Returns the same for JSON, with the record of `backupd verify`; None if it was never verified."""
         known, found = self.verified(backup), self._read(backup.host).get(backup.name or "")
         if known.state == VerificationState.NEVER and known.source is None:
             return None
@@ -120,11 +120,11 @@ class _BackupNotes:
         return {**_UNREAD, **read, **said, "source": comparison_fields(known.source) if known.source else None}
 
     def asked(self, backup: Backup) -> DeletionRequest | None:
-        """What somebody asked for who deleted it."""
+        """Returns the deletion request of an operator."""
         return asked_of(*self._of(backup))
 
     def deletable(self, backup: Backup) -> datetime | None:
-        """When an expired one may be deleted."""
+        """Returns when an expired backup may be deleted."""
         if (asked := self.asked(backup)) and asked.at_once:
             return backup.expired
         return (
@@ -184,12 +184,12 @@ def _day(moment: datetime) -> str:
 
 
 def _remark(backup: Backup, notes: _BackupNotes) -> str:
-    """When it may be deleted or how it is held, what is odd about its time, then what was wrong with it."""
+    """Formats when it may be deleted or how it is held, an odd time, and problems."""
     deletable, warnings, verified = notes.deletable(backup), backup.warnings, notes.verified(backup)
     wrong = error_words(backup.error, backup.cause) or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
     ahead = "stamped in the future: a clock was wrong" if backup.started > latest(notes.now) else None
     found = [
-        f"{counted(verified.damages, 'file')} damaged" if verified.damages else None,
+        damaged_words(verified) if verified.damages else None,
         goes_words(deletable, notes.now) if deletable else None,
         by_hand(notes.asked(backup)),
         notes.hold_words(backup),

@@ -59,7 +59,7 @@ def _outcome(run: Run) -> str:
 
 
 def _deleted(pool: Pool, runs: Sequence[Run]) -> dict[tuple[str, str | None], Mapping[str, str | None]]:
-    """What became of those backups of the runs that somebody asked to be deleted: when that was, when it was done, and why."""
+    """Returns for each backup of the runs that an operator deleted when that was requested, when it was done, and why."""
     found: dict[tuple[str, str | None], Mapping[str, str | None]] = {}
     for host in {run.host for run in runs if run.backup}:
         try:

@@ -43,7 +43,7 @@ DAY = Parsed("date", _parse_day)
 
 
 def moment_of(day: date, zone: ZoneInfo) -> datetime:
-    """When the day begins in the pool's zone; a full time as it is. Raises UsageError at the edge of the calendar."""
+    """Returns the start of the day in the pool's zone; a full time unchanged. Raises UsageError at the limits of the calendar."""
     if isinstance(day, datetime):
         return day
     try:
@@ -102,7 +102,7 @@ complete_held, complete_expired = complete_noted(HOLD), complete_noted(EXPIRED)
 
 
 def complete_host_of_pool(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The hosts that have a folder in the pool, configured or not, and begin with what was typed."""
+    """Completes hosts that have a folder in the pool, configured or not."""
     found = _config_and_pool(ctx)
     return [host for host in hosts_of(found[1]) if host.startswith(incomplete)] if found else []
 

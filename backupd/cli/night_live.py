@@ -22,7 +22,7 @@ _FIRST = "first copy"
 
 
 class NightDisplay(LiveDisplay):
-    """One line per running transfer and a bar for all; what has ended scrolls away above."""
+    """Shows one line per running transfer and a bar for all; finished hosts scroll away above."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class NightDisplay(LiveDisplay):
         self._task: asyncio.Task[None] | None = None
 
     def __call__(self, event: NightEvent) -> None:
-        """Prints what has ended. The picture is drawn anew all the time."""
+        """Prints finished hosts. The picture is redrawn regularly."""
         self.tally.take(event)
         match event:
             case NightStarted() if event.hosts:
@@ -97,5 +97,5 @@ def _cells(running: RunningTransfer) -> tuple[str, ...]:
 
 
 def _tail(path: str, room: int) -> str:
-    """Returns the end of a path, which says more than its beginning; nothing on a terminal without room for it."""
+    """Returns the end of a path, which says more than its beginning; "" if the terminal has no room."""
     return path if len(path) <= room else f"…{path[len(path) - room + 1 :]}" if room >= 8 else ""

@@ -1,4 +1,4 @@
-"""A run where nobody watches a terminal: one line per event, JSON at the end, and the line of `systemctl status`."""
+"""A run without a terminal: one line per event, JSON at the end, and the status line of `systemctl status`."""
 
 import time
 from collections.abc import Sequence
@@ -76,13 +76,13 @@ class NightTally:
 
 
 class NightLines:
-    """One line per event: for a pipe, a file or the journal."""
+    """Prints one line per event: to a pipe, a file or the journal."""
 
     def __init__(self) -> None:
         self._tally = NightTally()
 
     def __call__(self, event: NightEvent) -> None:
-        """Says it."""
+        """Prints the event."""
         tally = self._tally
         tally.take(event)
         match event:
@@ -99,7 +99,7 @@ class NightLines:
 
 
 class NightStatus:
-    """Tells systemd in one line how many hosts are done, who is under way, what became of them."""
+    """Sends systemd a line: how many hosts are done, which ones are running, and their results."""
 
     def __init__(self) -> None:
         self._tally, self._status = NightTally(), Status()

@@ -1,4 +1,4 @@
-"""`backupd notify`: tells people what they do not know yet."""
+"""`backupd notify`: sends notifications of new problems."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from btrkeep.units import counted, format_time, printable
 
 
 @click.command("notify")
-@click.option("--failed", "unit", metavar="UNIT", help="Tell that this unit of systemd has failed, with its last lines.")
+@click.option("--failed", "unit", metavar="UNIT", help="Report that this systemd unit has failed, with its last lines of output.")
 @click.option("--digest", is_flag=True, help="Send the summary of the day now, whenever it is due.")
 @click.option("--test", is_flag=True, help="Send a test to every URL, and say which of them work.")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent; send and remember nothing.")
@@ -32,14 +32,13 @@ from btrkeep.units import counted, format_time, printable
 def command(
     ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_run: bool, as_json: bool, now: datetime | None
 ) -> int:
-    """Look for what is wrong, and tell the people in [notify] urls what is new of it: what failed, what is well again, and once a
-    day how everything is.
+    """Find problems, and notify [notify] urls of what is new: failures, recoveries, and once a day a summary.
 
-    A timer runs it every few minutes. Nothing is told twice as long as it stands, and what comes and goes does not fill a mailbox.
-    What could not be sent is tried again the next time. Without urls alarms are kept all the same, for the dashboard and
-    `metrics`; once there are some, what stands then is told as new.
+    A timer runs it every few minutes. A problem that persists is reported once, and one that comes and goes does not fill a
+    mailbox. Messages that could not be sent are sent again the next time. Without urls, alarms are stored all the same, for the
+    dashboard and `metrics`; once there are urls, current alarms are sent as new.
 
-    Exit status 1 when no URL took what there was to tell; with --test when one of them did not.
+    Exit status 1 if no URL accepted a message; with --test if one of them did not.
     """
     if sum((unit is not None, digest, test)) > 1:
         raise UsageError("--failed, --digest and --test exclude each other", "`backupd notify --help` explains them")
@@ -61,7 +60,7 @@ def command(
 
 
 def _failed(config: Config, unit: str, now: datetime, *, dry_run: bool) -> NotifyReport:
-    """A damaged catalogue may be the very reason why the unit failed: it is told in any case."""
+    """Reports the failed unit even with a damaged catalogue, which may be the reason for the failure."""
     failure = read_failure(unit)
     with _catalogue_if_any(config, now) as catalogue:
         return tell_failure(config, catalogue, failure, now, dry_run=dry_run)

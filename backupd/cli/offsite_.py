@@ -1,4 +1,4 @@
-"""`backupd offsite`: the newest backups sent to repositories of restic, and what lies there."""
+"""`backupd offsite`: sends the newest backups to restic repositories, and lists and checks their contents."""
 
 import time
 from datetime import datetime
@@ -9,14 +9,14 @@ import click
 
 from backupd.cli.context import completing_config, now_option, opened
 from backupd.expire.words import expiry_words, left_out_words
-from backupd.offsite.repository import KnownRepository, make, require_there, snapshots
+from backupd.offsite.repository import KnownRepository, make, note_size, require_there, snapshots
 from backupd.offsite.restic import Restic, RunEnds, end_when, restic_of
 from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
 from backupd.offsite.sample_check import check_sample
 from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.parsed import Parsed
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
 from btrkeep.decisions.due import is_due, window_end
@@ -48,9 +48,9 @@ def _share(text: str) -> str:
 
 @click.group("offsite", no_args_is_help=True)
 def command() -> None:
-    """Send the newest backups to repositories of restic, on object storage or on whatever is no btrfs, and see what lies there.
+    """Send the newest backups to restic repositories, on object storage or any other storage, and list what is there.
 
-    The whole recipe, also that of the way back with nothing but the repository, is in docs/offsite.rst.
+    docs/offsite.rst has complete instructions, including how to restore with only the repository.
     """
 
 
@@ -128,7 +128,7 @@ def run_command(
 @json_option
 @click.pass_context
 def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], as_json: bool) -> int:
-    """List this pool's backups in the repository NAME, or in all, as the repository tells them."""
+    """List this pool's backups in the repository NAME, or in all repositories."""
     rows, said = [], []
     with opened(ctx) as site:
         for settings in _chosen(site, name):
@@ -166,7 +166,7 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
     type=click.IntRange(0, 1000),
     default=20,
     show_default=True,
-    help="How many files are got back and compared with the pool's.",
+    help="How many files to restore and compare with the pool's.",
 )
 @json_option
 @click.pass_context
@@ -186,6 +186,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
             try:
                 with take_lock(_lock(site, settings), "backupd offsite check", format_time(site.clock.now())):
                     done = check_sample(restic, site.pool, sample, files, lambda: end_when(cancellation))
+                    note_size(restic, site.catalogue)
                 found |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
                 if not as_json:
                     what = f"; {counted(done.files, 'file')} of {found['backup']} equal to the pool's" if done.host else ""
@@ -220,7 +221,7 @@ def _restic(site: PoolContext, settings: OffsiteSettings) -> Restic:
 
 
 def _lock(site: PoolContext, settings: OffsiteSettings) -> Path:
-    """Who works with the repository: restic's own check wants it alone, and a run would fail meanwhile."""
+    """Returns the lock of the repository: restic's check needs it exclusively, and a run would fail meanwhile."""
     return site.pool.locks / f"offsite-{settings.name}"
 
 
@@ -235,7 +236,7 @@ def _is_due(site: PoolContext, settings: OffsiteSettings) -> bool:
 
 
 def _unreached(site: PoolContext, settings: OffsiteSettings, error: OperatorError, dry_run: bool) -> int:
-    """Notes and says that nothing could be sent; the exit status."""
+    """Records and reports that nothing could be sent. Returns the exit status."""
     now = site.clock.now()
     if not dry_run:
         note_failure(site.catalogue, settings.name, now, error.message, OFFSITE)
@@ -255,7 +256,7 @@ def _one(
     dry_run: bool,
     as_json: bool,
 ) -> dict[str, Any]:
-    """One run, which begins no further backup after `end`."""
+    """Runs once; begins no further backup after `end`."""
     restic = _restic(site, settings)
     require_there(restic)
     observer: ProgressSinks[OffsiteEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines())
@@ -271,6 +272,8 @@ def _one(
         summary, there, sendings = run.plan(hosts)
         run.send(summary, there, sendings)
         run.remove(summary, forced)
+        if summary.sent and not summary.cancelled:
+            note_size(restic, site.catalogue)
     if not hosts and not summary.cancelled:
         _note(site, settings, summary, begun)
     return _report(summary, run.cancellation, as_json)
@@ -353,6 +356,7 @@ class _Lines:
 
     def __init__(self) -> None:
         self._live = has_live_terminal()
+        self._waits = SaidOnce(lambda text: prose(text, err=True))
 
     def __call__(self, event: OffsiteEvent) -> None:
         match event:
@@ -370,7 +374,7 @@ class _Lines:
             case Notice():
                 prose(printable(event.text), err=True)
             case Waiting():
-                prose(f"waits: {printable(event.why)}", err=True)
+                self._waits(f"waits: {printable(event.why)}")
 
     def _clear(self) -> None:
         if self._live:

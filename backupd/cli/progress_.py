@@ -1,4 +1,4 @@
-"""`backupd progress`: watches the kernel drop deleted subvolumes, whoever deleted them."""
+"""`backupd progress`: shows how the kernel drops deleted subvolumes, whoever deleted them."""
 
 import json
 import math
@@ -35,7 +35,7 @@ _NARROWEST = 8
 
 @click.command("progress")
 @click.argument("mountpoint", required=False)
-@click.option("--once", is_flag=True, help="Watch for one interval, say what was seen, and end.")
+@click.option("--once", is_flag=True, help="Watch for one interval, print the result, and exit.")
 @json_option
 @click.option(
     "--interval",
@@ -82,7 +82,7 @@ def _log(shown: Iterator[CleanerReading]) -> None:
 
 
 def _shown(watcher: CleanerMonitor, interval: float) -> Iterator[CleanerReading]:
-    """Yields what is shown: at once, and then after each interval. In between it looks more often."""
+    """Yields readings: at once, and then after each interval. Measures more often in between."""
     following = time.monotonic()
     while True:
         begun = time.monotonic()
@@ -114,7 +114,7 @@ def _show(seen: CleanerReading, *, as_json: bool) -> None:
 
 
 def as_json_object(seen: CleanerReading) -> dict[str, Any]:
-    """For --json: the rate in subvolumes a minute, `eta` in seconds from now; null is unknown."""
+    """Returns a reading for --json: the rate in subvolumes a minute, `eta` in seconds from now; null is unknown."""
     return {
         "orphans": seen.waiting,
         "dropping": _dropping_as_json(seen.dropping) if seen.dropping else None,

@@ -12,19 +12,20 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.rsync.bandwidth import prepare
 from btrkeep.cli import complain
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import SaidOnce, prose
 from btrkeep.config.model import PushSettings
 from btrkeep.decisions.copies import PUSH, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, printable
 
 
 def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dry_run: bool, as_json: bool) -> dict[str, Any]:
-    """One sending; the other side asks for what it wants. Its window says when it begins, and not when it ends."""
+    """Sends once; the other side requests what it wants. The window limits when it begins, not when it ends."""
     if hosts:
         raise UsageError(
             f"what {push.name} gets that server chooses", "leave the hosts out; `hosts` in [push] limits what it is shown"
@@ -45,12 +46,13 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
         begun = time.monotonic()
         with piped(push_command(site.config, push), own_modules()) as program:
             sender = BackupSender(site.pool, site.catalogue, program.input, push.name, push.hosts)
-            done = Push(sender, program, buckets, cancellation, (lambda _: None) if as_json else _say).run()
+            said_waiting = SaidOnce(lambda why: prose(f"waits: {printable(why)}", err=True))
+            done = Push(sender, program, buckets, cancellation, (lambda _: None) if as_json else _say, said_waiting).run()
             program.end()
-            said = [line.removeprefix("error: ") for line in program.said() if line.startswith("error: ")] or program.said()
+            said = last_remote_error(program.said())
     if not cancellation:
         if not done.is_ended:
-            why = printable(said[-1])[:1000] if said else "the connection has ended"
+            why = printable(said)[:1000] if said else "the connection has ended"
             raise (FarPoolMissing if not done.is_asked else OperatorError)(why)
         tell_copies(site.pool, site.catalogue)
         before = read_session(site.catalogue, push.name, PUSH)
@@ -59,7 +61,7 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
 
 
 def _session(before: ReplicaSession | None, began: datetime, now: datetime, done: PushSummary, seconds: float) -> ReplicaSession:
-    """What there is to know of it. It is as old as its begin, unless nothing could be sent at all."""
+    """Returns the record of the session. Its age is that of its begin, unless nothing could be sent."""
     behind = tuple(HostBehind(host, None, done.common.get(host), why) for host, why in sorted(done.failed.items()))
     moments = [one for name in done.common.values() if (one := parse_backup_name(name)) and one <= latest(now)]
     at = began if not done.error else before.at if before else None

@@ -42,7 +42,9 @@ class Talk:
 
 
 def asked(talk: Talk, given: str | None, question: str, default: str, use: Callable[[str], T]) -> T:
-    """What `use` makes of the given text, or of an answer. One that it refuses is asked for again. Raises what `use` raises."""
+    """Returns the result of `use` for the given text, or for an answer. An answer that it refuses is asked for again. Raises
+    what `use` raises.
+    """
     if given is not None or not talk.asks:
         return use(given if given is not None else default)
     while True:

@@ -54,10 +54,10 @@ def show_command(ctx: click.Context, as_json: bool) -> int:
 @now_option
 @click.pass_context
 def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
-    """Switch simple quotas on, for the whole filesystem of the pool.
+    """Enable simple quotas on the whole filesystem of the pool.
 
-    It is said first what that costs. Older kernels and btrfs-progs cannot use the filesystem any more afterwards, not even when
-    simple quotas are switched off again.
+    Prints the costs first. Older kernels and btrfs-progs cannot use the filesystem afterwards, not even after simple quotas are
+    disabled again.
     """
     config = load_config(ctx)
     pool = open_configured(config)
@@ -82,9 +82,9 @@ def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool, 
 @json_option
 @click.pass_context
 def disable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Switch simple quotas off. All numbers are lost, and no quota holds any more.
+    """Disable simple quotas. All numbers are lost, and limits no longer apply.
 
-    Refused when the filesystem has groups that are not of this pool: they would be lost too.
+    Refused if the filesystem has groups that do not belong to this pool, because they would be lost too.
     """
     config = load_config(ctx)
     pool = open_configured(config)

@@ -15,7 +15,7 @@ from btrkeep.units import printable
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far it came. `line` is for the host's authorized_keys; without address there is none, and nothing to reach."""
+    """The result. `line` is for the host's authorized_keys; a host without an address needs none."""
 
     line: str | None
     host_key_known: bool
@@ -27,7 +27,7 @@ class Reached:
 
 
 def reach(talk: Talk, config: Config, host: HostConfig, *, accept: bool) -> Reached:
-    """Makes what is missing of keys, and looks whether the host lets us in. At a terminal it waits until it does."""
+    """Creates missing keys and tests whether the host accepts them. On a terminal it waits until it does."""
     if not host.address:
         return Reached(None, True, ())
     key = config.ssh.key
@@ -47,7 +47,7 @@ def reach(talk: Talk, config: Config, host: HostConfig, *, accept: bool) -> Reac
 
 
 def probe(config: Config, host: HostConfig) -> tuple[Finding, ...]:
-    """What `check --connect` says of this one host."""
+    """Returns the findings of `check --connect` for this host."""
     return tuple(asyncio.run(check_hosts(replace(config, hosts={host.name: replace(host, enabled=True)}))))
 
 

@@ -93,7 +93,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
 
 
 def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) -> tuple[int, list[str], BroughtBack]:
-    """How many backups there are, the hosts that are locked, and what came back of the history."""
+    """Returns the number of backups, the locked hosts, and the restored parts of the history."""
     if clock.tells_nights(rehearsal=pool.rehearsal):
         catalogue.know_since(clock.now())
     count = catalogue.replace_backups(pool.id, all_rows(pool, trouble))

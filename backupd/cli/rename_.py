@@ -55,7 +55,7 @@ def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool, n
 
 
 def _todo(site: PoolContext, old: str, new: str) -> list[str]:
-    """What is left to do in the configuration, in words."""
+    """Returns what remains to be done in the configuration."""
     hosts, file = site.config.hosts, site.config.file
     before, after = dotted(HOST, old), dotted(HOST, new)
     folder = Path(file).with_suffix(".d")

@@ -51,9 +51,9 @@ _LEFT = {
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Take copies from here, too: a folder with files below the paths that they have on the host. May be given several times.",
+    help="Also use copies in this folder, at the same paths as on the host. May be given several times.",
 )
-@click.option("--unproven", is_flag=True, help="Take a copy of the same size and time also when no recorded checksum proves it.")
+@click.option("--unproven", is_flag=True, help="Also use a copy of the same size and time that no recorded checksum proves.")
 @click.option("--dry-run", is_flag=True, help="Show what would be repaired, and from where; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
@@ -108,7 +108,7 @@ def command(
 def _plans(
     site: PoolContext, which: tuple[str, ...], folders: Sequence[Path], cancellation: Cancellation, *, unproven: bool
 ) -> Iterator[RepairPlan]:
-    """Of the backups that are meant and damaged, by host, oldest first. One that has expired goes anyhow."""
+    """Yields plans for the requested damaged backups, by host, oldest first. Expired ones are skipped."""
     wanted: dict[str, set[str]] = {}
     for text in which or sorted({one.host for one in site.catalogue.damages() if one.fate is None}):
         host, name = parse_which(text)
@@ -132,7 +132,7 @@ def _plans(
 def _repaired(
     site: PoolContext, plans: Iterable[RepairPlan], cancellation: Cancellation, *, as_json: bool
 ) -> tuple[list[RepairDone], dict[str, str], int]:
-    """What was made, what failed and why, and the exit status. One backup that fails costs the others nothing."""
+    """Returns the repaired backups, the failures with their reasons, and the exit status. A failure does not affect the others."""
     expiry = ExpiryContext(
         site.config, site.pool, site.catalogue, site.clock.now().replace(microsecond=0), expiry_sinks(as_json=as_json)
     )
@@ -160,7 +160,7 @@ def _repaired(
 
 
 def _show(plans: Sequence[RepairPlan]) -> None:
-    """One line for each file that has the same fate in several backups."""
+    """Prints one line for each file that is treated alike in several backups."""
     if not plans:
         prose("nothing is known to be damaged that was not repaired")
         return

@@ -1,10 +1,6 @@
-"""What `backupd restore` says: the plan, how far it is, and what came of it."""
+"""The output of `backupd restore`: the plan, progress, and the result."""
 
-import shutil
-import sys
 import time
-
-import click
 
 from backupd.files.backup_selector import Restorable
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
@@ -13,10 +9,9 @@ from backupd.files.restore_request import places
 from backupd.files.restoring import LocalRestore
 from backupd.files.to_host import HostRestore
 from backupd.files.words import shown
-from btrkeep.cli.progress import say
+from btrkeep.cli.progress import ProgressLine, say
 from btrkeep.units import counted, format_duration, format_size
 
-_TERMINAL_EVERY = 0.2
 _LINES_EVERY = 5.0
 _PLACES = 10
 _SHOWN = 20
@@ -42,7 +37,7 @@ def say_backup(backup: Restorable) -> None:
 
 
 def say_plan(restore: LocalRestore | HostRestore, found: RestorePreview) -> None:
-    """What would happen."""
+    """Prints what would happen."""
     every = places(restore)
     for path, place in every[:_PLACES]:
         say(f"{shown(path)} -> {shown(place)}")
@@ -64,7 +59,7 @@ def say_plan(restore: LocalRestore | HostRestore, found: RestorePreview) -> None
 
 
 def _say_withheld(withheld: Withheld) -> None:
-    """What is not given back, and what gives it."""
+    """Prints what is not restored, and the option that restores it."""
     for count, before, what in (
         (withheld.devices, "left out: ", "device node"),
         (withheld.setuid, "setuid or setgid bits taken from ", "file"),
@@ -85,7 +80,7 @@ def _samples(count: RestoreCount) -> None:
 
 
 def say_result(done: Restored, overwrite: str | None) -> None:
-    """What came of it: what was written, what was compared, what is wrong and what mends it."""
+    """Prints the result: what was written, compared, and wrong, and how to solve it."""
     written, total = (
         done.counts[NEW].number + done.counts[OVERWRITTEN].number,
         done.counts[NEW].size + done.counts[OVERWRITTEN].size,
@@ -102,7 +97,7 @@ def say_result(done: Restored, overwrite: str | None) -> None:
             say(f"{counted(count.number, 'name')} {title}:")
             _samples(count)
     _say_withheld(done.withheld)
-    if overwrite != ALL and any(why == "differs: content" for _, why in done.differences.samples):
+    if overwrite != ALL and done.differences.content_only:
         say("size and time are the backup's there, the content is not: --overwrite=all compares contents and overwrites")
 
 
@@ -110,31 +105,24 @@ class Teller:
     """Says how far a restore is: in one line that changes on a terminal, with `lines` in a line every few seconds."""
 
     def __init__(self, lines: bool) -> None:
-        self._terminal = sys.stderr.isatty() and not lines
-        self._every = _TERMINAL_EVERY if self._terminal else _LINES_EVERY
-        self._silent = not self._terminal and not lines
+        self._line, self._lines = ProgressLine(is_shown=not lines), lines
         self._last = time.monotonic()
         self._phase = ""
-        self._width = 0
 
     def __call__(self, progress: RestoreProgress) -> None:
+        is_new, self._phase = progress.phase != self._phase, progress.phase
         now = time.monotonic()
-        if self._silent or (now - self._last < self._every and progress.phase == self._phase):
-            return
-        self._last, self._phase = now, progress.phase
-        text = progress_line(progress, now)
-        if not self._terminal:
-            say(text, err=True)
-            return
-        text = text[: max(20, shutil.get_terminal_size().columns - 1)]
-        click.echo("\r" + text.ljust(self._width), nl=False, err=True)
-        self._width = len(text)
+        if self._line.is_shown and is_new:
+            self._line.show(progress_line(progress, now))
+        else:
+            self._line.go_on(lambda: progress_line(progress, now))
+        if self._lines and (is_new or now - self._last >= _LINES_EVERY):
+            self._last = now
+            say(progress_line(progress, now), err=True)
 
     def clear(self) -> None:
         """Takes the line away."""
-        if self._width:
-            click.echo("\r" + " " * self._width + "\r", nl=False, err=True)
-            self._width = 0
+        self._line.clear()
 
 
 def progress_line(progress: RestoreProgress, now: float) -> str:
@@ -157,5 +145,5 @@ def progress_line(progress: RestoreProgress, now: float) -> str:
 
 
 def say_stopped() -> None:
-    """What somebody should know who has stopped it."""
+    """Prints hints for an operator who has stopped a restore."""
     say("stopped: what is there is whole; the same command continues with the rest", err=True)

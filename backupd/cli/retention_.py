@@ -1,4 +1,4 @@
-"""`backupd retention explain`: what is kept and why, what goes and when."""
+"""`backupd retention explain`: shows why backups are kept, and when they will be deleted."""
 
 import shutil
 import sys
@@ -43,7 +43,9 @@ _ON_PAPER = 80
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What was asked: of which moment, and whether that is past; by which policy instead of today's ("" none); whether as JSON."""
+    """The question: at which moment, whether that is past; under which policy instead of the present one ("" none); whether as
+    JSON.
+    """
 
     site: PoolContext
     now: datetime
@@ -54,15 +56,15 @@ class _Asked:
 
 @click.group("retention", no_args_is_help=True)
 def command() -> None:
-    """Show what the retention keeps of each host, and why.
+    """Show what the retention policy keeps of each host, and why.
 
-    The policy is configured in [retention], for the pool, for a group or for a host.
+    The policy is set in [retention], for the pool, for a group or for a host.
     """
 
 
 @command.command("explain")
 @click.argument("host", required=False, shell_complete=complete_host)
-@click.option("--at", type=TIME, metavar="TIME", help="As of another time; a future one has the backups of now.")
+@click.option("--at", type=TIME, metavar="TIME", help="Decide as of another time; a future one uses the present backups.")
 @click.option(
     "--policy", default="", metavar="RULES", help="Try another policy: daily=7,weekly=4. Its other keys stay as they are."
 )
@@ -195,7 +197,7 @@ def _all(asked: _Asked) -> int:
 
 
 def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterator[tuple[ExplainedHost, Retention]]:
-    """Each host in turn, so that nobody has to keep them all; what cannot be read is told in `trouble`."""
+    """Yields one host at a time, to save memory; read errors are added to `trouble`."""
     for facts in look(asked.site.pool, asked.site.catalogue, asked.site.config):
         if facts.trouble:
             trouble[facts.host] = facts.trouble.error

@@ -97,9 +97,10 @@ def command(
 def _run(
     opened_site: PoolContext, planned: Callable[[], list[PlannedHost]], names: Sequence[str] | None, *, waits: bool, as_json: bool
 ) -> int:
-    """`planned` is asked under the night's lock and after the catalogue was mended: what is due follows from the pool.
+    """Runs the hosts returned by `planned`, which is called under the night's lock after the catalogue was updated, because the
+    pool decides what is due.
 
-    `names`: the hosts that were asked for, None for a night.
+    `names`: the requested hosts, None for a night.
     """
     night = names is None
     observer = night_sinks(as_json=as_json)
@@ -205,7 +206,7 @@ def _leave(night: NightRunner, number: int) -> None:
 
 
 def _say_plan(site: PoolContext, planned: Sequence[PlannedHost], as_json: bool) -> int:
-    """What would run, in order, and the rsync lines; nothing is changed."""
+    """Prints what would run, in order, with the rsync commands; changes nothing."""
     entries = [(entry, _commands(site, entry) if entry.runs else []) for entry in planned]
     if as_json:
         echo_json(

@@ -25,13 +25,13 @@ _log = logging.getLogger(__name__)
 @now_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
-    """Note how the pool is: for a timer, every five minutes.
+    """Record a sample of the pool; run by a timer every five minutes.
 
-    Kept are what is allocated and used, by kind of block group and by device; deleted subvolumes that wait; errors of devices;
-    mount options; what the devices read and wrote, and how long processes waited for them, since the sample before. `trend`, `day`
-    and `forecast` show what became of it. After two weeks an hour of samples becomes one, after a year a day.
+    A sample has allocated and used bytes by type of block group and by device, the number of deleted subvolumes that wait, error
+    counters, mount options, and the I/O and pressure since the sample before. `trend`, `day` and `forecast` show them. After two
+    weeks one sample per hour is kept, after a year one per day.
 
-    A catalogue that others keep busy is no failure: this sample is left out then, and nothing that counts is lost.
+    If the catalogue is busy, the sample is skipped, which is no failure: counters are cumulative, so nothing is lost.
     """
     with opened(ctx, now) as site:
         tell_dashboard(site.config, site.pool, site.catalogue, site.clock)
@@ -65,7 +65,7 @@ def _keep(site: PoolContext, now: datetime, found: Any) -> Sample:
 
 
 def line(sample: Sample) -> str:
-    """One line for a journal."""
+    """Formats a sample as one line."""
     parts = [
         f"{format_size(sample.allocated)} of {format_size(sample.size)} allocated",
         f"{format_size(sample.used)} used ({format_share(metadata_share(sample))} of it metadata)",
@@ -82,7 +82,7 @@ def line(sample: Sample) -> str:
 
 
 def device_errors(sample: Sample) -> dict[str, str]:
-    """By device number what it has had; none of those that had none."""
+    """Returns the error counters by device number, for devices that have any."""
     found = {}
     for name, (_, _, *errors) in sample.devices.items():
         words = [f"{count:,} {kind}" for kind, count in zip(ERRORS, errors, strict=False) if count]
@@ -92,7 +92,7 @@ def device_errors(sample: Sample) -> dict[str, str]:
 
 
 def as_json_object(sample: Sample) -> dict[str, Any]:
-    """For --json."""
+    """Returns the sample for --json."""
     is_known = bool(sample.seconds)
     return {
         "filesystem": sample.filesystem,

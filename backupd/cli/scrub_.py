@@ -1,4 +1,4 @@
-"""`backupd scrub`: reads everything on the pool's filesystem, and puts right what can be."""
+"""`backupd scrub`: reads everything on the pool's filesystem, and corrects what it can."""
 
 import asyncio
 from collections.abc import Iterator
@@ -31,17 +31,17 @@ _SHOWN = 10  # damaged files; `backupd damaged` shows all
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> int:
-    """Read everything on the pool's filesystem, and repair what can be repaired.
+    """Read everything on the pool's filesystem, and correct errors if there is a good copy.
 
-    It is `btrfs scrub` on the pool's filesystem: every copy of data and metadata is read and compared with its checksum. One
-    that was cancelled, or ended by a reboot, is continued. It may take days; backups run meanwhile.
+    Runs `btrfs scrub` on the pool's filesystem: every copy of data and metadata is read and compared with its checksum. A cancelled
+    or interrupted scrub is resumed. It may take days; backups run meanwhile.
 
-    What it cannot repair is resolved to files and to all backups that have them, and recorded: `backupd damaged` lists it.
+    Uncorrectable errors are resolved to files and to all backups that share them, and recorded: `backupd damaged` lists them.
 
-    Ctrl-C and SIGTERM cancel it, and the next one continues from there.
+    Ctrl-C and SIGTERM cancel it, and the next one resumes it.
 
-    Exit status 0: it finished and found no errors; 1: it found some, even if they were repaired, or did not finish; 3: a
-    scrub is already running.
+    Exit status 0: it finished and found no errors; 1: it found some, even if they were corrected, or did not finish; 3: a scrub is
+    already running.
     """
     pool = open_configured(load_config(ctx))
     require_writable(pool)
@@ -74,7 +74,7 @@ def _note_begin(ctx: click.Context, pool: Pool) -> None:
 
 
 def _recorded(ctx: click.Context, done: Scrubbed) -> tuple["ScrubDamage | None", list[DamagedFile]]:
-    """What is damaged, as far as it could be written down: a scrub is as good as it was, whatever becomes of the catalogue."""
+    """Records the damage and returns it. Failing to record it does not fail the scrub."""
     from backupd.actions.damaged import record
 
     try:
@@ -115,26 +115,26 @@ def _damage_fields(found: "ScrubDamage | None", files: list[DamagedFile]) -> dic
 
 
 def exit_status(done: Scrubbed) -> int:
-    """Of a scrub that has ended."""
+    """Returns the exit status of a finished scrub."""
     if done.outcome == "stopped" and done.signal:
         return signal_status(done.signal)
     return Exit.OK if done.good else Exit.ATTENTION
 
 
 def progress_line(now: ScrubState) -> str:
-    """How far it is."""
+    """Formats the progress."""
     of = f" of {format_size(now.total)} ({format_share(min(1.0, now.scrubbed / now.total))})" if now.total else ""
     return f"{format_size(now.scrubbed)}{of} scrubbed, {errors_in_words(now.errors)}"
 
 
 def errors_in_words(errors: dict[str, int]) -> str:
-    """Those that there are."""
+    """Formats the non-zero counters."""
     found = [f"{number:,} {kind}" for kind, number in errors.items() if number]
     return f"errors: {', '.join(found)}" if found else "no errors"
 
 
 def line(done: Scrubbed) -> str:
-    """What came of it."""
+    """Formats the result."""
     head = f"{done.outcome}{f' ({printable(done.why)})' if done.why else ''}"
     if done.signal and done.outcome == "stopped":
         head += "; the next one continues from here"
@@ -143,7 +143,7 @@ def line(done: Scrubbed) -> str:
 
 
 def as_json_object(done: Scrubbed, filesystem: str) -> dict[str, Any]:
-    """For --json."""
+    """Returns the result for --json."""
     return {
         "filesystem": filesystem,
         "outcome": done.outcome,

@@ -124,7 +124,7 @@ def _say(text: str, as_json: bool) -> None:
 
 
 class _Line:
-    """How far a host is, on a terminal."""
+    """Shows the progress of a host on a terminal."""
 
     def __init__(self, host: str, *, is_silent: bool) -> None:
         self._host, self._told = host, time.monotonic()

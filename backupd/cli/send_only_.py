@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import load_config
+from backupd.replicate.rsync_sender import may_confine, send_by_rsync, words_of_remote_command
 from backupd.replicate.seed import SeedSender
 from backupd.replicate.sender import BackupSender, request_lines, serve
 from backupd.repo.context import open_configured
@@ -17,14 +18,19 @@ from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.cancellation import exit_on_sigterm
 
+_BY_SSH = "SSH_ORIGINAL_COMMAND"
+
 
 @click.command("send-only")
-@click.option("--replica", metavar="NAME", help="What this server calls the copy, whatever the other one calls it.")
+@click.option("--replica", metavar="NAME", help="This server's name for the copy, whatever the other one calls it.")
 @click.option("--host", "hosts", metavar="PATTERN", multiple=True, help="Only these hosts exist for the other server.")
 @click.option("--path", type=click.Path(path_type=Path), help="The pool in this folder, instead of a configured one.")
 @click.option("--seed", type=click.Path(path_type=Path), help="A seed in this folder, instead of a pool.")
+@click.argument("rsync", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.pass_context
-def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], path: Path | None, seed: Path | None) -> int:
+def command(
+    ctx: click.Context, replica: str | None, hosts: tuple[str, ...], path: Path | None, seed: Path | None, rsync: tuple[str, ...]
+) -> int:
     """List and send backups to another backup server, and do nothing else.
 
     It is the forced command of the key that the other server fetches with. In authorized_keys of this server:
@@ -35,7 +41,8 @@ def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], pat
     With --replica the key can only say for that copy what both servers have in common; without it, for any, and what they have in
     common does not expire. --host can be given several times.
 
-    It reads requests from its standard input, answers on its standard output, and ends with its input.
+    It reads requests from its standard input, answers on its standard output, and ends with its input. If the other server's rsync
+    asks for one of these backups (engine = "rsync" there), it runs `rsync --server --sender` for that backup's folder, in a cell.
     """
     if sys.stdin.isatty() or sys.stdout.isatty():
         raise UsageError(
@@ -45,6 +52,7 @@ def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], pat
         raise UsageError(f"--replica {replica!r} {fault}")
     exit_on_sigterm()
     out = os.dup(1)
+    rsync = rsync or (words_of_remote_command(os.environ.get(_BY_SSH, "")) if not (path or seed) else ())
     os.dup2(2, 1)  # whatever else prints must not end up among the answers
     with ExitStack() as held:
         sender: BackupSender | SeedSender
@@ -55,7 +63,12 @@ def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], pat
         else:
             config = load_config(ctx)
             pool = open_configured(config)
-            sender = BackupSender(pool, _catalogue(held, config.pool.state, pool.id), out, replica, hosts)
+            catalogue = None if rsync else _catalogue(held, config.pool.state, pool.id)
+            sender = BackupSender(pool, catalogue, out, replica, hosts)
+        if rsync:
+            if not isinstance(sender, BackupSender):
+                raise UsageError("a seed is sent as a stream")
+            return send_by_rsync(sender, rsync, confined=may_confine(is_foreign=path is None))
         try:
             serve(request_lines(0), sender.verbs, out)
         except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""`backupd serve`: the service that does for the dashboard what takes root."""
+"""`backupd serve`: the privileged helper of the dashboard."""
 
 import gc
 import logging
@@ -125,7 +125,9 @@ def command(
 
 
 def _require_configured(ctx: click.Context, now: datetime | None) -> None:
-    """Whoever starts it by hand hears at once what is wrong. When systemd does, those who ask are told: ending helps nobody."""
+    """Fails at once on an invalid configuration if started by hand. If systemd starts it, the clients are told instead, because
+    exiting would not help.
+    """
     config = load_config(ctx)
     if now:
         clock_for(open_configured(config), now)

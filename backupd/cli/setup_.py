@@ -206,7 +206,7 @@ def _paths(text: str) -> tuple[str, ...]:
 
 
 def _checked(talk: Talk, config: Config, host: HostConfig, found: Reached) -> tuple[Finding, ...]:
-    """What `check` says of the pool and this host, what was found on the way to the host included."""
+    """Returns the findings of `check` for the pool and this host, including those made while reaching it."""
     findings = (*check_all(config, host), *(found.findings if host.address else try_host(config, host)))
     findings = tuple(dict.fromkeys(findings))
     talk.heading("Is all well?")

@@ -1,4 +1,4 @@
-"""What `setup` offers: a place for a pool that it will accept, the machine's time zone, a name for a host that is one."""
+"""Suggestions of `setup`: a usable place for a pool, the machine's time zone, a valid name for a host."""
 
 import re
 import socket
@@ -37,7 +37,7 @@ def is_pool(path: Path) -> bool:
 
 
 def btrfs_mounts() -> list[Path]:
-    """Where a btrfs is mounted, those of the root filesystem last; a place that is mounted over is left out."""
+    """Returns where a btrfs is mounted, the root filesystem last; hidden mounts are left out."""
     found = {mount.target for mount in mounts() if mount.filesystem == "btrfs" and mount.target.is_dir()}
     root = _filesystem(Path("/"))
     return sorted(found, key=lambda place: (root is not None and _filesystem(place) == root, place))
@@ -51,7 +51,9 @@ def _filesystem(place: Path) -> str | None:
 
 
 def suggested_place(configured: str | None, places: Iterable[Path]) -> str:
-    """The first that `place_for_pool` accepts: what is configured, then new folders below `places`; "" when there is none."""
+    """Returns the first place that `place_for_pool` accepts: the configured one, then new folders below `places`; "" if there
+    is none.
+    """
     offered = [configured] if configured else []
     for text in (*offered, *(str(place / name) for place in places for name in _NAMES)):
         with suppress(OperatorError, OSError):

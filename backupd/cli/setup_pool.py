@@ -1,4 +1,4 @@
-"""The first step of `setup`: the pool, and the configuration that names it and says how long backups are kept."""
+"""The first step of `setup`: the pool, and the configuration with its path and retention policy."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _COUNTERS = ("daily", "weekly", "monthly", "yearly")
 
 @dataclass(frozen=True, slots=True)
 class PoolGiven:
-    """What the options say of the pool; None where they say nothing."""
+    """The options about the pool; None if not given."""
 
     path: str | None = None
     retention: str | None = None
@@ -62,7 +62,7 @@ def _was_in_use(config: Config) -> bool:
 
 
 def _configured(files: Files, section: str, key: str) -> str | None:
-    """What the main file says; None when there is no such file or key. What is no TOML, `load` complains about."""
+    """Returns a value of the main file; None if there is no such file or key. `load` reports invalid TOML."""
     try:
         value = tomllib.loads(_text(files)).get(section, {}).get(key)
     except (tomllib.TOMLDecodeError, AttributeError):
@@ -99,9 +99,10 @@ def set_up_pool(talk: Talk, files: Files, given: PoolGiven) -> Config:
 
 
 def _made(talk: Talk, files: Files, given: PoolGiven) -> Config:
-    """The configuration is judged before the pool is made, and written after it: interrupted between, the pool is found here.
+    """Checks the configuration before the pool is made and writes it afterwards: if interrupted between, the pool is found again
+    here.
 
-    Zone and window have defaults that serve: nobody has to say them where nobody can be asked.
+    Zone and window have usable defaults, so they are not required without a terminal.
     """
     places = btrfs_mounts()
     if given.path is None:
@@ -130,7 +131,7 @@ def _made(talk: Talk, files: Files, given: PoolGiven) -> Config:
 
 
 def _written(text: str, pool: Mapping[str, Any], retention: Mapping[str, Any] | None, zone: str | None, window: str | None) -> str:
-    """`text` with what was said; what was not said stays as it is."""
+    """Returns `text` with the given values; other lines stay unchanged."""
     pool = {**pool, "zone": zone} if zone else pool
     if pool:
         text = with_keys(text, "pool", pool)
@@ -140,7 +141,7 @@ def _written(text: str, pool: Mapping[str, Any], retention: Mapping[str, Any] | 
 
 
 def powerless_hint(pool: Path) -> str:
-    """What to type so that setuid programs and device nodes of hosts do nothing in the pool; "" when there is nothing to do."""
+    """Returns the command that makes setuid programs and device nodes of hosts ineffective in the pool; "" if not needed."""
     mount = mount_of(pool)
     if not (step := powerless(mount.target, mount.mount_options)):
         return ""
@@ -169,7 +170,7 @@ def _taken(kind: kinds.ValueKind, text: str, hint: str) -> str:
 
 
 def _keys(rules: str) -> dict[str, Any]:
-    """The keys of [retention] that the rules come to; a counter that they do not name is none any more. Raises UsageError."""
+    """Returns the keys of [retention] for these rules; a counter that they do not name becomes 0. Raises UsageError."""
     none: dict[str, Any] = dict.fromkeys(_COUNTERS)
     if rules == "all":
         return none

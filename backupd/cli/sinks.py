@@ -1,6 +1,6 @@
-"""Who is told of a run and of an expiry: a terminal, a pipe or a service. With --json the result is printed at the end.
+"""Chooses the sinks of a run and of an expiry: a terminal, a pipe or a service. With --json the result is printed at the end.
 
-A night's displays are imported where there is a night, for they bring along all that a transfer needs.
+A night's displays are imported only for a night, because they need everything that a transfer needs.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def night_sinks(*, as_json: bool) -> "ProgressSinks[NightEvent]":
-    """Of a run."""
+    """Returns the sinks of a run."""
     from backupd.cli.night_view import NightLines, NightStatus
 
     shown: ProgressSink[NightEvent] = notices_on_stderr if as_json else NightLines()
@@ -27,7 +27,7 @@ def night_sinks(*, as_json: bool) -> "ProgressSinks[NightEvent]":
 
 
 def expiry_sinks(*, as_json: bool) -> "ProgressSinks[ExpiryEvent]":
-    """Of an expiry."""
+    """Returns the sinks of an expiry."""
     from backupd.cli.expiry_view import ExpiryStatus, expiry_lines
 
     shown: ProgressSink[ExpiryEvent] = notices_on_stderr if as_json else expiry_lines

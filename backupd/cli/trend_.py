@@ -28,10 +28,10 @@ png_option = click.option(
 @now_option
 @click.pass_context
 def command(ctx: click.Context, days: int, png: Path | None, as_json: bool, now: datetime | None) -> int:
-    """Show allocated and used space over the months.
+    """Show allocated and used space over months.
 
-    Balance can give back what is allocated and not used; where allocated reaches the size of the devices, nothing more can be
-    allocated. Sizes are bytes of the devices: with raid1 or dup everything counts twice.
+    A balance can free space that is allocated but not used; when the allocated space reaches the size of the devices, nothing more
+    can be allocated. Sizes are raw bytes of the devices: with raid1 or dup everything counts twice.
     """
     with opened(ctx, now) as site:
         until = site.clock.now()

@@ -1,4 +1,4 @@
-"""The trend as text: a chart as wide as the terminal, and what came of it in a sentence."""
+"""The trend as text: a chart as wide as the terminal, and a summary."""
 
 import shutil
 import sys
@@ -54,7 +54,7 @@ def lines(found: Sequence[Point], name: str) -> list[str]:
 
 
 def _columns(found: Sequence[Point], room: int) -> list[Point | None]:
-    """One for each column: the point that is nearest before it, none in a gap of more than three steps."""
+    """Returns for each column the nearest earlier point, None in a gap of more than three steps."""
     first, last = found[0].taken, found[-1].taken
     step = (last - first) / room
     gap = max(sorted(b.taken - a.taken for a, b in pairwise(found))[len(found) // 2] * 3, step * 1.01)

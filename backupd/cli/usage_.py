@@ -1,4 +1,4 @@
-"""`backupd usage`: where the space goes."""
+"""`backupd usage`: shows which hosts and backups use the space."""
 
 from datetime import datetime
 from typing import Any
@@ -30,18 +30,18 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pa
     default="60s",
     show_default=True,
     metavar="TIME",
-    help="Measure no longer than this.",
+    help="The maximum time for measuring.",
 )
 @json_option
 @now_option
 @click.pass_context
 def command(ctx: click.Context, host: str | None, method: str | None, seconds: float, as_json: bool, now: datetime | None) -> int:
-    """Where the space of the pool goes: by host, or by backup of HOST. Needs no qgroups.
+    """Show the space used by host, or by backup of HOST. Needs no qgroups.
 
-    WRITTEN is the data that rsync wrote for the backups that are still there. ON DISK is what they refer to, each piece once. OWN
-    is what would be free if the host, or that one backup, were gone: nobody else refers to it.
+    WRITTEN is the data that rsync wrote for the existing backups. ON DISK is the data that they refer to, each extent once. OWN is
+    the space that would be freed if the host, or that one backup, were deleted, because nothing else refers to it.
 
-    What is sampled comes with an interval that holds the true value in 95 of 100 cases. Metadata is not counted.
+    Sampled values have a 95 % confidence interval. Metadata is not counted.
     """
     with opened(ctx, now) as site:
         if host:
@@ -144,7 +144,7 @@ def _words(amount: Amount) -> str:
 
 
 def _how(use: Use) -> list[str]:
-    """How it was measured, how sure it is, and what is missing."""
+    """Formats the method, its accuracy, and what is missing."""
     lines = []
     if use.method == "written":
         lines.append("nothing was measured: WRITTEN is what rsync wrote")

@@ -8,10 +8,12 @@ import click
 
 from backupd.actions.after_crash import is_to_be_read, look_at_boot, note_stop, of_this_boot, read_in_doubt, reader
 from backupd.actions.read_errors import look_at_read_errors
-from backupd.actions.verify import ReadScope, Verifier
+from backupd.actions.verify import Verifier
+from backupd.actions.verify_pass import ReadScope
 from backupd.cli.against_source import compare_hosts
 from backupd.cli.context import now_option, opened
 from backupd.cli.names import complete_host_of_pool
+from backupd.cli.verify_progress import VerifyProgress
 from backupd.expire.clocks import doubt
 from backupd.files.backup_selector import Restorable, find, parse_which, restorable
 from backupd.repo.context import PoolContext, writing
@@ -28,7 +30,6 @@ from btrkeep.decisions.verification import Verification, VerificationState, veri
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.cancellation import Cancellation, signal_status
-from btrkeep.process.service import Status
 from btrkeep.units import counted, format_size, format_time, parse_duration, parse_share, printable
 
 
@@ -47,7 +48,7 @@ def _sample(text: str) -> int | float:
     default="all",
     show_default=True,
     metavar="N|P%|all",
-    help="How many files are read, about, or which share of each backup's; chosen by chance.",
+    help="About how many files to read, or which share of each backup; chosen at random.",
 )
 @click.option(
     "--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
@@ -61,11 +62,9 @@ def _sample(text: str) -> int | float:
 @click.option(
     "--against-source",
     is_flag=True,
-    help="Compare the newest complete backup of each HOST with the host, by content; of a share the next slice each time.",
+    help="Compare the newest complete backup of each HOST with the host by content; a share continues where the last run stopped.",
 )
-@click.option(
-    "--after-crash", is_flag=True, help="Only what was written last before a crash of this server, and was not read since."
-)
+@click.option("--after-crash", is_flag=True, help="Only backups written shortly before a crash of this server and not read since.")
 @click.option("--clean-stop", is_flag=True, help="Read nothing; note that this server is shut down in order.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, in this order; read nothing.")
 @json_option
@@ -100,7 +99,7 @@ def command(
 
     Exit status 0: nothing is damaged; 1: something is; 3: another verify is under way.
     """
-    cancellation, status, found = Cancellation(), Status(), list[dict[str, Any]]()
+    cancellation, progress, found = Cancellation(), VerifyProgress(is_shown=not as_json), list[dict[str, Any]]()
     with opened(ctx, now, writes=not dry_run) as site:
         if against_source:
             if pace is not None:
@@ -123,28 +122,31 @@ def command(
             take_lock(site.pool.locks / "verify", "backupd verify", format_time(moment)),
             writing(site.pool),
             cancellation.listening(),
+            progress,
         ):
-            first = _read_in_doubt(site, cancellation, status, found, as_json) if is_to_be_read(site.pool) else None
+            first = _read_in_doubt(site, cancellation, progress, found, as_json) if is_to_be_read(site.pool) else None
             _tell_catalogue(site, chosen)
             files = sum(one.record.files or 0 for one, _ in chosen)
             share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
             clock_doubt = doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal)
             scope = ReadScope(share, seconds, pace, forgets=clock_doubt is None)
-            work = Verifier(
-                site.pool, site.catalogue, moment, scope, cancellation, lambda size: status.say(f"{format_size(size)} read")
-            )
-            for backup, _ in chosen:
+            work = Verifier(site.pool, site.catalogue, moment, scope, cancellation, progress)
+            for number, (backup, _) in enumerate(chosen, 1):
                 if work.is_over:
                     break
+                progress.begin(work.count, backup, number, len(chosen))
                 try:
                     done = work.verify(backup)
                 except OperatorError as error:  # it is being deleted, or gone
+                    progress.clear()
                     complain(error)
                     continue
+                progress.clear()
                 _tell(backup, done, found, as_json)
             if not after_crash:
                 look_at_read_errors(site, site.clock.now())
-    files, size = (work.files + first.files, work.bytes + first.bytes) if first else (work.files, work.bytes)
+    passes = [one.count for one in (work, first) if one]
+    files, size = sum(one.files for one in passes), sum(one.bytes for one in passes)
     if as_json:
         echo_json({"files": files, "bytes": size, "is_whole": not work.is_over, "backups": found})
     else:
@@ -155,7 +157,7 @@ def command(
 
 
 def _read_in_doubt(
-    site: PoolContext, cancellation: Cancellation, status: Status, found: list[dict[str, Any]], as_json: bool
+    site: PoolContext, cancellation: Cancellation, progress: VerifyProgress, found: list[dict[str, Any]], as_json: bool
 ) -> Verifier:
     """What a crash may have damaged comes before all else, without limits."""
     corrected = reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
@@ -164,10 +166,10 @@ def _read_in_doubt(
     record = look_at_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
     if record.unread and not as_json:
         prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
-    work = reader(
-        site, record, cancellation, lambda size: status.say(f"{format_size(size)} read of what was written before a crash")
-    )
+    progress.begin_in_doubt()
+    work = reader(site, record, cancellation, progress)
     for one in read_in_doubt(record, work):
+        progress.clear()
         if isinstance(one, OperatorError):
             complain(one)
         else:
@@ -203,7 +205,7 @@ def _chosen(site: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable,
 
 
 def _tell_catalogue(site: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
-    """What it does not know yet of earlier looks: a run was killed between, or an earlier version wrote no rows."""
+    """Updates the catalogue from earlier results: a run was killed between, or an earlier version wrote no rows."""
     rows = [verified_row(one.host, one.name, known) for one, known in chosen if known]
     told = {host: site.catalogue.verifications(host) for host in {one.host for one in rows}}
     if news := [one for one in rows if told[one.host].get(one.name) != one]:
@@ -211,7 +213,7 @@ def _tell_catalogue(site: PoolContext, chosen: list[tuple[Restorable, Verificati
 
 
 def _last(known: Verification | None, now: datetime) -> float:
-    """When it was read; a moment that is still to come, from when the clock was ahead, is none."""
+    """Returns when it was last read; a time in the future, from a clock that was ahead, counts as never."""
     return known.at.timestamp() if known and known.at <= latest(now) else 0.0
 
 

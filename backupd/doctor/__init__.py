@@ -1,7 +1,7 @@
-"""Finds what is wrong or slow with a pool, and how to mend it.
+"""Finds what is wrong or slow with a pool, and how to repair it.
 
-Facts are gathered (`gather`), rules judge them (`rules.judge`, pure), and `fix` does what was asked for by name; nothing else
-changes anything. `checks` are those of `backupd check`, which look at the configuration first.
+Facts are gathered (`gather`), rules judge them (`rules.judge`, pure), and `fix` applies a repair requested by name; nothing else
+changes anything. `checks` are those of `backupd check`, which begin with the configuration.
 
-Nothing is imported here: `backupd check` needs none of the facts.
+This module imports nothing: `backupd check` needs none of the facts.
 """

@@ -155,7 +155,7 @@ def _pool(config: Config) -> Iterator[Finding]:
 
 
 def _health(config: Config, pool: Pool) -> Iterator[Finding]:
-    """The pool's verdict, but for the catalogue, which has a check of its own."""
+    """Yields the pool's findings, without the catalogue, which has its own check."""
     facts = look_at_pool(config)
     verdict = judge(facts, HealthLimits.of(config))
     is_tight = any(verdict.of(check) for check in _OF_ROOM)

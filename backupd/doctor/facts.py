@@ -1,7 +1,7 @@
-"""What the rules judge: plain data about a filesystem, what it lies on, the machine and the configuration. Nothing here acts.
+"""The facts that the rules judge: plain data about a filesystem, the storage below it, the machine and the configuration.
 
-Sizes are bytes, moments aware UTC. None is what could not be found out: a rule that needs it says that it did not look
-(`Rule.blind`), and neither finds anything nor counts as well.
+Sizes are bytes, times aware UTC. None is unknown: a rule that needs the value reports that it could not look (`Rule.blind`), and
+neither finds anything nor counts as well.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from btrkeep.config.values import Window
 from btrkeep.decisions.findings import Finding, PoolVerdict
 from btrkeep.decisions.pool_health import NOTHING_WRONG, HealthLimits, OfCatalogue, PoolFacts, judge
 from btrkeep.pool.model import Room
@@ -38,12 +39,12 @@ class DeviceFacts:
 
     @property
     def name(self) -> str:
-        """As in /dev."""
+        """Returns the name in /dev."""
         return self.layers[0].name
 
     @property
     def rotational(self) -> bool | None:
-        """What btrfs looked at when it was mounted."""
+        """Returns the value that btrfs used when it was mounted."""
         return self.layers[0].rotational
 
     def has(self, *kinds: str) -> bool:
@@ -82,7 +83,7 @@ class FilesystemFacts:
     subvolumes: int | None
 
     def option(self, name: str) -> str | None:
-        """The value of a mount option of the filesystem; "" when it stands there without one, None when it does not."""
+        """Returns the value of a mount option; "" if it has none, None if the option is not set."""
         for option in self.options:
             word, _, value = option.partition("=")
             if word == name:
@@ -109,7 +110,7 @@ class Scrub:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`rsync` as numbers, () when there is none. `clock`: synchronised. `cpu`: the flags of the processor."""
+    """`rsync` as numbers, () if it is not installed. `clock`: synchronised. `cpu`: the flags of the processor."""
 
     rsync: tuple[int, ...] | None
     clock: bool | None
@@ -118,9 +119,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A file that ssh uses: `mode` None when it is missing. `empty`: it has no line that counts.
+    """A file that ssh uses: `mode` is None if it is missing. `empty`: it has no effective line.
 
-    `hidden`: why nobody knows, when it is missing here and this process is shown something else there than the machine has.
+    `hidden`: why its state is unknown: it is missing here, but this process does not see the machine's own filesystem.
     """
 
     path: Path
@@ -136,7 +137,7 @@ class SiteFacts:
     `created`: when the pool was. `hosts`: how many are enabled, and `unruled` those of them without any rule of retention.
     `schedule`: what starts backups, names of timers or of files of cron. `own_balance`: something starts btrfs-balancer.
     `windows`: how many hosts have one, and `unstarted` those into whose window nothing falls that starts backups, each with the
-    window in words; None when it is not known when they start.
+    window, in the time zone `zone`; None if it is not known when they start.
     `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
     `unfinished`: on a pool with little room, the host whose unfinished backup takes the most of it. `catalogue`: what is to be said
     of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find. `confine` is that of [backup], and
@@ -155,7 +156,8 @@ class SiteFacts:
     known_hosts: KeyFile | None = None
     schedule: tuple[str, ...] = ()
     windows: int = 0
-    unstarted: tuple[tuple[str, str], ...] | None = ()
+    unstarted: tuple[tuple[str, Window], ...] | None = ()
+    zone: str = "UTC"
     own_balance: bool = False
     mount_option: str = "none"
     expiring: bool = False
@@ -172,7 +174,7 @@ class SiteFacts:
 
     @property
     def pool(self) -> Path:
-        """Where it is."""
+        """Returns the path of the pool."""
         return self.limits.pool
 
 
@@ -188,7 +190,7 @@ class DoctorFacts:
 
     @property
     def verdict(self) -> PoolVerdict:
-        """What is wrong with the pool, as everybody says it."""
+        """Returns the shared verdict about the pool."""
         fs, site = self.filesystem, self.site
         of_mount = None if fs.mount_options is None else "ro" in fs.mount_options
         known = PoolFacts(

@@ -20,7 +20,7 @@ _KNOBS = ("dynamic_reclaim", "periodic_reclaim", "bg_reclaim_threshold")
 
 
 def read_filesystem(path: Path) -> FilesystemFacts:
-    """Of the btrfs that `path` is on. Raises OSError."""
+    """Reads the facts of the btrfs of `path`. Raises OSError."""
     uuid, mount = filesystem_uuid(path), mount_of(path)
     folder = SYS / "fs" / "btrfs" / uuid
     machine, allocation = machine_mount(path), read_allocation(path)
@@ -57,7 +57,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _present(folder: Path) -> list[str]:
-    """Names of the devices that are there: a missing one stands in sysfs as nothing that it could be a link to."""
+    """Returns the names of the present devices: a missing one appears in sysfs without a link target."""
     return [name for name in _names(folder) if (SYS / "class" / "block" / name).exists()]
 
 

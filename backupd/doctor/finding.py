@@ -1,4 +1,4 @@
-"""A rule of the doctor, and what it returns."""
+"""A rule of the doctor and its result."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ class DoctorRule:
 
 @dataclass(frozen=True, slots=True)
 class Unlooked:
-    """A check that could not look, and why."""
+    """A check that could not be made, and why."""
 
     name: str
     why: str

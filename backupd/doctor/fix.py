@@ -40,12 +40,14 @@ def refusal(finding: Finding) -> OperatorError | None:
 
 
 def fix(finding: Finding, look_again: Callable[[], DoctorFacts]) -> None:
-    """Runs the steps. Raises OperatorError when one fails, or when the rule still finds the same afterwards."""
+    """Runs the steps. Raises OperatorError if one fails, or if the rule finds the problem again afterwards, even a smaller one."""
     for step in finding.remedy.steps:
         _log.info("%s", step.line)
         _do(step)
-    if any(after.text == finding.text for after in findings_of(finding.check, look_again())):
-        raise OperatorError(f"{finding.check}: all was done, and it is as before", "look at dmesg, and try the commands by hand")
+    if any(finding.is_about_the_same(after) for after in findings_of(finding.check, look_again())):
+        raise OperatorError(
+            f"{finding.check}: all was done, and it is found as before", "look at dmesg, and try the commands by hand"
+        )
 
 
 def _do(step: Step) -> None:

@@ -54,7 +54,7 @@ def _below(name: str, sys: Path) -> list[str]:
 
 
 def layer(name: str, sys: Path = SYS) -> Layer:
-    """One block device by itself."""
+    """Returns one block device, without those below it."""
     folder = _folder(name, sys)
     if (folder / "partition").exists():
         return Layer(name, "partition", rotational=_flag(folder.resolve().parent / "queue" / "rotational"))
@@ -110,7 +110,7 @@ def _flag(file: Path) -> bool | None:
 
 
 def stacks(devices: tuple[DeviceFacts, ...]) -> Iterator[str]:
-    """For each device how it comes to the disks: "dm-3: multipath on iscsi"."""
+    """Yields for each device its path to the disks: "dm-3: multipath on iscsi"."""
     for one in devices:
         words = [layer.kind + (f" {layer.detail}" if layer.kind == "md" else "") for layer in one.layers]
         yield f"{one.name}: {' on '.join(dict.fromkeys(words))}"

@@ -39,9 +39,9 @@ def what_starts(program: str, verb: str, root: Path = Path("/")) -> Iterator[str
 
 
 def next_starts(starters: Iterable[str]) -> tuple[datetime, ...] | None:
-    """When each line OnCalendar= of these timers starts its service next.
+    """Returns when each OnCalendar= line of these timers starts its service next.
 
-    None when that is not known of all of them, as of lines of cron, or when a service has --catch-up and minds no window for long.
+    None if that is unknown for one of them, as for cron, or if a service has --catch-up and waits long for a window.
     """
     found: list[datetime] = []
     for timer in starters:

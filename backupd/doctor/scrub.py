@@ -14,7 +14,7 @@ _CORRECTED, _UNCORRECTABLE = "corrected_errors", "uncorrectable_errors"
 
 
 def read_scrub(uuid: str, devids: frozenset[int], *, running: bool, folder: Path = FOLDER) -> Scrub:
-    """Of these devices. No file: none was ever done here."""
+    """Reads the scrubs of these devices. Without a file, none was ever done on this machine."""
     try:
         text = (folder / f"scrub.status.{uuid}").read_text(errors="replace")
     except FileNotFoundError:

@@ -49,9 +49,8 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         windows=len(windows),
         unstarted=None
         if starts is None
-        else tuple(
-            (host.name, f"{host.window} {config.pool.zone.key}") for host in never_started(windows, config.pool.zone, starts)
-        ),
+        else tuple((host.name, host.window) for host in never_started(windows, config.pool.zone, starts) if host.window),
+        zone=config.pool.zone.key,
         own_balance=any(True for _ in what_starts("btrfs-balancer", "run")),
         mount_option=config.expiry.mount_option,
         expiring=expiring is not None and expiring.alive,

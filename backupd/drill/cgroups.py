@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from btrkeep.procfs import mounts
+
 _NAME = "btrkeep-drill-"
 _MOST_PROCESSES = 4096
 _PATIENCE = 10.0  # seconds
@@ -35,14 +37,12 @@ def boot_cgroups(pool: str) -> Iterator[list[Path]]:
 
 
 def _tops() -> list[Path]:
-    """Where systemd's own hierarchy is mounted: cgroup2, or the named one of version 1, or both."""
-    found = []
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        if kind == "cgroup2" or (kind == "cgroup" and "name=systemd" in options.split(",")):
-            found.append(Path(before.split()[4]))
-    return found
+    """Returns where systemd's own hierarchy is mounted: cgroup2, or the named one of version 1, or both."""
+    return [
+        one.target
+        for one in mounts()
+        if one.filesystem == "cgroup2" or (one.filesystem == "cgroup" and "name=systemd" in one.super_options)
+    ]
 
 
 def _limit(group: Path, name: str, value: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backupd.drill.site import NotFinished
+from backupd.files.conflict_policy import differs_words
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.units import printable
@@ -68,7 +69,7 @@ def difference_of(line: str) -> tuple[str, str] | None:
         fields = ["hard link"]
     if code[0] == "c" and not fields:
         fields = ["target or kind"]
-    return (name, "differs: " + ", ".join(fields)) if fields else None
+    return (name, differs_words(fields)) if fields else None
 
 
 async def compare(

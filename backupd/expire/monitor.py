@@ -39,10 +39,10 @@ class Dropping:
 
 @dataclass(frozen=True, slots=True)
 class CleanerReading:
-    """One look, with what follows from those before it.
+    """One reading, with the results derived from earlier ones.
 
-    `held`: at least so many cannot be dropped yet, since a file in them is open. `idle`: the cleaner works on none of them; then
-    `dropping` is one that it once began and does not continue, as on a filesystem that has become read-only.
+    `held`: at least this many cannot be dropped yet, because a file in them is open. `idle`: the cleaner works on none of them;
+    then `dropping` is one that it began and does not continue, as on a filesystem that has become read-only.
     """
 
     waiting: int

@@ -50,7 +50,7 @@ class Governor:
         return self.limit is not None
 
     def begin(self) -> None:
-        """Begins a batch: what was measured before it does not count."""
+        """Begins a batch: earlier measurements do not count."""
         if self.probe:
             self.probe.take()
 
@@ -75,7 +75,7 @@ class Governor:
 
 
 def governor(pace: Pace | None, folder: Path, most: int) -> Governor:
-    """Returns the one that is configured; its probe writes in `folder`. Raises OperatorError if what it needs is not there."""
+    """Returns the configured governor; its probe writes in `folder`. Raises OperatorError if the kernel lacks what it needs."""
     if pace is None:
         return Governor(most, None, None)
     if pace.latency is not None:
@@ -144,7 +144,9 @@ class PressureProbe(IoPressure):
             ) from None
 
     def take(self) -> float | None:
-        """Returns the share since the last call, None if that was a moment ago. Raises OperatorError if it is not told any more."""
+        """Returns the share since the last call, None if that was a moment ago. Raises OperatorError if the kernel no longer
+        reports it.
+        """
         self._require()
         found = self.share()
         if found is not None:

@@ -1,7 +1,7 @@
 """The cleaner's queue: deleted subvolumes that the kernel has not dropped yet, whoever deleted them, and the room in it.
 
-A deletion returns at once; the tree is dropped later by one kernel thread. Whoever deletes thousands at once cannot stop any
-more. So no more than a limit wait at any time, and a cancelled expiry leaves at most so many.
+A deletion returns at once; the tree is dropped later by one kernel thread. Deleting thousands at once cannot be stopped any more.
+So only a limited number waits at any time, and a cancelled expiry leaves at most that many.
 """
 
 import time
@@ -51,7 +51,7 @@ class CleanerQueue:
 
     @property
     def waiting(self) -> int:
-        """How many waited at the last look."""
+        """Returns how many waited at the last look."""
         return len(self._ids)
 
     def look(self) -> int:
@@ -96,10 +96,10 @@ class CleanerQueue:
         return (self.dropped - before) / spent if spent > 1 and self.dropped > before else None
 
     def wait_for_room(self, cancellation: Cancellation, tick: Callable[[], None]) -> int:
-        """Returns how many may be deleted, once no more than half of the limit wait.
+        """Waits until no more than half of the limit wait, and returns how many may be deleted.
 
-        Those that a process holds, by an open file, take their place but are not waited for. 0 when cancelled, and when such take
-        all places for longer than the patience: then `stuck` is set.
+        Subvolumes held by a process with an open file occupy their places but are not waited for. Returns 0 if cancelled, or if
+        such subvolumes occupy all places for longer than the patience: then `stuck` is set.
         """
         while not cancellation:
             room = self.most - self.look()

@@ -74,7 +74,7 @@ class Summary:
 
     @property
     def outcome(self) -> str:
-        """As the catalogue has it (EXPIRY_OUTCOMES)."""
+        """Returns the outcome as in the catalogue (EXPIRY_OUTCOMES)."""
         if self.error:
             return "failed"
         if self.stop or self.ended_by:
@@ -89,7 +89,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A backup that was deleted; `path` is where it was, without symlinks."""
+    """A deleted backup; `path` is where it was, without symlinks."""
 
     host: str
     name: str

@@ -83,7 +83,7 @@ def _plan(site: ExpiryContext, forced: Forced, scope: Scope) -> Plan:
 
 
 class ExpiryRunner:
-    """One expiry; the caller holds its lock. `wait`: stay until the cleaner is through with what was deleted."""
+    """One expiry; the caller holds its lock. `wait`: stay until the cleaner has dropped what was deleted."""
 
     def __init__(self, site: ExpiryContext, forced: Forced, limit: int | None, *, wait: bool, scope: Scope = EVERYTHING) -> None:
         self.site = site
@@ -139,7 +139,7 @@ class ExpiryRunner:
             keep_clocks(site.catalogue, past)
 
     def _finish_killed(self) -> list[str]:
-        """Removes rows of a killed run's deletions, once they are surely on disk. The rest of its work is planned anew."""
+        """Removes rows of a killed run's deletions, once these are durable. The rest of its work is planned again."""
         empty_gone(self.site.pool)
         for row in self.site.catalogue.unfinished_expiries():
             if row.id != self.row and start_time(row.pid) != row.pid_started:
@@ -173,7 +173,7 @@ class ExpiryRunner:
         summary.most_waiting = self.queue.most_waiting
 
     def _remove_groups(self) -> None:
-        """Nobody is harmed by an empty group, so one that stays is no reason to fail."""
+        """Removes unused quota groups. A failure is ignored, because an empty group does no harm."""
         try:
             quota.remove_unused(self.site.pool)
         except OSError as error:
@@ -285,7 +285,7 @@ class ExpiryRunner:
         return ExpiryProgress(deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused, batch)
 
     def _tick(self) -> None:
-        """Tells the sinks and the catalogue, no more often than anybody reads, and settles deletions every few seconds."""
+        """Updates sinks and catalogue at a readable rate, and settles deletions every few seconds."""
         now = time.monotonic()
         if self.deleter:
             self.deleter.settle_if_due()

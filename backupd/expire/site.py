@@ -56,7 +56,7 @@ class ExpiryContext:
         return True
 
     def look_again(self, plan: HostPlan) -> tuple[HostOnPool, HostPlan]:
-        """Returns the host as it is under its lock, and what is to be done by both plan and second look."""
+        """Returns the host as it is under its lock, and the actions that both the plan and this second look contain."""
         on_pool = look_again(self.pool, self.config, plan.host, plan.rows)
         again = plan_host(on_pool.facts, self.zone, self.now, clock_waits=self.clock_waits)
         for name in plan.names & on_pool.unreadable.keys():

@@ -67,7 +67,7 @@ def names_in_words(names: Sequence[str], most: int = 5) -> str:
 
 
 def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, Standing | None]) -> str:
-    """Which deleted backups the cleaner cannot take, and who has a file open or stands in them."""
+    """Formats which deleted backups the cleaner cannot drop, and which process has a file open in them."""
     holders = []
     for id_, who in sorted(held.items()):
         by = f"process {who.pid} ({who.name})" if who else "no process that was found (a mount?)"

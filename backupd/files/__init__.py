@@ -1,1 +1,1 @@
-"""What is in a backup: looked at, compared, given back. All of it works on plain read-only subvolumes, without a catalogue."""
+"""Reads, compares and restores the contents of backups, from plain read-only subvolumes, without a catalogue."""

@@ -1,7 +1,7 @@
-"""Folders of this machine that a restore stays within, when somebody asked for it who may not choose any place.
+"""Folders of this machine to which a restore is limited if its user may not choose any place.
 
-All places are reached from the root by names, each folder opened in the one before and never through a symlink: so a place is where
-its names say. What is mounted below such a folder lies somewhere else, and is not entered either.
+All places are reached from the root by names, each folder opened in the one before and never through a symlink, so a place is where
+its names say. A filesystem that is mounted below such a folder lies elsewhere and is not entered.
 """
 
 import errno
@@ -35,9 +35,9 @@ class AllowedFolders:
         return next((folder for folder in self._mounts if names[: len(folder)] == folder), None)
 
     def require(self, fd: int, names: Names) -> None:
-        """Raises PermissionError when what `fd` is open on, and was reached by these names, must not be restored into.
+        """Raises PermissionError if the open file `fd`, reached by these names, must not be restored into.
 
-        A folder on the way to one that may be is only looked at.
+        Folders on the way to an allowed one may only be read.
         """
         folder = self.containing(names)
         if folder is None:
@@ -86,7 +86,7 @@ def _open(names: Names) -> int:
 
 
 def _mount(names: Names) -> int:
-    """-1, which no mount has, for what is not there."""
+    """Returns the mount id, or -1, which no mount has, if the place does not exist."""
     try:
         fd = _open(names)
     except OSError:

@@ -23,14 +23,14 @@ _RECORD = 20 * BLOCK  # tar's own blocking: what it reads from a pipe is a multi
 
 
 class Out(Protocol):
-    """Where a stream goes."""
+    """The destination of a stream."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 @dataclass(slots=True)
 class Archived:
-    """What went into an archive; `left_out` are up to SAMPLES paths with the reason, `left_out_count` counts all."""
+    """The result of an archive; `left_out` are up to SAMPLES paths with the reason, `left_out_count` counts all."""
 
     entries: int = 0
     size: int = 0

@@ -29,7 +29,7 @@ NEWEST = ""
 
 @dataclass(frozen=True, slots=True)
 class Restorable:
-    """One backup that can be restored from: a final one, read-only and ours. `state` counts acceptance and expiry."""
+    """A backup that can be restored from: final, read-only and ours. `state` takes acceptance and expiry into account."""
 
     host: str
     name: str
@@ -48,9 +48,9 @@ def parse_which(text: str) -> tuple[str, str]:
 
 
 def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorable]:
-    """All of a host's backups that can be restored from and whose names begin so, newest first. What cannot be read is passed over.
+    """Yields all backups of a host that can be restored from and whose names have this prefix, newest first. Skips unreadable ones.
 
-    Raises UsageError when the pool has no such host.
+    Raises UsageError if the pool has no such host.
     """
     require_host(pool, host)
     notes = _notes(pool, host)

@@ -104,7 +104,7 @@ def _merged(left: Iterator[WalkEntry], right: Iterator[WalkEntry]) -> Iterator[t
 
 
 def _keyed(found: Iterator[WalkEntry]) -> Iterator[tuple[bytes, WalkEntry]]:
-    """Each entry once, with what sorts paths as a walk does: what is in a folder comes right after it."""
+    """Yields each entry once, with a key that sorts paths in the order of a walk: the contents of a folder come right after it."""
     return ((one.entry.path.replace(b"/", b"\0"), one) for one in found if not one.left)
 
 
@@ -168,7 +168,7 @@ def _lines(tree: Tree, entry: Entry, limit: int) -> list[str]:
 
 @dataclass(slots=True)
 class DifferenceTotals:
-    """How much differs: names, and bytes of plain files. `changed_bytes` are what the changed ones have now."""
+    """Totals of the differences: names, and bytes of plain files. `changed_bytes` are the present sizes of changed ones."""
 
     added: int = 0
     removed: int = 0

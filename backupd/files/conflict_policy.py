@@ -1,4 +1,4 @@
-"""What is done with each name that is restored: a pure function of what the backup has and what is there already."""
+"""Decides how each name is restored: a pure function of the backup's entry and the existing one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,19 @@ from backupd.files.tree import Entry
 NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED = "new", "same", "entered", "overwritten", "kept", "refused"
 NEVER, OLDER, ALL = "never", "older", "all"
 OVERWRITE = (NEVER, OLDER, ALL)
+CONTENT_ONLY = ("content",)
+"""The fields that differ where size, time and all else are equal."""
 _SECOND = 10**9
+
+
+def differs_words(fields: Sequence[str]) -> str:
+    """Returns the fields in which a name differs as a phrase."""
+    return "differs: " + ", ".join(fields)
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreStep:
-    """What is done with one name, and why."""
+    """The action for one name, and its reason."""
 
     what: str
     """NEW, SAME (it is there already), ENTERED (a folder that is there), OVERWRITTEN, KEPT (what is there stays) or REFUSED."""
@@ -34,7 +41,7 @@ def decide(entry: Entry, there: Entry | None, differs: Sequence[str], overwrite:
         return RestoreStep(REFUSED, f"it is a {there.kind} there and a {entry.kind} in the backup")
     if not differs:
         return RestoreStep(SAME)
-    why = "differs: " + ", ".join(differs)
+    why = differs_words(differs)
     if overwrite == ALL:
         return RestoreStep(OVERWRITTEN, why)
     if overwrite == OLDER:
@@ -73,12 +80,12 @@ class LinkPlacer:
         self._first: dict[int, tuple[tuple[bytes, ...], int, int]] = {}
 
     def first(self, entry: Entry) -> tuple[tuple[bytes, ...], int] | None:
-        """Place and inode number (0: not written yet) of the name that came first; None when there is none."""
+        """Returns place and inode number (0: not written yet) of the first name of the same inode; None if there is none."""
         found = self._first.get(entry.inode) if entry.links > 1 else None
         return found[:2] if found else None
 
     def placed(self, entry: Entry, place: tuple[bytes, ...], inode: int) -> None:
-        """One name has its place now."""
+        """Records that a name has its place now."""
         if entry.links < 2 or entry.kind == "folder":
             return
         first, number, left = self._first.pop(entry.inode, (place, inode, entry.links))

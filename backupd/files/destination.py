@@ -1,4 +1,4 @@
-"""The folder that is restored into. Nothing beneath it is reached through a symlink, whoever else may write there meanwhile."""
+"""The folder that is restored into. Nothing below it is reached through a symlink, even if others write there meanwhile."""
 
 import ctypes
 import errno
@@ -25,14 +25,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Occupied(OSError):
-    """Something has come to be where something was to be put."""
+    """Another file has appeared where one was to be written."""
 
 
 class Destination:
-    """A folder, open and locked against a second restore. Made, for root alone, when it does not exist and `make` says so.
+    """A folder, open and locked against a second restore. Created for root alone if it does not exist and `make` says so.
 
-    Without `make` a folder that does not exist is empty, and so is all below it. Folders in `excluded` are not entered, nor with
-    `allowed` what lies outside of those.
+    Without `make` a missing folder counts as empty. Folders in `excluded` are not entered; with `allowed`, neither is anything
+    outside these.
     """
 
     def __init__(self, path: Path, *, make: bool, excluded: Sequence[Path] = (), allowed: AllowedFolders | None = None) -> None:
@@ -105,7 +105,7 @@ class Destination:
         return self.folder(place[:-1]), place[-1] if place else b"."
 
     def look(self, place: Names) -> Entry | None:
-        """Returns what is there; None for nothing, and for what is below something that is no folder."""
+        """Returns the existing entry; None if there is none, or if a parent is no folder."""
         try:
             folder, name = self.parent(place)
             return look(folder, name, joined(list(place)))
@@ -125,9 +125,7 @@ class Destination:
         self.folder(place)
 
     def sync(self) -> None:
-        """Syncs what was written, also to filesystems that are mounted below. Raises OSError, with the folder, when one did not
-        take it.
-        """
+        """Syncs what was written, also to filesystems that are mounted below. Raises OSError with the folder if one lost data."""
         self._filesystems.sync()
 
     def free(self) -> int | None:
@@ -144,7 +142,7 @@ def existing_folder(path: Path) -> Path:
 
 
 def put(folder: int, temporary: bytes, name: bytes, instead_of: Entry | None) -> None:
-    """Gives a whole thing its name. Raises Occupied when something has come there that nobody looked at."""
+    """Gives a complete file its name. Raises Occupied if an unexpected file has appeared there."""
     if instead_of is None:
         _rename_to_nothing(folder, temporary, name)
         return

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
-from backupd.files.tree import Entry
 from backupd.repo.checksums import NO_DIGEST, Key
 from backupd.repo.sums import LONGEST_HOLE
-from btrkeep.fs.sparse import data_runs
+from btrkeep.fs.sparse import PIECE, data_runs
 
 DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 """What the kernel says of data that it cannot give back as it was written."""
-_PIECE = 1 << 20
 _BLOCK = 4096  # bytes: the least that a hole has
 _ZEROS = bytes(_BLOCK)
 
@@ -54,10 +52,12 @@ class PlainSum:
         self._sum.update(_ZEROS[: length % _BLOCK])
 
 
-def read_file(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool], plain: PlainSum | None = None) -> FileRead | None:
-    """Reads a file from the disk, not from memory, and closes it. Raises OSError for what is no damage.
+def read_file(
+    fd: int, path: bytes, size: int, key: Key, goes_on: Callable[[], bool], plain: PlainSum | None = None
+) -> FileRead | None:
+    """Reads a file of that size from the disk, not from memory, and closes it. Raises OSError for what is no damage.
 
-    `goes_on` is asked between pieces, and may take its time; None when it said no.
+    Calls `goes_on` before each piece, which may take its time, and returns None when that returns False.
 
     The digest is what `sha256sum` says, unless there are holes or blocks of zeros, which are alike, for a deduplicator may turn one
     into the other: these are left out, and where one ends its end is part of it.
@@ -66,12 +66,13 @@ def read_file(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool], plai
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         try:
-            for start, end in data_runs(fd, entry.size):
+            # of a small file holes are read as the zeros that they are: that is faster than to look for them
+            for start, end in ((0, size),) if size <= PIECE else data_runs(fd, size):
                 position = start
                 while position < end:
                     if not goes_on():
                         return None
-                    data = os.pread(fd, min(_PIECE, end - position), position)
+                    data = os.pread(fd, min(PIECE, end - position), position)
                     if not data:
                         raise OSError(errno.EIO, "the file is shorter than it says")
                     for first, behind in runs_without_zeros(data):
@@ -86,11 +87,11 @@ def read_file(fd: int, entry: Entry, key: Key, goes_on: Callable[[], bool], plai
         except OSError as error:
             if error.errno not in DAMAGED:
                 raise
-            return FileRead(entry.path, key, count, NO_DIGEST, position)
+            return FileRead(path, key, count, NO_DIGEST, position)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # and leaves the memory to those who need it
     finally:
         os.close(fd)
-    return FileRead(entry.path, key, count, digest.digest(), None, plain.digest(entry.size) if plain else None)
+    return FileRead(path, key, count, digest.digest(), None, plain.digest(size) if plain else None)
 
 
 def runs_without_zeros(data: bytes) -> Iterator[tuple[int, int]]:

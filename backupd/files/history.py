@@ -1,4 +1,4 @@
-"""The history of one path, as it is told: its versions, when it was gone, and what each backup says. Pure."""
+"""The history of one path: its versions, when it was missing, and its state in each backup. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -66,7 +66,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class PathInBackup:
-    """What one backup says of the path: `found` is one of the words above, `version` a number in `History.versions`."""
+    """The path in one backup: `found` is one of the words above, `version` a number in `History.versions`."""
 
     name: str
     started: datetime
@@ -77,7 +77,7 @@ class PathInBackup:
 
 @dataclass(frozen=True, slots=True)
 class PathHistory:
-    """All versions of a path, oldest first, the times when it was gone, and what each backup says, oldest first."""
+    """All versions of a path, oldest first, the times when it was missing, and its state in each backup, oldest first."""
 
     path: bytes
     by_content: bool
@@ -89,7 +89,7 @@ class PathHistory:
 
 
 def has_data(entry: Entry) -> bool:
-    """Whether it is a plain file: the size of anything else says nothing of what is in it."""
+    """Returns True for a plain file: the size of other types says nothing about the content."""
     return entry.kind == "file"
 
 

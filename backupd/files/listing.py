@@ -1,4 +1,4 @@
-"""What is in a folder of a backup: all of it, or a page of it for those that show a hundred names of a hundred thousand."""
+"""Lists a folder of a backup: all of it, or a page, for callers that show a hundred names of a hundred thousand."""
 
 import os
 import stat
@@ -34,7 +34,7 @@ class Page:
 
 
 def listing(tree: Tree, path: bytes) -> list[Entry]:
-    """Lists the folder at `path`, folders first, then by name (the order of its bytes); what is no folder is a list of itself.
+    """Lists the folder at `path`, folders first, then by name in byte order; anything but a folder is listed as itself.
 
     Raises as Tree does.
     """
@@ -45,10 +45,10 @@ def listing(tree: Tree, path: bytes) -> list[Entry]:
 
 
 def page(tree: Tree, path: bytes, offset: int = 0, limit: int = 1000, sort: str = "name", descending: bool = False) -> Page:
-    """`limit` of the entries that `listing` has, from number `offset` on. Of the others only the names are read.
+    """Returns `limit` entries of `listing` from number `offset` on. Of the others only the names are read.
 
-    `sort`: another order than that of `listing`, one of SORTS; for `name` with `descending` too folders come among the others. The
-    page says how it is sorted: a folder of more than MOST_SORTED names comes by name all the same.
+    `sort`: an order other than that of `listing`, one of SORTS; also for `name` with `descending`, folders are mixed with other
+    entries. The page says how it is sorted: a folder of more than MOST_SORTED names is always sorted by name.
     """
     entry = tree.stat(path)
     if entry.kind != "folder":

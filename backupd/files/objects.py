@@ -62,7 +62,7 @@ def _gone(one: Absence) -> dict[str, Any]:
 
 
 def difference_object(one: PathDifference) -> dict[str, Any]:
-    """One difference."""
+    """Returns one difference."""
     return {
         "path": os.fsdecode(one.path),
         "what": one.what,

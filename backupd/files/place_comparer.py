@@ -1,7 +1,7 @@
-"""Compares what is at a destination with the backup: each name before it is restored, and all of them afterwards.
+"""Compares a destination with the backup: each name before it is restored, and all of them afterwards.
 
-Contents are read on both sides, from the disk and not from memory where that can be had. Files that share their data on disk, as
-reflinks do, hold the same and are not read.
+Contents are read on both sides, if possible from the disk and not from memory. Files that share their data on disk, such as
+reflinks, are equal and are not read.
 """
 
 import os
@@ -22,9 +22,9 @@ _NOTHING = bytes(PIECE)
 
 
 class FileComparer:
-    """Compares files of a backup with those at their places. `read` counts the bytes that were read on both sides.
+    """Compares files of a backup with those at the destination. `read` counts the bytes read on both sides.
 
-    `reflinks`: the destination is on the pool's btrfs. What is mounted below may not be: there equal places on disk mean nothing.
+    `reflinks`: the destination is on the pool's btrfs. Filesystems mounted below it may not be; equal addresses mean nothing there.
     """
 
     def __init__(self, to: Destination, reflinks: bool, moved: Moved) -> None:
@@ -79,10 +79,10 @@ class FileComparer:
 
 
 class PlaceComparer:
-    """Compares names of a backup with what is in their places, and decides what becomes of each; remembers hard links.
+    """Compares names of a backup with the destination, decides the action for each, and remembers hard links.
 
-    With `content`, files of which nothing else differs are compared with it. `proven` are hashes of the places of those that were
-    read then, and hold the same.
+    With `content`, files that differ in nothing else are compared by content. `proven` are hashes of the places of files that were
+    read and are equal.
     """
 
     def __init__(self, to: Destination, overwrite: str | None, content: FileComparer | None = None) -> None:
@@ -93,7 +93,7 @@ class PlaceComparer:
         self.proven: set[int] = set()
 
     def step(self, visit: Visit) -> tuple[RestoreStep, Entry | None]:
-        """Returns what to do with a name, and what is in its place now."""
+        """Returns the action for a name, and the entry that is in its place now."""
         try:
             there = self.to.look(visit.place)
             if there and self.to.excludes(there):
@@ -109,8 +109,8 @@ class PlaceComparer:
         return decide(visit.entry, there, differs, self.overwrite), there
 
     def differs(self, visit: Visit, there: Entry) -> Sequence[str]:
-        """In what the name that is there differs from the backup's, hard links and attributes included, and content where it is
-        compared: when nothing else differs. Raises OSError.
+        """Returns the fields in which the existing name differs from the backup's, including hard links and attributes, and the
+        content if nothing else differs and contents are compared. Raises OSError.
         """
         found = list(differing(visit.entry, there))
         first = self.links.first(visit.entry)

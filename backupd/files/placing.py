@@ -1,4 +1,6 @@
-"""Where what is restored goes: names beneath the destination, as `cp -a` would choose them. Pure but for the walk at the end."""
+"""Decides where restored files go: names below the destination, as `cp -a` would choose them. Pure except for the walk at the
+end.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -16,7 +18,7 @@ Names = tuple[bytes, ...]
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """One path that was asked for, and its place. The root of a backup has no name: what is in it goes straight into the folder."""
+    """A requested path and its place. The root of a backup has no name: its contents go straight into the folder."""
 
     path: bytes
     names: Names
@@ -27,15 +29,15 @@ class Root:
         return components(path)[: len(names)] == names
 
     def place(self, path: bytes) -> Names:
-        """The place of what is at `path`, at or below the root."""
+        """Returns the place of `path`, which is at or below the root."""
         return (*self.names, *components(path)[len(components(self.path)) :])
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """An entry of the backup on its way: an open descriptor of its folder and its name there, and the place that it goes to.
+    """An entry of the backup being restored: an open descriptor of its folder, its name there, and its place.
 
-    With `left`, which only folders have, all that belongs below it was visited. `privileged`: its place gets all that it has.
+    With `left`, which only folders have, everything below it has been visited. `privileged`: its place gets all attributes.
     """
 
     entry: Entry
@@ -46,7 +48,7 @@ class Visit:
     privileged: bool = True
 
     def at(self, to: str) -> bytes:
-        """Its place, below the destination's own name."""
+        """Returns its place, below the destination's own name."""
         return place_path(to, self.place)
 
 
@@ -71,8 +73,8 @@ def place_path(to: str, place: Names) -> bytes:
 
 
 def visits(tree: Tree, roots: Sequence[Root], unreadable: Unreadable | None = None) -> Iterator[Visit]:
-    """All that is to be restored, folders before and after what is in them. Folders above a root that were not asked for themselves
-    come first, those nearest to the top before others. Raises OSError; `unreadable` as for walk.
+    """Yields everything to be restored, folders before and after their contents. Folders above a root that were not requested
+    themselves come first, from the top down. Raises OSError; `unreadable` as for walk.
     """
     above = _above(roots)
     for path in above:

@@ -1,10 +1,10 @@
-"""What a restore is asked for, would do, is doing and has done: plain data, which the command and the dashboard show."""
+"""The request, plan, progress and result of a restore: plain data for the command and the dashboard."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from backupd.files.conflict_policy import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
+from backupd.files.conflict_policy import CONTENT_ONLY, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, differs_words
 from backupd.files.tree import Entry
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, printable
@@ -19,7 +19,7 @@ ORIGINAL = ""
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """What somebody wants back, and where. `backup` as backup_selector.find takes it, `paths` as the host has them."""
+    """What to restore, and where. `backup` as for backup_selector.find, `paths` as on the host."""
 
     host: str
     backup: str
@@ -42,14 +42,21 @@ class RestoreRequest:
 
 @dataclass(slots=True)
 class RestoreCount:
-    """How many names, the bytes of those that are files, and up to SAMPLES of their places with a reason each."""
+    """A number of names, the bytes of the files among them, and up to SAMPLES of their places with a reason each."""
 
     number: int = 0
     size: int = 0
     samples: list[tuple[bytes, str]] = field(default_factory=list)
+    content_only: bool = False
+    """Whether a name in it differs in its content alone."""
+
+    def add_difference(self, place: bytes, fields: Sequence[str], size: int = 0) -> None:
+        """Adds a name that differs in these fields."""
+        self.content_only = self.content_only or tuple(fields) == CONTENT_ONLY
+        self.add(place, differs_words(fields), size)
 
     def add(self, place: bytes, why: str = "", size: int = 0) -> None:
-        """One more."""
+        """Adds one."""
         self.number += 1
         self.size += size
         if len(self.samples) < SAMPLES:
@@ -58,8 +65,8 @@ class RestoreCount:
 
 @dataclass(slots=True)
 class Withheld:
-    """What is not given back because nobody asked for it: device nodes, setuid and setgid bits of files, and attributes of files
-    that give power, capabilities above all.
+    """What is not restored unless requested: device nodes, setuid and setgid bits of files, and attributes that grant
+    privileges, above all capabilities.
     """
 
     devices: RestoreCount = field(default_factory=RestoreCount)
@@ -74,9 +81,9 @@ class Withheld:
 
 @dataclass(slots=True)
 class RestorePreview:
-    """What a restore would do. `counts` by the steps of conflict_policy, folders that are there (ENTERED) too. Sizes are bytes.
+    """What a restore would do. `counts` by the steps of conflict_policy, including existing folders (ENTERED). Sizes are bytes.
 
-    `free` and `needed` are None where they cannot be known: on another machine.
+    `free` and `needed` are None if unknown: on another machine.
     """
 
     to: str
@@ -127,9 +134,9 @@ class RestorePreview:
 
 @dataclass(slots=True)
 class RestoreProgress:
-    """How far a restore is: `files` of `all_files`, `size` of `all_size` bytes.
+    """Progress of a restore: `files` of `all_files`, `size` of `all_size` bytes.
 
-    `phase`: looking, writing, syncing (what was written goes to the disk) or comparing.
+    `phase`: looking, writing, syncing (to disk) or comparing.
     """
 
     phase: str = "looking"
@@ -148,8 +155,8 @@ class RestoreProgress:
 
 @dataclass(slots=True)
 class Restored:
-    """What came of it. `problems`: what could not be written, or not with all that belongs to it; `differences`: what is not as in
-    the backup. `compared` counts bytes that were read on both sides.
+    """The result. `problems`: names that could not be written, or not completely; `differences`: names that differ from the
+    backup. `compared` counts bytes that were read on both sides.
     """
 
     counts: dict[str, RestoreCount] = field(default_factory=lambda: {what: RestoreCount() for what in STEPS})
@@ -163,7 +170,7 @@ class Restored:
 
     @property
     def good(self) -> bool:
-        """Whether all is there and as it was."""
+        """Returns True if everything was restored and is equal."""
         return not self.problems.number and not self.differences.number
 
 

@@ -1,7 +1,7 @@
-"""A restore that somebody wants, prepared for its destination; as words of a command line, and as JSON.
+"""A restore prepared for its destination, as a command line, and as JSON.
 
-A preview changes nothing. One to a host needs the network and the key, and takes as long as rsync does; where there is neither, as
-in the root service, `command_words` is what to start.
+A preview changes nothing. One to a host needs the network and the key, and takes as long as rsync does; where neither is available,
+as in the root service, `command_words` is the command to start.
 """
 
 import os
@@ -59,7 +59,7 @@ def prepared(
 
 
 def places(restore: LocalRestore | HostRestore) -> list[tuple[bytes, bytes]]:
-    """Each path that was asked for, with the place that it goes to."""
+    """Returns each requested path with its place."""
     return [(root.path, place_path(restore.to, root.names)) for root in placed(restore.request.paths, restore.parents)]
 
 
@@ -115,7 +115,7 @@ def count_object(count: RestoreCount) -> dict[str, Any]:
 
 
 def _place_object(place: bytes) -> dict[str, str]:
-    """A place that is safe to show; where that is not the name itself, it is there once more with all its bytes."""
+    """Returns a place that is safe to show; if that differs from the name itself, also all its bytes."""
     text = shown(place)
     return {"place": text} if text.encode() == place else {"place": text, "place_encoded": percent_encoded(place)}
 

@@ -1,7 +1,7 @@
-"""Restores paths of a backup into a folder of this machine: what would happen, then just that, then a look whether it did.
+"""Restores paths of a backup into a folder of this machine: previews, restores, and compares the result.
 
-Nothing is ever deleted there, and nothing overwritten unless the request says so. It may be stopped or killed at any moment and be
-started again: what is whole has its name, and what has its name and is the same is passed over.
+Nothing is ever deleted there, and nothing overwritten unless requested. A restore may be stopped or killed at any moment and
+started again: only complete files have their final names, and equal files are skipped.
 """
 
 import errno
@@ -27,7 +27,7 @@ _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def _sync(to: Destination) -> None:
-    """Raises OperatorError when a disk did not take what was written; it may be one that is mounted below the destination."""
+    """Syncs everything. Raises OperatorError if a disk lost data, which may be one that is mounted below the destination."""
     try:
         to.sync()
     except OSError as error:
@@ -36,10 +36,10 @@ def _sync(to: Destination) -> None:
 
 
 class LocalRestore:
-    """One restore into a folder of this machine.
+    """A restore into a folder of this machine.
 
-    Nothing is written to, or in, the folders `excluded`: the pools and what the catalogues lie in. `reflinks`: the destination is
-    on the pool's own btrfs. With `copies` data are read and written there, too. `tell` is called again and again, and may raise
+    Nothing is written to, or in, the folders `excluded`: the pools and the folders of the catalogues. `reflinks`: the destination
+    is on the pool's own btrfs. With `copies` data is read and written there, too. `tell` is called repeatedly, and may raise
     RestoreStopped.
     """
 
@@ -121,7 +121,7 @@ class LocalRestore:
 
     @contextmanager
     def _destination(self, *, make: bool) -> Iterator[Destination]:
-        """The open destination; what goes wrong within and is not the backup's fault is the destination's."""
+        """Yields the open destination; errors within that the backup did not cause are attributed to it."""
         allowed = AllowedFolders([Path(folder) for folder in self.request.only_below]) if self.request.only_below else None
         try:
             with Destination(Path(self.to), make=make, excluded=self._excluded, allowed=allowed) as to:
@@ -131,7 +131,7 @@ class LocalRestore:
             raise OperatorError(f"{self.to}: {error.strerror or error}", hint) from error
 
     def _visits(self, withheld: Withheld, unreadable: Unreadable) -> Iterator[Visit]:
-        """Yields what is to be restored; counts in `withheld` what is not, because nobody asked for it."""
+        """Yields the entries to restore; counts in `withheld` those that need --privileged."""
         found = visits(self.tree, self.roots, unreadable)
         try:
             yield from found if self.request.privileged else harmless(found, withheld, self.to)
@@ -215,13 +215,13 @@ class LocalRestore:
         self._lost(writer)
 
     def _gives(self, visit: Visit) -> bool:
-        """Whether a folder gets what the backup's has. The destination itself does not by default: it was made for root alone, or
-        somebody has said whom it is for, and the host's / would open it to everybody.
+        """Returns True if a folder gets the attributes of the backup's. By default the destination itself does not: it was
+        created for root alone, or its owner has set its mode, and the host's / would open it to everybody.
         """
         return bool(visit.place) or self.request.privileged
 
     def _tidy(self, visit: Visit, to: Destination) -> None:
-        """Takes away what a killed restore has left here; a file of the backup that is called so is none of that."""
+        """Removes temporary files of a killed restore, except a file of the backup that has such a name."""
         folder = to.folder(visit.place)
         if found := leftovers(folder):
             ours = set(self.tree.names(visit.entry.path))
@@ -265,7 +265,7 @@ class LocalRestore:
             self.progress.files, self.progress.place = self.progress.files + 1, place_path(self.to, visit.place)
             self._tell(self.progress)
             if differs := self._differs(visit, comparer, comparison):
-                self.result.differences.add(self.progress.place, "differs: " + ", ".join(differs))
+                self.result.differences.add_difference(self.progress.place, differs)
         self.result.compared += comparison.read
 
     def _differs(self, visit: Visit, comparer: PlaceComparer, comparison: FileComparer) -> Sequence[str]:

@@ -1,6 +1,6 @@
-"""Whether a name in two backups holds the same data: proven without reading it where that can be done.
+"""Decides whether a name in two backups has the same data: without reading it, if possible.
 
-A snapshot shares what was not changed since, so most of what is the same is the same inode, or has the same extents.
+A snapshot shares unchanged data, so most equal files are the same inode or have the same extents.
 """
 
 import errno
@@ -26,18 +26,18 @@ Pulse = Callable[[], None]
 
 
 class Enough(Exception):
-    """Whoever asked has had as much of this server's time as he may: what was found until then stands. Nobody's error."""
+    """The time budget of the request is used up. Partial results are valid. This is no error."""
 
 
 def steady() -> None:
-    """The pulse of whoever may take all the time that it takes."""
+    """The pulse of a caller without a time limit."""
 
 
 def untouched(one: Entry, other: Entry) -> bool:
-    """Whether it is one inode that nobody has changed in between, in any way: not its data, mode, owner, ACL or links.
+    """Returns True if it is the same inode and was not changed in between: neither data, mode, owner, ACL nor links.
 
-    Inode numbers alone say nothing between a backup and one that was begun from nothing. The server's own time of the inode's last
-    change, in nanoseconds, does: no host has a say in it.
+    Inode numbers alone do not prove it, because a backup may have begun from an empty subvolume. The inode's change time (ctime) in
+    nanoseconds does: it is set by this server, and no host can influence it.
     """
     return (one.kind, one.inode, one.changed, one.size) == (other.kind, other.inode, other.changed, other.size)
 

@@ -1,7 +1,7 @@
-"""What grows with the number of names, and so lies in a file and not in memory: a host may have as many as it likes.
+"""Stores data that grows with the number of names in a file, not in memory, because a host may have any number of names.
 
-The files have no name and are gone with whoever made them. They lie in TMPDIR or /var/tmp, which is a disk where /tmp is memory.
-Raises OSError where there is no room for them, and EFBIG for more than `MOST` bytes: one asker must not fill that disk.
+The files are unnamed and disappear with their process. They are in TMPDIR or /var/tmp, which is a disk where /tmp is memory. Raises
+OSError if there is no room, and EFBIG for more than `MOST` bytes, so that one user cannot fill that disk.
 """
 
 import errno
@@ -98,10 +98,10 @@ class LinkTable:
 
 
 def ordered(names: Iterable[bytes]) -> tuple[int, Iterator[bytes]]:
-    """Returns the number of names, and the names in the order of their bytes. Reads all at once. Names have no NUL in them.
+    """Returns the number of names, and the names in byte order. Reads all at once. Names contain no NUL.
 
-    Memory: IN_MEMORY of them, however many there are; more where no file has room for them, for that must keep nobody from a
-    restore. Raises OSError when what was written cannot be read again.
+    Memory: IN_MEMORY of them, however many there are; more if no file has room, because that must not prevent a restore. Raises
+    OSError if the file cannot be read again.
     """
     count, held, runs = 0, list[bytes](), _Runs()
     for name in names:

@@ -1,7 +1,7 @@
-"""A path that a backup has not: why, and which that it has were meant. Nothing here is opened but folders, and no symlink followed.
+"""Explains why a path is not in a backup, and suggests similar ones. Opens only folders and follows no symlink.
 
-Where a path leads through a symlink, the place that the host itself would have come to is worked out from what the symlinks say, as
-if the backup were the whole machine. It is only ever told: whoever wants it asks for that path.
+If a path leads through a symlink, the place that the host itself would have reached is derived from the targets of the symlinks, as
+if the backup were the whole machine. It is only suggested; the user must ask for that path.
 """
 
 import errno
@@ -34,9 +34,9 @@ def path_given(text: str) -> bytes:
 
 
 def entry_at(tree: Tree, path: bytes, where: str) -> Entry:
-    """The entry at `path`. Raises UsageError, which names the nearest paths, when there is none; `where` names the backup.
+    """Returns the entry at `path`. Raises UsageError, which names the nearest paths, if there is none; `where` names the backup.
 
-    Raises OperatorError when it cannot be read.
+    Raises OperatorError if it cannot be read.
     """
     try:
         return tree.stat(path)
@@ -91,9 +91,9 @@ def _hint(tree: Tree, last: Entry, found: Sequence[bytes]) -> str:
 
 
 def deepest(tree: Tree, names: Sequence[bytes]) -> tuple[Entry, int]:
-    """The last entry on the way that is there, and how many of the names lead to it. One walk down, however deep it is.
+    """Returns the deepest existing entry on the path, and how many of the names lead to it, in one walk down.
 
-    Raises OSError when what is there cannot be read.
+    Raises OSError if it cannot be read.
     """
     last, depth, folder = tree.stat(b"/"), 0, tree.open_folder([])
     try:
@@ -137,9 +137,9 @@ def _plain(name: bytes) -> str:
 
 
 def resolved(tree: Tree, path: bytes) -> bytes | None:
-    """Resolves `path` as the host would, symlinks followed as if the backup's root were its root; None where that leads nowhere.
+    """Resolves `path` as the host would, following symlinks as if the backup's root were its root; None if that leads nowhere.
 
-    Each component is looked up anew from the backup's root, and never through a symlink.
+    Each component is looked up from the backup's root, and never through a symlink.
     """
     todo, done, hops = components(path)[::-1], list[bytes](), 0
     for _ in range(_STEPS):

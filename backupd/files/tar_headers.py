@@ -1,7 +1,7 @@
-"""What stands before a file's data in a tar: the header, and the records of pax for all that has no room there. Reads nothing.
+"""Builds the headers of tar members: the ustar header, and pax records for what does not fit into it. Reads nothing.
 
 POSIX.1-2001 (pax) with the keywords that GNU tar, star and libarchive share: SCHILY.xattr.* and SCHILY.acl.* for extended
-attributes and ACLs, GNU.sparse.* (format 1.0) for holes. Python's tarfile can write no holes, and takes attributes as text only.
+attributes and ACLs, GNU.sparse.* (format 1.0) for holes. Python's tarfile cannot write holes, and takes attributes only as text.
 """
 
 import os
@@ -28,8 +28,8 @@ _ACLS = {ACCESS: b"SCHILY.acl.access", DEFAULT: b"SCHILY.acl.default"}
 
 
 def member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], link: bytes | None = None) -> bytes:
-    """All that stands before the data of one member. `name` has no slash at its beginning; `link` is the name of the member that
-    this one is a further name of.
+    """Returns everything that precedes the data of one member. `name` has no leading slash; `link` is the name of the member of
+    which this one is a hard link.
     """
     records = _records(entry, name, link if link is not None else entry.target or b"")
     records |= {} if link is not None else _attributes(xattrs)
@@ -39,7 +39,7 @@ def member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], link: bytes |
 
 
 def sparse_member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], runs: Sequence[Run]) -> bytes:
-    """The same for a file with holes, and the list of its runs of data, which stands before them."""
+    """Returns the same for a file with holes, followed by the map of its data."""
     listed = _run_list(entry.size, runs)
     size = len(listed) + sum(end - start for start, end in runs)
     records = _records(entry, b"", b"", size) | _attributes(xattrs)
@@ -62,7 +62,7 @@ def _run_list(size: int, runs: Sequence[Run]) -> bytes:
 
 
 def _records(entry: Entry, name: bytes, link: bytes, size: int | None = None) -> dict[bytes, bytes]:
-    """Returns what the header has no room for, or says less exactly."""
+    """Returns the values that the header has no room for, or represents less exactly."""
     size = entry.size if size is None and entry.kind == "file" else size or 0
     records = {b"mtime": b"%d.%09d" % divmod(entry.mtime, 10**9) if entry.mtime >= 0 else _negative(entry.mtime)}
     shown = _shown(name, entry.kind)
@@ -78,7 +78,7 @@ def _negative(mtime: int) -> bytes:
 
 
 def _is_foreign(text: bytes) -> bool:
-    """Whether it is UTF-8 beyond ASCII, which pax is for. Nothing converts what stands in the header."""
+    """Returns True for UTF-8 beyond ASCII, which needs pax: names in the header are not converted."""
     if text.isascii():
         return False
     try:

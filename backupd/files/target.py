@@ -1,4 +1,4 @@
-"""Which machine a restore to a host goes to: the host as configured, or another one that somebody names."""
+"""The machine to which a host's files are restored: the host as configured, or another one given by name."""
 
 import re
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ _TARGET = re.compile(r"((?:[^@:/\s]+@)?(?:\[[0-9A-Fa-f:.%\w]+\]|[^:/@\s\[\]-][^:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine and a folder on it. `original`: every path goes to where it was."""
+    """A machine and a folder on it. `original`: every path goes to its original place."""
 
     host: HostConfig
     folder: bytes

@@ -16,7 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backupd.files.archive import outermost
-from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEVER, NEW, OLDER, OVERWRITTEN, REFUSED, SAME
+from backupd.files.conflict_policy import (
+    ALL,
+    CONTENT_ONLY,
+    ENTERED,
+    KEPT,
+    NEVER,
+    NEW,
+    OLDER,
+    OVERWRITTEN,
+    REFUSED,
+    SAME,
+    differs_words,
+)
 from backupd.files.restoration import Restored, RestorePreview, RestoreProgress, RestoreRequest, RestoreStopped, Tell
 from backupd.files.target import Target
 from backupd.files.tree import Tree, components
@@ -39,7 +51,6 @@ _LOOK_EVERY = 0.2
 _HINT = "`backupd check --connect` tries a configured host; another needs its key in known_hosts, and ours in its authorized_keys"
 _FULL_HINT = "look at the room and the filesystem over there; the same command goes on with what is missing"
 _FILE_ERROR = 11
-_CONTENT_ALONE = ("content",)
 _MAY_SAY = 64 << 20
 """Bytes that one rsync may print, however few names are restored; what is printed for a name comes on top."""
 _LINE = 100  # bytes that take as long to read as a line takes beside its bytes
@@ -50,7 +61,7 @@ _RRSYNC_PATIENCE, _RRSYNC_PAUSE = 10.0, 0.3  # seconds
 
 
 class _LimitExceeded(Exception):
-    """The host has had what one may have; `hint` says what to do."""
+    """The host has used up an allowance; `hint` says what to do."""
 
     def __init__(self, why: str, hint: str) -> None:
         super().__init__(why)
@@ -66,7 +77,7 @@ class _Ended:
 
 
 class HostRestore:
-    """One restore to a host. The paths of the request were seen to be in the backup `subvolume`, and to lead through no symlink."""
+    """A restore to a host. The paths of the request exist in the backup `subvolume` and lead through no symlink."""
 
     def __init__(
         self, subvolume: Path, request: RestoreRequest, target: Target, ssh: SshSettings, tell: Tell = lambda _: None
@@ -87,7 +98,7 @@ class HostRestore:
         self._end = math.inf
 
     def command(self, *options: str, above: bool = False) -> tuple[str, ...]:
-        """The rsync command with some more options; with `above` it tells of the folders above what is restored, too."""
+        """Returns the rsync command with additional options; with `above` it also lists the folders above what is restored."""
         stays = ABOVE_STAYS if self.parents and not above else ()
         target, data, all_options = self._target, self._subvolume / DATA, (*stays, *self._exact, *options)
         return giving_command(target.host, self._ssh, data, self.request.paths, target.folder, self.parents, all_options)
@@ -135,8 +146,8 @@ class HostRestore:
             self._refused.add(item.name)
             what, why = REFUSED, f"something else than a {item.kind} is there"
         elif not item.new:
-            what, why = self._of_what_is_there(item, older), "differs: " + ", ".join(item.fields)
-        if item.fields == _CONTENT_ALONE:
+            what, why = self._of_what_is_there(item, older), differs_words(item.fields)
+        if item.fields == CONTENT_ONLY:
             self._other_content.add(hash(item.name))
         if what == KEPT:
             self._kept.add(hash(item.name))
@@ -168,15 +179,20 @@ class HostRestore:
         return result
 
     def _count_content(self, item: Item, result: Restored) -> None:
-        """A file that is overwritten for its content alone: a preview without contents took it for the same."""
-        if item.fields == _CONTENT_ALONE and hash(item.name) not in self._other_content:
+        """Counts a file that is overwritten only because of its content; a preview that does not compare contents counted it as
+        equal.
+        """
+        if item.fields == CONTENT_ONLY and hash(item.name) not in self._other_content:
             result.counts[SAME].number -= 1
-            result.counts[OVERWRITTEN].add(self._place(item.name), "differs: content", item.size)
+            result.counts[OVERWRITTEN].add_difference(self._place(item.name), item.fields, item.size)
 
     def _differs(self, item: Item, result: Restored) -> None:
         if hash(item.name) not in self._kept:
-            why = "it is not there" if item.new else "differs: " + ", ".join(item.fields)
-            result.differences.add(self._place(item.name), why)
+            place = self._place(item.name)
+            if item.new:
+                result.differences.add(place, "it is not there")
+            else:
+                result.differences.add_difference(place, item.fields)
 
     def _count_problems(self, result: Restored, ended: _Ended) -> None:
         if ended.exit_code:
@@ -189,9 +205,9 @@ class HostRestore:
         return (folder if name in (b".", b"") else folder + b"/" + name) or b"/"
 
     def _run(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool = False) -> _Ended:
-        """One rsync to its end. It may have left names out: then its exit status is not 0. Raises OperatorError for all else.
+        """Runs one rsync. Its exit status may be non-zero if names were skipped. Raises OperatorError for all other errors.
 
-        rrsync lets one in at a time, and the one before may take a moment to end over there: for that it waits.
+        rrsync admits one rsync at a time, and the previous one may take a moment to end over there, so it waits for that.
         """
         busy_until = time.monotonic() + _RRSYNC_PATIENCE
         while True:
@@ -220,7 +236,7 @@ class HostRestore:
             names.close()
 
     def _allowed(self) -> Generator[int]:
-        """For each name that is restored, how many bytes may be printed because of it."""
+        """Yields for each restored name how many bytes of output are allowed for it."""
         with suppress(OSError), Tree(self._subvolume) as tree:
             for path in self.request.paths:
                 for found in walk(tree, path, lambda _path, _error: None):
@@ -284,9 +300,9 @@ class _Reader:
 
 
 class _Allowance:
-    """How much a host may have printed: it can have anything printed, without end, and items are remembered.
+    """How much output a host may cause: it controls what is printed, without limit, and items are kept in memory.
 
-    The names that make it grow are looked for only as more is said.
+    The names that raise the limit are enumerated only as more is printed.
     """
 
     def __init__(self, names: Iterator[int]) -> None:
@@ -304,9 +320,9 @@ class _Allowance:
 async def _run(
     command: Sequence[str], take: Callable[[Item], None], moved: Callable[[Output], None], watch: StallWatch, allowance: _Allowance
 ) -> _Ended:
-    """Runs one rsync. Ends it first when `moved` raises RestoreStopped or _LimitExceeded, which it may at any call.
+    """Runs one rsync, and ends it if `moved` raises RestoreStopped or _LimitExceeded, which it may at any call.
 
-    Raises _LimitExceeded also when nothing moves any more, and when more is printed than is allowed.
+    Raises _LimitExceeded also if there is no more progress, and if more is printed than allowed.
     """
     reader, messages = _Reader(take), Messages()
     beyond = False

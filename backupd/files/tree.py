@@ -1,6 +1,6 @@
-"""The files of one backup, opened and listed without ever leaving it: every name in it is an untrusted host's, every symlink too.
+"""The files of one backup, opened and listed without ever leaving it: its names and symlinks come from an untrusted host.
 
-A path is the host's own, absolute, in bytes: b"/etc/passwd". What is b"/" is the folder `data` of the backup.
+A path is the host's own, absolute, in bytes: b"/etc/passwd". b"/" is the folder `data` of the backup.
 """
 
 import errno
@@ -30,7 +30,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name in a backup. `size` is bytes, `allocated` those that are on disk as `du` counts them, `mtime` nanoseconds."""
+    """A name in a backup. `size` is bytes, `allocated` the bytes on disk as `du` counts them, `mtime` nanoseconds."""
 
     path: bytes
     """Absolute, as the host has it."""
@@ -82,8 +82,8 @@ def joined(names: list[bytes]) -> bytes:
 
 
 class Tree:
-    """The files of one backup, open. Every method raises OSError as the kernel has it: ENOENT, ENOTDIR, and ELOOP or ENOTDIR where
-    a component on the way is a symlink, EXDEV for what is mounted in it; and ValueError for what is no path.
+    """The files of one backup, open. Every method raises the kernel's OSError: ENOENT, ENOTDIR, and ELOOP or ENOTDIR if a
+    component of the path is a symlink, EXDEV for something mounted in it; and ValueError for an invalid path.
     """
 
     def __init__(self, subvolume: Path) -> None:
@@ -107,14 +107,14 @@ class Tree:
         """Of the backup's subvolume: what has another one is not of the backup."""
 
     def owns(self, device: int) -> bool:
-        """Whether what is on that device is of the backup, and not mounted in it.
+        """Returns True if the device belongs to the backup, and is not something mounted in it.
 
-        When the backup is deleted its number becomes another; its files are there for as long as this is open.
+        If the backup is deleted, its device number changes; its files exist as long as this is open.
         """
         return device in (self.device, os.fstat(self._root).st_dev)
 
     def close(self) -> None:
-        """Nothing of it can be used any more."""
+        """Closes it; it cannot be used afterwards."""
         os.close(self._root)
 
     def __enter__(self) -> Self:
@@ -176,9 +176,9 @@ _KEPT_OPEN, _EVERY = 64, 32
 
 
 class Descent:
-    """The folders from one of them down to where a walk is. Only the deepest are kept open, and of the others each thirty-second: a
-    host may nest them deeper than a process may have descriptors. A folder that is come back to is opened anew from the nearest
-    one above that is open, through no symlink.
+    """The folders from the start of a walk to its present position. Only the deepest ones and each thirty-second of the others
+    are kept open, because a host may nest folders deeper than a process may have descriptors. A folder to return to is opened
+    again from the nearest open one above it, through no symlink.
     """
 
     def __init__(self, tree: Tree, path: bytes) -> None:
@@ -196,7 +196,7 @@ class Descent:
 
     @property
     def path(self) -> bytes:
-        """Of the folder where the walk is."""
+        """Returns the path of the present folder."""
         return self._above or b"/"
 
     @property
@@ -210,7 +210,7 @@ class Descent:
         return look(self.fd, name, self._above + b"/" + name)
 
     def enter(self, name: bytes) -> None:
-        """One step down."""
+        """Goes one step down."""
         self._open.append(os.open(name, FOLDER, dir_fd=self.fd))
         self._names.append(name)
         self._above += b"/" + name
@@ -220,7 +220,7 @@ class Descent:
             self._open[far] = None
 
     def leave(self) -> None:
-        """One step up."""
+        """Goes one step up."""
         self._close()
         if self._open:
             self._above = self._above[: -len(self._names.pop()) - 1]
@@ -248,7 +248,7 @@ def _entries(fd: int, above: bytes) -> Iterator[Entry]:
 
 
 def look(folder: int, name: bytes, path: bytes) -> Entry:
-    """The entry of a name in an open folder, a symlink as itself; `path` is what it is called in the backup."""
+    """Returns the entry of a name in an open folder, without following a symlink; `path` is its path in the backup."""
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found.st_mode) else None
     return entry_of(path, found, target)
@@ -275,10 +275,10 @@ def entry_of(path: bytes, found: os.stat_result, target: bytes | None) -> Entry:
 
 
 def open_plain(name: bytes, folder: int) -> int:
-    """A descriptor of a plain file by its name in an open folder. Raises OSError; EINVAL when it is anything else.
+    """Opens a plain file by its name in an open folder. Raises OSError; EINVAL for any other type.
 
-    To open a device or a fifo may do something. So what is there is first got hold of without being opened (O_PATH), looked at, and
-    then that very inode is opened, whatever its name means by then.
+    Opening a device or a fifo may have effects. So the inode is first obtained without opening it (O_PATH), checked, and then
+    exactly that inode is opened, whatever its name refers to by then.
     """
     held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:

@@ -1,6 +1,7 @@
-"""Finds out whether the catalogue can be believed: it may have been lost, or the clock cannot be right.
+"""Checks whether the catalogue and the clock can be trusted: the catalogue may have been lost, or the clock cannot be right.
 
-Both are looked at whenever it is opened, and kept in it for the dashboard, which can look neither into the pool nor at clocks.
+Both are checked whenever the catalogue is opened, and the result is stored in it for the dashboard, which can read neither the pool
+nor the clocks.
 """
 
 from contextlib import suppress
@@ -21,7 +22,7 @@ from btrkeep.pool.marker import Pool
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """`lost`: the pool has backups and the catalogue knows none. `clock`: what is against the clock, None: nothing."""
+    """`lost`: the pool has backups and the catalogue has none. `clock`: what is wrong with the clock, None if nothing."""
 
     lost: bool
     clock: str | None

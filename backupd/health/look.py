@@ -39,7 +39,9 @@ def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFact
 
 
 def _is_read_only(path: Path) -> bool | None:
-    """Whether the machine has the pool mounted read-only, whatever the sandbox says; None: not visible from here."""
+    """Returns whether the machine has mounted the pool read-only, whatever the sandbox shows; None if that is not visible from
+    here.
+    """
     mount = machine_mount(path)
     return "ro" in mount_of(path).super_options or (None if mount is None else "ro" in mount.mount_options)
 

@@ -24,12 +24,13 @@ from btrkeep.catalogue import (
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions.copies import CopyStatus, copy_statuses
+from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.drills import DrillStatus, drill_status, read_drills
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
-from btrkeep.decisions.verification import last_looks, late_looks
+from btrkeep.decisions.verification import VerificationState, last_looks, late_looks, verification_counts
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
@@ -61,7 +62,7 @@ class PoolNumbers:
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """What `look` found. Without `numbers` the pool could not be looked at."""
+    """The result of `look`. Without `numbers` the pool could not be read."""
 
     config: Config
     now: datetime
@@ -91,6 +92,10 @@ class StatusReport:
     """The hosts of which that is too long ago."""
     damaged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By host, how many of its backups have damaged files, and how many files the worst of them has."""
+    verifications: Mapping[VerificationState, int] = field(default_factory=dict)
+    """How many backups there are in each verification state."""
+    in_doubt: frozenset[str] = frozenset()
+    """The hosts with a backup that a crash of this server may have damaged, and that was not read since."""
 
     @property
     def fault(self) -> str:
@@ -99,7 +104,7 @@ class StatusReport:
 
     @property
     def lost(self) -> bool | None:
-        """Whether the catalogue knows none of the backups that are in the pool; None where the pool could not be looked at."""
+        """Returns True if the catalogue knows none of the backups in the pool; None if the pool could not be read."""
         return None if self.fault else self.pool.lost
 
     @property
@@ -108,7 +113,7 @@ class StatusReport:
 
     @property
     def verdict(self) -> PoolVerdict:
-        """What is wrong with the pool."""
+        """Returns the verdict about the pool."""
         return judge(self.pool, HealthLimits.of(self.config))
 
 
@@ -135,6 +140,8 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         looks=looks,
         unverified=unverified,
         damaged=_damaged(catalogue.damaged_files()),
+        verifications=verification_counts(catalogue, now),
+        in_doubt=frozenset(host for host, _ in doubtful.backups) if (doubtful := read_in_doubt(catalogue)) else frozenset(),
     )
     if report.fault:
         return report
@@ -147,14 +154,14 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
 
 
 def drills_of(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatus:
-    """How drills are doing; none at all is late where the configuration says how old the newest may be."""
+    """Returns the state of drills; having none at all is late if the configuration sets a maximum age."""
     hosts = catalogue.hosts()
     is_asked = config.drill.max_age is not None
     return drill_status(read_drills(catalogue), frozenset(hosts), config.drill.oldest, now, is_asked=is_asked)
 
 
 def looks_of(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[str, datetime | None], tuple[str, ...]]:
-    """When data of each host was last read, and of which hosts that is too long ago."""
+    """Returns when data of each host was last read, and the hosts for which that is too long ago."""
     oldest, looks = catalogue.oldest_backups(), last_looks(catalogue, now)
     settings = config.verify
     return looks, late_looks(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)

@@ -47,9 +47,9 @@ def _require_new(name: str, keys: Mapping[str, Any]) -> None:
 
 
 def value_of(key: ConfigKey, text: str) -> Any:
-    """The text as TOML, as it stands, or as words of a list: the first of these that the key takes.
+    """Parses the text as TOML, as a plain string, or as a list of words: the first of these that the key accepts.
 
-    When it takes none of them, what was most likely meant: the configuration says what is wrong with it.
+    If it accepts none, returns the most likely intention; the configuration then reports the mistake.
     """
     meant = list(_readings(text))
     for value in meant:

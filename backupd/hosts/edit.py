@@ -16,9 +16,9 @@ _NO_KEY = re.compile(r"\s*(?:#.*)?")
 
 
 def with_keys(text: str, section: str, keys: Mapping[str, Any]) -> str:
-    """`text` with these keys in [section], which is added when there is none; None takes a key away.
+    """Returns `text` with these keys in [section], which is added if missing; None removes a key.
 
-    Raises ValueError when the text is no TOML, or the section no table.
+    Raises ValueError if the text is no TOML, or the section no table.
     """
     document = tomlkit.parse(text)
     if section not in document:
@@ -34,7 +34,7 @@ def with_keys(text: str, section: str, keys: Mapping[str, Any]) -> str:
 
 
 def new_host(name: str, keys: Mapping[str, Any]) -> str:
-    """The text of a file of its own for that host."""
+    """Returns the text of a separate file for that host."""
     document, hosts, table = tomlkit.document(), tomlkit.table(is_super_table=True), tomlkit.table()
     for key, value in keys.items():
         table.add(key, value)
@@ -44,9 +44,9 @@ def new_host(name: str, keys: Mapping[str, Any]) -> str:
 
 
 def with_host_keys(text: str, name: str, keys: Mapping[str, Any]) -> str:
-    """`text` with these keys of the host; None takes a key away, "retention.daily" is one of the retention of its own.
+    """Returns `text` with these keys of the host; None removes a key, "retention.daily" is a key of its retention table.
 
-    A new key comes behind the host's last one. Raises ValueError when the host is not in it, or this cannot be done to it.
+    A new key is added behind the host's last one. Raises ValueError if the host is missing, or the change is impossible.
     """
     meant = tomllib.loads(text)
     if not isinstance(meant.get("host", {}).get(name), dict):
@@ -104,7 +104,7 @@ def _with_key(text: str, path: list[str], key: str, value: Any) -> str:
 
 
 def _replaced(old: Any, value: Any) -> Any:
-    """The new value; of a list that has lines and comments of its own those stay whose items do."""
+    """Returns the new value; in a list with its own lines and comments, those of unchanged items are kept."""
     if not (isinstance(old, Array) and isinstance(value, list)):
         return value
     for item in [item for item in old.unwrap() if item not in value]:
@@ -139,9 +139,9 @@ def _with_line(text: str, path: list[str], line: str) -> str | None:
 
 
 def without_host(text: str, name: str) -> str:
-    """`text` without [host.NAME] and what belongs to it. Comments above the next section are that one's, and stay.
+    """Returns `text` without [host.NAME] and its subtables. Comments above the next section belong to that one and are kept.
 
-    Raises ValueError when the host is not in it.
+    Raises ValueError if the host is missing.
     """
     meant = tomllib.loads(text)
     if name not in meant.get("host", {}):
@@ -158,7 +158,7 @@ def without_host(text: str, name: str) -> str:
 
 
 def _same(text: str, meant: Mapping[str, Any]) -> bool:
-    """Whether the text says what is meant; a table of hosts without any is none."""
+    """Returns True if the text has the intended meaning; an empty table of hosts equals none."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -169,7 +169,7 @@ def _same(text: str, meant: Mapping[str, Any]) -> bool:
 
 
 def _without_lines(text: str, name: str) -> str:
-    """The lines from the head of the host's table, or of one within it, to the next head that is none of these."""
+    """Removes the lines from the head of the host's table, or of one within it, to the next other head."""
     heads = re.compile(rf"""\s*\[\s*host\s*\.\s*(?:{re.escape(name)}|"{re.escape(name)}"|'{re.escape(name)}')\s*[.\]]""")
     kept: list[str] = []
     gone: list[str] = []
@@ -187,7 +187,7 @@ def _without_lines(text: str, name: str) -> str:
 
 
 def _complete(lines: list[str]) -> bool:
-    """Whether TOML may end here: within a text or a list of several lines, what looks like a head is none."""
+    """Returns True if TOML may end here: within a multi-line string or list, a line that looks like a head is none."""
     try:
         tomllib.loads("".join(lines))
     except tomllib.TOMLDecodeError:

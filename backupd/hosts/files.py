@@ -20,14 +20,14 @@ from btrkeep.errors import ConfigError, OperatorError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where the configuration of the pool `name` lies: the main file and the folder of its drop-ins."""
+    """The files of the configuration of the pool `name`: the main file and the folder of its drop-ins."""
 
     name: str
     main: Path
 
     @classmethod
     def of(cls, pool: str, config: str | None) -> "Files":
-        """Those of the pool of that name, or with that main file."""
+        """Returns the files of the pool with that name, or with that main file."""
         main = Path(config or f"/etc/btrkeep/{pool}.toml")
         return cls(main.stem, main if main.is_absolute() else Path.cwd() / main)
 
@@ -41,9 +41,9 @@ class Files:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Until this ends nobody else changes one of the files who asks here first: what one reads, he replaces.
+        """Excludes other processes of ours from changing the files until this ends, because each replaces what it has read.
 
-        The lock is on the folder itself, for the files are replaced. Raises OperatorError.
+        The lock is on the folder, because the files are replaced. Raises OperatorError.
         """
         try:
             fd = os.open(self.main.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -60,7 +60,7 @@ class Files:
         return load(self.name, self.main, instead=changes)
 
     def hosts(self) -> dict[str, Path]:
-        """The file that each [host.NAME] stands in. Raises ConfigError when there is no configuration."""
+        """Returns the file that declares each [host.NAME]. Raises ConfigError if there is no configuration."""
         read = documents(self.main, Problems())
         return {name: document.file for document in read for name in document.tables.get("host", {})}
 
@@ -79,7 +79,7 @@ class Files:
 
 
 def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:
-    """Gives the host a file of its own; its path. Raises UsageError when there is such a host, ConfigError when a key is wrong."""
+    """Creates a file for the host and returns its path. Raises UsageError if the host exists, ConfigError if a key is wrong."""
     if fault := name_fault(name):
         raise UsageError(f"{name!r} cannot be a host's name: {fault}", "letters and digits, and . _ - after the first")
     with files.alone():
@@ -103,9 +103,9 @@ def remove_host(files: Files, name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class HostChange:
-    """A host's keys and the file that declares it, before and after. A key that is not there is None.
+    """A host's keys and the file that declares it, before and after. A missing key is None.
 
-    `notices`: what the configuration has to say that it did not say before.
+    `notices`: new remarks about the configuration.
     """
 
     path: Path
@@ -166,7 +166,7 @@ def _file_of(files: Files, name: str) -> Path:
 
 
 def _change(files: Files, changes: Mapping[Path, str | None], *, write: bool = True) -> Config:
-    """The configuration as it is then, or would be. Raises ConfigError, which says that nothing was changed."""
+    """Returns the configuration after the change. Raises ConfigError, which says that nothing was changed."""
     try:
         return files.change(changes) if write else files.load(changes)
     except ConfigError as error:
@@ -174,7 +174,7 @@ def _change(files: Files, changes: Mapping[Path, str | None], *, write: bool = T
 
 
 def _put(path: Path, text: str | None) -> None:
-    """Replaces, makes or removes a file; when this returns, that is on disk. A link that leads to a file goes on leading there."""
+    """Replaces, creates or removes a file and syncs it. A link to a file keeps pointing to it."""
     place = path.resolve() if path.exists() else path
     if text is None:
         place.unlink()
@@ -189,7 +189,7 @@ def _put(path: Path, text: str | None) -> None:
 
 
 def _write(place: Path, text: str) -> None:
-    """Whole or not at all. The name of the unfinished file is one that is not read as a drop-in."""
+    """Writes a file completely or not at all. The name of the temporary file is not read as a drop-in."""
     unfinished = place.with_name(f".{place.name}.new")
     unfinished.unlink(missing_ok=True)
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # a configuration may hold passwords

@@ -24,9 +24,9 @@ class HostKey:
 
 
 def make_key(path: Path) -> bool:
-    """Makes an ed25519 key without a passphrase, mode 0600, unless there is a file of that name; whether one was made.
+    """Makes an ed25519 key without a passphrase, mode 0600, unless the file exists. Returns True if one was made.
 
-    Raises OperatorError when it cannot be made, or when what is there is no private key.
+    Raises OperatorError if it cannot be made, or if the existing file is no private key.
     """
     if os.path.lexists(path):
         _require_public(path)
@@ -55,7 +55,7 @@ def _require_public(path: Path) -> None:
 
 
 def public_path(path: Path) -> Path:
-    """Where ssh-keygen puts the public half."""
+    """Returns where ssh-keygen puts the public key."""
     return path.with_name(f"{path.name}.pub")
 
 
@@ -80,7 +80,7 @@ def is_known(host: HostConfig, ssh: SshSettings) -> bool:
 
 
 def ask_host_key(host: HostConfig) -> HostKey:
-    """Asks the host for its key; nothing is stored. Raises OperatorError when nobody answers."""
+    """Asks the host for its key, without storing it. Raises OperatorError if it does not answer."""
     name = name_of(host)[0]
     words = [
         "ssh-keyscan",
@@ -118,7 +118,7 @@ def _fingerprint(line: str) -> str:
 
 
 def learn(host_key: HostKey, known_hosts: Path) -> None:
-    """Appends the key to known_hosts, in a line of its own. Raises OperatorError."""
+    """Appends the key to known_hosts, on its own line. Raises OperatorError."""
     try:
         known_hosts.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         before = known_hosts.read_bytes() if known_hosts.exists() else b""

@@ -1,4 +1,4 @@
-"""Samples from one look: pure, so that whoever has the facts can serve them."""
+"""Makes samples from one look: pure, so that any program with the facts can serve them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -18,6 +18,7 @@ from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import STATES
+from btrkeep.decisions.verification import VerificationState
 from btrkeep.metric_table import Metric
 from btrkeep.units import elapsed, parse_backup_name
 
@@ -26,7 +27,7 @@ _GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)
 
 
 class Registry(CollectorRegistry):
-    """What prometheus_client's functions take, of one look."""
+    """The metric families of one look, for prometheus_client."""
 
     def __init__(self, report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> None:
         super().__init__(auto_describe=False)
@@ -64,7 +65,7 @@ class _Samples:
         self._found: dict[Metric, Family] = {}
 
     def add(self, metric: Metric, value: float | None, *labels: str) -> None:
-        """One sample; None is not known, and gives none."""
+        """Adds one sample; None is unknown and adds none."""
         if value is None:
             return
         family = self._found.get(metric)
@@ -124,6 +125,9 @@ def _replicas(samples: _Samples, report: StatusReport) -> None:
 
 def _drills(samples: _Samples, report: StatusReport) -> None:
     samples.add(table.UNVERIFIED, len(report.unverified))
+    samples.add(table.IN_DOUBT, len(report.in_doubt))
+    for each in VerificationState:
+        samples.add(table.VERIFIED, report.verifications.get(each, 0), each)
     drills = report.drills
     if drills is None:
         return

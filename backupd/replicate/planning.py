@@ -59,7 +59,7 @@ def make_plan(
             common[found.host] = found.common
         if found.fetches:
             hosts.append(found)
-    moved = {one.text for one in obstacles if one.obstacle == Obstacle.RENAMED_THERE}
+    moved = {old for one in obstacles if (old := one.former_name)}
     gone = [
         host
         for host, it in near.items()

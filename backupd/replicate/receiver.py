@@ -35,7 +35,7 @@ from btrkeep.fs.exchange import exchange
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.send import NEWEST
 from btrkeep.pool.subvolume import Subvolume, delete, describe, opened, snapshot
-from btrkeep.pool.syncfs import syncing
+from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import run
 
@@ -91,13 +91,20 @@ def receive(
         try:
             with _calls(confined) as calls:
                 _through_receive(_command(pool, expected.host, calls), calls, guard, pieces, look)
-            record = _require_whole(folder / _SUBVOLUME, expected)
-            disk.sync()
-            found = _named(pool, expected, folder / _SUBVOLUME)
+            return publish_copy(pool, expected, folder / _SUBVOLUME, disk)
         finally:
             with contextlib.suppress(OSError):
                 discard_received(pool, expected.host)
-    return found, record
+
+
+def publish_copy(pool: Pool, expected: Expected, path: Path, disk: Syncfs) -> tuple[Subvolume, Record]:
+    """Gives the backup's name to what lies at `path` in `.receiving`, if it is the whole backup; what it is.
+
+    `disk` was opened before the first byte of it was written. Raises NotReceived, OSError.
+    """
+    record = _require_whole(path, expected)
+    disk.sync()
+    return _named(pool, expected, path), record
 
 
 def _named(pool: Pool, expected: Expected, path: Path) -> Subvolume:

@@ -10,12 +10,14 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from backupd.replicate.changes import size_and_time_tell
 from backupd.replicate.wire import END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, write_all
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common import write_common
@@ -30,9 +32,12 @@ from btrkeep.catalogue import Backup, BackupState, Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.room import read_room
 from btrkeep.pool.send import newest_stream, send
 from btrkeep.units import format_time, parse_backup_name
 
+ENGINES = ("send", "rsync")
+"""By what the other side can fetch a backup from here."""
 SENT = (COMPLETE, SUSPECT)
 """The states of backups that are worth a copy: those that expire go, and what failed is no backup."""
 _LONGEST_REQUEST = 8 << 20
@@ -82,14 +87,20 @@ class BackupSender:
     hosts: tuple[str, ...] = ()
     before_piece: Callable[[int], None] = lambda _: None
     """Hears of each piece of a stream how many bytes it has. It may take its time, and raise: the stream ends there."""
+    before_backup: Callable[[], None] = lambda: None
+    """Is called before each backup is sent. It may take its time, and raise."""
 
     @property
     def verbs(self) -> Verbs:
         """What it can be asked for."""
-        return {"hello": self._hello, "list": self._list, "send": self._send, "common": self._common}
+        return {"hello": self._hello, "list": self._list, "send": self._send, "copy": self._copy, "common": self._common}
 
     def _hello(self, _: Mapping[str, Any]) -> None:
-        said = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
+        said: dict[str, Any] = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
+        said["engines"] = list(ENGINES)
+        with suppress(OSError):  # it only helps the other side to say before the first fetch whether all of it fits
+            room = read_room(self.pool.path)
+            said |= {"free": room.available, "used": max(0, room.total - room.available)}
         write_all(self.out, object_frame({**said, "now": format_time(datetime.now(UTC))}))
 
     def _list(self, _: Mapping[str, Any]) -> None:
@@ -116,21 +127,38 @@ class BackupSender:
 
     def _send(self, asked: Mapping[str, Any]) -> None:
         """An object with what follows, then the stream in pieces."""
+        self.before_backup()  # first: an expiry that it waits for may delete what is asked for
+        chosen, parent, said = self._asked(asked)
+        version = min(int(asked.get("stream", 1)), newest_stream())
+        with read(chosen.path), read(parent.path if parent else chosen.path):
+            write_all(self.out, object_frame({**said, "stream": version}))
+            self._stream(chosen.path, parent.subvolume.id if parent else None, version)
+
+    def _copy(self, asked: Mapping[str, Any]) -> None:
+        """An object: the same for a backup that the other side fetches by rsync, on a connection of its own (rsync_sender.py)."""
+        chosen, parent, said = self._asked(asked)
+        with read(chosen.path), read(parent.path if parent else chosen.path):
+            is_seen = parent is None or size_and_time_tell(self.pool, str(asked["host"]), chosen, parent)
+        write_all(self.out, object_frame({**said, "transid": chosen.subvolume.written, "size_and_time": is_seen}))
+
+    def _asked(self, asked: Mapping[str, Any]) -> tuple[FinalBackup, FinalBackup | None, dict[str, Any]]:
+        """The backup that is asked for, the one that the other side has already, and what there is to say of it. Raises NotHere."""
         host = str(asked["host"])
         notes = self._notes(host)
         chosen = self._backup(host, str(asked["name"]), str(asked["uuid"]), notes)
         parent = self._backup(host, str(asked["parent"]), str(asked["parent_uuid"]), notes) if asked.get("parent") else None
-        version = min(int(asked.get("stream", 1)), newest_stream())
-        with read(chosen.path), read(parent.path if parent else chosen.path):
-            said = {
-                "uuid": chosen.subvolume.content_uuid,
-                "state": effective_state(chosen.record, notes),
-                "notes": {key: notes.note(chosen.path.name, key) for key in (HOLD, "accepted")},
-                "bytes": chosen.record.new_bytes if parent else chosen.record.total("bytes"),
-                "stream": version,
-            }
-            write_all(self.out, object_frame(said))
-            self._stream(chosen.path, parent.subvolume.id if parent else None, version)
+        said = {
+            "uuid": chosen.subvolume.content_uuid,
+            "state": effective_state(chosen.record, notes),
+            "notes": {key: notes.note(chosen.path.name, key) for key in (HOLD, "accepted")},
+            "bytes": chosen.record.new_bytes if parent else chosen.record.total("bytes"),
+            "total": chosen.record.total("bytes"),
+        }
+        return chosen, parent, said
+
+    def look_up(self, host: str, name: str, uuid: str) -> FinalBackup:
+        """The backup of that host, name and UUID, if the other side may have it. Raises NotHere, UnreadableRecord."""
+        return self._backup(host, name, uuid, self._notes(host))
 
     def _notes(self, host: str) -> Notes:
         if name_fault(host) or not self._may_know(host):

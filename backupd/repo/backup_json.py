@@ -1,7 +1,6 @@
-"""backup.json: what a backup says about itself without any catalogue.
+"""backup.json: the description of a backup, inside its subvolume.
 
-It lies in the subvolume and is final with it; its promise is that every later version reads it. What changes afterwards is in
-notes.json (notes_json.py).
+It is final together with the subvolume, and every later version reads it. Later changes are in notes.json (notes_json.py).
 """
 
 import errno
@@ -36,7 +35,7 @@ _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # missing; a
 
 
 class UnreadableRecord(OperatorError):
-    """A backup.json or notes.json that cannot be understood; what it speaks of is neither used nor deleted."""
+    """A backup.json or notes.json that cannot be parsed; its backups are neither used nor deleted."""
 
 
 NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -44,7 +43,7 @@ NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError
 
 
 class PathOutcome(StrEnum):
-    """What became of one source path; the order is from best to worst."""
+    """The result for one source path, ordered from best to worst."""
 
     COMPLETE = "complete"
     SUSPECT = "suspect"
@@ -138,13 +137,13 @@ class Record:
 
     @property
     def new_bytes(self) -> int | None:
-        """What rsync wrote of data, without what became holes."""
+        """Returns the bytes of data that rsync wrote, without holes."""
         literal = self.total("literal")
         return literal if self.written is None or literal is None else min(literal, self.written)
 
     @property
     def files(self) -> int | None:
-        """Regular files. rsync tells no kinds of a list that is empty."""
+        """Returns the number of regular files. rsync gives no types for an empty list."""
         regular = self.total("regular")
         return self.total("files") if regular is None else regular
 
@@ -153,7 +152,9 @@ class Record:
         return next((result for result in self.paths if result.path == name), None)
 
     def to_fields(self) -> dict[str, Any]:
-        """What the file holds, as JSON has it. (dataclasses.asdict copies deeply, which is half of a small host's CPU time.)"""
+        """Returns the content of the file as JSON values. (dataclasses.asdict copies deeply, which is half of a small host's
+        CPU time.)
+        """
         fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
         if not self.doubted:
             del fields["doubted"]
@@ -225,7 +226,7 @@ def _path_result(entry: Mapping[str, Any]) -> PathResult:
 
 
 def read(subvolume: Path) -> Record | None:
-    """The record in a subvolume, None when there is none. Raises UnreadableRecord. Never follows a symlink."""
+    """Reads the record of a subvolume; None if there is none. Raises UnreadableRecord. Never follows a symlink."""
     path = subvolume / RECORD
     try:
         text = _text_of(path)
@@ -235,7 +236,7 @@ def read(subvolume: Path) -> Record | None:
 
 
 def _text_of(path: Path) -> str | None:
-    """What the file holds; None when it is missing or no file."""
+    """Returns the content; None if it is missing or no file."""
     try:
         fd = os.open(path, _READ)
     except OSError as error:
@@ -249,7 +250,7 @@ def _text_of(path: Path) -> str | None:
 
 
 def _content(fd: int) -> str:
-    """The text of a regular file. Raises OSError; ValueError when it is none, or too large to be one of ours."""
+    """Reads the text of a regular file. Raises OSError; ValueError for another type, or if it is too large to be ours."""
     with os.fdopen(fd, "rb", closefd=False) as file:
         found = file.read(LARGEST + 1)
     if len(found) > LARGEST:

@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BootRecord:
-    """`boot`: the id of the kernel's boot; `seen`: when that was noted, or when it was `stopped`, which is shut down in order.
+    """`boot`: the id of the kernel's boot; `seen`: when it was recorded, or when it was `stopped`, shut down in order.
 
-    `unread`: host and name of the backups that a crash may have damaged and that nobody has read since.
+    `unread`: host and name of the backups that a crash may have damaged and that have not been read since.
     """
 
     boot: str
@@ -35,7 +35,7 @@ class BootRecord:
 
 
 def read_boot(pool: Pool) -> BootRecord | None:
-    """The record; None where there is none, or it cannot be understood: then it is as if there had been a crash."""
+    """Reads the record; None if it is missing or invalid, which is treated as a crash."""
     path = _path(pool)
     try:
         fields = json.loads(text_of_file(path))
@@ -51,7 +51,7 @@ def read_boot(pool: Pool) -> BootRecord | None:
 
 
 def write_boot(pool: Pool, record: BootRecord) -> None:
-    """Replaces the record. On a full pool it stays as it was: then more is read than need be. Raises OSError."""
+    """Replaces the record. On a full pool it stays unchanged, so more than necessary is read. Raises OSError."""
     fields = {
         "format": _FORMAT,
         "boot": record.boot,

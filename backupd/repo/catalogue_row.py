@@ -65,9 +65,10 @@ def _column(number: int | None) -> int | None:
 
 
 def agrees(row: NotedState | None, notes: Notes, name: str) -> bool:
-    """Whether the row of a backup says what the host's notes say; None: nothing is held, marked, going or suspect by the row.
+    """Returns True if the row of a backup agrees with the host's notes; None: by its row it is neither held, marked, being deleted
+    nor suspect.
 
-    A mark is compared to the second, which is what the notes have of it.
+    Marks are compared to the second, the precision of the notes.
     """
     expired = notes.expired_at(name)
     if row is None:

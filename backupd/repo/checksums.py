@@ -9,9 +9,8 @@ import os
 import struct
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from heapq import merge
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -25,6 +24,7 @@ _KEY = struct.Struct(">QQQ")
 _REST = struct.Struct(">QI32s")
 _CHECK = struct.Struct(">I")
 _IN_BLOCK = 256
+_IN_PIECE = 10_000  # records that are written at a time
 _LENGTH = _KEY.size + _REST.size + _CHECK.size
 _MAGIC = b"btrkeep checksums 2\n".ljust(_LENGTH, b"\0")
 _FORGOTTEN_AFTER = (
@@ -79,15 +79,16 @@ class Checksums:
             os.close(self._fd)
 
     def find(self, key: Key) -> ReadBefore | None:
-        """What is known of that file."""
+        """Returns what is known of that file, to any thread."""
         if (logged := self._logged.get(key)) is not None:
             return logged
         number = bisect_right(self._first, key) - 1
         if number < 0:
             return None
-        if self._at_hand[0] != number:
-            self._at_hand = (number, self._block(number))
-        records = self._at_hand[1]
+        at_hand = self._at_hand  # other threads may put another block there
+        if at_hand[0] != number:
+            self._at_hand = at_hand = (number, self._block(number))
+        records = at_hand[1]
         place = bisect_left(records, key)
         found = records[place] if place < len(records) else b""
         return _parsed(found) if found[: _KEY.size] == key else None
@@ -101,13 +102,10 @@ class Checksums:
         if self._count > _FEW and len(self._logged) + len(found) <= _LONGEST_LOG:
             _add(self._folder / CHECKSUMS_LOG, found)
             return
-        found = {**self._logged, **found}
-        old = (record for number in range(len(self._blocks)) for record in self._block(number))
-        new = (_record(key, found[key]) for key in sorted(found))
-        both = merge(
-            ((record, 0) for record in old), ((record, 1) for record in new), key=lambda one: (one[0][: _KEY.size], one[1])
-        )
-        write_pieces_atomically(self._folder / CHECKSUMS, _pieces(both, now - _FORGOTTEN_AFTER if now is not None else 0))
+        since = now - _FORGOTTEN_AFTER if now is not None else 0
+        new = {key: one for key, one in {**self._logged, **found}.items() if one.at >= since}
+        old = (self._block(number) for number in range(len(self._blocks)))
+        write_pieces_atomically(self._folder / CHECKSUMS, _pieces(old, new, since))
         (self._folder / CHECKSUMS_LOG).unlink(missing_ok=True)  # killed before: it says once more what the file says
 
     def _block(self, number: int) -> list[bytes]:
@@ -159,16 +157,28 @@ def _parsed(record: bytes) -> ReadBefore | None:
     return ReadBefore(at, bool(flags & _DAMAGED), digest)
 
 
-def _pieces(sorted_records: Iterator[tuple[bytes, int]], since: int) -> Iterator[bytes]:
-    """The file, in pieces: of two records of a file the later one, none that is older than `since` or fails its check."""
-    piece, last = bytearray(_MAGIC), b""
-    for record, _ in sorted_records:
-        if last and last[: _KEY.size] != record[: _KEY.size] and (known := _parsed(last)) and known.at >= since:
-            piece += last
-        last = record
-        if len(piece) >= 1 << 20:
-            yield bytes(piece)
-            piece.clear()
-    if last and (known := _parsed(last)) and known.at >= since:
-        piece += last
-    yield bytes(piece)
+def _pieces(blocks: Iterator[list[bytes]], new: Mapping[Key, ReadBefore], since: int) -> Iterator[bytes]:
+    """The file, a block at a time: all new records, and of the old ones those that are not replaced.
+
+    An old record that fails its check or is older than `since` is left out.
+    """
+    yield _MAGIC
+    keys, start = sorted(new), 0
+    for block in blocks:
+        there = {record[: _KEY.size]: record for record in block if record[: _KEY.size] not in new and _is_kept(record, since)}
+        end = bisect_right(keys, max(there), start) if there else start
+        yield _in_order(there, keys[start:end], new)
+        start = end
+    for first in range(start, len(keys), _IN_PIECE):
+        yield _in_order({}, keys[first : first + _IN_PIECE], new)
+
+
+def _is_kept(record: bytes, since: int) -> bool:
+    known = _parsed(record)
+    return known is not None and known.at >= since
+
+
+def _in_order(there: dict[Key, bytes], keys: Sequence[Key], new: Mapping[Key, ReadBefore]) -> bytes:
+    for key in keys:
+        there[key] = _record(key, new[key])
+    return b"".join(there[key] for key in sorted(there))

@@ -31,7 +31,7 @@ class _File:
 
 
 def write_common(pool: Pool, replica: str, hosts: Any) -> None:
-    """Replaces what is known of one replica: `hosts`, the backup's name by host. Raises OperatorError for what is none of that."""
+    """Replaces what is recorded for one replica: the backup's name by host. Raises OperatorError for invalid data."""
     if name_fault(replica):
         raise OperatorError("that cannot be a replica's name")
     if not isinstance(hosts, dict) or not all(_is_named(host, name) for host, name in hosts.items()):
@@ -45,17 +45,17 @@ def write_common(pool: Pool, replica: str, hosts: Any) -> None:
 
 
 def common_with(pool: Pool, replica: str) -> dict[str, str]:
-    """What one replica has, by host. Raises UnreadableRecord."""
+    """Returns what one replica has, by host. Raises UnreadableRecord."""
     return next((_read(file.path) for file in _files(pool) if file.replica == replica), {})
 
 
 def common_of_all(pool: Pool) -> dict[str, dict[str, str]]:
-    """What each replica has, by host. Raises UnreadableRecord."""
+    """Returns what each replica has, by host. Raises UnreadableRecord."""
     return {file.replica: _read(file.path) for file in _files(pool)}
 
 
 def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
-    """Leaves no backup of these hosts alone for that replica any more. Raises UnreadableRecord."""
+    """Ends keeping backups of these hosts for that replica. Raises UnreadableRecord."""
     if known := common_with(pool, replica):
         write_common(pool, replica, {host: name for host, name in known.items() if host not in hosts})
 
@@ -72,7 +72,7 @@ def _is_named(host: Any, name: Any) -> bool:
 
 
 def common_backups(pool: Pool) -> CommonBackups:
-    """What all replicas have. Raises UnreadableRecord: nobody knows what may be deleted then."""
+    """Returns what all replicas have. Raises UnreadableRecord: it is unknown then what may be deleted."""
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for file in _files(pool):
         for host, name in _read(file.path).items():

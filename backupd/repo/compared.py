@@ -49,7 +49,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class NextSlice:
-    """Which slice is compared next: its `number` only grows. `after`: the path in it that was come to; None: none yet."""
+    """The slice to compare next: its `number` only grows. `after`: the last path compared in it; None: none yet."""
 
     number: int = 0
     after: bytes | None = None
@@ -57,7 +57,7 @@ class NextSlice:
 
 @dataclass(frozen=True, slots=True)
 class HostComparisons:
-    """`slices`: what is next, by the number of slices that a host is cut into; `backups`: by their names."""
+    """`slices`: the next slice, by the number of slices into which a host is divided; `backups`: by name."""
 
     slices: Mapping[int, NextSlice] = field(default_factory=dict)
     backups: Mapping[str, Comparison] = field(default_factory=dict)
@@ -65,12 +65,12 @@ class HostComparisons:
     """The slice that is next where `slices` does not tell it."""
 
     def next_of(self, slices: int) -> NextSlice:
-        """What is next, when there are so many."""
+        """Returns the next of so many slices."""
         return self.slices.get(slices, NextSlice(self.any_slice))
 
 
 def read_compared(folder: Path) -> HostComparisons:
-    """Of the host whose folder that is."""
+    """Reads the record of the host with that folder."""
     try:
         fields = json.loads(text_of_file(folder / COMPARED))
         if fields["format"] != _FORMAT:
@@ -94,18 +94,18 @@ def write_compared(folder: Path, found: HostComparisons) -> None:
 
 
 def differing_of(host: str, found: Mapping[str, Comparison]) -> Iterator[Damage]:
-    """For a catalogue that was lost, so that the next run fetches them again."""
+    """Yields damages for a new catalogue, so that the next run fetches these files again."""
     for name, one in found.items():
         yield from (Damage(host, name, path, 0, 0, "source", one.at) for path in one.differs)
 
 
 def compared_row(host: str, name: str, one: Comparison) -> ComparedBackup:
-    """As the catalogue has it."""
+    """Returns the row for the catalogue."""
     return ComparedBackup(host, name, one.at, one.files, one.alike, one.changed, one.differing)
 
 
 def comparison_fields(one: Comparison | ComparedBackup) -> dict[str, Any]:
-    """As JSON has it."""
+    """Returns the result for JSON."""
     return {
         "at": format_time(one.at),
         "files": one.files,
@@ -131,7 +131,7 @@ def _parse(fields: Mapping[str, Any]) -> Comparison:
 
 
 def forget_compared(folder: Path, name: str) -> None:
-    """What was found of a backup in whose place another one is now. Raises OSError."""
+    """Forgets the result of a backup, because another one has taken its place. Raises OSError."""
     found = read_compared(folder)
     if name in found.backups:
         write_compared(folder, replace(found, backups={other: one for other, one in found.backups.items() if other != name}))

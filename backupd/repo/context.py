@@ -1,4 +1,4 @@
-"""What a command or a request to the root service works with: the configuration, the pool, the catalogue and the clock, opened."""
+"""The context of a command or of a request to the root service: configuration, pool, catalogue and clock, opened."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +32,9 @@ class PoolContext:
 
 
 def open_configured(config: Config) -> Pool:
-    """The pool. Raises PoolUnusable; one that the catalogue in `state` is of is to be mounted, and not to be made anew."""
+    """Opens the pool. Raises PoolUnusable; for a pool that the catalogue in `state` knows, the hint is to mount it, not to
+    create it.
+    """
     try:
         return open_pool(config.pool.path)
     except PoolMissing as error:

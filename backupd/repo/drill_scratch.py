@@ -1,6 +1,6 @@
-"""The scratch of drills: one folder of the pool, in which nothing is anybody's. What a killed drill left there is deleted.
+"""The scratch folder of drills in the pool. Everything in it may be deleted: a killed drill left it.
 
-Whoever works in it has the lock `drill`; whatever lies there when somebody else takes that lock was left.
+A drill holds the lock `drill` while it works there; whoever takes that lock later may delete the contents.
 """
 
 import os

@@ -66,7 +66,9 @@ def is_named(name: str, host: str, folder: Path) -> bool:
 
 
 def require_own(pool: Pool, host: str) -> None:
-    """Raises OperatorError for a host that is fetched from another pool: a backup of it here would be a history of its own."""
+    """Raises OperatorError for a host that is fetched from another pool, because a backup made here would begin a separate
+    history.
+    """
     if fetched := read_notes(pool.host(host)).replica:
         raise OperatorError(
             f"its backups are copies, fetched from another pool (replica {fetched.get('name')})",
@@ -75,7 +77,7 @@ def require_own(pool: Pool, host: str) -> None:
 
 
 def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
-    """The host's final backups, newest name first; what is not ours or cannot be read is passed over."""
+    """Yields the host's final backups, newest name first; skips what is not ours or cannot be read."""
     try:
         names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
     except FileNotFoundError:
@@ -136,15 +138,16 @@ def take_name(pool: Pool, path: Path, name: str) -> Path:
 
 
 def newest_complete(pool: Pool, host: str) -> str | None:
-    """What `latest` means: the backup from which the next one grows, None when none is complete. Raises UnreadableRecord."""
+    """Returns the backup that `latest` names and the next one is based on, None if none is complete. Raises UnreadableRecord."""
     found = find_base(pool, host, None if pool.rehearsal else datetime.now(UTC))
     return found.path.name if found else None
 
 
 def point_latest(pool: Pool, host: str) -> None:
-    """Has the symlink `latest` name the newest complete backup; without one there is no link.
+    """Makes the symlink `latest` point to the newest complete backup; removes it if there is none.
 
-    For whoever changes what is complete, under the host's lock. A convenience for people, never trusted by us, so never in the way.
+    Called by whoever changes what is complete, under the host's lock. It is a convenience for people; we never rely on it, so an
+    error is ignored.
     """
     latest = pool.host(host) / LATEST
     try:
@@ -182,7 +185,7 @@ def is_unfinished_run(path: Path, subvolume: Subvolume, host: str) -> bool:
 
 
 def discard(path: Path, uuid: str) -> None:
-    """Deletes the `.working` of this run, if that is still what lies there."""
+    """Deletes the `.working` of this run, if it is still the same subvolume."""
     subvolume = describe(path)
     if subvolume and subvolume.uuid == uuid and not subvolume.read_only:
         delete(path.parent, subvolume.id)

@@ -37,7 +37,7 @@ _POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """What a split did: inodes that had several names, names that got an inode of their own, seconds it took."""
+    """The result of a split: inodes with several names, names that got their own inode, and the seconds it took."""
 
     inodes: int
     names: int
@@ -151,7 +151,7 @@ def _close(folder: _Folder | None) -> None:
 
 
 def _split_name(root: int, folders: _Folders, inode: LinkedInode, folder_ino: int, name: bytes) -> bool:
-    """Whether the name was given an inode of its own. The last name that is left has the old one for itself."""
+    """Returns True if the name got its own inode. The last remaining name keeps the old one."""
     try:
         folder = folders.get(folder_ino)
         if folder is None or not _is_linked(folder.fd, name, inode.ino):

@@ -59,7 +59,7 @@ class Head:
 
 @dataclass(slots=True)
 class BroughtBack:
-    """What was put into the catalogue: rows by table, and how many were passed over. `trouble`: why nothing was, "" otherwise."""
+    """What was restored into the catalogue: rows by table, and how many were skipped. `trouble`: why nothing was, "" otherwise."""
 
     counts: dict[str, int] = field(default_factory=dict)
     passed_over: int = 0
@@ -83,9 +83,9 @@ _NOUNS = {"run": "run", "expiry": "deletion run", "balance": "balance", "score":
 
 
 def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
-    """Puts the rows of the pool's copy into the catalogue, unless that has written or read it; what came of it.
+    """Restores the rows of the pool's copy into the catalogue, unless that has written or read it. Returns the result.
 
-    A damaged copy, or one of another pool, is set aside. Nothing is raised for the copy's sake but what the catalogue raises.
+    A damaged copy, or one of another pool, is set aside. Raises only errors of the catalogue.
     """
     path = pool.path / MARKER / FILE
     try:
@@ -111,7 +111,7 @@ def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
 
 
 def _set_aside(path: Path) -> str:
-    """What became of a copy that is of no use. A pool that is full or read-only need not take the new name."""
+    """Sets an unusable copy aside and returns what was done. A full or read-only pool may refuse the rename."""
     try:
         path.replace(path.with_name(ASIDE))
     except OSError as error:
@@ -120,9 +120,10 @@ def _set_aside(path: Path) -> str:
 
 
 def keep(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool = True) -> str:
-    """Replaces the copy by what the catalogue has now; why not, "" when it was. With `daily` one of the last 20 hours stays.
+    """Replaces the copy by the catalogue's present history. Returns why not, "" if it was. With `daily` a copy younger than 20
+    hours stays.
 
-    Nobody fails for want of a copy: it has no claim to the pool's reserve, and what it took of a full pool is given back.
+    A failure is not an error: the copy may not use the pool's reserve, and releases the room it took of a full pool.
     """
     path = pool.path / MARKER / FILE
     try:
@@ -178,7 +179,7 @@ def _line(value: Any) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Raises OSError; then what was written of it is gone, for on a full pool others need the room."""
+    """Replaces the file. On OSError, removes what was written, because others need the room on a full pool."""
     try:
         write_atomically(path, content)
     except OSError:
@@ -188,7 +189,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 class _opened:  # noqa: N801  used like open()
-    """The lines of a copy. Raises OSError; UnusableCopy for what is no gzip, or longer than a copy is."""
+    """The lines of a copy. Raises OSError; UnusableCopy if it is no gzip file or too long."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What there is in a pool by its names alone: hosts and backups as folders. Nothing is opened, and the catalogue not asked."""
+"""Lists hosts and backups of a pool by the names of their folders. Opens nothing and does not use the catalogue."""
 
 import os
 from collections.abc import Set as AbstractSet

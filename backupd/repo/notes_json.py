@@ -48,7 +48,7 @@ class Notes:
     replica: Mapping[str, Any] | None = None
 
     def note(self, name: str, key: str) -> Mapping[str, Any] | None:
-        """One note of one backup."""
+        """Returns one note of one backup."""
         return self.backups.get(name, {}).get(key)
 
     def accepted(self, name: str) -> bool:
@@ -56,7 +56,7 @@ class Notes:
         return bool(self.note(name, ACCEPTED))
 
     def expired_at(self, name: str) -> datetime | None:
-        """When retention marked the backup, None when it did not."""
+        """Returns when retention marked the backup as expired, None if it did not."""
         return _moment(self.note(name, EXPIRED), "at")
 
     def held_until(self, name: str) -> datetime | None:
@@ -124,7 +124,7 @@ def write_notes(folder: Path, notes: Notes) -> None:
 
 
 def text_of(notes: Notes) -> str:
-    """What the file holds."""
+    """Returns the content of the file."""
     fields: dict[str, Any] = {"format": FORMAT, "backups": notes.backups}
     if notes.was:
         fields["was"] = list(notes.was)
@@ -151,7 +151,7 @@ def effective_state(record: Record, notes: Notes) -> str:
 
 
 def accepted_state(record: Record, notes: Notes) -> str:
-    """The state without regard to expiry: what the backup is as long as it can be restored."""
+    """Returns the state without expiry, which holds as long as the backup can be restored."""
     if record.state == SUSPECT and record.name and notes.accepted(record.name):
         return COMPLETE
     return record.state

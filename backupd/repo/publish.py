@@ -1,4 +1,4 @@
-"""What the dashboard may know of the configuration, written into the catalogue by whoever has read it as root."""
+"""Publishes the harmless part of the configuration to the catalogue, for the dashboard; done by programs that run as root."""
 
 import json
 import logging
@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 
 
 def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Clock) -> None:
-    """Publish what has changed, and say where it is found. What does not succeed the next command does: nobody fails for that.
+    """Publishes what has changed, and where to find it. Never fails; the next command retries.
 
-    Hosts that were not published before are there since now.
+    Hosts that were not published before are recorded as existing since now.
     """
     now = clock.now() if clock.tells_nights(rehearsal=pool.rehearsal) else None
     try:
@@ -43,9 +43,9 @@ def tell_alive(pool: Pool, catalogue: Catalogue) -> None:
 
 
 def tell_copies(pool: Pool, catalogue: Catalogue) -> None:
-    """Publish which hosts are copies, and what replicas have in common with this pool. Raises OSError, CatalogueBusy.
+    """Publishes which hosts are copies, and the backups that replicas have in common with this pool. Raises OSError, CatalogueBusy.
 
-    What cannot be read stays as it was published: expiry says so.
+    Unreadable facts stay as they were published; expiry reports them.
     """
     before = catalogue.get_fact(COPIES)
     try:

@@ -15,8 +15,11 @@ from btrkeep.fs.openat import FOLDER
 
 
 @contextmanager
-def read(backup: Path) -> Iterator[None]:
-    """Within, nobody of us deletes the backup whose subvolume is at that path. Raises OperatorError when somebody does or did."""
+def read(backup: Path) -> Iterator[int]:
+    """Protects the backup at that path from deletion by our programs; yields the descriptor with the lock.
+
+    Raises OperatorError if it is being or has been deleted.
+    """
     try:
         fd = _locked(backup, fcntl.LOCK_SH)
     except FileNotFoundError:
@@ -24,7 +27,7 @@ def read(backup: Path) -> Iterator[None]:
     try:
         if fd is None or not _is_at(backup, fd):
             raise OperatorError(f"{backup} is being deleted", "restore from another one: `backupd list` shows what there is")
-        yield
+        yield fd
     finally:
         if fd is not None:
             os.close(fd)
@@ -32,13 +35,33 @@ def read(backup: Path) -> Iterator[None]:
 
 @contextmanager
 def unread(backup: Path) -> Iterator[bool]:
-    """Whether nobody restores from the backup; if so nobody begins to within. Raises OSError when it is not there."""
+    """Yields False if the backup is being restored; otherwise holds it exclusively and yields True. Raises OSError if it does
+    not exist.
+    """
     fd = _locked(backup, fcntl.LOCK_EX)
     try:
         yield fd is not None
     finally:
         if fd is not None:
             os.close(fd)
+
+
+def is_read_by_others(fd: int) -> bool:
+    """Whether another process has the lock of `read`, too; `fd` is from there. Raises OperatorError if it is being deleted.
+
+    The lock is held alone for a moment; a restore that begins in it is told that the backup is being deleted.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        found = True
+    else:
+        found = False
+    try:  # a conversion that fails may lose what was held
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OperatorError("it is being deleted") from None
+    return found
 
 
 def _locked(backup: Path, how: int) -> int | None:
@@ -52,7 +75,7 @@ def _locked(backup: Path, how: int) -> int | None:
 
 
 def _is_at(backup: Path, fd: int) -> bool:
-    """It may have been deleted between its opening and the lock."""
+    """Returns True if the subvolume is still at its path: it may have been deleted between opening and locking."""
     try:
         return os.path.samestat(os.lstat(backup), os.fstat(fd))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a replication has received of a backup that is not whole yet, or never will be."""
+"""Backups that a replication has received incompletely."""
 
 import os
 import shutil

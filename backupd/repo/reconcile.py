@@ -45,7 +45,7 @@ _WORDS = {
 
 
 def row_of(pool: Pool, host: str, name: str) -> Backup | None:
-    """The row of what lies at that name, None when it is not ours. Raises UnreadableRecord."""
+    """Returns the row for the backup with that name, None if it is not ours. Raises UnreadableRecord."""
     path: Path = pool.host(host) / name
     found = ours(path, host)
     if not found:
@@ -60,7 +60,7 @@ def row_of(pool: Pool, host: str, name: str) -> Backup | None:
 
 
 def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:
-    """Every backup of the pool, for a rebuild. What cannot be read is told in `trouble` and passed over."""
+    """Yields every backup of the pool, for a rebuild. Unreadable ones are added to `trouble` and skipped."""
     for host in hosts_of(pool):
         names: list[str] = []
         with _told(trouble, host):
@@ -77,7 +77,7 @@ def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:
 
 @contextmanager
 def _told(trouble: list[str], where: str) -> Iterator[None]:
-    """What goes wrong with one host is said and costs the others nothing; a bug has its traceback in the log besides."""
+    """Adds an error of one host to `trouble` and goes on with the others; a bug also gets its traceback logged."""
     try:
         yield
     except (LockHeld, PoolUnusable):
@@ -93,8 +93,8 @@ def _told(trouble: list[str], where: str) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Reconciled:
-    """What was done: `counts`, by what it is. `locked`: hosts that differ, and that somebody works on. `trouble`: hosts that
-    are left as they are, and why.
+    """The result: `counts` by type of change. `locked`: hosts that differ and are in use. `trouble`: hosts that are left
+    unchanged, and why.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -106,7 +106,7 @@ class Reconciled:
         return ", ".join([*done, *(f"left as it is: {text}" for text in self.trouble)])
 
     def in_the_pool(self) -> "Reconciled":
-        """The same without what was done to rows."""
+        """Returns the changes to the pool alone, without those to rows."""
         return Reconciled(Counter({_STAGED: self.counts[_STAGED]} if self.counts[_STAGED] else {}), self.locked, self.trouble)
 
     def __bool__(self) -> bool:
@@ -116,10 +116,10 @@ class Reconciled:
 
 @Checkpoint("catalogue reconciled with the pool")
 def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
-    """Mends what a kill or a hand in the pool left different, cheaply: by names, and by what the hosts' notes say.
+    """Repairs differences left by a kill or by hand, cheaply: by names, and by the hosts' notes.
 
-    A host that is locked is left to whoever works on it. One whose folder holds something that is in the way is named in the
-    answer and costs the others nothing.
+    A locked host is left to the process that holds the lock. A host whose folder contains an obstacle is named in the result and
+    does not affect the others.
     """
     done = Reconciled()
     dead = [run for run in catalogue.unfinished_runs() if start_time(run.pid) != run.pid_started]
@@ -156,7 +156,7 @@ def _differs(pool: Pool, host: str, known: set[str], noted: Sequence[NotedState]
 
 
 def _stale(notes: Notes, known: AbstractSet[str], noted: Sequence[NotedState]) -> set[str]:
-    """Names of rows that do not say what the host's notes say."""
+    """Returns the names of rows that disagree with the host's notes."""
     rows = {row.name: row for row in noted if row.name}
     return {name for name in known & (notes.backups.keys() | rows.keys()) if not agrees(rows.get(name), notes, name)}
 
@@ -172,7 +172,7 @@ def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: 
 
 
 def _staged_hosts(pool: Pool) -> list[str]:
-    """Of which a killed run may have left something that it was making."""
+    """Returns the hosts with a possible unfinished subvolume of a killed run."""
     try:
         return sorted(entry.name for entry in os.scandir(pool.path / MARKER / "new") if entry.is_dir(follow_symlinks=False))
     except FileNotFoundError:
@@ -180,9 +180,9 @@ def _staged_hosts(pool: Pool) -> list[str]:
 
 
 def _drop_staged(pool: Pool, host: str, since: str, done: Reconciled) -> None:
-    """Deletes the subvolume that a run of the host was making when it was killed: before it had a record, or the name `.working`.
+    """Deletes the subvolume that a killed run of the host was creating, before it had a record or the name `.working`.
 
-    Runs hold the host's lock while they make one. What does not look like a run's is left alone.
+    Runs hold the host's lock while they create one. Anything that does not look like a run's is left alone.
     """
     path = pool.staged(host)
     if describe(path) is None:
@@ -215,9 +215,9 @@ def _is_finished(pool: Pool, host: str) -> bool:
 
 
 def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
-    """How much of what was done. All is looked at again, under the host's lock.
+    """Repairs one host under its lock, after looking again, and returns counts of the changes.
 
-    The row of a `.working` is written anew: nobody works on it any more.
+    Rewrites the row of a `.working`, on which no run works any more.
     """
     recover(pool, host)
     there, rows = names_of(pool, host), {row.name or WORKING: row for row in catalogue.backups(host)}
@@ -250,16 +250,16 @@ def _add(pool: Pool, catalogue: Catalogue, host: str, name: str) -> bool:
 
 
 def point_all(pool: Pool, since: str) -> None:
-    """The `latest` of every host that nobody works on."""
+    """Updates the `latest` of every host that is not in use."""
     for host in hosts_of(pool):
         with suppress(LockHeld, PoolUnusable), take_lock(pool.locks / f"host-{host}", RECONCILING, since):
             point_latest(pool, host)
 
 
 def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> None:
-    """A run whose process is gone was killed. Its row says so, or, when its backup was final by then, what became of that.
+    """Ends the row of a run whose process was killed; if its backup was already final, with the result of that.
 
-    `heard`: when it last said how far it was.
+    `heard`: when it last reported progress.
     """
     made = next((one for one in catalogue.backups(run.host) if one.name and one.started == run.started), None)
     if made is None:

@@ -26,9 +26,9 @@ LONGEST_HOLE = 64 << 20
 
 @Checkpoint("SHA256SUMS replaced")
 def write_sums(subvolume: Path, sums: Mapping[bytes, bytes]) -> None:
-    """Replaces what a snapshot has from its base. Paths are absolute, as the host has them. Raises OSError.
+    """Replaces the file inherited from the base. Paths are absolute, as on the host. Raises OSError.
 
-    Not synced, which would cost more than making the sums: after a power cut in the next seconds it may be empty, and says nothing.
+    Not synced, which would cost more than computing the sums: after a power cut within seconds it may be empty, which is harmless.
     """
     (subvolume / SUMS).unlink(missing_ok=True)
     if not sums:

@@ -41,25 +41,25 @@ def write_verified(folder: Path, found: Mapping[str, Verification]) -> None:
 
 
 def forget_verified(folder: Path, name: str) -> None:
-    """What was found of a backup in whose place another one is now. Raises OSError."""
+    """Forgets the result of a backup, because another one has taken its place. Raises OSError."""
     found = read_verified(folder)
     if found.pop(name, None):
         write_verified(folder, found)
 
 
 def damages_of(host: str, found: Mapping[str, Verification]) -> Iterator[Damage]:
-    """For a catalogue that was lost: the files that are named here. Where in them the damage is the next look finds."""
+    """Yields damages for a new catalogue: the files named here. The next verification finds the exact ranges."""
     for name, one in found.items():
         yield from (Damage(host, name, path, 0, 0, "verify", one.at) for path in one.damaged)
 
 
 def verified_row(host: str, name: str, found: Verification) -> VerifiedBackup:
-    """As the catalogue has it."""
+    """Returns the row for the catalogue."""
     return VerifiedBackup(host, name, found.begun, found.at, found.read, found.compared, found.whole)
 
 
 def verification_fields(one: Verification) -> dict[str, Any]:
-    """As JSON has it."""
+    """Returns the result for JSON."""
     return {
         "begun": format_time(one.begun),
         "at": format_time(one.at),

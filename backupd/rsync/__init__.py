@@ -1,1 +1,1 @@
-"""rsync: the command that is run (pure), its process and the relay that holds its rate, and what it says (parsers)."""
+"""rsync: its command line (pure), its process, the relay that limits its rate, and parsers of its output."""

@@ -73,7 +73,7 @@ files of known hosts alone, and nothing of this machine is handed to it. OpenSSH
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One run of rsync over a source path; all but ``inplace = "large"`` need just one."""
+    """One run of rsync over a source path; only ``inplace = "large"`` needs two."""
 
     options: tuple[str, ...]
 
@@ -130,7 +130,7 @@ def probe_command(host: HostConfig, ssh: SshSettings, path: str, shell: Sequence
 
 
 def filters(host: HostConfig, path: str) -> tuple[str, ...]:
-    """The filter rules, first match wins: the source path itself is always wanted, then what is left out."""
+    """Returns the filter rules, first match wins: the source path itself is always included, then the exclusions follow."""
     parts = path.strip("/").split("/") if path != "/" else []
     wanted = ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]
     return (

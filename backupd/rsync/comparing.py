@@ -49,7 +49,7 @@ _LOOK_EVERY = 0.2
 
 
 class ContentVerdict(StrEnum):
-    """What a file of a backup is, seen from the host. `DIFFERS`: another content, though size and time are the same."""
+    """The state of a file compared with the host. `DIFFERS`: other content with the same size and time."""
 
     ALIKE = "alike"
     CHANGED = "changed"
@@ -57,7 +57,7 @@ class ContentVerdict(StrEnum):
 
 
 def judged(item: Item | None) -> ContentVerdict:
-    """Out of what rsync says of a file; None: nothing, so it is not there, or cannot be read."""
+    """Interprets rsync's output for a file; None if there was none, so it is missing or unreadable on the host."""
     if item is None or item.new or item.kind != "file" or "size" in item.fields:
         return ContentVerdict.CHANGED
     if "content" not in item.fields:
@@ -66,7 +66,7 @@ def judged(item: Item | None) -> ContentVerdict:
 
 
 class OutOfTime(OperatorError):
-    """A comparison did not come to its end in its time."""
+    """A comparison did not finish in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +103,18 @@ def comparing_command(
 def compare(
     folder: HostFolder, names: Collection[bytes], cancellation: Cancellation, *, seconds: float
 ) -> dict[bytes, ContentVerdict] | None:
-    """Each of `names`, which are files; None when cancelled.
+    """Compares each of `names`, which are files; returns None when cancelled.
 
-    Raises OperatorError when the host cannot be reached, or says too much; OutOfTime after so many seconds.
+    Raises OperatorError if the host cannot be reached or prints too much; OutOfTime after its time limit.
     """
     found = _items(folder, names, cancellation, seconds)
     return None if found is None else {name: judged(found.get(name)) for name in names}
 
 
 def real_folders(folder: HostFolder, names: Collection[bytes], cancellation: Cancellation, *, seconds: float) -> set[bytes] | None:
-    """Those of `names` that are folders on the host, and no symlinks, through which rsync reads the files that it is asked for.
+    """Returns those of `names` that are real folders on the host, not symlinks, through which rsync would read.
 
-    As `compare` otherwise. Without `--no-implied-dirs` each folder above a name counts as one.
+    Otherwise like `compare`. Without `--no-implied-dirs` each folder above a name counts as one.
     """
     found = _items(folder, names, cancellation, seconds, "--no-implied-dirs")
     return None if found is None else {name for name, item in found.items() if item.kind == "folder"}
@@ -185,7 +185,7 @@ async def _run(
 
 
 class Reader:
-    """Takes rsync's lines, and keeps what is said of `names`. `left`: bytes that may still be said; below 0 it was too much."""
+    """Reads rsync's lines about `names`. `left`: bytes of output still allowed; below 0 it was too much."""
 
     def __init__(self, names: Collection[bytes]) -> None:
         self.items: dict[bytes, Item] = {}

@@ -40,7 +40,7 @@ _FOR_NOW = tuple(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, err
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """Whether rsync is confined when it talks to a host: `missing` says why not, "" when it is."""
+    """Whether rsync is confined when it talks to a host: `missing` says why not, "" if it is."""
 
     missing: str = ""
 
@@ -60,11 +60,13 @@ def require_harmless(rsync: Rsync, found: Confinement, config: Config) -> None:
 
 
 class _NotNow(Exception):
-    """A trial that met a limit of the machine, or was killed: that says nothing of whether it works here."""
+    """A trial failed because of a temporary limit of the machine, or was killed, which does not tell whether confinement works
+    here.
+    """
 
 
 class ConfinedTransfer:
-    """One confined rsync, from before it starts until it has ended."""
+    """One confined rsync, from before its start to its end."""
 
     def __init__(self, remote: RemoteEnd) -> None:
         self.remote = remote
@@ -83,7 +85,7 @@ class ConfinedTransfer:
         return (self._calls, self.remote.inherited)
 
     def command(self, rsync: Sequence[str], data: str | None, *, shown: Sequence[str] = ()) -> tuple[str, ...]:
-        """That rsync command, confined to `data`; None: it can write nowhere. `shown`: what else it can read."""
+        """Returns the rsync command confined to `data`; None: it can write nothing. `shown`: what else it can read."""
         return confined_command(rsync, data, self._calls, shown=shown)
 
     def started(self, group: Group) -> None:
@@ -98,9 +100,9 @@ class ConfinedTransfer:
 
 
 def confinement(config: Config, *, pause: float = 2.0) -> Confinement:
-    """What would hold for a transfer now, by a trial; see why_not() for `pause`.
+    """Determines by a trial what would hold for a transfer now; for `pause` see why_not().
 
-    Raises OperatorError when the configuration demands what does not work.
+    Raises OperatorError if the configuration demands confinement that does not work.
     """
     if config.backup.confine == "never":
         return Confinement("the configuration says never")

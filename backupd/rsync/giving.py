@@ -38,7 +38,7 @@ _KINDS = {b"f": "file", b"d": "folder", b"L": "symlink", b"D": "device", b"S": "
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What rsync would do, or has done, with one name; `name` is beneath the destination, without a slash at its end."""
+    """What rsync would do, or has done, with one name; `name` is relative to the destination, without a trailing slash."""
 
     name: bytes
     kind: str
@@ -55,7 +55,7 @@ _FIELDS |= {ord("x"): "attributes", ord("t"): "time", ord("T"): "time"}
 
 
 def parse_item(line: bytes) -> Item | None:
-    """The item that a line of rsync's output tells of; None for a line that does not."""
+    """Parses a line of rsync's output; None if it is about no item."""
     match = _ITEM.fullmatch(line)
     if not match:
         return None

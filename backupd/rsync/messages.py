@@ -40,7 +40,7 @@ _AROUND_PATH = ((b'getxattr("', b'","'), (b'listxattr("', b'",'), (b"get_file(",
 
 
 class Class(Enum):
-    """What one line of standard error is about."""
+    """The subject of one line of standard error."""
 
     SERVER_FAULT = auto()
     OVER_QUOTA = auto()
@@ -80,9 +80,9 @@ def classify(line: str) -> Class:
 
 
 def unlisted_path(line: bytes) -> bytes | None:
-    """The path that a line of standard error says could not be listed, as the sender calls it; None when it has none.
+    """Returns the path that could not be listed, as the sender calls it; None if the line names none.
 
-    No regular expression: the line is the host's, up to 128 KiB of it, and one that backtracks takes seconds for each.
+    Uses no regular expression: the line comes from the host, up to 128 KiB, and one that backtracks takes seconds for each.
     """
     for before, behind in _AROUND_PATH:
         start, end = line.find(before), line.rfind(behind)
@@ -121,7 +121,7 @@ class Messages:
             self._line(line)
 
     def close(self, others: Iterable[bytes] = ()) -> None:
-        """Takes what came without a newline at its end, and lines that came elsewhere."""
+        """Takes an unterminated last line, and lines received elsewhere."""
         for line in (self._rest, *others):
             self._line(line)
         self._rest = b""
@@ -155,7 +155,7 @@ class Messages:
             self.unlisted.add(path)
 
     def count(self, kind: Class) -> int:
-        """How many lines of that class came."""
+        """Returns how many lines of that class were read."""
         return self.counts.get(kind, 0)
 
     def first(self, kind: Class) -> str:

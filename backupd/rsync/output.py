@@ -39,7 +39,7 @@ def bounded(number: int) -> int:
 
 @dataclass(slots=True)
 class TransferProgress:
-    """How far a running rsync is. `checked` of `known` names; `whole`: the file list has come to its end."""
+    """Progress of a running rsync. `checked` of `known` names; `whole`: the file list is complete."""
 
     bytes: int = 0
     checked: int = 0
@@ -83,7 +83,7 @@ class Output:
             self._progress([record])
 
     def _progress(self, records: list[bytes]) -> None:
-        """Takes the last of them, if it tells of progress."""
+        """Uses the last of them, if it is about progress."""
         if not records or not (match := _PROGRESS.match(records[-1])):
             return
         progress = self.progress

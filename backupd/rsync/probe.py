@@ -1,4 +1,4 @@
-"""One harmless look at a source path of a host, confined like a transfer: what `check --connect` runs."""
+"""Lists a source path of a host without changing anything, confined like a transfer: used by `check --connect`."""
 
 import asyncio
 import signal
@@ -16,7 +16,7 @@ _HEARD = 1 << 16  # bytes of what it complains about
 
 
 async def probe(config: Config, host: HostConfig, path: str, *, confined: bool) -> Finished:
-    """rsync's exit status and what it complained about, its list left out. Raises OperatorError."""
+    """Returns rsync's exit status and its errors, without the list. Raises OperatorError."""
     if confined:
         return await _within_a_cell(config, host, path)
     return await asyncio.to_thread(run, probe_command(host, config.ssh, path), timeout=_SECONDS, check=False)

@@ -31,7 +31,7 @@ RunCancellation = GroupCancellation[Cause]
 
 @dataclass(slots=True)
 class RsyncEnd:
-    """An rsync that has ended and whose whole group is gone. `stopped`: why we stopped it, None when it ended by itself."""
+    """A finished rsync whose whole group is gone. `stopped`: why we stopped it, None if it ended by itself."""
 
     exit_code: int
     output: Output
@@ -104,7 +104,7 @@ async def transfer(
 
 
 class StallWatch:
-    """Ends a group that has made no progress for `stall` seconds, or has more processes than rsync; `verdict` says so then."""
+    """Ends a group that has made no progress for `stall` seconds, or has more processes than rsync; `verdict` then says so."""
 
     def __init__(self, stall: float) -> None:
         self.stall = stall
@@ -135,7 +135,7 @@ class StallWatch:
                 return
 
     def _look(self, found: Sequence[GroupMember]) -> None:
-        """Compares with what was seen when something last moved; rsync's processes only, since ssh reads keep-alives."""
+        """Compares with the last progress; counts only rsync's processes, because ssh reads keep-alives."""
         now = {member.pid: (member.read_bytes, member.cpu_ticks) for member in found if member.name == "rsync"}
         for pid, (read_bytes, ticks) in now.items():
             before = self._seen.get(pid, (0, 0))

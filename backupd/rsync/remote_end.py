@@ -46,7 +46,7 @@ class RemoteEnd:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What rsync shall start as its remote shell."""
+        """Returns the command that rsync starts as its remote shell."""
         number = self.inherited
         return ("bash", "-c", _SCRIPT.format(number), "remote-end")
 
@@ -56,7 +56,7 @@ class RemoteEnd:
         asyncio.get_running_loop().add_reader(self._ours, self._asked, group)
 
     def close(self) -> None:
-        """Afterwards whoever waits for the status gets none."""
+        """Closes it; a caller that waits for the status gets none."""
         asyncio.get_running_loop().remove_reader(self._ours)
         self._ours.close()
         self._theirs.close()
@@ -104,7 +104,7 @@ class RemoteEnd:
 
 
 def expected_words(host: HostConfig) -> tuple[str, ...]:
-    """What rsync adds to the remote shell of a host before what depends on its version."""
+    """Returns what rsync adds to the remote shell of a host, up to the part that depends on its version."""
     user, at, machine = (host.address or "").rpartition("@")
     return (
         *(("-l", user) if at else ()),

@@ -53,12 +53,12 @@ def next_arrival(arrival: int, now: int, size: int, rate: int) -> int:
 
 
 def chunk_size(rate: int) -> int:
-    """How many bytes to let through at once at `rate` bytes per second."""
+    """Returns how many bytes to pass on at once at `rate` bytes per second."""
     return max(1, min(LONGEST_CHUNK, rate // CHUNKS_PER_SECOND))
 
 
 class OpenBucket:
-    """One budget: an open bucket file, and what was last read from it. Raises OSError or ValueError when it is none."""
+    """One budget: an open bucket file, and its last content. Raises OSError or ValueError if it is invalid."""
 
     __slots__ = ("_arrival", "_file", "rate")
 
@@ -121,7 +121,7 @@ class Outlet:
         self._splices = True
 
     def gone(self, until: int) -> bool:
-        """Sleep until that moment (ns, CLOCK_MONOTONIC), or until nobody reads any more: then True."""
+        """Sleeps until that moment (ns, CLOCK_MONOTONIC); returns True early if the reader has closed."""
         remaining = until - time.monotonic_ns()
         return remaining > 0 and bool(self._hangup.poll(remaining / 1_000_000))
 
@@ -149,7 +149,7 @@ class Outlet:
 
 
 def pump(source: int, buckets: list[OpenBucket]) -> None:
-    """Pass the pipe `source` on to our output until it ends or nobody reads any more."""
+    """Copies the pipe `source` to our output until it ends or the reader has closed."""
     outlet, ready = Outlet(), select.poll()
     ready.register(source, select.POLLIN)
     ready.register(1, 0)
@@ -233,7 +233,7 @@ def leave(status: int) -> "NoReturn":
 
 
 def complain(message: str) -> None:
-    """One line to whoever reads rsync's errors."""
+    """Prints one line for the reader of rsync's errors."""
     os.write(2, f"throttle: {message}\n".encode(errors="surrogateescape"))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """How many open files and processes or threads a host takes while it is under way."""
+    """How many open files and processes or threads a running host needs."""
 
     files: int
     tasks: int
@@ -31,15 +31,15 @@ _FILES_BESIDE = 24  # the catalogue's, and what is open for a moment
 
 
 def possible_at_once(wanted: int, each: Needs) -> int:
-    """How many hosts may be under way, `wanted` at the most; 0 when not one thread can be started.
+    """Returns how many hosts may run at once, at most `wanted`; 0 if not a single thread can be started.
 
-    The limit of open files is raised as far as they need and it may be; with too low a limit it is one host and not none.
+    Raises the limit of open files as needed and allowed; if the limit is too low, the result is one host, not none.
     """
     return min(_by_files(wanted, each.files), _by_tasks(wanted, each.tasks))
 
 
 def has_files_for(hosts: int, each: Needs) -> bool:
-    """Whether so many hosts, two at least, can be under way besides what is open now. The limit is raised for them if it may be."""
+    """Returns True if so many hosts, at least two, can run with the files already open. Raises the limit for them if allowed."""
     return _by_files(hosts, each.files) >= hosts
 
 

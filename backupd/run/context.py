@@ -1,4 +1,4 @@
-"""What a run works with: the configuration, the opened pool and catalogue, the clock, and who is told of what happens."""
+"""The context of a run: configuration, opened pool and catalogue, clock, and progress sinks."""
 
 import time
 from collections import deque
@@ -21,7 +21,7 @@ _RATE_WINDOW = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """What became of one host in this run. `outcome`: complete, suspect, failed, partial, skipped or locked."""
+    """The result of one host in this run. `outcome`: complete, suspect, failed, partial, skipped or locked."""
 
     host: str
     outcome: str
@@ -36,13 +36,13 @@ class HostResult:
 
     @property
     def good(self) -> bool:
-        """Whether nobody needs to look."""
+        """Returns True if it needs no attention."""
         return self.outcome in ("complete", "skipped")
 
 
 @dataclass(slots=True)
 class RunningTransfer:
-    """A transfer as it goes on. `expected_files` is what the base had, None for a first backup."""
+    """A running transfer. `expected_files` is the number in the base, None for a first backup."""
 
     host: str
     run_id: int
@@ -58,7 +58,7 @@ class RunningTransfer:
 
     @property
     def files(self) -> int:
-        """Names looked at so far, over all paths."""
+        """Returns the names checked so far, over all paths."""
         return self.done_files + (self.output.progress.checked if self.output else 0)
 
     @property
@@ -74,7 +74,7 @@ class RunningTransfer:
 
     @property
     def share(self) -> float | None:
-        """The share of names looked at, measured against the base; never goes back. None without a base."""
+        """Returns the share of names checked, compared with the base; it never decreases. None without a base."""
         if not self.expected_files:
             return None
         self._share = max(self._share, min(1.0, self.files / self.expected_files))
@@ -105,7 +105,7 @@ class NightStarted:
 
 @dataclass(frozen=True, slots=True)
 class NightEnded:
-    """The run is over. `trouble`: an error is told besides, or hosts that are due wait for their windows."""
+    """The run is over. `trouble`: an error is printed besides, or due hosts wait for their windows."""
 
     trouble: bool = False
 

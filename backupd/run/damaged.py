@@ -1,7 +1,7 @@
-"""What is damaged in the base goes from the new backup before rsync comes, so that it is fetched again.
+"""Removes damaged files of the base from the new backup before rsync runs, so that they are fetched again.
 
-rsync goes by times and sizes, which damage does not change: it would keep the extent that cannot be read in every backup to come.
-The base itself is read-only and stays as it is.
+rsync compares times and sizes, which damage does not change: it would keep the unreadable extent in every later backup. The base
+itself is read-only and stays unchanged.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""Checksums of some of the files that a run has fetched, while they are still in memory as they came.
+"""Computes checksums of some of the files that a run has fetched, while they are still in memory as received.
 
-A scrub knows only that the disk gives back what btrfs was given. What was damaged before, between rsync and btrfs' checksum, it
-calls right; compared with these it is not.
+A scrub proves only that the disk returns what btrfs was given. Data damaged earlier, between rsync and btrfs' checksum, passes a
+scrub but not a comparison with these checksums.
 """
 
 import errno
@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -21,7 +22,7 @@ from btrkeep.config.values import FileSample
 from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.subvolume import describe
 from btrkeep.treescan.links import FolderPaths
-from btrkeep.treescan.written import written_files
+from btrkeep.treescan.written import written_sizes
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ _WAITING = 10  # times the budget, for a processor or a disk
 
 @dataclass(frozen=True, slots=True)
 class SumLimits:
-    """Of how many fetched files checksums are made, None: of none; and for how many seconds of processor time at the most."""
+    """How many fetched files get a checksum, None: none; and the maximum seconds of processor time."""
 
     sample: FileSample | None
     seconds: float
@@ -99,22 +100,22 @@ def _sums(subvolume: Path, limits: SumLimits) -> Iterator[tuple[bytes, bytes]]:
 
 def _chosen(root: int, since: int, sample: FileSample, chance: Random) -> Iterator[int]:
     """Inode numbers of files that were written since that generation: a sample, in no order, then the large ones."""
-    found: list[int] = []
+    found, large, count = list[int](), list[int](), 0
     number = _MOST if sample.number is None else sample.number
-    for count, ino in enumerate(_of_share(written_files(root, since, 1, compressed=True), sample, chance)):
+    for ino, size in written_sizes(root, since, compressed=True):
+        if size >= LARGE:
+            large.append(ino)
+        if sample.share is not None and chance.random() >= sample.share:
+            continue
         if len(found) < number:
             found.append(ino)
         elif (place := chance.randrange(count + 1)) < number:
             found[place] = ino
+        count += 1
     chance.shuffle(found)
     yield from found
     chosen = set(found)
-    large = (ino for ino in written_files(root, since, LARGE, compressed=True) if ino not in chosen)
-    yield from (ino for ino, _ in zip(large, range(_MOST_LARGE), strict=False))
-
-
-def _of_share(inodes: Iterator[int], sample: FileSample, chance: Random) -> Iterator[int]:
-    return inodes if sample.share is None else (ino for ino in inodes if chance.random() < (sample.share or 0))
+    yield from islice((ino for ino in large if ino not in chosen), _MOST_LARGE)
 
 
 def _digest(tree: Tree, names: list[bytes], budget: _Budget) -> bytes | None:

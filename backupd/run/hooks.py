@@ -19,7 +19,7 @@ SKIP = 75  # EX_TEMPFAIL of sysexits.h: not tonight
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A hook that did not succeed; `skip`: it asked to leave the host out tonight."""
+    """A failed hook; `skip`: it asked to skip the host tonight."""
 
     message: str
     skip: bool

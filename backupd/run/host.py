@@ -19,13 +19,13 @@ from typing import Any
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import discard, require_own
+from backupd.repo.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, punch_written
 from backupd.rsync.confined import require_harmless
 from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
 from backupd.run import work_subvolume as working
 from backupd.run.context import HostResult, RunContext, RunningTransfer
 from backupd.run.fresh_sums import SumLimits
-from backupd.run.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, punch_written
 from backupd.run.orphaned_receivers import take_host_lock
 from backupd.run.sibling import Sibling
 from backupd.run.source_paths import HostTransfer, Pause
@@ -80,7 +80,7 @@ class HostRun:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Its deadline comes no nearer meanwhile: others have its place."""
+        """Pauses its deadline while it waits for others."""
         assert self._deadline is not None
         left = self._deadline.when() - asyncio.get_running_loop().time()
         self._deadline.cancel()
@@ -266,7 +266,7 @@ class HostRun:
     async def _leave_unfinished(
         self, prepared: Prepared, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
     ) -> HostResult:
-        """What arrived stays for the next run; a `.working` in which nothing arrived goes again."""
+        """Keeps what arrived for the next run; deletes a `.working` in which nothing arrived."""
         nothing, lost = prepared.fresh and not transfer.anything_arrived, False
         try:
             if nothing:
@@ -325,7 +325,7 @@ class HostRun:
         return self.started + timedelta(seconds=elapsed() - self.begun)
 
     def _run_fields(self, error: str | None, cause: Cause | None) -> dict[str, Any]:
-        """What the run's row says; rsync's part of it once there was an rsync."""
+        """Returns the fields of the run's row; those of rsync only if it was started."""
         of_rsync = self.transfer.run_fields() if self.transfer else {}
         return {**of_rsync, "error": error, "cause": cause, "rsync_version": self.site.rsync.version}
 

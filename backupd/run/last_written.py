@@ -1,4 +1,4 @@
-"""What was written last before a crash of this server is read before a backup grows from it."""
+"""Reads what was written shortly before a crash of this server, before a backup is based on it."""
 
 from collections.abc import Callable, Collection
 
@@ -16,9 +16,10 @@ _PAUSE = 1.0  # seconds
 def read_last_written(
     site: PoolContext, hosts: Collection[str] | None, notice: Callable[[str], None], cancellation: Cancellation
 ) -> None:
-    """Of these hosts, None: of all. Where another process reads, its end is waited for. The catalogue is up to date with the pool.
+    """Reads those of these hosts, None: of all. If another process is reading, waits for its end. The catalogue is up to date with
+    the pool.
 
-    What goes wrong is told, and costs no backup.
+    Errors are reported and do not fail a backup.
     """
     told = False
     while not cancellation and is_to_be_read(site.pool, hosts):

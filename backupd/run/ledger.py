@@ -1,6 +1,6 @@
-"""What a run writes into the catalogue. That is a copy of what the pool says, so one that cannot be written costs no backup.
+"""The catalogue as a run writes it: a copy of the pool's records, so a write error fails no backup.
 
-What is missing in it afterwards the next run adds, from the pool.
+The next run adds missing rows from the pool.
 """
 
 import logging
@@ -58,7 +58,7 @@ def _clear_dead(where: Path) -> None:
 
 
 def _why_not(catalogue: Catalogue, pool_id: str) -> OperatorError | None:
-    """Why the catalogue cannot be written, found out by writing what is there already."""
+    """Returns why the catalogue cannot be written, found by rewriting an existing value."""
     try:
         if catalogue.pool_id() in (None, pool_id):
             catalogue.set_pool_id(pool_id)
@@ -68,7 +68,7 @@ def _why_not(catalogue: Catalogue, pool_id: str) -> OperatorError | None:
 
 
 class Ledger:
-    """The catalogue as a run writes it. What cannot be written is passed over: `trouble` is the first reason, `say` hears it once.
+    """Writes to the catalogue and ignores failures: `trouble` is the first reason, `say` is called once with it.
 
     Methods and their arguments are those of Catalogue.
     """

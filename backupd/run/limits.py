@@ -48,7 +48,7 @@ def exceeds_memory(host: HostConfig, taken: int, of_machine: int) -> Cause | Non
 
 
 def still_exceeds(cause: Cause | None, host: HostConfig) -> bool:
-    """Whether what was stopped for that would be stopped again."""
+    """Returns True if the host would be stopped again for the same reason."""
     if cause is not None and cause.code is CauseCode.QUOTA:  # which ends a run before as much is there
         return host.quota is not None and host.quota <= cause.facts["limit"]
     if cause is None or cause.code not in (CauseCode.MAX_FILES, CauseCode.MAX_NEW_BYTES):
@@ -59,7 +59,7 @@ def still_exceeds(cause: Cause | None, host: HostConfig) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was new by a reading after a commit, and what rsync had written when that began: bytes."""
+    """A reading after a commit: new bytes, and the bytes rsync had written when it began."""
 
     new: int
     written: int
@@ -81,7 +81,7 @@ class LimitWatch:
         self._failed = 0  # readings, one after the other
 
     def look(self, written: int, memory: int) -> None:
-        """Takes what the host's processes have written in this run and have in memory now, bytes; stops it if that is too much."""
+        """Checks the bytes that the host's processes have written in this run and have in memory; stops it above a limit."""
         self._written = written
         if cause := exceeds_memory(self.host, memory, physical_memory()):
             self.stopper.cancel_for(cause)
@@ -93,7 +93,7 @@ class LimitWatch:
                     self._reading = asyncio.create_task(self._read_beside(committed=urgent))
 
     async def _read_beside(self, committed: bool) -> None:
-        """A host whose limits cannot be looked at is stopped too."""
+        """Stops a host whose limits cannot be checked, too."""
         try:
             await self._read(committed)
             self._failed = 0
@@ -107,7 +107,7 @@ class LimitWatch:
             self._reading = None
 
     async def at_end(self) -> Cause | None:
-        """An rsync has ended: which limit is exceeded. Nobody reads the tree any more afterwards. Raises OSError."""
+        """Returns the exceeded limit after an rsync has ended; the tree is not read afterwards. Raises OSError."""
         if self._reading:
             await self._reading
         if self.counts and not self.stopper.reason:
@@ -128,7 +128,9 @@ class LimitWatch:
 
 
 def _may_exceed(limit: int, known: _Known | None, written: int) -> bool:
-    """Whether what was written since may be too much with what was new then. A commit costs all, so not for less than 1%."""
+    """Returns True if the bytes written since may exceed the limit. A commit delays everything, so it is not worth it for less
+    than 1 %.
+    """
     return known is None or written - known.written > max(limit - known.new, limit // 100)
 
 

@@ -96,8 +96,8 @@ def _named(config: Config, name: str) -> PlannedHost:
 
 
 def _turn(facts: HostFacts | None, hosts: int) -> int:
-    """The number of its last run. Of a silent host as if it had been tried after all others: when a night does not come to it, the
-    runs of that night have numbers beyond it.
+    """Returns the number of its last run. A silent host counts as tried after all others: if a night does not reach it, the
+    runs of that night have higher numbers.
     """
     if not facts or facts.last_run is None:
         return 0
@@ -118,14 +118,14 @@ def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now
 
 
 def _outside(opens: Sequence[datetime]) -> str:
-    """Of hosts that are due and wait for their windows, which open then."""
+    """Formats when the windows of the waiting due hosts open."""
     if len(opens) == 1:
         return f"1 host is due, but outside its window, which opens {format_time(opens[0])}"
     return f"{len(opens)} hosts are due, but outside their windows; the first one opens {format_time(min(opens))}"
 
 
 async def _close(run: HostRun, window: Window, seconds: float) -> None:
-    """Stops it when its window closes, also one that the machine was asleep at: the loop's own clock stands still meanwhile."""
+    """Stops it when its window closes, even if the machine was asleep then: the loop's own clock does not count sleep."""
     end = elapsed() + seconds
     while (left := end - elapsed()) > 0:
         await asyncio.sleep(min(left, _AWAKE))
@@ -138,12 +138,12 @@ def _of_pool(text: str) -> Cause:
 
 
 def _why(run: HostRun) -> str | None:
-    """What stopped it, in words."""
+    """Formats what stopped it."""
     return cause_words(run.stopper.reason) if run.stopper.reason else None
 
 
 class NoRoom(PoolUnusable):
-    """Too little room for another transfer; those that run may come to their end."""
+    """There is too little room for another transfer; running ones may finish."""
 
 
 class NightRunner:
@@ -173,7 +173,7 @@ class NightRunner:
         self._beside: list[asyncio.Task[None]] = []  # workers with the places of hosts that wait for their next attempt
 
     def stop(self, reason: Cause) -> None:
-        """Nothing new starts; what runs is stopped cleanly and keeps what it has."""
+        """Starts no more hosts and stops running ones cleanly, keeping partial data."""
         self.reason = self.reason or cause_words(reason)
         for run in self.runs.values():
             run.stopper.cancel_for(reason)
@@ -184,7 +184,7 @@ class NightRunner:
             run.kill()
 
     async def run(self) -> list[HostResult]:
-        """The results, in the order in which hosts ended. Afterwards `unusable` says whether the pool ended it."""
+        """Returns the results, in the order in which hosts ended. Afterwards `unusable` tells whether the pool ended the run."""
         self.site.observer(NightStarted(tuple(entry.host.name for entry in self.waiting)))
         if self.shut and not self.waiting:
             self.site.observer.notice(_outside(self.shut))
@@ -219,12 +219,12 @@ class NightRunner:
         return possible
 
     def _is_in_trouble(self) -> bool:
-        """Whether an error is told afterwards: of the pool, or of the catalogue."""
+        """Returns True if an error of the pool or the catalogue will be reported."""
         catalogue = self.site.catalogue
         return self.unusable is not None or (isinstance(catalogue, Ledger) and catalogue.trouble is not None)
 
     async def _worker(self, over: asyncio.Event | None = None) -> None:
-        """One host after the other, until none waits, or until it is over: who gave it its place wants that back."""
+        """Backs up one host after the other, until none waits, or until `over`: another worker needs the place."""
         while not (over and over.is_set()) and (entry := await self._next(over)):
             try:
                 await self._guarded(entry)
@@ -250,7 +250,7 @@ class NightRunner:
             run.transfer.limits.look(written, memory)
 
     def _stop_for_room(self, host: str, why: str) -> None:
-        """The host's transfer keeps what it has, and nothing new starts."""
+        """Stops the host's transfer, keeping partial data; no more hosts are started."""
         self._nothing_starts(NoRoom(f"{host} was stopped: {why}", f"{_TOO_MUCH}, `backupd discard {host}` now"))
         run = self.runs[host]
         if not run.stopper.reason:  # one that is being stopped for another reason must not be discarded for this one
@@ -269,7 +269,7 @@ class NightRunner:
         return None
 
     def _first_with_place(self) -> PlannedHost | None:
-        """Those that go last do so when no other waits."""
+        """Returns the next host with a free place; those that go last only if no other waits."""
         first = [entry for entry in self.waiting if entry.host.name not in self._last] or self.waiting
         return next((entry for entry in first if self._group_has_place(entry.host)), None)
 
@@ -324,7 +324,9 @@ class NightRunner:
                 await places.wait(slots_of(self.site.config, run.host), run.stopper, lambda: False, lambda _: None)
 
     async def _has_place(self, run: HostRun, places: HeldSlots) -> bool:
-        """Whether the host may begin now. A run that waits does so; another has it begin although too many run, and says so."""
+        """Returns True if the host may begin now. A waiting run waits; any other begins although too many are running, and says
+        so.
+        """
         wanted, name, said = slots_of(self.site.config, run.host), run.host.name, self.site.observer.notice
         if not self.waits:
             if missing := places.take(wanted):
@@ -343,7 +345,7 @@ class NightRunner:
         return False
 
     async def _has_room(self, entry: PlannedHost, run: HostRun) -> bool:
-        """Whether the host may begin; when not, it goes last or was stopped. Raises NoRoom when there is none to be had."""
+        """Returns True if the host may begin; otherwise it was put last or stopped. Raises NoRoom if there is no room at all."""
         async with self._making_room:
             while why := self._too_little_room():
                 if self.reason or run.stopper.reason:  # also while another host waited for room
@@ -363,14 +365,16 @@ class NightRunner:
         return True
 
     def _go_last(self, entry: PlannedHost, error: NoRoom) -> None:
-        """A host that had too much itself takes no other's room. Raises that error when all others had their turn."""
+        """Puts a host last that needed too much itself, so that it takes no other's room. Raises that error if all others had
+        their turn.
+        """
         self._last.add(entry.host.name)
         if all(other.host.name in self._last for other in self.waiting):
             raise error
         self.waiting.append(entry)
 
     def _give_up(self, one: Unfinished) -> bool:
-        """Whether it was discarded: not when somebody works on it, or when it is not what it was."""
+        """Returns True if it was discarded: not if it is in use or has changed."""
         try:
             lock = take_lock(self.site.pool.locks / f"host-{one.host}", "discarding", format_time(self.site.clock.now()))
         except LockHeld:

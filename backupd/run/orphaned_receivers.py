@@ -44,7 +44,7 @@ async def take_host_lock(path: Path, what: str, since: str, *, sealed: bool = Fa
 
 
 async def _soon_free(path: Path) -> bool:
-    """Whether a living holder is at work that takes no time, and has come to its end meanwhile."""
+    """Returns True if the lock has a living holder that takes no time, and that has finished meanwhile."""
     for look in range(_PATIENCE):
         holder = read_holder(path)
         if holder is None:
@@ -66,7 +66,7 @@ def orphans(path: Path) -> list[int]:
 
 
 def _left_behind(group: int, file: os.stat_result) -> list[int]:
-    """Those of a group that have the file locked; none when one of them still has a parent outside that has it too."""
+    """Returns the members of a group that have the file locked; none if one still has a parent outside that has it too."""
     holding = [member for member in members(group) if has_locked(member.pid, file)]
     inside = {member.pid for member in holding}
     started_by = {member.parent for member in holding} - inside

@@ -1,4 +1,4 @@
-"""What lies in a new backup and belongs to no source path (any more) is removed before rsync comes."""
+"""Removes from a new backup what belongs to no source path any more, before rsync runs."""
 
 import os
 from collections.abc import Mapping

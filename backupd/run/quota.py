@@ -27,7 +27,7 @@ def begin(pool: Pool, host: str) -> None:
 
 
 def join(pool: Pool, host: str, subvolume_id: int) -> None:
-    """Has what is written into the subvolume from now on counted as the host's. Raises OSError, OperatorError."""
+    """Counts new data of the subvolume as the host's. Raises OSError, OperatorError."""
     if quota.mode(pool.filesystem) == quota.SIMPLE:
         quota.join(pool, host, subvolume_id)
 
@@ -44,7 +44,7 @@ class HostQuota:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """The kernel refuses what is beyond the quota in here. Raises OSError."""
+        """Makes the kernel refuse writes beyond the quota. Raises OSError."""
         if self._most is None:
             yield
             return

@@ -52,7 +52,7 @@ def first_level(room: Room, config: Config) -> Level:
 
 
 def next_level(room: Room, level: Level) -> Level:
-    """The level after a transfer was stopped at `level`: the others may use half of what is left."""
+    """Returns the next level after a transfer was stopped at `level`: the others may use half of what is left."""
     return Level(min(level.data, room.available // 2), min(level.metadata, for_metadata(room) // 2))
 
 
@@ -72,7 +72,9 @@ def running_out(room: Room, level: Level, rate: float = 0.0) -> str:
 
 
 def next_look(room: Room, level: Level, rate: float) -> float:
-    """Seconds until the next look: a fraction of what it takes to come to the level, at `rate` or the speed of fast disks."""
+    """Returns the seconds until the next look: a fraction of the time to reach the level, at `rate` or at the speed of fast
+    disks.
+    """
     left = min(room.available - level.data, _PART * (for_metadata(room) - level.metadata))
     return min(_LONGEST, max(_SHORTEST, left / (_PART * max(rate, _FASTEST))))
 
@@ -83,7 +85,7 @@ def fastest(grown: Mapping[str, int]) -> str:
 
 
 class TransferGrowth:
-    """What the transfers of each host have written, in all and lately, and have in memory now: bytes."""
+    """Bytes that the transfers of each host have written, in all and recently, and have in memory."""
 
     def __init__(self) -> None:
         self.total: dict[str, int] = {}
@@ -92,7 +94,7 @@ class TransferGrowth:
         self._before: deque[tuple[float, dict[str, int]]] = deque()
 
     def look(self, groups: Mapping[int, str], now: float) -> dict[str, int]:
-        """What each host wrote lately; `groups`: the hosts by the process groups of their transfers."""
+        """Returns what each host wrote recently; `groups`: the hosts by the process groups of their transfers."""
         found = members(*groups)
         self.memory = dict.fromkeys(groups.values(), 0)
         for one in found:
@@ -133,7 +135,7 @@ class Scarcity:
         self._seen: tuple[float, int] | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled. A bug is logged with its traceback, and does not end it: nobody waits for it who would notice."""
+        """Runs until it is cancelled. A bug is logged with its traceback and does not end it, because nobody would notice."""
         while True:
             pause = _LONGEST
             try:

@@ -20,14 +20,14 @@ _PATIENCE = 120  # looks; then it is looked without a turn: whoever has it may b
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """So many places; `name` begins the names of their locks, and `whose` says whose they are."""
+    """A number of places; `name` begins the names of their locks, `whose` says to whom they belong."""
 
     name: str
     count: int
     whose: str
 
     def take(self, locks: Path, what: str, since: str) -> Lock | None:
-        """A place that is free, or None. Raises PoolUnusable."""
+        """Takes a free place; returns None if there is none. Raises PoolUnusable."""
         for number in range(self.count):
             if lock := _tried(locks / f"{self.name}-{number}", what, since):
                 return lock
@@ -42,21 +42,21 @@ def slots_of(config: Config, host: HostConfig) -> tuple[Slots, ...]:
 
 
 class HeldSlots:
-    """One of each, of a host's run. `release` gives them back, as the end of a context does."""
+    """One place of each kind, for a host's run. `release`, or the end of the context, frees them."""
 
     def __init__(self, locks: Path, what: str, since: str) -> None:
         self._locks, self._what, self._since = locks, what, since
         self._held: list[Lock] = []
 
     def take(self, wanted: Sequence[Slots]) -> Slots | None:
-        """Takes what is free; gives the first of which nothing was. Raises PoolUnusable."""
+        """Takes free places; returns the first kind of which none was free. Raises PoolUnusable."""
         missing = [slots for slots in wanted if not self._take(slots)]
         return missing[0] if missing else None
 
     async def wait(
         self, wanted: Sequence[Slots], stopper: RunCancellation, given_up: Callable[[], bool], say: Callable[[Slots], None]
     ) -> bool:
-        """Waits until it has one of each; False when it was stopped or given up before. `say` is called once for what it waits for.
+        """Waits until it has one of each; returns False if stopped or given up. Calls `say` once with what it waits for.
 
         Raises PoolUnusable.
         """

@@ -41,7 +41,7 @@ _LINE = 100  # bytes that take as long to read as a line takes beside its bytes
 
 
 class HostTransfer:
-    """The transfers of one run. Afterwards: `results` by path in the configured order, and what was written."""
+    """The transfers of one run. Afterwards `results` has them by path in the configured order, and the bytes written."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class HostTransfer:
         self.results = {path: self.results[path] for path in self.host.paths}
 
     async def _attempt(self, paths: Sequence[str]) -> list[str]:
-        """One go over `paths`; those that are still unfinished. A path that breaks does not keep the others from their turn."""
+        """Tries all `paths` once and returns the unfinished ones. A broken path does not affect the others."""
         for number, path in enumerate(paths):
             result = self.results[path] = await self._path(path)
             if result.outcome is PathOutcome.FAULT or self.stopper.reason or self.unreachable:
@@ -97,9 +97,9 @@ class HostTransfer:
         return [path for path in paths if self.results[path].outcome is PathOutcome.UNFINISHED]
 
     async def _path(self, path: str) -> PathResult:
-        """One source path through all its passes, or to the first that does not come to its end.
+        """Runs all passes of one source path, or stops at the first that does not finish.
 
-        The last pass looks at everything, so what it says is all that there is to say.
+        The last pass checks everything, so its result is complete.
         """
         earlier = self.results.get(path)
         numbers = {key: count for key, count in earlier.numbers.items() if key in _FLOWS} if earlier else {}
@@ -205,7 +205,7 @@ class HostTransfer:
         return self._means is not None and self._means.kind is not ExitKind.HOST and not (self.host.optional and self.unreachable)
 
     def run_fields(self) -> dict[str, Any]:
-        """What the run's row says of rsync: the worst path's exit status, the sums of all."""
+        """Returns the fields of the run's row about rsync: the worst path's exit status, the sums of all."""
         results = list(self.results.values())
         worst = max(results, key=lambda result: result.outcome.rank, default=None)
         return {

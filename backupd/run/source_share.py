@@ -1,6 +1,6 @@
-"""The rolling share of a night: of each host that became complete some files are compared with the host, when all are done.
+"""At the end of a night, compares a rolling share of the files of each complete host with the host.
 
-It is no part of a host's success: what goes wrong is told, and the next night goes on from there.
+It does not affect a host's result: errors are reported, and the next night continues.
 """
 
 import time

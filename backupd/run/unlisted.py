@@ -56,7 +56,9 @@ class _Look:
         self._left = MOST_LOOKS
 
     def folders(self, paths: list[bytes]) -> tuple[list[tuple[bytes, ...]], int]:
-        """Those of the paths that the backup has as folders, in order, each once; and how many were not looked for."""
+        """Returns those of the paths that are folders in the backup, in order and without duplicates; and how many were not
+        searched.
+        """
         found = set[tuple[bytes, ...]]()
         for number, path in enumerate(paths):
             try:

@@ -62,7 +62,7 @@ def judge(
 
 
 def enough_below(messages: Messages, numbers: Mapping[str, int], limits: SuspectLimits) -> int:
-    """So many files below folders that could not be read surely exceed the limit; counting more of them is of no use."""
+    """Returns a number of files below unreadable folders that certainly exceeds the limit; counting more is useless."""
     allowed = limits.unreadable * numbers.get("files", 0) - _missed(messages)
     return max(0, int(allowed / (1 - limits.unreadable))) + 2 if limits.unreadable < 1 else _ENOUGH
 
@@ -131,9 +131,9 @@ def _cause(
 
 
 def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) -> str:
-    """The line that says so: about the source itself, before anything is listed. Later ones are about single files.
+    """Returns the line about the source itself, before anything is listed; later ones are about single files.
 
-    A folder that may be seen but not opened is listed with those above it, and nothing else is.
+    A folder that may be seen but not opened is listed with its parents, and nothing else is.
     """
     first = messages.first(Class.PATH_BROKEN)
     if first and (numbers.get("regular", 0) == 0 or any("change_dir" in line for line in messages.samples[Class.PATH_BROKEN])):
@@ -179,7 +179,7 @@ _QUOTED = re.compile(r'"(.+)"')
 
 
 def _warnings(path: str, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, below: int) -> list[str]:
-    """One sentence for the path, so that a table with one line for a host can show all of it; and whether it is empty."""
+    """Returns one sentence for the path, so that a table with one line per host can show all of it; and whether it is empty."""
     unread = {Class.UNREADABLE: below}
     said = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind) + unread.get(kind, 0))]
     if messages.count(Class.DELETIONS_SKIPPED):
@@ -194,7 +194,7 @@ def _warnings(path: str, messages: Messages, numbers: Mapping[str, int], base: M
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """What becomes of the run. `state`: the final state of the backup, or None when `.working` stays unfinished."""
+    """The decision about a run. `state`: the final state of the backup, or None if `.working` stays unfinished."""
 
     state: str | None
     outcome: str
@@ -207,7 +207,7 @@ _FINAL = {PathOutcome.COMPLETE: "complete", PathOutcome.SUSPECT: "suspect", Path
 
 
 def decide(results: Sequence[PathResult]) -> RunVerdict:
-    """The verdict over all source paths of a run, at least one. The error tells of the worst path."""
+    """Decides over all source paths of a run, at least one. The error is that of the worst path."""
     worst = max(results, key=lambda result: result.outcome.rank)
     if worst.outcome is PathOutcome.BROKEN and not any("files" in result.numbers for result in results):
         return RunVerdict(None, "failed", worst.reason, worst.cause)  # no rsync came to a list: nothing here that could be restored

@@ -75,7 +75,7 @@ class Prepared:
 
 
 def settings_of(host: HostConfig) -> dict[str, Any]:
-    """What two runs must share for one to continue the other."""
+    """Returns the settings that a run must share with the one it continues."""
     return {
         "paths": list(host.paths),
         "exclude": [*host.left_out, *host.exclude],
@@ -293,9 +293,9 @@ def leave(prepared: Prepared, record: Record, disk: Syncfs) -> None:
 
 
 def leave_after_error(prepared: Prepared, record: Record, disk: Syncfs) -> None:
-    """The same when something went wrong that says nothing against what arrived; the error is told by whoever met it.
+    """Does the same after an error that does not affect what arrived; the caller reports the error.
 
-    One that is final but for its name stays as it is. Where the disk does not take data it is as when DataLost is raised.
+    A backup that is final except for its name stays unchanged. If the disk loses data, it is treated as with DataLost.
     """
     try:
         there = describe(prepared.path)

@@ -39,7 +39,7 @@ class Axis:
     most: float
 
     def rows(self, value: float, height: int) -> float:
-        """How many lines high a value is."""
+        """Returns the height of a value in lines."""
         span = self.most - self.least
         return min(max((value - self.least) / span if span else 0.0, 0.0), 1.0) * height
 
@@ -64,7 +64,9 @@ def filled(columns: Sequence[tuple[int, int] | None], axis: Axis, height: int, s
 
 
 def bars(values: Sequence[float | None], most: float, height: int, signs: Signs) -> list[str]:
-    """`height` lines of bars from zero to `most`. What is not nothing shows; what is not known is a dot at the foot."""
+    """Returns `height` lines of bars from zero to `most`. Non-zero values are always visible; unknown ones are a dot at the
+    bottom.
+    """
     parts = 8 if signs.has_eighths else 1
     full = height * parts
     tall = [max(round(value / most * full), 1) if value and most else 0 for value in values]
@@ -92,7 +94,7 @@ def labelled(lines: Sequence[str], axis: Axis, every: int, width: int, words: Ca
 
 
 def under(places: Sequence[tuple[int, str]], width: int) -> str:
-    """One line of labels that begin at these columns; one that would touch the label before it is left out."""
+    """Returns one line of labels that begin at these columns; one that would touch the label before it is left out."""
     line = ""
     for column, label in places:
         if column + len(label) <= width and (not line or column > len(line)):
@@ -101,7 +103,7 @@ def under(places: Sequence[tuple[int, str]], width: int) -> str:
 
 
 def strip(spans: Sequence[tuple[float, float]], width: int, signs: Signs) -> str:
-    """One line that is on from the one to the other share of the width, at least one character for each."""
+    """Returns one line that is marked between the two shares of the width, with at least one character for each span."""
     line = [" "] * width
     for begin, end in spans:
         first = min(int(begin * width), width - 1)

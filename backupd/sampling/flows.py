@@ -17,7 +17,7 @@ _MICRO = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What was read and written in the `seconds` before a reading; 0: not known."""
+    """What was read and written in the `seconds` before a reading; 0: unknown."""
 
     seconds: float = 0.0
     read: int = 0
@@ -29,7 +29,7 @@ UNKNOWN = Flow()
 
 
 def as_document(counters: Counters) -> dict[str, object]:
-    """As the catalogue keeps them."""
+    """Returns them as stored in the catalogue."""
     return {"boot": counters.boot, "clock": counters.clock, "devices": counters.devices, "pressure": counters.pressure}
 
 
@@ -54,7 +54,7 @@ def flow(before: Mapping[str, object], after: Mapping[str, object], between: flo
 
 
 def _differences(before: Mapping[str, list[int]], after: Mapping[str, list[int]]) -> list[tuple[int, ...]] | None:
-    """Of every device that is there now; None when one of them was not there before, or counts anew."""
+    """Returns the differences of all present devices; None if one was not present before, or restarted counting."""
     if not after.keys() <= before.keys():
         return None
     found = [tuple(now - then for then, now in zip(before[name], after[name], strict=True)) for name in after]
@@ -63,6 +63,6 @@ def _differences(before: Mapping[str, list[int]], after: Mapping[str, list[int]]
 
 
 def _pressure(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> dict[str, float]:
-    """Of those kinds that both have. Nobody waits for longer than there was time: beyond that a counter is not what it was."""
+    """Returns the pressure of the kinds that both have. Waiting longer than the elapsed time means that a counter was reset."""
     found = {kind: (after[kind] - before[kind]) / _MICRO for kind in after if kind in before}
     return {kind: round(value, 3) for kind, value in found.items() if 0 <= value <= seconds * 1.1}

@@ -19,7 +19,7 @@ from btrkeep.decisions.day_phases import kinds_of, unknown_spans
 from btrkeep.decisions.time_ticks import date_ticks, hour_ticks
 from btrkeep.decisions.trend import Point
 from btrkeep.fs.output_file import whole_file
-from btrkeep.units import format_size
+from btrkeep.units import format_size, size_short
 
 BLUE, SKY, ORANGE, GREEN, RED, PURPLE, INK, GREY = (
     "#0072B2",
@@ -39,7 +39,7 @@ _GAP = 3.0
 
 
 def trend_figure(points: Sequence[Point], name: str, start: datetime, end: datetime) -> Figure:
-    """Allocated against used, and what lies between the two. `points`: at least one, oldest first."""
+    """Draws allocated against used, and the space between. `points`: at least one, oldest first."""
     figure = _figure()
     has_scores = any(point.score is not None for point in points)
     heights = [3.4, 1.2, 1.2] if has_scores else [3.4, 1.4]
@@ -77,12 +77,12 @@ def _draw_whole(axes: Axes, times: list[float], points: list[Point | None], name
 
 
 def _line(axes: Axes, times: list[float], values: list[float], colour: str, **more: Any) -> None:
-    """Of a single point there is a dot."""
+    """Draws a line; a single point is a dot."""
     axes.plot(times, values, color=colour, linewidth=1.6, marker="o" if len(times) == 1 else "", **more)
 
 
 def day_figure(day: DayData) -> Figure:
-    """What the disks wrote and read over a day, with the jobs above, each kind in its line, and as a shade behind."""
+    """Draws what the disks wrote and read over a day, with the jobs above, one line per kind, and as shades behind."""
     figure = _figure()
     kinds = kinds_of(day.phases)
     heights = [0.26 + 0.3 * len(kinds), 2.6, 2.0]
@@ -126,7 +126,7 @@ def _draw_jobs(axes: Axes, day: DayData, kinds: list[str]) -> None:
 
 
 def _day_words(day: DayData) -> str:
-    """What was written, for what."""
+    """Formats what was written, and for which purpose."""
     whole = day.sums[0]
     words = (
         f"{format_size(whole.written)} written, {format_size(whole.data)} of it data"
@@ -180,21 +180,15 @@ def _scale_of_sizes(axes: Axes, most: float, *, room: float = 1.15, suffix: str 
     step = next((nice for nice in _nice_steps() if nice >= rough), rough) * power
     axes.set_yticks([step * number for number in range(int(top / step) + 1)])
     axes.set_ylim(0, top)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value) + suffix if value else "0"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size_short(round(value)) + suffix if value else "0"))
 
 
 def _nice_steps() -> list[float]:
     return [nice * 10.0**power for power in range(-2, 4) for nice in (1, 2, 2.5, 5)]
 
 
-def _short(value: float) -> str:
-    """ "20 TiB" and not "20.0 TiB"."""
-    number, unit = format_size(round(value)).split()
-    return f"{float(number.replace(',', '')):g} {unit}"
-
-
 def _dates(axes: Axes, start: datetime, end: datetime, points: Sequence[Point]) -> None:
-    """From the first point on: an axis that is mostly empty shows nothing of what is there."""
+    """Starts the time axis at the first point, because a mostly empty axis hides the data."""
     first = points[0].taken
     begin = max(start, first - max((end - first) / 50, timedelta(minutes=5)))
     _ticks(axes, date_ticks(begin, end))
@@ -206,7 +200,7 @@ def _ticks(axes: Axes, named: Sequence[tuple[datetime, str]]) -> None:
 
 
 def _number(moment: datetime) -> float:
-    """As these axes count time: days."""
+    """Returns the time as these axes count it: days."""
     return moment.timestamp() / 86400
 
 

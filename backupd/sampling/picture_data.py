@@ -1,4 +1,4 @@
-"""What the picture and the text of a day are made of."""
+"""The data of the picture and the text of a day."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

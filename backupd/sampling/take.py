@@ -52,7 +52,7 @@ def _options(pool: Pool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What is known when a sample is taken."""
+    """The facts available when a sample is taken."""
 
     pool: Pool
     taken: datetime
@@ -100,7 +100,7 @@ def make(what: Taken, before: Sample | None) -> Sample:
 
 
 def thin(catalogue: Catalogue, filesystem: str, now: datetime, zone: ZoneInfo) -> None:
-    """Make hours and days of what is old enough, some at a time. Raises CatalogueBusy, and OperatorError."""
+    """Merges old samples into hours and days, some at a time. Raises CatalogueBusy, and OperatorError."""
     for step in STEPS:
         oldest = catalogue.oldest_sample(filesystem, step.span)
         due = window(step, oldest, now, zone, _AT_A_TIME) if oldest else None

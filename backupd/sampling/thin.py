@@ -32,7 +32,7 @@ def _hour(moment: datetime, _zone: ZoneInfo) -> datetime:
 
 
 def day_of(moment: datetime, zone: ZoneInfo) -> datetime:
-    """When the day of the zone began that the moment is in, in UTC."""
+    """Returns the start, in UTC, of the day in the zone that contains the moment."""
     return moment.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0).astimezone(UTC)
 
 
@@ -51,7 +51,7 @@ def window(step: ThinningStep, oldest: datetime, now: datetime, zone: ZoneInfo, 
 
 
 def merged(samples: Sequence[Sample], step: ThinningStep, zone: ZoneInfo) -> list[Sample]:
-    """Those of one span, oldest first, as one for each hour or day that has any."""
+    """Merges samples of one span, oldest first, into one for each hour or day that has any."""
     return [_one(list(some), step.into) for _, some in groupby(samples, lambda one: step.start(one.taken, zone))]
 
 

@@ -86,7 +86,7 @@ def _name(viewer: Viewer, peer: Peer) -> str:
 
 
 def _call(service: ServiceContext, wire: Wire, peer: Peer, request: Request) -> tuple[Verb, Call]:
-    """Who asks is looked up before anything that he says is looked at. Raises RequestRefused."""
+    """Identifies the caller before reading anything else of the request. Raises RequestRefused."""
     viewer = _viewer_of(service, request, peer)
     verb = VERBS.get(request.verb)
     if not verb:
@@ -104,14 +104,14 @@ def _viewer_of(service: ServiceContext, request: Request, peer: Peer) -> Viewer:
 
 
 def _require(service: ServiceContext, verb: Verb, name: str, viewer: Viewer, arguments: Mapping[str, Any]) -> None:
-    """Raises RequestRefused for what the viewer may not, and ConfigError."""
+    """Raises RequestRefused for what the viewer may not do, and ConfigError."""
     require(verb.right, viewer, arguments)
     settings = service.config().serve
     require_switched_on(name, no_downloads=settings.no_downloads, no_restores=settings.no_restores)
 
 
 def _do(verb: Verb, name: str, call: Call) -> None:
-    """Raises RequestRefused for what the asker may not, or not so often."""
+    """Raises RequestRefused for what the caller may not do, or not so often."""
     _require(call.service, verb, name, call.viewer, call.arguments)
     settings = call.service.config().serve
     if call.peer.uid != ROOT or call.viewer.session:

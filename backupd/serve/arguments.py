@@ -1,4 +1,4 @@
-"""What an argument may be. Whoever asks has checked it as well, but is believed in nothing."""
+"""Validates arguments. The caller has validated them as well, but is not trusted."""
 
 import os
 import re
@@ -26,7 +26,7 @@ REQUIRED: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a verb; it must be given where it has no default."""
+    """One argument of a verb; it is required if it has no default."""
 
     check: Check
     default: Any = REQUIRED
@@ -101,7 +101,7 @@ def path(value: Any) -> bytes:
 
 
 def paths(value: Any) -> tuple[bytes, ...]:
-    """One path or more."""
+    """Validates one or more paths."""
     if not isinstance(value, list) or not value:
         raise ValueError("it must be a list of paths")
     if len(value) > _MOST_PATHS:
@@ -117,7 +117,7 @@ def moment(value: Any) -> datetime:
 
 
 def destination(value: Any) -> str:
-    """Where a restore goes: host, host:/DIR, or folder."""
+    """Validates the destination of a restore: host, host:/DIR, or folder."""
     if value in ("", HOST, FOLDER):
         return FOLDER if value == FOLDER else HOST
     if not isinstance(value, str) or not value.startswith((":/", f"{HOST}:/")):
@@ -126,7 +126,7 @@ def destination(value: Any) -> str:
 
 
 def optional(check: Check) -> Check:
-    """That, or null."""
+    """Also allows null."""
     return lambda value: None if value is None else check(value)
 
 
@@ -151,7 +151,7 @@ def number(least: int, most: int) -> Check:
 
 
 def choice(*words: str) -> Check:
-    """One of some words."""
+    """Validates one of a few words."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or value not in words:

@@ -1,4 +1,4 @@
-"""One request being answered: who asks for what, and the way back to whoever asks."""
+"""One request being answered: the caller, the request, and the connection back."""
 
 import json
 import os
@@ -20,9 +20,9 @@ _LOOK = 1.0
 
 
 class Frames:
-    """Something to write into, as into a file: what is written leaves as frames. One piece of it is all that lies in memory.
+    """A file-like writer: what is written is sent in frames. Only one piece is in memory.
 
-    `require` raises RequestRefused when the asker may not have any more.
+    `require` raises RequestRefused if the caller loses the right to it.
     """
 
     def __init__(self, wire: Wire, require: Callable[[], None] = lambda: None) -> None:
@@ -48,17 +48,17 @@ class Frames:
         return self._written
 
     def flush(self) -> None:
-        """What is held is sent. Raises ClientGone."""
+        """Sends buffered data. Raises ClientGone."""
         if self._held:
             self._send(self._held)
             self._held = bytearray()
 
     def writable(self) -> bool:
-        """It is."""
+        """Returns True."""
         return True
 
     def end(self) -> None:
-        """It is whole. Raises ClientGone."""
+        """Sends the end of the stream. Raises ClientGone."""
         self.flush()
         self._wire.streaming = False
         self._wire.send(HEAD.pack(0))
@@ -73,8 +73,8 @@ class Frames:
 
 @dataclass(slots=True)
 class Call:
-    """What a verb's function is given. `arguments` are checked, and all there. `require` looks up again whether the asker may ask
-    for that, and raises OperatorError.
+    """The argument of a verb's function. `arguments` are validated and complete. `require` checks again whether the caller has
+    the right to this request, and raises OperatorError.
     """
 
     service: ServiceContext
@@ -87,7 +87,7 @@ class Call:
 
     @property
     def who(self) -> str:
-        """The name of whoever asks."""
+        """Returns the name of the caller."""
         return self.viewer.name
 
     def __getitem__(self, name: str) -> Any:
@@ -101,7 +101,7 @@ class Call:
         return self.frames
 
     def gone(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Returns True if the caller no longer waits for the answer."""
         return self.wire.gone()
 
 

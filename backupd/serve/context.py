@@ -1,4 +1,4 @@
-"""What all requests share: which pool is served and how it is opened. Nothing is kept open between requests."""
+"""Shared by all requests: which pool is served and how it is opened. Nothing is kept open between requests."""
 
 import logging
 import threading
@@ -25,7 +25,7 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(slots=True)
 class JobQueue:
-    """What is known of the jobs that wait: whether there are any, and whose end lets the next begin. `changed`: look again."""
+    """The waiting jobs: whether there are any, and whose end lets the next begin. `changed`: check again."""
 
     waits: bool = False
     before: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class JobQueue:
 
 @dataclass(slots=True)
 class ServiceContext:
-    """How the pool is named on command lines: by `pool` or, where it is not None, by the file `config_file`."""
+    """How the pool is named on command lines: by `pool` or, unless it is None, by the file `config_file`."""
 
     pool_name: str
     config_file: Path | None
@@ -59,7 +59,7 @@ class ServiceContext:
     _pool: Pool | None = None
 
     def config(self) -> Config:
-        """As its files are now; read again when one of them has changed. Raises ConfigError."""
+        """Returns the present configuration; read again if one of its files has changed. Raises ConfigError."""
         with self._lock:
             if not self._loaded or self._loaded[0] != _signature(self._loaded[1].file):
                 config = load(self.pool_name, self.config_file)
@@ -67,7 +67,7 @@ class ServiceContext:
             return self._loaded[1]
 
     def pool(self) -> Pool:
-        """The pool, looked at again: it may have been unmounted. Raises PoolUnusable and ConfigError."""
+        """Returns the pool, checked again, because it may have been unmounted. Raises PoolUnusable and ConfigError."""
         self._pool = open_pool(self.config().pool.path)
         return self._pool
 
@@ -103,12 +103,12 @@ class ServiceContext:
         return ("--config", str(self.config_file)) if self.config_file else ("--pool", self.pool_name)
 
     def words(self, program: Sequence[str]) -> tuple[str, ...]:
-        """How a command line of backupd begins that is about this pool."""
+        """Returns the beginning of a backupd command line for this pool."""
         return (*program, *self.chosen())
 
 
 def _signature(main: Path) -> Signature:
-    """When the files of a configuration were last changed."""
+    """Returns when the files of a configuration were last changed."""
     folder = main.with_suffix(".d")
     files = (main, folder, *(sorted(folder.glob("*.toml")) if folder.is_dir() else ()))
     found = ((str(file), file.stat()) for file in files if file.exists())

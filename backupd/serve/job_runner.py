@@ -136,7 +136,7 @@ async def _run(
 
 
 def _pass_on(group: Group, number: signal.Signals) -> None:
-    """To the command alone, which ends what it has started in good order."""
+    """Sends a signal to the command alone, which ends its children cleanly."""
     if group.running:
         os.kill(group.pid, number)
 

@@ -32,7 +32,7 @@ _TAIL = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class ServeJob:
-    """One job. Times are RFC 3339 texts; `arguments` are those of the verb, as JSON has them."""
+    """One job. Times are RFC 3339 texts; `arguments` are those of the verb, as JSON."""
 
     id: str
     verb: str
@@ -79,7 +79,7 @@ def new_id(now: datetime) -> str:
 
 
 def no_job(job_id: str) -> RequestRefused:
-    """Also what is said of one that is not the asker's to see."""
+    """Returns the refusal for an unknown job, and for one that the caller may not see."""
     return RequestRefused(f"there is no job {job_id}", "jobs are forgotten after 30 days", "missing", own=True)
 
 
@@ -95,28 +95,28 @@ class JobStore:
         write_atomically(self._file(job.id), json.dumps(asdict(job)) + "\n")
 
     def get(self, job_id: str, now: datetime) -> ServeJob:
-        """What is known of it now. Raises RequestRefused, of kind missing."""
+        """Returns the present state of a job. Raises RequestRefused, of kind missing."""
         found = self._read(job_id) if is_id(job_id) else None
         if not found:
             raise no_job(job_id)
         return as_it_is(found, now)
 
     def is_over(self, job_id: str, now: datetime) -> bool:
-        """Whether it has ended, or nothing is known of it any more."""
+        """Returns True if it has ended, or is no longer known."""
         found = self._read(job_id)
         return found is None or as_it_is(found, now).over
 
     def all(self, now: datetime) -> Iterator[ServeJob]:
-        """All that are known, newest first. One whose file cannot be read is passed over."""
+        """Yields all known jobs, newest first. Skips unreadable files."""
         names = sorted((path.stem for path in self._folder.glob("*.json") if is_id(path.stem)), reverse=True)
         return (as_it_is(job, now) for job in map(self._read, names) if job)
 
     def log(self, job_id: str) -> Path:
-        """Where what it says is written."""
+        """Returns the path of its log."""
         return self._folder / f"{job_id}.log"
 
     def last_lines(self, job_id: str, count: int) -> list[str]:
-        """The last lines that it has said. What is no UTF-8 stands in it as surrogates."""
+        """Returns the last lines of its log. Bytes that are not UTF-8 become surrogates."""
         try:
             with self.log(job_id).open("rb") as file:
                 size = file.seek(0, 2)
@@ -128,14 +128,14 @@ class JobStore:
         return lines[1 if size > _TAIL else 0 :][-count:]
 
     def thin(self, now: datetime) -> None:
-        """Forgets those that are over for longer than is told of, and the oldest of too many."""
+        """Removes jobs that ended long ago, and the oldest of too many."""
         for number, job in enumerate(self.all(now)):
             old = now - parse_time(job.asked) > (_PREVIEWS_KEPT if job.verb == PREVIEW else KEPT)
             if job.over and (old or number >= MOST):
                 self.forget(job.id)
 
     def forget(self, job_id: str) -> None:
-        """As if it had never been."""
+        """Removes the job."""
         for path in (self._file(job_id), self.log(job_id)):
             path.unlink(missing_ok=True)
 
@@ -150,7 +150,7 @@ class JobStore:
 
 
 def read_job(found: Any) -> ServeJob:
-    """A job from its JSON. Raises ValueError when it is none."""
+    """Parses a job from JSON. Raises ValueError if it is invalid."""
     known = {one.name for one in fields(ServeJob)}
     if not isinstance(found, dict) or not found.keys() <= known:
         raise ValueError("no job")
@@ -161,7 +161,9 @@ def read_job(found: Any) -> ServeJob:
 
 
 def as_it_is(job: ServeJob, now: datetime) -> ServeJob:
-    """One that says it runs, and whose process is gone, has failed; so has one that was never begun, or waited for too long."""
+    """Returns the real state: a running job whose process is gone has failed; so has one that was never begun, or waited for
+    too long.
+    """
     if job.state == RUNNING and (job.pid is None or start_time(job.pid) != job.pid_started):
         return replace(job, state=FAILED, error="it was killed: its process is gone", own=True)
     if job.waits and now - parse_time(job.asked) > _WAITS_FOR:

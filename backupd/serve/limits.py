@@ -1,4 +1,4 @@
-"""How much of something may go on at once, and how often one asker may ask for it."""
+"""Limits on concurrency, and on requests per minute and caller."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ _MOST = 10_000
 
 
 class ConcurrencyLimit:
-    """How much of something may go on at once, and how much of that for one asker: one who asks much leaves places for others."""
+    """A limit on concurrency, and the part of it that one caller may use, so that places are left for others."""
 
     def __init__(self, at_once: int, of_one: int) -> None:
         self.at_once, self.of_one = at_once, of_one
@@ -39,13 +39,13 @@ class ConcurrencyLimit:
 
 
 class VerbLimits:
-    """What the configuration sets for single verbs, on top of the limits that they share."""
+    """The limits that the configuration sets for single verbs, in addition to the shared ones."""
 
     def __init__(self) -> None:
         self._lock, self._limits = threading.Lock(), dict[str, ConcurrencyLimit]()
 
     def of(self, verb: str, at_once: int | None) -> ConcurrencyLimit:
-        """The limit of the verb, of which one asker has half; None: there is none of its own."""
+        """Returns the limit of the verb, half of which one caller may use; None: it has no limit of its own."""
         most = at_once or _NO_LIMIT
         with self._lock:
             limit = self._limits.setdefault(verb, ConcurrencyLimit(most, most))

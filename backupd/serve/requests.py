@@ -22,7 +22,7 @@ VERBS = ("run", "restore", "preview")
 
 @dataclass(frozen=True, slots=True)
 class ServeRequest:
-    """One request. `arguments` are as JSON has them; whoever carries it out checks them once more."""
+    """One request. `arguments` are as JSON has them; the process that carries it out validates them again."""
 
     id: str
     verb: str
@@ -47,19 +47,19 @@ def leave(folder: Path, asked: ServeRequest) -> None:
 
 
 def withdraw(folder: Path, job_id: str) -> None:
-    """As if it had not been left."""
+    """Removes the request."""
     (folder / f"{job_id}.json").unlink(missing_ok=True)
 
 
 def is_left(folder: Path, job_id: str) -> bool:
-    """Whether it lies there: nobody has taken it, and the machine was not restarted."""
+    """Returns True if it is waiting: it was not taken, and the machine was not restarted."""
     return (folder / f"{job_id}.json").exists()
 
 
 def take(folder: Path, job_id: str) -> ServeRequest:
-    """Reads it and removes it, so that nobody carries it out twice.
+    """Reads and removes it, so that it is carried out only once.
 
-    Raises UsageError when there is none, OperatorError when what lies there is none.
+    Raises UsageError if there is none, OperatorError if it is invalid.
     """
     if not is_id(job_id):
         raise UsageError("that is no name of a job", "the root service gives them: backupd serve")

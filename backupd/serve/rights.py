@@ -1,5 +1,5 @@
-"""Who asks, as the login service knows, and whether he may: role, hosts, and what is switched off. The dashboard's own word counts
-for nothing.
+"""Decides whether the caller, as the login service knows him, may do this: role, hosts, and disabled features. The dashboard's
+own word does not count.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Right(Enum):
 
 
 def viewer_of(request: Request, peer: Peer, login: Path) -> Viewer:
-    """Who asks. Root may say so itself; everybody else shows a session or a token. Raises RequestRefused."""
+    """Returns the viewer. Root may name him; everybody else shows a session or a token. Raises RequestRefused."""
     if request.session is not None:
         return _logged_in(request.session, login)
     if not request.who.strip() or len(request.who) > _LONGEST_WHO:
@@ -71,7 +71,7 @@ def _refused(message: str) -> RequestRefused:
 
 
 def require_switched_on(verb: str, *, no_downloads: bool, no_restores: bool) -> None:
-    """Raises RequestRefused for what the configuration switches off."""
+    """Raises RequestRefused for features that the configuration disables."""
     what = "downloads" if no_downloads and verb == "download" else ""
     what = "restores" if no_restores and verb in ("restore", "preview") else what
     if what:

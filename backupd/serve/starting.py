@@ -78,7 +78,7 @@ def begin(
 
 
 def start_due(service: ServiceContext) -> None:
-    """Starts the backups whose turn it is. Raises OperatorError when the pool's jobs cannot be looked at."""
+    """Starts the backups whose turn it is. Raises OperatorError if the pool's jobs cannot be read."""
     with _one_at_a_time:
         _start_due(service)
 

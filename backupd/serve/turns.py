@@ -1,4 +1,4 @@
-"""Whose turn it is: backups that were asked for wait until fewer are under way than run at a time. Pure."""
+"""Decides which requested backup starts next: they wait until fewer are running than may run at a time. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable

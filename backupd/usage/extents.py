@@ -38,7 +38,7 @@ class ExtentOwners:
         self.owner = np.insert(self.owner, place[fresh], np.int32(number))
 
     def measured(self) -> list[MeasuredUsage]:
-        """Of each backup, in the order in which they were added."""
+        """Returns the result of each backup, in the order in which they were added."""
         own = self.owner != _MANY
         exclusive = np.zeros(len(self.referenced), U64)
         np.add.at(exclusive, self.owner[own], self.length[own])

@@ -39,12 +39,12 @@ def summed(backups: Iterable[BackupUse]) -> list[HostUse]:
 
 
 def by_writing(backups: Sequence[BackupUse]) -> Use:
-    """Nothing is measured."""
+    """Measures nothing: uses what rsync wrote."""
     return Use("written", tuple(summed(backups)), tuple(backups))
 
 
 def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, chance: random.Random | None = None) -> Use:
-    """Of all hosts at once: `everything` is all backups of the pool. Raises OperatorError."""
+    """Samples all hosts at once; `everything` is all backups of the pool. Raises OperatorError."""
     from btrkeep.treescan.chunks import chunks
     from btrkeep.treescan.owners import Owners
 

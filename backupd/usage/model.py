@@ -24,7 +24,7 @@ class Amount:
 
 
 def exactly(size: int) -> Amount:
-    """A size that was counted."""
+    """Returns a counted size."""
     return Amount(size, size, size)
 
 
@@ -51,7 +51,7 @@ class MeasuredUsage:
 
     @property
     def shared(self) -> int:
-        """What others refer to as well."""
+        """Returns the bytes that others refer to as well."""
         return max(0, self.referenced.bytes - self.exclusive.bytes)
 
 

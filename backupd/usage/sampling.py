@@ -21,7 +21,7 @@ Owner = tuple[str, str | None]
 
 @dataclass(slots=True)
 class DrawTally:
-    """How often what was met. `space` is the bytes that were drawn from; `by_*` and `only_*` count draws."""
+    """How often each set of owners was drawn. `space` is the bytes that were drawn from; `by_*` and `only_*` count draws."""
 
     space: int
     draws: int = 0
@@ -33,7 +33,7 @@ class DrawTally:
     others: int = 0
 
     def add(self, roots: frozenset[int] | None, owners: Mapping[int, Owner]) -> None:
-        """One draw. `roots` None: free space, and also when nobody refers to the data any more, for nobody's it is."""
+        """Adds one draw. `roots` None: free space, or data to which nothing refers any more."""
         self.draws += 1
         if roots is None:
             return

@@ -1,4 +1,4 @@
-"""One block group as text: where it is, its map, its free extents and what they add to the score, what would move."""
+"""Prints one block group: its location, its map, its free extents with their part of the score, and the data that would move."""
 
 import os
 import sys

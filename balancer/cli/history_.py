@@ -1,4 +1,4 @@
-"""`btrfs-balancer history`: how the free space of a filesystem went, and what was balanced."""
+"""`btrfs-balancer history`: the history of a filesystem's free space and its balances."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,28 +18,28 @@ DAYS = 180
 
 @click.command("history")
 @mount_point
-@click.option("--days", type=click.IntRange(1, 36500), default=DAYS, show_default=True, metavar="N", help="So far back.")
-@click.option("--balances", "of_balances", is_flag=True, help="The runs of balance, instead of the scores.")
+@click.option("--days", type=click.IntRange(1, 36500), default=DAYS, show_default=True, metavar="N", help="How many days back.")
+@click.option("--balances", "of_balances", is_flag=True, help="Show the balances instead of the scores.")
 @which_pool
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs: all of it.")
 def command(path: Path | None, days: int, of_balances: bool, pool: str | None, config: Path | None, as_json: bool) -> None:
-    """Show how the free space of a btrfs went over the months.
+    """Show the history of a btrfs's free space.
 
-    It is what `score --record` and `run` have put into the catalogue of the btrkeep pool on the filesystem: oldest first, thinned
+    Shows what `score --record` and `run` have stored in the catalogue of the btrkeep pool on the filesystem: oldest first, thinned
     to 30 lines. MOUNTPOINT may be any folder or file on it; with --pool it may be left out.
 
     \b
-    ALLOCATED  the length of all data block groups, and
-    USED       what is used of them
-    FRAGS      free extents, counted as the free space tree has them
-    BAD        block groups that score above 250
-    MOVED      what balances have moved since the line above
+    ALLOCATED  the length of all data block groups
+    USED       the used bytes in them
+    FRAGS      free extents, as the free space tree counts them
+    BAD        block groups with a score above 250
+    MOVED      data moved by balances since the line above
     SCORE      of all block groups; green: 5% less than above, red: more
 
     \b
     With --balances:
-    GROUPS     block groups that were balanced
-    WRITTEN    to the devices meanwhile, by everybody
+    GROUPS     balanced block groups
+    WRITTEN    bytes written to the devices meanwhile, by all programs
     GAINED     score removed
 
     \b

@@ -1,4 +1,4 @@
-"""The history of free space as text, a line with a bar for each sample that is shown, and what was balanced; and as JSON."""
+"""The history of free space as text, one line with a bar per sample, and the balances; and both as JSON."""
 
 import shutil
 import sys
@@ -183,13 +183,13 @@ def document(
 
 
 def look_as_json(look: "FreeSpaceScore") -> dict[str, Any]:
-    """One look at free space."""
+    """Returns one score of the free space."""
     histogram = [{"at_least": least, "extents": extents, "bytes": size} for least, extents, size in look.histogram]
     return {"taken": format_time(look.taken), **{name: getattr(look, name) for name in _LOOK}, "histogram": histogram}
 
 
 def balance_as_json(one: "Balance", is_running: bool, steps: "Sequence[BalanceStep]") -> dict[str, Any]:
-    """One run with its steps."""
+    """Returns one run with its steps."""
     return {
         "id": one.id,
         "mountpoint": printable(one.mountpoint),
@@ -204,6 +204,6 @@ def balance_as_json(one: "Balance", is_running: bool, steps: "Sequence[BalanceSt
 
 
 def step_as_json(step: "BalanceStep") -> dict[str, Any]:
-    """One block group of a run."""
+    """Returns one block group of a run."""
     before, took = ({name: getattr(step, name) for name in names} for names in (_STEP, _TOOK))
     return {**before, "started": format_time(step.started), **took}

@@ -41,7 +41,7 @@ _COLOURS = {
 
 
 class BalanceDisplay(LiveDisplay):
-    """The block group under way with its map, bars for it and for the budget; what is done scrolls away above."""
+    """Shows the current block group with its map, and bars for it and for the budget; finished ones scroll away above."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class BalanceDisplay(LiveDisplay):
         self._pace: RunPace | None = None
 
     def __call__(self, event: BalanceEvent) -> None:
-        """Draws it anew, below what is printed for good."""
+        """Redraws the display below the finished lines."""
         match event:
             case BalanceStarted():
                 self._before = self._score = event.numbers.score
@@ -87,7 +87,7 @@ class BalanceDisplay(LiveDisplay):
         self.draw()
 
     def picture(self) -> Group:
-        """What stands below all that has scrolled away."""
+        """Returns the part that stays below the lines that have scrolled away."""
         parts: list[RenderableType] = [""]
         if self._group:
             parts += [_head(self._group), *_map(self._group, self.console, blocks=self._blocks)]
@@ -103,7 +103,9 @@ class BalanceDisplay(LiveDisplay):
         return Group(*parts)
 
     def _so_far(self, pace: RunPace) -> str:
-        """Bytes moved and written, and the score that there was and is. The end may be cut off: what is new comes first."""
+        """Formats bytes moved and written, and the score before and now. The end may be cut off, so the newest numbers come
+        first.
+        """
         progress = self._progress
         moved = progress.total_moved if progress else pace.moved
         written = progress.total_written if progress else pace.written
@@ -140,7 +142,7 @@ def _head(group: PlannedBlockGroup) -> Text:
 
 
 def _map(group: PlannedBlockGroup, console: Console, *, blocks: bool) -> list[Text]:
-    """The map, two or four lines of text. With colours its brightness says how much of each spot is used."""
+    """Returns the map, two or four lines of text. With colours, brightness shows how much of each spot is used."""
     if group.shares is None:
         return []
     width = _WIDE if console.width >= _WIDE + 2 else _SLIM

@@ -1,4 +1,4 @@
-"""Options that `plan` and `run` share: how much may move, what is worth it, when to end."""
+"""Options of both `plan` and `run`: limits on the data to move, the floors, and when to stop."""
 
 import re
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def or_none(parse: Callable[[str], Value]) -> Callable[[str], Value | str]:
 
 
 def pressure(text: str) -> float | None:
-    """A fraction of "40%" or "40"; None of "none": not looked at. Raises ValueError."""
+    """Parses a fraction from "40%" or "40"; returns None for "none", which disables the check. Raises ValueError."""
     return None if text == "none" else parse_share(text if "%" in text else f"{text}%")
 
 
@@ -66,8 +66,10 @@ ROOM = Parsed("size", size_or_share)
 PRESSURE = Parsed("percent", or_none(pressure))
 
 _CHOOSING = (
-    click.option("--budget", type=SIZE, metavar="SIZE", help="Move so much data at the most, such as 20GiB; `none`: no limit."),
-    click.option("--time", "seconds", type=TIME, metavar="TIME", help="Take so long at the most, such as 2h; `none`: no limit."),
+    click.option(
+        "--budget", type=SIZE, metavar="SIZE", help="The maximum amount of data to move, such as 20GiB; `none`: no limit."
+    ),
+    click.option("--time", "seconds", type=TIME, metavar="TIME", help="The maximum duration, such as 2h; `none`: no limit."),
     click.option("--policy", type=click.Choice(POLICIES), help=f"What is balanced first; see above.  [default: {POLICIES[0]}]"),
     click.option(
         "--min-score",
@@ -76,14 +78,17 @@ _CHOOSING = (
         help="Only block groups that score S or more; less, in proportion, where none has 1 GiB.",
     ),
     click.option(
-        "--min-benefit", type=click.FloatRange(min=0), metavar="B", help="Only those that lose a score of B or more per GiB moved."
+        "--min-benefit",
+        type=click.FloatRange(min=0),
+        metavar="B",
+        help="Only those whose balance removes a score of B or more per GiB moved.",
     ),
     json_option,
 )
 
 
 def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say what is to be balanced, and how much of it: those of `planning.settings_of`, and `as_json`."""
+    """Adds the options that choose what is balanced, and how much: those of `planning.settings_of`, and `as_json`."""
     for option in reversed(_CHOOSING):
         command = option(command)
     return command

@@ -11,9 +11,9 @@ _NEARLY = 0.95
 
 
 class RunPace:
-    """Follows a run: what limits it nearest says how far it is.
+    """Follows a run: its progress is that of the limit that is nearest.
 
-    A budget counts bytes, time and window seconds; without any of them it is the block groups that are worth it.
+    A budget limits bytes, time and window limit seconds; without any of them, the number of block groups worth balancing counts.
     """
 
     def __init__(self, settings: RunSettings, now: float, today: datetime | None = None) -> None:
@@ -32,16 +32,16 @@ class RunPace:
         self._group, self._worth = group, group.worth
 
     def step_ends(self, done: StepDone) -> None:
-        """It has ended."""
+        """Records the end of a step."""
         self._busy += done.seconds
         self.moved, self.written = self.moved + done.moved, self.written + done.written
         self._done += 1
         self._worth, self._group = max(0, self._worth - 1), None
 
     def step_share(self, progress: BalanceProgress | None) -> tuple[float, str]:
-        """Returns the share of the block group under way that is done, from 0 to 1, and that in words.
+        """Returns the finished share of the current block group, from 0 to 1, and its description.
 
-        While the kernel copies nothing is seen of it, so the bar goes by the estimate of time then, up to nearly the end.
+        The kernel shows nothing while it copies, so the bar follows the estimated time then, up to nearly the end.
         """
         if self._group is None:
             return 0.0, ""

@@ -21,14 +21,14 @@ _NARROWEST = ("VADDR", "USED", "SCORE", "TIME")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a run would end: after the first `number` block groups; `words` say why, "" if it comes to its end."""
+    """Where a run would stop: after the first `number` block groups; `words` says why, "" if it would finish."""
 
     number: int
     words: str
 
 
 def cut_of(planned: Sequence[PlannedBlockGroup], settings: RunSettings, now: datetime) -> Cut:
-    """Where budget, time or window would end it. Times are estimates, so these cut off about there."""
+    """Returns where budget, time or window would stop it. Times are estimates, so the position is approximate."""
     number = next((at for at, one in enumerate(planned) if not one.is_within), len(planned))
     words = f"the budget of {format_given(settings.budget or 0)} ends here" if number < len(planned) else ""
     for limit, what in _limits(settings, now):

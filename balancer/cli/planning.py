@@ -42,9 +42,9 @@ def settings_of(
     pressure: float | str | None = None,
     patience: float | None = None,
 ) -> RunSettings:
-    """Returns the settings of the options, and of the pool's configuration (`balance`) for those that are None.
+    """Returns the settings from the options, and from the pool's configuration (`balance`) for options that are None.
 
-    "none" is no limit. `balance` is None where no pool was named.
+    "none" is no limit. `balance` is None if no pool was named.
     """
     policy = policy or (balance.policy if balance else POLICIES[0])
     settings = RunSettings(

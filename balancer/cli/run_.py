@@ -1,4 +1,4 @@
-"""`btrfs-balancer run`: balances what is worth it, one block group at a time."""
+"""`btrfs-balancer run`: balances the block groups that are worth it, one at a time."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from btrkeep.errors import Exit
 @click.command("run")
 @mount_point
 @choosing
-@click.option("--until", type=MOMENT, metavar="TIME", help="End at this time: 06:00 (of this machine) or RFC 3339.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="Stop at this time: 06:00 (local time) or RFC 3339.")
 @click.option(
-    "--min-unallocated", "least", type=ROOM, metavar="ROOM", help="End when less is unallocated: 10GiB, or 3% of the filesystem."
+    "--min-unallocated", "least", type=ROOM, metavar="ROOM", help="Stop when less is unallocated: 10GiB, or 3% of the filesystem."
 )
 @click.option(
     "--no-yield",
@@ -29,18 +29,18 @@ from btrkeep.errors import Exit
     "pressure",
     type=PRESSURE,
     metavar="PERCENT",
-    help="Wait while programs wait for the disks more of the time; `none`: never.  [default: 40%]",
+    help="Wait while programs wait for the disks more than this share of the time; `none`: never.  [default: 40%]",
 )
 @click.option(
     "--wait",
     "patience",
     type=DURATION,
     metavar="TIME",
-    help="Wait so long for backups, another balance and the like, instead of ending.",
+    help="How long to wait for backups, another balance or similar, instead of stopping.",
 )
 @which_pool
 @click.option("--dry-run", is_flag=True, help="Show what would be balanced, as `plan` does; change nothing.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing of what goes well.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
 def command(
     path: Path | None, pool: str | None, config: Path | None, as_json: bool, dry_run: bool, quiet: bool, **chosen: Any
 ) -> int:

@@ -43,7 +43,7 @@ def report_as_json(report: Report, settings: RunSettings) -> dict[str, Any]:
 
 
 def settings_as_json(settings: RunSettings) -> dict[str, Any]:
-    """The settings that decide what is balanced."""
+    """Returns the settings that decide what is balanced."""
     return {
         "policy": settings.policy,
         "min_score": settings.floors.min_score,

@@ -1,4 +1,4 @@
-"""A run as text: a line for each block group where nobody watches a terminal, and the report of what it came to."""
+"""A run as text: a line for each block group if the output is no terminal, and the final report."""
 
 import textwrap
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ _RAW = {BalanceOutcome.GONE: "was gone before its turn came", BalanceOutcome.CAN
 
 
 def stopping_line(event: Cancelling) -> str:
-    """Returns what is said at once when a run has to end."""
+    """Returns the message that is printed at once when a run must stop."""
     return f"stopping: {printable(event.why)}; the kernel gives up the block group at {event.vaddr}"
 
 
@@ -84,13 +84,13 @@ def _times(done: StepDone) -> str:
 
 
 class BalanceLines:
-    """A line for each block group: for a pipe, a file or the journal. `quiet`: only what is wrong, and nothing of a good run."""
+    """Prints a line for each block group: to a pipe, a file or the journal. `quiet`: only problems."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet, self._waits = quiet, ""
 
     def __call__(self, event: BalanceEvent) -> None:
-        """Says nothing of a block group that begins: one line is enough, and at the end there is more to say."""
+        """Ignores the begin of a block group: its line is printed at the end, when more is known."""
         match event:
             case BalanceStarted():
                 self._say(begin_line(event.numbers, event.settings))
@@ -124,7 +124,7 @@ def _reason(why: str) -> str:
 
 
 def warnings_on_stderr(event: BalanceEvent) -> None:
-    """For --json: says nothing else while it goes on; the command prints the report."""
+    """For --json: prints only warnings while the run goes on; the command prints the report."""
     if isinstance(event, Cancelling):
         say(stopping_line(event), err=True)
     notices_on_stderr(event)

@@ -8,7 +8,7 @@ from balancer.cli.run_json import report_as_json
 from balancer.cli.run_view import BalanceLines, BalanceStatus, warnings_on_stderr
 from balancer.recorder import Recorder
 from balancer.run import Balancing
-from balancer.run_types import INTENDED, SWAP, BalanceEvent, BalanceOutcome, Ending, Report, RunSettings
+from balancer.run_types import INTENDED, BalanceEvent, Ending, Report, RunSettings
 from balancer.survey import identity, opened
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import has_live_terminal
@@ -40,11 +40,12 @@ def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: b
 
 
 def exit_status(report: Report) -> int:
-    """Of a run that has ended. A block group that could not be moved needs a look, unless a swap file keeps it there."""
+    """Returns the exit status of a finished run. A block group that could not be moved is a problem, unless a swap file keeps
+    it in place.
+    """
     if report.ending is Ending.SIGNAL and report.signal:
         return signal_status(report.signal)
-    failed = [step for step in report.steps if step.outcome is BalanceOutcome.FAILED and step.error != SWAP]
-    is_well = report.ending in INTENDED and not failed
+    is_well = report.ending in INTENDED and not any(step.is_failure for step in report.steps)
     return Exit.OK if is_well else Exit.ATTENTION
 
 

@@ -25,9 +25,11 @@ TOP = 20
 @click.option(
     "--top", type=click.IntRange(min=1), metavar="N", help=f"Only the first N, with what moving them would cost.  [table: {TOP}]"
 )
-@click.option("--min-score", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Only those that score S or more.")
+@click.option("--min-score", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Only those with a score of S or more.")
 @click.option("--sort", "key", type=click.Choice(list(SORTS)), default="score", show_default=True, help="What comes first.")
-@click.option("--explain", "vaddr", type=VADDR, metavar="VADDR", help="All about the block group at this virtual address.")
+@click.option(
+    "--explain", "vaddr", type=VADDR, metavar="VADDR", help="Show everything about the block group at this virtual address."
+)
 @click.option("--record", is_flag=True, help="Keep it in the catalogue of the pool on the filesystem, for `history`.")
 @which_pool
 @json_option
@@ -110,7 +112,7 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
 
 
 def _record(state: Path, sample: "FreeSpaceScore") -> int:
-    """Says on standard error what it did: what was asked for on standard output is there already, whatever the catalogue says."""
+    """Records the sample and reports on standard error, because standard output already has the requested result."""
     from balancer.recording import record_sample
 
     try:

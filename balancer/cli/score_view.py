@@ -81,7 +81,7 @@ def score_words(score: float) -> str:
 
 
 def benefit_words(benefit: float) -> str:
-    """As short as it can be; "-" where nothing would move."""
+    """Formats the benefit as briefly as possible; "-" if nothing would move."""
     if math.isnan(benefit):
         return "-"
     return f"{benefit:.1f}" if benefit < 1000 else f"{benefit:.0f}" if benefit < 1e7 else f"{benefit:.1e}"
@@ -110,14 +110,18 @@ def _histogram(survey: Survey) -> list[str]:
 
 
 def write_json(filesystem: str, survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> None:
-    """One document: the block groups `shown`, by index and in that order, and the histogram of all. `costs`, if any, are theirs."""
+    """Writes one document: the block groups `shown`, by index and in that order, and the histogram of all. `costs`, if any, are
+    those of `shown`.
+    """
     click.echo(f'{{"filesystem": {orjson.dumps(filesystem).decode()},\n"block_groups": ', nl=False)
     stream_json(block_groups(survey, shown, costs))
     click.echo(f',"histogram": {orjson.dumps(histogram(survey)).decode()}}}')
 
 
 def block_groups(survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> Iterator[dict[str, Any]]:
-    """Those of the indices `shown`. Benefit is null where nothing would move, extents and references where they were not read."""
+    """Yields the block groups of the indices `shown`. Benefit is null if nothing would move, extents and references if they
+    were not read.
+    """
     columns = [getattr(survey.groups, name)[shown].tolist() for name in _COLUMNS]
     known = [(cost.extents, cost.references) for cost in costs] if costs else repeat((None, None), len(shown))
     for vaddr, length, used, share, fragments, largest, score, benefit, (extents, references) in zip(*columns, known, strict=True):

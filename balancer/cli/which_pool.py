@@ -1,7 +1,7 @@
-"""The argument that names a filesystem, and the options that name a pool: its filesystem is meant where no mount point is given,
-its catalogue keeps what is done.
+"""The argument that names a filesystem, and the options that name a pool, whose filesystem is used without a mount point and whose
+catalogue records the results.
 
-Without them the catalogue is that of the pool on the filesystem.
+Without them, the catalogue of the pool on the filesystem is used.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The mount points of btrfs filesystems that begin with what was typed; folders when there is none."""
+    """Completes mount points of btrfs filesystems; folders if none matches."""
     from btrkeep.procfs import mounts
 
     found = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}
@@ -42,7 +42,7 @@ _CONFIG = click.option(
 
 @dataclass(frozen=True, slots=True)
 class Meant:
-    """The filesystem that `path` is on, and what the [balance] of a pool that was named says; None where none was."""
+    """The filesystem of `path`, and the [balance] section of the named pool; None without one."""
 
     path: Path
     balance: "BalanceSettings | None" = None
@@ -64,9 +64,9 @@ def require_one_pool(pool: str | None, config: Path | None) -> None:
 
 
 def meant(path: Path | None, pool: str | None, config: Path | None) -> Meant:
-    """Returns what the words of the command line name. Raises ConfigError, PoolUnusable and UsageError.
+    """Resolves the arguments of the command line. Raises ConfigError, PoolUnusable and UsageError.
 
-    The pool's mark is looked at where nothing but its name was given: what lies below it might not be mounted.
+    The pool's marker is checked if only a name was given, because the pool might not be mounted.
     """
     require_one_pool(pool, config)
     if pool is None and config is None:

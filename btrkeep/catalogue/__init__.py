@@ -1,10 +1,10 @@
-"""What was backed up and how it went: every statement of SQL that btrkeep has.
+"""The catalogue: every SQL statement of btrkeep, about backups and how they went.
 
     with Catalogue.open(Path("/var/lib/btrkeep/main")) as catalogue:
         for backup in catalogue.backups("web1"):
             ...
 
-The pool explains itself (backup.json); the catalogue is a cache of it, plus the history of runs, of free space and of balances.
+The pool describes itself (backup.json); the catalogue is a cache of it, plus the history of runs, of free space and of balances.
 Losing it loses no backup.
 """
 

@@ -1,4 +1,4 @@
-"""Rows of backups, and all of what was recorded of each."""
+"""Rows of backups, with the details recorded for each."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -46,15 +46,18 @@ class BackupStore(AboutStore):
         self._known.add(backup.host)
 
     def drop_backup(self, host: str, name: str | None) -> None:
-        """Forget the backup, if it is known; with no name, the host's `.working`. Its detail goes by the foreign key."""
+        """Deletes the row of a backup, if it is known; without a name, the row of the host's `.working`. The foreign key deletes
+        its details.
+        """
         with self._writing("backup row dropped") as session:
             for statement in (*_DROP_NOTED, _DROP):
                 session.run(statement, {"host": host, "name": name})
 
     def replace_backups(self, pool_id: str, found: Iterable[Backup]) -> int:
-        """All backups anew, in one transaction; how many. The history of runs stays.
+        """Replaces all rows of backups in one transaction and returns their number. The history of runs stays.
 
-        `found` is read to its end before anything is locked or changed. Two of one host and name are an error: nothing changes.
+        `found` is read completely before anything is locked or changed. Two backups with the same host and name are an error;
+        nothing is changed then.
         """
         from btrkeep.catalogue.spool import spooled  # only `rebuild` needs it, and it brings tempfile and pickle
 
@@ -88,7 +91,9 @@ class BackupStore(AboutStore):
 
 
 def put_final(session: Session, one: Backup) -> None:
-    """Insert a backup, or replace it; the host's `.working` goes. The host is known, since a run of it has begun."""
+    """Inserts or replaces a backup and deletes the row of the host's `.working`. The host's row exists, because a run of it has
+    begun.
+    """
     session.run(_DROP_WITH_WORKING, {"host": one.host, "name": one.name})
     _insert(session, [one])
 

@@ -1,4 +1,4 @@
-"""How free space went, what was balanced, and what that took: rows of score, balance and balance_step."""
+"""Rows of score, balance and balance_step: how fragmented free space was, which block groups were balanced, and at what cost."""
 
 from datetime import datetime
 from typing import Any
@@ -25,12 +25,12 @@ class BalanceStore(CatalogueSession):
             return session.run(score.insert(), score.values(one)).lastrowid or 0
 
     def scores(self, filesystem: str, since: datetime | None = None) -> list[FreeSpaceScore]:
-        """The looks at a filesystem, all or those taken at `since` or later, oldest first."""
+        """Returns the scores of a filesystem, oldest first: all of them, or those taken at `since` or later."""
         rest = "WHERE filesystem = :filesystem AND (:since IS NULL OR taken >= :since) ORDER BY taken, id"
         return score.find(self._reader, rest, {"filesystem": filesystem, "since": since})
 
     def newest_score(self, filesystem: str) -> FreeSpaceScore | None:
-        """The look that was kept last, whatever the clock said; None when there is none."""
+        """Returns the score that was stored last, whatever the clock said; None if there is none."""
         return score.first(self._reader, "WHERE filesystem = :filesystem ORDER BY id DESC LIMIT 1", {"filesystem": filesystem})
 
     def start_balance(
@@ -42,12 +42,12 @@ class BalanceStore(CatalogueSession):
             return balance.start(session, **given, **fields)
 
     def update_balance(self, balance_id: int, /, **fields: Any) -> None:
-        """Change fields of a run. Raises KeyError when there is none of that id."""
+        """Changes fields of a run. Raises KeyError if no run has this id."""
         with self._writing("balance row written") as session:
             balance.change(session, balance_id, fields)
 
     def finish_balance(self, balance_id: int, /, **fields: Any) -> None:
-        """The run ends: `finished` and `outcome` are needed, and nothing is `current` any more. Raises KeyError."""
+        """Ends a run: `finished` and `outcome` are required, and `current` is cleared. Raises KeyError if no run has this id."""
         balance.require_end(fields)
         self.update_balance(balance_id, **fields, current=None)
 
@@ -68,7 +68,7 @@ class BalanceStore(CatalogueSession):
         return balance.unfinished(self._reader)
 
     def one_balance(self, balance_id: int) -> Balance | None:
-        """The run of balance of that id, None when there is none."""
+        """Returns the run of balance with this id, or None."""
         return balance.first(self._reader, "WHERE id = :id", {"id": balance_id})
 
     def steps(self, balance_id: int) -> list[BalanceStep]:

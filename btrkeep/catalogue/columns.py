@@ -1,9 +1,10 @@
-"""How values are kept: plain text and numbers that mean the same on every database, readable with `sqlite3 catalogue.sqlite`.
+"""How values are stored: plain text and numbers that mean the same in every database and can be read with `sqlite3
+catalogue.sqlite`.
 
-On the way in a value is converted by its type (`bound`), but for JSON, which is made by `Table.values`. On the way out all text
-goes through `text_out`, and of what is more than text the column says so: a query names it `started AS "started [moment]"`, and
-sqlite3 calls the conversion from C, for values that are neither NULL nor empty. A list of 96,000 backups has 700,000 values; a
-function of Python's over each row would take longer than the query.
+On the way in, a value is converted by its type (`bound`), except JSON, which `Table.values` encodes. On the way out, all text goes
+through `text_out`. Columns that hold more than text say so in the query: `started AS "started [moment]"` makes sqlite3 call the
+conversion from C, for values that are neither NULL nor empty. A list of 96,000 backups has 700,000 values; a Python function called
+for each row would take longer than the query.
 """
 
 import json
@@ -35,7 +36,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def unescape(text: str) -> str:
-    """What `escape` was given."""
+    """Reverses `escape`."""
     return _ESCAPED.sub(_unescaped, text) if "\\" in text else text
 
 
@@ -51,11 +52,11 @@ class Json(str):
 
 
 def bound(value: Any) -> Any:
-    """A value as it goes into the catalogue. Raises ValueError for a time without a zone.
+    """Converts a value for the catalogue. Raises ValueError for a time without a zone.
 
-    A number becomes the nearest one that a database can hold. The engine bounds what it reads of a host, and a record that an
-    earlier version wrote; this is for what is overlooked there: one number too large is an error for the whole transaction, and
-    rows of other hosts are in it.
+    A number that is too large becomes the nearest one that a database can hold. The engine already bounds numbers that come from
+    hosts or from records of earlier versions. This catches the ones it misses, because a single number out of range would fail the
+    whole transaction, including the rows of other hosts.
     """
     kind = type(value)
     if kind is str:

@@ -16,18 +16,25 @@ _FORGET = (
     "DELETE FROM comparison WHERE host = :host AND name = :name",
 )
 _COUNTS = "SELECT host, name, count(DISTINCT path) FROM damage WHERE fate IS NULL GROUP BY host, name"
+_FIRST = "SELECT host, name, min(path) FROM damage WHERE fate IS NULL GROUP BY host, name"
 
 
 class DamageStore(CatalogueSession):
     """Each method that changes rows does so in one transaction."""
 
     def damages(self, host: str | None = None, name: str | None = None) -> list[Damage]:
-        """Those of a backup, of a host or of all, by host, backup, path and place: also those that something became of."""
+        """Returns the damages of a backup, of a host or of all hosts, ordered by host, backup, path and offset, resolved ones
+        included.
+        """
         return damage.find(self._reader, _HERE, {"host": host, "name": name})
 
     def damaged_files(self) -> dict[tuple[str, str], int]:
-        """How many files of a backup are damaged, by its host and name, where any are. What something became of is not counted."""
+        """Returns the number of damaged files of each backup that has any, by host and name. Resolved damages are not counted."""
         return {(host, name): files for host, name, files in self._reader.all(_COUNTS)}
+
+    def first_damaged(self) -> dict[tuple[str, str], str]:
+        """Returns the path of one damaged file of each backup that has any, by host and name. Resolved damages are not counted."""
+        return {(host, name): path for host, name, path in self._reader.all(_FIRST)}
 
     def put_damages(self, found: Iterable[Damage]) -> None:
         """Insert damages, or replace those of the same backup, path and start."""
@@ -37,7 +44,7 @@ class DamageStore(CatalogueSession):
             damage.add(session, rows)
 
     def replace_damages(self, host: str, name: str, found_by: str, found: Iterable[Damage]) -> None:
-        """All damages of a backup that were found in that way, anew."""
+        """Replaces all damages of a backup that were found in this way."""
         rows = list(found)
         with self._writing("damages replaced") as session:
             session.run(_DROP_FOUND, {"host": host, "name": name, "found_by": found_by})
@@ -45,7 +52,7 @@ class DamageStore(CatalogueSession):
             damage.add(session, rows)
 
     def replace_found_by(self, found_by: str, found: Iterable[Damage]) -> None:
-        """All damages of all backups that were found in that way, anew."""
+        """Replaces the damages of all backups that were found in this way."""
         rows = list(found)
         with self._writing("damages of all replaced") as session:
             session.run(_DROP_ALL_FOUND, {"found_by": found_by})
@@ -53,7 +60,7 @@ class DamageStore(CatalogueSession):
             damage.add(session, rows)
 
     def forget_looks(self, host: str, name: str) -> None:
-        """All that was found of a backup, in whose place another one is now: damages, and how far it was verified."""
+        """Deletes the damages and verification results of a backup, because another backup has taken its place."""
         with self._writing("looks forgotten") as session:
             for statement in _FORGET:
                 session.run(statement, {"host": host, "name": name})

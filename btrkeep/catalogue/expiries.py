@@ -17,7 +17,7 @@ class ExpiryStore(CatalogueSession):
             return expiry.start(session, started=started, pid=pid, pid_started=pid_started, **fields)
 
     def update_expiry(self, expiry_id: int, /, **fields: Any) -> None:
-        """Change fields of a run of `expire`; `finished` and `outcome` end it. Raises KeyError when there is none of that id."""
+        """Changes fields of a run of `expire`; `finished` and `outcome` end it. Raises KeyError if no run has this id."""
         with self._writing("expiry ended in the catalogue" if fields.get("finished") else "expiry row written") as session:
             expiry.change(session, expiry_id, fields)
 
@@ -31,5 +31,5 @@ class ExpiryStore(CatalogueSession):
         return expiry.unfinished(self._reader)
 
     def one_expiry(self, expiry_id: int) -> Expiry | None:
-        """The run of `expire` of that id, None when there is none."""
+        """Returns the run of `expire` with this id, or None."""
         return expiry.first(self._reader, "WHERE id = :id", {"id": expiry_id})

@@ -1,4 +1,4 @@
-"""Single facts by name, in the table `about`: whose catalogue this is, what the clock said."""
+"""Single facts by name, in the table `about`, such as the pool that the catalogue belongs to."""
 
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session
@@ -10,7 +10,7 @@ class AboutStore(CatalogueSession):
     """Facts outlive `replace_backups`."""
 
     def get_fact(self, name: str) -> str | None:
-        """What `set_fact` was told last; None when it never was."""
+        """Returns the value that `set_fact` stored last, or None."""
         value: str | None = self._reader.value("SELECT value FROM about WHERE name = :name", {"name": name})
         return value
 

@@ -1,8 +1,8 @@
-"""What the catalogue alone knows, taken out of it and put back: runs, expiries, balances, scores, samples, alarms.
+"""Exports and imports what only the catalogue knows: runs, expiries, balances, scores, samples, alarms.
 
-Rows are given out as text and numbers, so that they can be written as JSON as they are. What comes back has lain in a file, so each
-value is looked at before it is believed: its kind, its range, the words that it may be. Ids are given anew where rows come between
-others, since a later id has to be a later run.
+Rows are exported as text and numbers, so that they can be written as JSON. Imported rows come from a file, so the type, range and
+allowed words of each value are checked. Rows that are inserted between others get new ids, because a later run must have a higher
+id.
 """
 
 import json
@@ -42,9 +42,10 @@ _MAY_BE_EMPTY = ("run.last_lines", "balance.before", "balance.after")
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A table of the history. `key`: what tells two of them apart whatever their ids are.
+    """A table of the history. `key`: the columns that identify a row, independent of its id.
 
-    `moment`: the column of when they are. `most`: so many of the newest are given out. `in_order`: later ids have to be later rows.
+    `moment`: the column with the row's time. `most`: how many of the newest rows are exported. `in_order`: ids must increase with
+    time.
     """
 
     table: tables.Table[Any]
@@ -76,7 +77,7 @@ _TYPES = {kind.name: {field.name: field.type for field in fields(kind.table.row)
 
 
 class HistoryInUse(OperatorError):
-    """A job that runs has an id that would have to be another one."""
+    """A running job has an id that the import would have to change."""
 
 
 def rows(session: Session) -> Iterator[tuple[str, Row]]:
@@ -95,7 +96,7 @@ def rows(session: Session) -> Iterator[tuple[str, Row]]:
 
 
 def values_of(table: str, columns: Sequence[str], row: Row) -> dict[str, Any]:
-    """The values of a row that comes back, by the columns that there are now. Raises ValueError for what cannot be one of them."""
+    """Returns the values of an imported row by the present columns. Raises ValueError for invalid ones."""
     if len(row) != len(columns):
         raise ValueError(f"a row of {table} has {len(columns)} values, not {len(row)}")
     given = dict(zip(columns, row, strict=True))
@@ -115,7 +116,7 @@ def _value(name: str, kind: Any, value: Any) -> Any:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """The value as that type; None when it is none. Raises ValueError, TypeError."""
+    """Returns the value converted to the column's type, or None if it is absent. Raises ValueError, TypeError."""
     if kind is bool:
         return bool(value) if type(value) is int and value in (0, 1) else None
     if kind is int:
@@ -187,7 +188,7 @@ def put_back(session: Session, found: Mapping[str, Sequence[dict[str, Any]]], is
 
 
 def _missing(session: Session, kind: _Kind, given: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that are not there, in the order of their ids; of two of one key the first."""
+    """Returns the rows that are missing, in the order of their ids; of two rows with the same key, the first."""
     there = set(session.all(f"SELECT {kind.table.select(*kind.key)} FROM {kind.name}"))
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(given, key=lambda row: row.get("id", 0)):
@@ -198,7 +199,9 @@ def _missing(session: Session, kind: _Kind, given: Iterable[dict[str, Any]]) -> 
 
 
 def _make_place(session: Session, kind: _Kind, missing: Sequence[dict[str, Any]], is_alive: Alive) -> int:
-    """The first of as many free ids as there are rows, after those of all that is older; what is younger has later ones then."""
+    """Returns the first of as many free ids as there are rows, after the ids of all older rows. Younger rows are moved to higher
+    ids.
+    """
     name, up = kind.name, _highest(session, kind.name) + len(missing)
     values = {"moment": min(row[kind.moment] for row in missing), "up": up}
     is_later = f"{kind.moment} > :moment AND id <= :up"

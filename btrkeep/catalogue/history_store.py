@@ -1,4 +1,6 @@
-"""The part of the catalogue that a copy of its history is made of, and put back into; and how far back it knows what was."""
+"""The part of the catalogue that the copy of its history is made from and restored into, and the time from which on it is
+complete.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +29,7 @@ class HistoryStore(AboutStore):
         return self._reader.value(_ANYTHING[0]) is not None
 
     def history_rows(self) -> "Iterator[tuple[str, Row]]":
-        """What only the catalogue knows: table and values of each row, the newest of each table first."""
+        """Yields table and values of each row that only the catalogue knows, the newest of each table first."""
         from btrkeep.catalogue import history
 
         return history.rows(self._reader)
@@ -37,15 +39,16 @@ class HistoryStore(AboutStore):
         return self.get_fact(_COPY)
 
     def set_history_copy(self, copy: str) -> None:
-        """That copy has all of this history."""
+        """Notes that this copy contains the whole history."""
         self.set_fact(_COPY, copy)
 
     def put_history(
         self, copy: str, found: Mapping[str, Sequence[dict[str, Any]]], unknown: Iterable[Span], is_alive: "Alive"
     ) -> dict[str, int]:
-        """Add the rows of a copy that are not there yet, and what it did not know; how many of each table.
+        """Adds the rows of a copy that are missing, and the spans that the copy did not know. Returns the number of rows added by
+        table.
 
-        Raises HistoryInUse while a job runs that began after the oldest of them: nothing is changed then.
+        Raises HistoryInUse if a running job began after the oldest of them; nothing is changed then.
         """
         from btrkeep.catalogue import history
 
@@ -61,7 +64,7 @@ class HistoryStore(AboutStore):
         return _spans(self.get_fact(_UNKNOWN))
 
     def know_since(self, moment: datetime) -> None:
-        """One that knows nothing yet is a new one: what was before `moment` it cannot know. Any other stays as it is."""
+        """Records `moment` as the time from which on a new catalogue knows everything. Does nothing if one is recorded already."""
         if self.get_fact(_UNKNOWN) is None and not any(self._reader.value(query) for query in _ANYTHING):
             self.set_fact(_UNKNOWN, spans_text([(BEGINNING, moment)]))
 
@@ -74,12 +77,12 @@ def overlap(some: Iterable[Span], others: Iterable[Span]) -> list[Span]:
 
 
 def spans_text(spans: Iterable[Span]) -> str:
-    """As a fact, or a copy, keeps them."""
+    """Encodes spans as they are stored in a fact or a copy."""
     return json.dumps([[format_time(start), format_time(end)] for start, end in spans])
 
 
 def spans_of(text: str) -> tuple[Span, ...]:
-    """What `spans_text` was given. Raises ValueError for anything else."""
+    """Reverses `spans_text`. Raises ValueError for anything else."""
     try:
         return tuple((parse_time(start), parse_time(end)) for start, end in json.loads(text)[-_MOST:])
     except TypeError as error:

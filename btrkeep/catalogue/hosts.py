@@ -47,16 +47,16 @@ def know_all(session: Session, names: set[str]) -> None:
 
 
 class HostStore(CatalogueSession):
-    """It only reads: a host's row comes with its first backup or run."""
+    """Reads hosts. A host's row is created by its first backup or run."""
 
     def hosts(self) -> list[str]:
         """Every host that has a backup or a run, in order."""
         return [name for (name,) in self._reader.all(_HOSTS)]
 
     def host_facts(self, latest: datetime) -> dict[str, HostFacts]:
-        """What `status` and `due` need to know of each host. A host without backup and run is not there.
+        """Returns the facts about each host that `status` and `due` need. A host without a backup or a run is absent.
 
-        What is stamped after `latest` is in the future: a clock was wrong.
+        Times after `latest` lie in the future: a clock was wrong.
         """
         found = {row[0]: HostFacts(*row[1:]) for row in self._reader.all(_FACTS, {"latest": latest})}
         self._known.update(found)

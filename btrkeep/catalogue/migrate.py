@@ -56,7 +56,9 @@ def prepared(state: Path) -> Path:
 
 @contextmanager
 def made_beside(state: Path) -> Iterator[Path]:
-    """A folder for a new catalogue on the same filesystem, gone at the end; what a killed `rebuild` left there goes first."""
+    """Yields a folder for a new catalogue on the same filesystem, and removes it at the end. Removes what a killed `rebuild` left
+    there first.
+    """
     folder = state / _BESIDE
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -66,9 +68,10 @@ def made_beside(state: Path) -> Iterator[Path]:
 
 
 def put_in_place(made: Path, state: Path) -> Path | None:
-    """The catalogue of the folder `made`, which is closed, becomes that of `state`; where the old one is now, None without one.
+    """Replaces the catalogue in `state` with the closed one in `made`. Returns where the old one is now, or None if there was none.
 
-    For `rebuild`: a program that still has the old one open goes on writing to the renamed file, so nothing else may run.
+    Used by `rebuild`. A program that still has the old catalogue open would go on writing to the renamed file, so no other program
+    may be running.
     """
     with _alone(state):
         aside = _set_aside(state / FILE)
@@ -97,10 +100,11 @@ def _make_file(path: Path) -> None:
 
 
 def _let_read(path: Path) -> None:
-    """The dashboard's group may read the catalogue, where there is such a group and nobody chose another for the folder.
+    """Lets the dashboard's group read the catalogue, if that group exists and nobody has chosen another one for the folder.
 
-    The folder gets the setgid bit: so its -wal and -shm have that group whoever makes them, also a job without the right to give
-    files away. SQLite gives them the mode of the file. What a job may not change here somebody else has changed, or will.
+    The folder gets the setgid bit, so that -wal and -shm belong to the group whoever creates them, even a job that may not change
+    owners. SQLite gives them the mode of the database. Attributes that a job may not change have been set by another program, or
+    will be.
     """
     if os.geteuid() != 0:
         return

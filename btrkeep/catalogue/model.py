@@ -1,7 +1,7 @@
-"""What the catalogue gives out and takes in: plain frozen data.
+"""The catalogue's data types: plain frozen dataclasses.
 
-Times are aware UTC datetimes, sizes bytes, durations seconds, shares fractions of one. Text that came from a host may hold
-surrogate escapes (PEP 383) for bytes that are no UTF-8; it comes back as it went in.
+Times are aware UTC datetimes, sizes bytes, durations seconds, shares fractions of one. Text from a host may hold surrogate escapes
+(PEP 383) for bytes that are not UTF-8; they are stored and returned unchanged.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,9 @@ class Backup:
 
 
 class BackupState(NamedTuple):
-    """What retention must know of one backup. A tuple, since there are 95,000 of them and a dataclass takes three times as long."""
+    """The part of a backup's row that retention needs. A tuple, because there are 95,000 of them and a dataclass takes three times
+    as long.
+    """
 
     host: str
     name: str | None
@@ -77,7 +79,7 @@ class BackupState(NamedTuple):
 
 
 class NotedState(NamedTuple):
-    """What a backup's row has from its host's notes."""
+    """The part of a backup's row that comes from its host's notes."""
 
     host: str
     name: str | None
@@ -90,7 +92,7 @@ class NotedState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One try to back up one host, with what rsync said. Runs are history: they stay when the backup is long gone."""
+    """One attempt to back up one host, with rsync's numbers. Runs are history: they outlive the backup."""
 
     id: int
     host: str
@@ -125,7 +127,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a running transfer is; one row per host, gone when its run ends."""
+    """Progress of a running transfer: one row per host, deleted when its run ends."""
 
     host: str
     run_id: int
@@ -144,7 +146,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """One run of `expire`, with what it does now as long as it has no end. Counts are backups, but `left_out` counts hosts."""
+    """One run of `expire`; while it has no end, also its current step. Counts are backups, except `left_out`, which counts
+    hosts.
+    """
 
     id: int
     started: datetime
@@ -181,11 +185,11 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What `status` and `due` need to know of a host.
+    """Facts about a host that `status` and `due` need.
 
-    Backups that are stamped in the future are left out, but for `ahead`: a clock was wrong, and nobody knows when they were made.
-    `newest_*` is the newest backup in any state, `.working` too. `last_run_*` is the newest run that has ended: a run in progress,
-    or one that was killed and not yet cleaned up, does not hide the outcome of the one before.
+    Backups with a time in the future are ignored, except by `ahead`: a clock was wrong, and their real time is unknown. `newest_*`
+    is the newest backup in any state, including `.working`. `last_run_*` is the newest run that has ended: a run in progress, or
+    one that was killed and not yet cleaned up, does not hide the outcome of the one before.
     """
 
     last_complete: datetime | None

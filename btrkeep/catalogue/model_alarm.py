@@ -1,4 +1,4 @@
-"""What the catalogue gives out and takes in about alarms. As in model.py."""
+"""The catalogue's data types for alarms. See model.py for conventions."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,25 +21,29 @@ MIN_FREE, UNALLOCATED, USED = "min_free", "unallocated", "used"
 
 @dataclass(frozen=True, slots=True)
 class AlarmSubject:
-    """What an alarm is about. `name`: of the host, unit or copy, or the device's number; "" where there is one of a kind."""
+    """The subject of an alarm. `name` is the name of the host, unit or copy, or the device's number; "" if there is only one of its
+    kind.
+    """
 
     kind: str
     name: str = ""
 
     @classmethod
     def of(cls, text: str) -> "AlarmSubject":
-        """That of a row of the catalogue."""
+        """Parses the text of a row of the catalogue."""
         kind = next((one for one in _NAMED if text.startswith(f"{one} ")), text)
         return cls(kind, text.removeprefix(kind).removeprefix(" "))
 
     def __str__(self) -> str:
-        """As the catalogue keeps it, and `notify --json` shows it."""
+        """Returns the text stored in the catalogue and shown by `notify --json`."""
         return f"{self.kind} {self.name}" if self.name else self.kind
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAlarm:
-    """What is, or was, wrong with one subject, and what people have heard of it. The order of the fields is that of the columns."""
+    """A problem with one subject, current or past, and the notifications sent for it. The fields are in the order of the
+    columns.
+    """
 
     what: str
     """The event, as in [notify] on: failure, suspect, silent, room, devices; or one of the program's own."""
@@ -80,6 +84,8 @@ class StoredAlarm:
         return self.about.name if self.about.kind == HOST else None
 
     def stands(self, ripe: datetime) -> bool:
-        """Whether it is an alarm now. A silent host that is waited for since after `ripe`, and nobody was told of, is none yet."""
+        """Returns True if this is an alarm now. A host that has been silent only since after `ripe`, and was never reported, is not
+        one yet.
+        """
         is_waiting = self.what == SILENT and self.told is None and self.since > ripe
         return self.recovered is None and not is_waiting

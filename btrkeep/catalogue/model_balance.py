@@ -1,6 +1,6 @@
-"""What the catalogue gives out and takes in about free space: how it was scored, and what was balanced. As in model.py.
+"""The catalogue's data types for free space: scores and balances. See model.py for conventions.
 
-Addresses and sizes are bytes, `seconds` durations, scores those of balancer/score.py. Orders of fields are orders of columns.
+Addresses and sizes are bytes, `seconds` durations, scores those of balancer/score.py. Fields are in the order of the columns.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ whoever stopped the run, half of it may have moved."""
 
 @dataclass(frozen=True, slots=True)
 class FreeSpaceScore:
-    """One look at the free space of all data block groups of a filesystem."""
+    """One score of the free space of all data block groups of a filesystem."""
 
     filesystem: str
     """The UUID."""
@@ -55,7 +55,7 @@ class FreeSpaceScore:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """One run of `btrfs-balancer run`, with what it does now as long as it has no end."""
+    """One run of `btrfs-balancer run`; while it has no end, also its current step."""
 
     id: int
     filesystem: str
@@ -91,7 +91,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class BalanceStep:
-    """One block group in a run: what it was, what was expected of moving it, and what that took."""
+    """One block group of a run: its state before, the expected gain and cost, and the actual ones."""
 
     balance: int
     """The id of its run."""

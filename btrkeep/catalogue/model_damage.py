@@ -1,4 +1,4 @@
-"""What the catalogue gives out and takes in about damages. As in model.py."""
+"""The catalogue's data type for damages. See model.py for conventions."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +10,7 @@ host has another content, though nothing was changed there."""
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A place of a file of one backup that is not what it was. The order of the fields is the order of the catalogue's columns."""
+    """A damaged range of a file of one backup. The fields are in the order of the columns."""
 
     host: str
     name: str

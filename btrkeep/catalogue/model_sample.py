@@ -1,4 +1,4 @@
-"""What the catalogue gives out and takes in about how the pool was at a moment, and which job ran when. As in model.py."""
+"""The catalogue's data types for samples of the pool and for jobs. See model.py for conventions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +12,10 @@ JOBS = ("backup", "expire", "balance")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How a filesystem was at a moment, and what its devices did in the time before. Orders of fields are orders of columns.
+    """The state of a filesystem at a moment, and the activity of its devices since the sample before. Fields are in the order of
+    the columns.
 
-    Sizes are bytes of the devices: what is stored twice counts twice. For an hour or a day they are those of its last sample.
+    Sizes are raw bytes of the devices: data stored twice counts twice. For an hour or a day they are those of its last sample.
     """
 
     filesystem: str
@@ -57,7 +58,7 @@ class Sample:
 
 
 class SampleMark(NamedTuple):
-    """Of a sample what it takes to choose among thousands: the rest is some hundred bytes of JSON."""
+    """The part of a sample that is needed to choose among thousands; the rest is some hundred bytes of JSON."""
 
     id: int
     taken: datetime
@@ -67,7 +68,7 @@ class SampleMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job that ran: one of JOBS. `data`: bytes that it wrote or moved for the sake of data, None when that is not known."""
+    """A job that ran, one of JOBS. `data`: bytes of file data that it wrote or moved; None if unknown."""
 
     kind: str
     started: datetime

@@ -1,4 +1,4 @@
-"""What the catalogue gives out of many rows at once: nights, sums, what became of backups. As in model.py."""
+"""The catalogue's data types that summarise many rows: nights, totals, what became of backups. See model.py for conventions."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """One process of `backupd run` over all hosts. Only what is left of it in the catalogue is counted."""
+    """One process of `backupd run` over all hosts. Counts only the rows that are still in the catalogue."""
 
     first_run: int
     """Ids of its first and of its last run; those of other processes may lie between."""
@@ -26,7 +26,7 @@ class Night:
 
     @property
     def runs(self) -> int:
-        """How many hosts it tried."""
+        """Number of hosts that it tried."""
         return sum(self.outcomes.values())
 
 
@@ -49,7 +49,7 @@ class PastRuns:
 
 
 class HostRuns(NamedTuple):
-    """One run without what rsync said. A tuple, since a month of 3,000 hosts has 90,000 of them."""
+    """One run without rsync's output. A tuple, because a month of 3,000 hosts has 90,000 of them."""
 
     host: str
     id: int
@@ -66,7 +66,7 @@ class HostRuns(NamedTuple):
 
 
 class BackupFate(NamedTuple):
-    """What a final backup was, and what it is now."""
+    """The first and the present state of a final backup."""
 
     host: str
     name: str

@@ -1,4 +1,4 @@
-"""What the catalogue gives out and takes in about verifications. As in model.py."""
+"""The catalogue's data types for verification. See model.py for conventions."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,7 +6,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class VerifiedBackup:
-    """What `verified.json` keeps of a backup, but for its damages. The order of the fields is the order of the columns."""
+    """The contents of `verified.json` for one backup, without its damages. The fields are in the order of the columns."""
 
     host: str
     name: str
@@ -25,7 +25,7 @@ class VerifiedBackup:
 
 @dataclass(frozen=True, slots=True)
 class ComparedBackup:
-    """What `compared.json` keeps of a backup. The order of the fields is the order of the columns."""
+    """The contents of `compared.json` for one backup. The fields are in the order of the columns."""
 
     host: str
     name: str

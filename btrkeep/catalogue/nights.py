@@ -20,7 +20,7 @@ _NIGHT_BEFORE = "SELECT max(id) FROM run WHERE night AND id < :id"
 
 
 class NightQueries(CatalogueSession):
-    """It only reads."""
+    """Reads nights."""
 
     def nights(self, among: int = 100_000) -> list[Night]:
         """The nights among so many of the last runs of hosts, newest first; without one that may have begun before these."""
@@ -29,7 +29,7 @@ class NightQueries(CatalogueSession):
         return found if newest <= among else found[:-1]
 
     def night(self, first_run: int) -> Night | None:
-        """The night that began with this run, None when it began none; of what came long after it nothing is read."""
+        """Returns the night that began with this run, or None. Later nights are not read."""
         before = self._reader.value(_NIGHT_BEFORE, {"id": first_run})
         found = self._nights(first_run if before is None else before, first_run + _LONGEST)
         return next((one for one in found if one.first_run == first_run), None)

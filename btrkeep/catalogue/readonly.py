@@ -1,16 +1,15 @@
-"""Reading the catalogue without the right to write anything, as the dashboard does; see docs/decisions/0018.
+"""Reads the catalogue without the right to write anything, as the dashboard does; see docs/decisions/0018.
 
-In WAL mode a reader needs the files -wal and -shm. The last writer to close the catalogue has everything in the file itself and
-deletes both; a reader that may not make them anew then gets SQLITE_READONLY_DIRECTORY, and that is most of the day. So each
-query looks first:
+In WAL mode a reader needs the files -wal and -shm. The last writer to close the catalogue writes everything into the file itself
+and deletes both. A reader that may not create them gets SQLITE_READONLY_DIRECTORY then, which is most of the day. So each query
+looks first:
 
-- There is a -wal: somebody has the catalogue open, or was killed. SQLite's own reading (`mode=ro`) is right in both cases. It holds
-  a lock that keeps the -wal where it is until the connection is closed.
-- There is none: the file is complete by itself and nobody writes. It is read as a file that never changes (`immutable=1`), to the
-  end of the result; then it has to be still the same file, without a -wal. If not, the result is thrown away and the query runs
-  again.
+- If there is a -wal, some program has the catalogue open, or was killed. SQLite's own read-only mode (`mode=ro`) is right in both
+  cases. It holds a lock that keeps the -wal in place until the connection is closed.
+- If there is none, the file is complete and nobody writes. It is read as a file that never changes (`immutable=1`), to the end of
+  the result. Afterwards it must still be the same file without a -wal; otherwise the result is discarded and the query runs again.
 
-Nobody but SQLite opens the file here: closing it would drop the locks of this process's other connections.
+Only SQLite opens the file here: closing it elsewhere would drop the locks of this process's other connections.
 """
 
 import sqlite3
@@ -48,14 +47,14 @@ Mark = tuple[int, int, int, int]
 
 
 class ReadOnlySession(Session):
-    """One that only reads. Each query sees one state of the catalogue."""
+    """A session that only reads. Each query sees one state of the catalogue."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._mark: Mark | None = None  # of the file that is read as one that never changes
 
     def _answer(self, query: str, values: Values) -> QueryResult:
-        """Tried until the catalogue stands still for as long as that takes."""
+        """Repeats the query until the catalogue has not changed while it ran."""
         deadline = time.monotonic() + PATIENCE
         while not self._closed:
             try:
@@ -123,12 +122,12 @@ class _Fetched:
 
 
 def state_mark(path: Path) -> tuple[Mark | None, Mark | None]:
-    """What tells one state of the catalogue from another: of the file and of its -wal."""
+    """Returns a value that differs for each state of the catalogue, from the file and its -wal."""
     return _file_mark(path), _file_mark(_beside(path, "-wal"))
 
 
 def _mark(path: Path) -> Mark | None:
-    """What tells one state of the file from another; None when the file is not all of the catalogue, or not there."""
+    """Returns a value that differs for each state of the file; None if the file is missing or is not the whole catalogue."""
     if _file_mark(_beside(path, "-wal")) or _file_mark(_beside(path, "-journal")):
         return None
     return _file_mark(path)

@@ -1,9 +1,10 @@
-"""Of many rows at once: runs and backups of many hosts, asked for as whole lists, and sums, which the database adds up."""
+"""Queries over many rows: runs and backups of many hosts as lists, and totals added up by the database."""
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from btrkeep.catalogue.columns import names_in
+from btrkeep.catalogue.columns import Json, escape, names_in
 from btrkeep.catalogue.model_summary import BackupFate, BalanceTotals, ExpiryTotals, HostRuns, RunTotals
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.tables import backup, run
@@ -26,11 +27,14 @@ _BALANCE_TOTALS = """
     SELECT count(*), coalesce(sum(block_groups), 0), coalesce(sum(moved), 0), coalesce(sum(written), 0) FROM balance
     WHERE filesystem = :filesystem"""
 _EXPIRY_TOTALS = "SELECT count(*), coalesce(sum(deleted), 0) FROM expiry"
+_SIZES = """SELECT backup.host, backup.bytes FROM json_each(:newest) AS one JOIN backup
+    ON backup.host = json_extract(one.value, '$[0]') AND backup.name = json_extract(one.value, '$[1]')
+    WHERE backup.bytes IS NOT NULL"""
 _STATES = "SELECT state, count(*) FROM backup GROUP BY state"
 
 
 class RunSummaries(CatalogueSession):
-    """It only reads. Filesystems are named by their UUID."""
+    """Reads summaries. Filesystems are named by their UUID."""
 
     def tried(self, since: datetime, hosts: Collection[str] | None = None) -> list[HostRuns]:
         """Runs that began at `since` or later, of all hosts or of these, in the order in which they began."""
@@ -42,33 +46,38 @@ class RunSummaries(CatalogueSession):
         return [HostRuns._make(row) for row in self._reader.all(f"{query} ORDER BY id", values)]
 
     def backup_counts(self) -> dict[str, int]:
-        """How many final backups each host has; a host without any is not there."""
+        """Returns the number of final backups by host; a host without any is absent."""
         return dict(self._reader.all(_COUNTS))
 
     def first_seen(self, hosts: Collection[str]) -> dict[str, datetime]:
-        """When the first run or the oldest backup of each of these hosts began; a host without any is not there."""
+        """Returns when the first run or the oldest backup of each of these hosts began; a host without any is absent."""
         found = self._reader.all(_FIRST_SEEN, {"hosts": names_in(hosts)})
         rows = [(name, [one for one in moments if one]) for name, *moments in found]
         return {name: min(moments) for name, moments in rows if moments}
 
     def fates(self, hosts: Collection[str]) -> list[BackupFate]:
-        """What became of the final backups of these hosts, by host and start."""
+        """Returns what became of the final backups of these hosts, ordered by host and start."""
         return [BackupFate._make(row) for row in self._reader.all(_FATES, {"hosts": names_in(hosts)})]
 
     def run_totals(self, since: datetime, latest: datetime) -> list[RunTotals]:
-        """Of the runs of hosts that ended at `since` or later, and not after `latest`, by outcome."""
+        """Returns totals by outcome of the runs that ended from `since` to `latest`."""
         return [RunTotals(*row) for row in self._reader.all(_RUN_TOTALS, {"since": since, "latest": latest})]
 
     def balance_totals(self, filesystem: str) -> BalanceTotals:
-        """Of all runs of balance on a filesystem."""
+        """Returns totals of all runs of balance on a filesystem."""
         (row,) = self._reader.all(_BALANCE_TOTALS, {"filesystem": filesystem})
         return BalanceTotals(*row)
 
     def expiry_totals(self) -> ExpiryTotals:
-        """Of all runs of `expire`."""
+        """Returns totals of all runs of `expire`."""
         (row,) = self._reader.all(_EXPIRY_TOTALS)
         return ExpiryTotals(*row)
 
+    def sizes(self, newest: Mapping[str, str]) -> dict[str, int]:
+        """Returns the size of all files of one backup of each host, given by name. Unknown backups are left out."""
+        pairs = Json(json.dumps([[escape(host), name] for host, name in newest.items()]))
+        return dict(self._reader.all(_SIZES, {"newest": pairs}))
+
     def state_counts(self) -> dict[str, int]:
-        """How many backups there are in each state; a state without any is not there."""
+        """Returns the number of backups by state; a state without any is absent."""
         return dict(self._reader.all(_STATES))

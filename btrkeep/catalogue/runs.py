@@ -1,4 +1,4 @@
-"""Rows of run, the history of what was tried, and of progress: what runs now, written about once a second for each transfer."""
+"""Rows of run, the history of attempts, and of progress, the running transfers, updated about once a second each."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -36,20 +36,20 @@ class RunStore(CatalogueSession):
         return run_id
 
     def update_run(self, run_id: int, **fields: Any) -> None:
-        """Change fields of a run. Raises KeyError when there is none of that id."""
+        """Changes fields of a run. Raises KeyError if no run has this id."""
         with self._writing("run row written") as session:
             run.change(session, run_id, fields)
 
     def finish_run(self, run_id: int, **fields: Any) -> None:
-        """The run ends, `finished` and `outcome` are needed; its progress goes. Raises KeyError when there is none of that id."""
+        """Ends a run: `finished` and `outcome` are required; its progress is deleted. Raises KeyError if no run has this id."""
         run.require_end(fields)
         with self._writing("run ended in the catalogue") as session:
             self._finish(session, run_id, fields)
 
     def finish_backup(self, backup: Backup, /, run_id: int, **fields: Any) -> None:
-        """In one transaction: the host's `.working` goes, `backup` comes, the run ends and its progress goes.
+        """In one transaction: deletes the host's `.working`, inserts `backup`, ends the run and deletes its progress.
 
-        The run's `finished`, `outcome` and `backup` are the backup's own unless given. Raises KeyError when there is no such run.
+        The run's `finished`, `outcome` and `backup` are the backup's own unless given. Raises KeyError if no run has this id.
         """
         outcome = backup.state if backup.state in RUN_OUTCOMES else None
         ended = {"finished": backup.finished, "outcome": outcome, "backup": backup.name, **fields}
@@ -99,7 +99,7 @@ class RunStore(CatalogueSession):
         return run.find(self._reader, f"WHERE {conditions} ORDER BY id DESC LIMIT :most", values)
 
     def one_run(self, run_id: int) -> Run | None:
-        """The run of a host of that id, None when there is none."""
+        """Returns the run of a host with this id, or None."""
         return run.first(self._reader, "WHERE id = :id", {"id": run_id})
 
     def unfinished_runs(self) -> list[Run]:
@@ -107,9 +107,9 @@ class RunStore(CatalogueSession):
         return run.unfinished(self._reader)
 
     def newest_finish(self) -> datetime | None:
-        """When the newest run of a host that has ended did so, by the clock of that time; None when none has ended.
+        """Returns the end of the newest run that has ended, by the clock of that time, or None.
 
-        The newest by its id: after a night with a wrong clock an older run may have a later end.
+        The newest by id: after a night with a wrong clock an older run may have a later end.
         """
         found: datetime | None = self._reader.value(_NEWEST_FINISH)
         return found
@@ -124,12 +124,12 @@ class RunStore(CatalogueSession):
         self._unseen.discard(progress_now.run_id)
 
     def drop_progress(self, host: str) -> None:
-        """Nothing of this host is running any more."""
+        """Deletes the progress of a host: nothing of it is running any more."""
         with self._writing("progress row dropped") as session:
             session.run("DELETE FROM progress WHERE host = :host", {"host": host})
 
     def progress(self) -> list[Progress]:
-        """What runs now, by host."""
+        """Returns the running transfers by host."""
         return progress.find(self._reader, "ORDER BY host")
 
 

@@ -1,4 +1,4 @@
-"""How a filesystem was at a moment, and which job ran when: rows of sample, and of runs, expiries and balances at once."""
+"""Rows of sample, the state of a filesystem at a moment, and the jobs that ran, read from runs, expiries and balances."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -44,18 +44,18 @@ class SampleStore(CatalogueSession):
         return one
 
     def newest_sample(self, filesystem: str) -> Sample | None:
-        """The one that was kept last, whatever the clock said; None when there is none."""
+        """Returns the sample that was stored last, whatever the clock said; None if there is none."""
         return _newest(self._reader, filesystem)
 
     def oldest_sample(self, filesystem: str, span: str) -> datetime | None:
-        """When the oldest of that span was taken; None when there is none."""
+        """Returns the time of the oldest sample of that span, or None."""
         moment: datetime | None = self._reader.value(_OLDEST, {"filesystem": filesystem, "span": span})
         return moment
 
     def samples(
         self, filesystem: str, since: datetime | None = None, until: datetime | None = None, span: str | None = None
     ) -> list[Sample]:
-        """Those taken from `since` on and before `until`, oldest first; with `span` only those of it."""
+        """Returns the samples from `since` on and before `until`, oldest first; with `span`, only those of that span."""
         wanted = ["filesystem = :filesystem"]
         wanted += ["taken >= :since"] if since else []
         wanted += ["taken < :until"] if until else []
@@ -64,12 +64,12 @@ class SampleStore(CatalogueSession):
         return sample.find(self._reader, f"WHERE {' AND '.join(wanted)} ORDER BY taken, id", values)
 
     def sample_marks(self, filesystem: str, since: datetime, until: datetime) -> list[SampleMark]:
-        """Of all samples from `since` on and before `until`, oldest first: what it takes to choose some of them."""
+        """Returns the marks of all samples from `since` on and before `until`, oldest first."""
         when = {"filesystem": filesystem, "since": since, "until": until}
         return [SampleMark._make(row) for row in self._reader.all(_MARKS, when)]
 
     def samples_by_id(self, ids: Sequence[int]) -> list[Sample]:
-        """Those of these ids, oldest first."""
+        """Returns the samples with these ids, oldest first."""
         rest = "WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY taken, id"
         return sample.find(self._reader, rest, {"ids": Json(json.dumps(list(ids)))})
 

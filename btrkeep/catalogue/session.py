@@ -1,4 +1,4 @@
-"""One open catalogue file: its two connections, and how it is closed."""
+"""Opens and closes the catalogue: one file, two connections."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -21,10 +21,11 @@ class CatalogueSession:
 
     @classmethod
     def open(cls, state: Path) -> Self:
-        """The catalogue in the folder `state`: made when missing, migrated when behind (a copy of the old file stays beside it).
+        """Opens the catalogue in the folder `state`; creates it if missing, migrates it if behind (a copy of the old file is kept
+        beside it).
 
-        Raises OperatorError when the file is damaged or no catalogue (then its hint says how to rebuild it), or when its schema is
-        newer than this code.
+        Raises OperatorError if the file is damaged or no catalogue (the hint says how to rebuild it), or if its schema is newer
+        than this code.
         """
         path = migrate.prepared(state)
         with ExitStack() as stack:  # neither stays open without the other
@@ -34,9 +35,9 @@ class CatalogueSession:
 
     @classmethod
     def open_readonly(cls, state: Path) -> Self:
-        """The catalogue in the folder `state`, for who may read the folder and nothing more. What writes raises TypeError.
+        """Opens the catalogue in the folder `state` for reading only. Methods that write raise TypeError.
 
-        Raises CatalogueUnready when there is none, or one with another schema, and CatalogueBusy as the reading methods do, when it
+        Raises CatalogueUnready if there is none or it has another schema, and CatalogueBusy, as the reading methods do, if it
         changes faster than it can be read.
         """
         path = state / migrate.FILE
@@ -57,9 +58,10 @@ class CatalogueSession:
     @classmethod
     @contextmanager
     def made_anew(cls, state: Path) -> Iterator[tuple[Self, list[Path]]]:
-        """An empty catalogue that takes the place of a damaged one when it is closed, and a list that then tells where that is.
+        """Yields an empty catalogue that replaces the damaged one when it is closed, and a list that then contains the path of the
+        old one.
 
-        After an error the old one is where it was, as it was.
+        After an error the old catalogue is unchanged.
         """
         aside: list[Path] = []
         with migrate.made_beside(state) as folder:
@@ -70,7 +72,7 @@ class CatalogueSession:
         cls.open(state).close()  # who may read it goes by the folder that it is in
 
     def require_integrity(self) -> None:
-        """Raises CatalogueDamaged when any part of the file is, also one that nobody has asked for yet."""
+        """Raises CatalogueDamaged if any part of the file is damaged, including parts that no query has read yet."""
         sqlite.require_integrity(self._reader)
         for table in tables.TABLES:  # pages may be whole with values in them that nobody wrote
             for _ in self._reader.stream(f"SELECT {table.select()} FROM {table.name}"):

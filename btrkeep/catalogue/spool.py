@@ -1,6 +1,6 @@
-"""Backups set down in an unnamed file until all of them have been found.
+"""Collects backups in an unnamed temporary file until all of them have been found.
 
-A rebuild reads every backup.json of the pool, which takes minutes; nobody may wait that long for the catalogue, and 96,000 backups
+A rebuild reads every backup.json of the pool, which takes minutes. Nothing may wait that long for the catalogue, and 96,000 backups
 with their details are hundreds of megabytes.
 """
 

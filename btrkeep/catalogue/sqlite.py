@@ -35,19 +35,19 @@ class CatalogueBusy(OperatorError):
 
 
 class CatalogueUnusable(OperatorError):
-    """The file is damaged, or its disk is full, broken or read-only. What it knows of backups the pool knows too."""
+    """The file is damaged, or its disk is full, broken or read-only. The pool still has all the data about backups."""
 
 
 class CatalogueDamaged(CatalogueUnusable):
-    """Making it anew from the pool is what helps."""
+    """The file is damaged and must be rebuilt from the pool."""
 
 
 class CatalogueContradicted(CatalogueDamaged):
-    """A row that is there is not, or the other way round: what a flipped bit in an index does."""
+    """An index disagrees with its table, as a flipped bit causes it."""
 
 
 class CatalogueFull(CatalogueUnusable):
-    """There is no room for it. What is there is not damaged by that."""
+    """The disk of the catalogue is full. Existing rows are undamaged."""
 
 
 _REBUILD = "make it anew from the pool: backupd rebuild"
@@ -90,16 +90,16 @@ _FILES_NEEDED = 2
 
 
 class QueryResult(Protocol):
-    """What a query found, as a cursor gives it."""
+    """The result of a query, read like a cursor."""
 
     def fetchmany(self, size: int) -> list[Row]:
-        """So many rows, or what is left."""
+        """Returns the next `size` rows, or fewer at the end."""
 
 
 class Session:
-    """One connection to the catalogue, and all that is done by it: queries with named values, in Python's own types.
+    """One connection to the catalogue: queries with named parameters, in Python's types.
 
-    Raises OperatorError of what can be done about an error, else sqlite3's own. Used by the thread that opened it.
+    Raises OperatorError for problems that an operator can solve, else sqlite3's own errors. Used only by the thread that opened it.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection | None = None) -> None:
@@ -112,11 +112,11 @@ class Session:
         return [row for some in self._parts(query, values) for row in some]
 
     def first(self, query: str, values: Values = {}) -> Row | None:  # noqa: B006
-        """The first row of the answer; None when there is none."""
+        """Returns the first row of the result, or None."""
         return next(iter(next(self._parts(query, values), ())), None)
 
     def value(self, query: str, values: Values = {}) -> Any:  # noqa: B006
-        """The first value of the first row; None when there is none."""
+        """Returns the first value of the first row, or None."""
         row = self.first(query, values)
         return row[0] if row else None
 
@@ -129,7 +129,7 @@ class Session:
                     raise sqlite3.ProgrammingError("the catalogue was closed before its rows were read to the end")
 
     def run(self, statement: str, values: Values = {}) -> sqlite3.Cursor:  # noqa: B006
-        """A statement that changes rows: `rowcount` says how many, `lastrowid` the key of a new one."""
+        """Runs a statement that changes rows; `rowcount` is their number, `lastrowid` the key of a new one."""
         with self._explained():
             return self._open().execute(statement, _bound(values))
 
@@ -140,7 +140,9 @@ class Session:
 
     @contextmanager
     def transaction(self, change: str) -> Iterator["Session"]:
-        """All or nothing of what the block does, which is said in words. Others that write wait meanwhile."""
+        """A transaction: the block's changes are applied all together or not at all. `change` describes them. Other writers wait
+        meanwhile.
+        """
         self.run("BEGIN IMMEDIATE")
         try:
             yield self
@@ -213,7 +215,7 @@ def opened(path: Path) -> Session:
 
 
 def meaning_of(error: sqlite3.Error, path: Path) -> OperatorError | None:
-    """What the operator can do about an error of SQLite; None when it is no error of hers but ours."""
+    """Translates an error of SQLite into one that the operator can act on; None if it is a bug of ours."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is None and isinstance(error, sqlite3.OperationalError):  # Python's own: text that is no UTF-8
         return _error(_DAMAGED, path, error)

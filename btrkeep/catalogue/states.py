@@ -34,7 +34,7 @@ _MET = "SELECT 1 FROM run WHERE host = :new UNION ALL SELECT 1 FROM backup WHERE
 
 
 class BackupStateStore(CatalogueSession):
-    """Each method that changes rows does so in one transaction: all of what it was given, or nothing."""
+    """Changes the state of backups. Each method does so in one transaction: all changes or none."""
 
     def states(self) -> Iterator[BackupState]:
         """Every backup, by host and start, without what retention needs not know: 95,000 in a third of a second."""
@@ -46,9 +46,9 @@ class BackupStateStore(CatalogueSession):
         return [NotedState._make(row) for row in self._reader.all(_NOTED)]
 
     def set_states(self, changes: Iterable[tuple[str, str | None, str, datetime | None]]) -> int:
-        """(host, name, state, time of expiry) of backups that are there, others are passed over; how many were changed.
+        """Sets (host, name, state, time of expiry) of backups, ignoring unknown ones, and returns how many were changed.
 
-        The time is None for a backup that is kept. Its outcome stays.
+        The time is None for a backup that is kept. The outcome is unchanged.
         """
         rows = [{"host": host, "name": name, "state": state, "expired": at} for host, name, state, at in changes]
         with self._writing("states of backups written") as session:
@@ -60,9 +60,9 @@ class BackupStateStore(CatalogueSession):
             return session.run_many(_MARK_DELETING, _named(which))
 
     def drop_backups(self, which: Iterable[tuple[str, str | None]]) -> int:
-        """Forget these backups, by host and name, with what was found out about them; how many were known.
+        """Deletes the rows of these backups, by host and name, with all results of verification. Returns how many were known.
 
-        Their details go by the foreign key.
+        The foreign key deletes their details.
         """
         with self._writing("rows of deleted backups dropped") as session:
             rows = _named(which)
@@ -78,12 +78,12 @@ class BackupStateStore(CatalogueSession):
             return session.run(_DROP_HOST, {"host": name}).rowcount
 
     def rename_host(self, old: str, new: str) -> int:
-        """Backups, runs and progress of `old` are those of `new` from now on, the paths of the backups too; how many backups.
+        """Renames a host in backups, runs and progress, including the paths of the backups. Returns the number of backups.
 
-        A row of a backup is copied under the new name before the details move over and the old row goes, since each detail refers
-        to its backup by host and name all the time. The old host's own row stays: programs that run now may rely on it.
+        A backup's row is copied to the new name before its details move and the old row is deleted, because each detail refers to
+        its backup by host and name at all times. The old host's row stays, because running programs may rely on it.
 
-        Raises OperatorError when there are backups or runs of `new` already: nothing is changed then.
+        Raises OperatorError if there are already backups or runs of `new`; nothing is changed then.
         """
         names = {"host": old, "new": new}
         with self._writing("rows of the host renamed") as session:

@@ -1,8 +1,9 @@
-"""The catalogue as programs see it: what it is asked in words, answered in dataclasses.
+"""The catalogue as programs see it: methods that return dataclasses.
 
-It is a cache of the pool's backup.json files, and the history of runs. A Catalogue is used by the thread that opened it (sqlite3
-refuses others); in asyncio that is the loop's thread: each call takes well under a millisecond unless another process is writing.
-Every method raises OperatorError when the file is damaged, full, not writable, or held by another program for more than 30 s.
+It is a cache of the pool's backup.json files, plus the history of runs. A Catalogue is used by the thread that opened it (sqlite3
+refuses others); in asyncio that is the loop's thread, because a call takes well under a millisecond unless another process is
+writing. Every method raises OperatorError if the file is damaged, full, not writable, or held by another program for more than 30
+s.
 """
 
 from btrkeep.catalogue.alarms import AlarmStore
@@ -35,4 +36,4 @@ class Catalogue(
     VerificationStore,
     HistoryStore,
 ):
-    """One open catalogue."""
+    """An open catalogue."""

@@ -45,7 +45,9 @@ RowT = TypeVar("RowT")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table(Generic[RowT]):
-    """Its name, the class of its rows, its columns in the order of their fields, and how their values come out ("": as is)."""
+    """A table: its name, the class of its rows, its columns in the order of the fields, and the conversion of each value ("":
+    none).
+    """
 
     name: str
     row: type[RowT]
@@ -81,7 +83,7 @@ class Table(Generic[RowT]):
         return [self.row(*row) for row in session.all(self.query(rest), values)]
 
     def first(self, session: Session, rest: str, values: Values = {}) -> RowT | None:  # noqa: B006
-        """The first of them; None when there is none."""
+        """Returns the first of them, or None."""
         row = session.first(self.query(rest), values)
         return self.row(*row) if row else None
 
@@ -97,7 +99,7 @@ class Table(Generic[RowT]):
         return f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({values})"
 
     def values(self, row: object) -> dict[str, Any]:
-        """What `insert` takes, of an object with these fields."""
+        """Returns the parameters of `insert` for an object with these fields."""
         return self.kept(dict(zip(self.kinds, attrgetter(*self.kinds)(row), strict=True)))
 
     def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +133,9 @@ class JobTable(Table[RowT]):
         return session.run(self.insert(but="id"), row).lastrowid or 0
 
     def change(self, session: Session, row_id: int, changes: Mapping[str, Any]) -> None:
-        """Set these columns. Raises KeyError when there is no such row, TypeError for what cannot change and for half an end."""
+        """Sets these columns. Raises KeyError if there is no such row, TypeError for columns that cannot change and for an
+        incomplete end.
+        """
         self._validate(changes)
         if changes and session.run(self.update(changes, "id = :id"), {**self.kept(changes), "id": row_id}).rowcount == 0:
             raise KeyError(row_id)

@@ -1,4 +1,4 @@
-"""What all command lines share: the edge that turns errors into exit statuses, and how results are printed."""
+"""Shared by all command lines: turns errors into exit statuses, and prints results."""
 
 import gc
 import os
@@ -14,7 +14,7 @@ import orjson
 from btrkeep.cli.progress import hang_up, prose
 from btrkeep.cli.tables import table
 from btrkeep.errors import Exit, OperatorError, did_you_mean
-from btrkeep.process.error_report import report_error
+from btrkeep.process.error_report import ERROR_MARK, report_error
 from btrkeep.units import printable, with_encoded
 
 __all__ = ["complain", "echo_json", "edge", "json_option", "stream_json", "stream_object", "table"]
@@ -80,7 +80,7 @@ def _colour() -> bool | None:
 
 
 def _in_our_words(error: click.ClickException) -> OperatorError:
-    """One line and a hint, where click would print three lines before it."""
+    """Converts click's usage error, which would take three more lines, to one line and a hint."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"`{context.command_path} --help` explains it" if context else ""
     if context and isinstance(error, click.NoSuchOption):
@@ -106,13 +106,15 @@ def complain(error: OperatorError) -> None:
     """An error and its hint on standard error, in colour only on a terminal; and to the program of ours that started this one."""
     report_error(error)
     for line in error.message.splitlines():
-        prose(click.style("error: ", fg="red", bold=True) + printable(line), err=True, color=_colour())
+        prose(click.style(ERROR_MARK, fg="red", bold=True) + printable(line), err=True, color=_colour())
     if error.hint:
         prose(click.style("hint: ", fg="cyan") + printable(error.hint), err=True, color=_colour())
+    for note in getattr(error, "__notes__", ()):  # never broken: a shell line may be in it
+        click.echo(printable(note), err=True)
 
 
 def echo_json(value: object) -> None:
-    """One JSON document."""
+    """Prints one JSON document."""
     import json  # here and below: only where it is needed, for a scan of 42 TiB takes no longer than a hundred imports
 
     click.echo(json.dumps(with_encoded(value), indent=2))
@@ -131,7 +133,9 @@ def stream_json(items: Iterable[Mapping[str, Any]]) -> None:
 def stream_object(
     head: Mapping[str, Any], key: str, items: Iterable[Mapping[str, Any]], tail: Callable[[], Mapping[str, Any]] = dict
 ) -> None:
-    """One JSON object: `head`, then `items` under `key`, as `stream_json` writes them, then what `tail` gives when they are out."""
+    """Prints one JSON object: `head`, then `items` under `key` as `stream_json` writes them, then the result of `tail`, which is
+    called last.
+    """
     import json
 
     sys.stdout.write(f"{json.dumps(with_encoded(head))[:-1]}, {json.dumps(key)}:\n")

@@ -21,9 +21,10 @@ def import_command(module: str) -> click.Command:
 
 
 class LazyGroup(click.Group):
-    """`commands` says what each command does; the command NAME is `command` in the module PACKAGE.NAME_.
+    """A group that imports a command only when it is called. `commands` maps names to help texts; NAME is `command` in
+    PACKAGE.NAME_.
 
-    `hidden_commands`, with the names of their modules, are not listed: programs call them.
+    `hidden_commands`, with the names of their modules, are not listed, because only programs call them.
     """
 
     def __init__(

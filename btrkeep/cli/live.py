@@ -1,4 +1,4 @@
-"""A picture that is drawn again in its place, below lines that scroll away: what the live displays of all programs share."""
+"""A display that is redrawn in place below lines that scroll away; shared by the live displays of all programs."""
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -9,14 +9,14 @@ from btrkeep.cli.progress import terminal
 
 
 class LiveDisplay:
-    """A sink of progress is made of it by showing `picture`, and by printing what is done."""
+    """A live display. A subclass becomes a progress sink by drawing `picture` and printing finished items above it."""
 
     def __init__(self) -> None:
         self.console = Console(file=terminal(), highlight=False)
         self._live: Live | None = None
 
     def picture(self) -> RenderableType:
-        """What stands below all that has scrolled away."""
+        """Returns the part that stays below the lines that have scrolled away."""
         raise NotImplementedError
 
     def open(self) -> None:
@@ -25,7 +25,7 @@ class LiveDisplay:
         self._live.start()
 
     def draw(self) -> None:
-        """Draws the picture anew, if it is shown."""
+        """Redraws the picture, if it is shown."""
         if self._live:
             self._live.refresh()
 

@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class Parsed(click.ParamType[Value]):
-    """What a function makes of a word; the function raises ValueError with words for the operator."""
+    """A click type made from a function, which raises ValueError with a message for the operator."""
 
     def __init__(self, name: str, parse: Callable[[str], Value]) -> None:
         self.name, self._parse = name, parse

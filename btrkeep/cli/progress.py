@@ -1,12 +1,13 @@
-"""Prints progress and messages for a reader who may go away meanwhile: the window is closed, the pager ended.
+"""Prints progress and messages to a terminal that may disappear: the window is closed, or the pager quits.
 
-What is written then, or to a disk that is full, is lost, and the work goes on.
+Output written after that, or to a full disk, is lost, and the work goes on.
 """
 
 import os
 import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import IO, Any, cast
 
 import click
@@ -18,7 +19,7 @@ _WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # what stands in backquotes is to be 
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """A line for whoever reads it."""
+    """Prints a line."""
     try:
         prose(text, err=err)
     except OSError:
@@ -26,10 +27,10 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def prose(text: str, indent: str = "  ", *, err: bool = False, color: bool | None = None) -> None:
-    """Text, broken between words where a terminal would break it inside one; further lines begin with `indent`.
+    """Breaks text between words at the terminal's width; continuation lines begin with `indent`.
 
-    A word that is longer than a line stays whole, to be copied, and so does a command in backquotes. What is no terminal gets one
-    line.
+    A word that is longer than a line stays whole, so that it can be copied, and so does a command in backquotes. If the output is
+    not a terminal, the text stays one line.
     """
     if (sys.stderr if err else sys.stdout).isatty():
         import shutil
@@ -50,7 +51,7 @@ def _broken(text: str, indent: str, room: int) -> Iterator[str]:
 
 
 def hang_up(stream: IO[str]) -> None:
-    """Sends all further output to /dev/null: not even what is still buffered at the end raises an error."""
+    """Redirects all further output to /dev/null, so that flushing the buffers at exit raises no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -60,7 +61,7 @@ def terminal() -> IO[str]:
 
 
 class _Terminal:
-    """A stream that is written to for as long as that works."""
+    """A stream that is written to until a write fails."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -84,12 +85,60 @@ class _Terminal:
         return getattr(self._stream, name)
 
 
+class SaidOnce:
+    """Passes a text on, unless it is the same as the one before: for what is repeated while it lasts."""
+
+    def __init__(self, say_it: Callable[[str], None]) -> None:
+        self._say, self._before = say_it, ""
+
+    def __call__(self, text: str) -> None:
+        if text != self._before:
+            self._say(text)
+        self._before = text
+
+
 def has_live_terminal() -> bool:
     """Whether standard output is a terminal on which a picture can be drawn again in its place."""
     return os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
 
 
+class ProgressLine:
+    """One line on standard error that changes in its place. Shows nothing where that is no terminal, or with `is_shown` False."""
+
+    def __init__(self, *, is_shown: bool = True, every: float = 0.2) -> None:
+        """`every`: at least so many seconds lie between two changes."""
+        self.is_shown = is_shown and sys.stderr.isatty()
+        self._every, self._last, self._width = every, 0.0, 0
+
+    def go_on(self, line: Callable[[], str]) -> None:
+        """Shows how far it is; makes the text only when it is time to."""
+        now = time.monotonic()
+        if self.is_shown and now - self._last >= self._every:
+            self._last = now
+            self.show(line())
+
+    def show(self, text: str) -> None:
+        """Shows it now, as much of it as the terminal has room for."""
+        import shutil
+
+        text = text[: max(20, shutil.get_terminal_size().columns - 1)]
+        self._write("\r" + text.ljust(self._width))
+        self._width = len(text)
+
+    def clear(self) -> None:
+        """Takes the line away: before any other line, and at the end."""
+        if self._width:
+            self._write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+    def _write(self, text: str) -> None:
+        try:
+            click.echo(text, nl=False, err=True)
+        except OSError:
+            hang_up(sys.stderr)
+
+
 def notices_on_stderr(event: object) -> None:
-    """The sink of progress for --json: says notices, on standard error, and nothing else."""
+    """The progress sink for --json: prints notices on standard error and nothing else."""
     if isinstance(event, Notice):
         say(f"note: {printable(event.text)}", err=True)

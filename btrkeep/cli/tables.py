@@ -1,4 +1,4 @@
-"""Tables of aligned columns, as wide as the terminal at the most. docs/decisions/0006-tables.rst says why they are our own."""
+"""Tables of aligned columns, at most as wide as the terminal. docs/decisions/0006-tables.rst says why they are our own."""
 
 import sys
 import textwrap
@@ -15,12 +15,11 @@ _FEW = 2
 
 
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence[str] = (), spare: Sequence[str] = ()) -> str:
-    """Aligned columns; those named in `right` to the right. Rows hold text that is already safe to show, styled or not.
+    """Formats aligned columns; those named in `right` are right-aligned. Cells hold text that is safe to show, styled or not.
 
-    A last column without a word in it is left out. On a terminal that is too narrow the columns named in `spare` are left out, the
-    first one first; then the last one wraps, or stands in lines of its own below. Where even that is too wide the first one stands
-    above the others, once for consecutive rows that have the same, and at last each of the others in a line of its own, behind its
-    header.
+    An empty last column is left out. If the terminal is too narrow, the columns named in `spare` are left out, the first one first;
+    then the last one wraps, or is printed on lines below. If that is still too wide, the first one is printed above the others,
+    once for consecutive rows with the same value, and finally each of the others gets a line with its header.
     """
     lines = [headers, *rows] if headers else rows
     kept = [number for number in range(len(lines[0])) if not _is_empty(number, rows)]
@@ -82,7 +81,7 @@ def _records(rows: Sequence[Sequence[str]], headers: Sequence[str], kept: Sequen
 
 
 def _is_empty(number: int, rows: Sequence[Sequence[str]]) -> bool:
-    """Whether it is the last column and nothing stands in it."""
+    """Returns True for the last column if it has no text."""
     return bool(rows) and number == len(rows[0]) - 1 and not any(row[number] for row in rows)
 
 
@@ -124,7 +123,7 @@ def _padded(text: str, width: int, to_the_right: bool) -> str:
 
 
 def _columns() -> int:
-    """How wide the terminal is, or the one that COLUMNS speaks of."""
+    """Returns the width of the terminal, or COLUMNS."""
     import shutil  # brings three compressors along, which most commands have no use for
 
     return shutil.get_terminal_size().columns

@@ -1,7 +1,7 @@
 """The configuration of a pool: /etc/btrkeep/POOL.toml and its drop-ins.
 
-`load` reads, checks and merges it into frozen dataclasses, or says everything that is wrong with it at once. The keys, their kinds,
-defaults and meanings are one table in :mod:`btrkeep.config.keys`; docs/configuration.rst and man/btrkeep.toml.5 are made from it.
+`load` reads, checks and merges it into frozen dataclasses, or reports all mistakes at once. The keys, their types, defaults and
+meanings are one table in :mod:`btrkeep.config.keys`; docs/configuration.rst and man/btrkeep.toml.5 are made from it.
 """
 
 from btrkeep.config.documents import page

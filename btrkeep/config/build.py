@@ -30,6 +30,7 @@ from btrkeep.config.keys import (
 from btrkeep.config.merge import Sections, TomlSection
 from btrkeep.config.problems import InvalidValue, Problems, dotted, nearest, quoted, show
 from btrkeep.config.self_exclusion import SelfExclusion, left_out
+from btrkeep.config.value_types import CopySource
 from btrkeep.errors import ConfigError
 from btrkeep.units import counted
 
@@ -37,6 +38,7 @@ STATE = Path("/var/lib/btrkeep")
 """Below it each pool has its state folder, unless its configuration has another."""
 _INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
 _SOME = 3  # hosts that are named; the others are counted
+_NO_RSYNC = 'is not for from = "push": there is one connection, which rsync cannot share; leave it out, or fetch'
 _SAME_NAME = "{} has that name already; `status` shows both in one table"
 _NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is reached
 
@@ -52,7 +54,7 @@ class Policies:
         self._made: dict[tuple[tuple[str, Any], ...], model.Retention] = {}
 
     def of(self, *sections: Mapping[str, Any]) -> model.Retention:
-        """The policy for what is set in these sections, the widest first; none for all hosts."""
+        """Returns the policy set by these sections, the widest first; with none, the policy of all hosts."""
         keys = dict(self._everybody)
         for section in sections:
             keys |= section.get(RETENTION, {})
@@ -128,7 +130,7 @@ def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _everybody(backup: Mapping[str, Any]) -> dict[str, Any]:
-    """What [backup] sets for every host. Its `exclude` takes the place of the default instead of adding to it."""
+    """Returns the settings of [backup] that apply to every host. Its `exclude` replaces the default instead of adding to it."""
     base = {"exclude": () if "exclude" in backup else DEFAULTS["exclude"]}
     return inherit(base, _shared(backup))
 
@@ -160,6 +162,8 @@ def _replicas(sections: Sections, policies: Policies, problems: Problems) -> Ite
         source = values.pop("from", None)
         if source is None and "from" not in table.given:
             problems.add(table.file, dotted(REPLICA, name, "from"), 'missing: the other pool, such as from = "ssh://root@backup1"')
+        if source is CopySource.PUSH and values.get("engine") == "rsync":
+            problems.add(table.file, dotted(REPLICA, name, "engine"), _NO_RSYNC)
         where = {"folder": source} if isinstance(source, Path) else {"address": source} if isinstance(source, str) else {}
         values[RETENTION] = policies.of(table.values)
         yield name, model.ReplicaSettings(name, **where, **values)
@@ -217,9 +221,9 @@ def _this_machine(
 
 
 def _sibling(name: str, file: Path, values: Mapping[str, Any], sections: Sections, problems: Problems) -> str | None:
-    """The host to share data with. One that is not there is no error, for it may have been removed: then nothing is shared.
+    """Returns the host to share data with. A missing host is no error, because it may have been removed; nothing is shared then.
 
-    One of another group is refused: a group is what the configuration knows of whose a host is.
+    A host of another group is refused: groups are how the configuration separates owners.
     """
     hosts, sibling = sections.named[HOST], values.get("share_with")
     if sibling is None or sibling == name:
@@ -243,7 +247,7 @@ def _say_what_is_empty(name: str, file: Path, values: Mapping[str, Any], problem
 
 
 def _say_who_keeps_everything(file: Path, hosts: Iterable[model.HostConfig], problems: Problems) -> None:
-    """One notice for all hosts that have no policy: a pool that nobody thought about is full one day."""
+    """Adds one notice for all hosts without a retention policy: they keep everything, until the pool is full."""
     names = [host.name for host in hosts if host.retention.missing]
     if names:
         problems.say(file, "no retention", f"every backup is kept, of {_listed(names)}")

@@ -1,4 +1,4 @@
-"""Where the documentation is that messages name: the pages of the checkout, or what install.sh has put beside the programs."""
+"""Finds the pages of documentation that messages name: those of the checkout, or those that install.sh has installed."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2] / "docs"
 
 
 def page(name: str) -> Path:
-    """The page of that name. HTML where it is installed; as it was written in a checkout, and where no HTML could be made."""
+    """Returns the path of a page: HTML if it is installed, otherwise the source."""
     written = _CHECKOUT / f"{name}.rst"
     if written.exists():
         return written
@@ -16,6 +16,8 @@ def page(name: str) -> Path:
 
 
 def reference() -> str:
-    """Where every key of the configuration is explained: the manual page, or the page of a checkout, which man does not know."""
+    """Names the place where every key is explained: the manual page, or in a checkout, which man does not know, the page in
+    docs/.
+    """
     written = page("configuration")
     return str(written) if written.is_relative_to(_CHECKOUT) else "`man btrkeep.toml`"

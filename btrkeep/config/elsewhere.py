@@ -1,8 +1,8 @@
-"""Where the dashboard finds a pool's state folder: in /var/lib/btrkeep, or where a link there leads to.
+"""Finds a pool's state folder for the dashboard: in /var/lib/btrkeep, or where a link there points to.
 
-Only root may read the configuration, which says where the folder is; what the configuration publishes is in that very folder. So
-programs of root's leave a link beside where it usually is: /var/lib/btrkeep/.main -> /srv/state/main. (No pool's name begins with a
-dot.)
+The configuration says where the folder is, but only root may read it, and what the configuration publishes is inside that folder.
+So programs that run as root leave a link in the default place: /var/lib/btrkeep/.main -> /srv/state/main. (No pool's name begins
+with a dot.)
 """
 
 import os

@@ -17,7 +17,7 @@ _WHERE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file and the tables in it."""
+    """A file and the tables in it."""
 
     file: Path
     tables: dict[str, Any]
@@ -85,7 +85,7 @@ def _drop_ins(folder: Path, problems: Problems) -> list[str]:
 
 
 def _document(file: Path, text: str | None, problems: Problems) -> Document | None:
-    """What the file holds, or `text` in its place."""
+    """Parses the file, or `text` instead of its content."""
     try:
         content = file.read_bytes() if text is None else text.encode()
         return Document(file, tomllib.loads(content.decode("utf-8-sig")))

@@ -1,7 +1,7 @@
-"""Every key there is: where it may stand, what it takes, its default and its meaning.
+"""Every configuration key: its sections, type, default and meaning.
 
-The one table that reading, the models' defaults, docs/configuration.rst and man/btrkeep.toml.5 are made from. Defaults are written
-as in TOML and read by the same kinds as an operator's values; None means that there is none.
+Reading, the models' defaults, docs/configuration.rst and man/btrkeep.toml.5 are all made from this table. Defaults are written as
+in TOML and parsed like an operator's values; None means that there is no default.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _WITH_COPIES = (*_ALL, REPLICA, PUSH, OFFSITE)
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One row. `sections` are those where it is legal, the widest first; `example` is TOML."""
+    """A row of the table. `sections` are the sections that may contain the key, the widest first; `example` is TOML."""
 
     name: str
     sections: tuple[str, ...]
@@ -56,7 +56,8 @@ TABLE = (
     ConfigKey("bandwidth", _WITH_COPIES, kinds.RATE, None, '"16MB"',
         "Bytes per second for all transfers together, those of replicas over ssh included; in a group for the group's hosts "
         "together, in a host for that host, in a replica for that replica. "
-        "All of these limits apply. In an offsite repository: what restic sends, which is not counted among them. "
+        "All of these limits apply; to a replica from a folder of this machine its own alone. "
+        "In an offsite repository: what restic sends, which is not counted among them. "
         "Without it: no limit.", False),
     ConfigKey("confine", (BACKUP,), kinds.CONFINE, "auto", '"always"',
         "Whether the rsync that talks to a host is confined, so that it can write nothing but that host's new backup: where this "
@@ -258,6 +259,10 @@ TABLE = (
         "The hosts that are fetched, or sent: names, or patterns as the shell has them.", False),
     ConfigKey("newest_only", (REPLICA,), kinds.FLAG, False, "true",
         "true: of each host only the newest backup is fetched. false: all that this pool's retention keeps.", False),
+    ConfigKey("engine", (REPLICA,), kinds.ENGINE, "send", '"rsync"',
+        "By what backups are fetched: ``send``, the streams of ``btrfs send``, or ``rsync``, which compares files, for where "
+        "``btrfs send`` is slow or fails, such as with large files of very many shared pieces. Can be changed at any time. Not "
+        "with ``from = \"push\"``.", False),
     ConfigKey("max_age", (VERIFY, DRILL, REPLICA, PUSH, OFFSITE), kinds.DURATION, None, '"3d"',
         "How old the newest copy of a host's backup may be before that needs a look, and how long a disk may be away. Without it: "
         "twice ``every``. In [drill]: how long ago the newest proven restore may be. Without it: five weeks, once there is one. "

@@ -13,9 +13,10 @@ from btrkeep.config.sources import name_fault
 
 @dataclass(frozen=True, slots=True)
 class TomlSection:
-    """One [group.NAME] or [host.NAME]: where it is written, its values parsed, and in `given` what was written, refused or not.
+    """One [group.NAME] or [host.NAME] section: its place, its parsed values, and in `given` the names of all keys, refused ones
+    included.
 
-    Among the values are those of a section within it, a dict by its name: [host.NAME.retention].
+    A subsection such as [host.NAME.retention] is a dict among the values.
     """
 
     file: Path
@@ -53,7 +54,7 @@ def _merge_named(known: dict[str, TomlSection], content: Mapping[str, Any], sect
             problems.add(file, _written((section, name), table), f"belongs in a section with a name, [{section}.NAME]")
             continue
         if fault := name_fault(name):
-            problems.add(file, dotted(section, name), f"{quoted(name)} {fault}" if fault.startswith("is ") else fault)
+            problems.add(file, dotted(section, name), f"{quoted(name)} {fault}")
         if not _is_table(table, file, dotted(section, name), problems):
             continue
         values = _values(table, section, file, (section, name), problems)
@@ -104,12 +105,12 @@ def _written(where: tuple[str, ...], value: Any) -> str:
 
 
 def _head(section: str, where: tuple[str, ...]) -> str:
-    """How the head of the section at that place is written: [host.NAME], [host.NAME.retention]."""
+    """Formats the header of the section at that place: [host.NAME], [host.NAME.retention]."""
     return next(head for head in WRITTEN[section] if head.startswith(f"[{where[0]}"))
 
 
 def _misplaced(name: str, here: str) -> str:
-    """Where a key or a section belongs that exists, but not here."""
+    """Says where a key or section belongs that is valid elsewhere but not here."""
     places = [place for section in SECTIONS if name in LEGAL[section] for place in WRITTEN[section]]
     if places:
         return f"belongs in {' or '.join(places)}{f', not in {here}' if here else ''}"

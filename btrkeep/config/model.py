@@ -27,7 +27,9 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class BackupSettings:
-    """What holds for the pool as a whole; the rest of [backup] is in every host. `bandwidth` is bytes per second, None no limit."""
+    """Settings of the pool as a whole; the rest of [backup] is copied into every host. `bandwidth` is bytes per second, None no
+    limit.
+    """
 
     concurrency: int = DEFAULTS["concurrency"]
     bandwidth: int | None = DEFAULTS["bandwidth"]
@@ -43,7 +45,7 @@ class SshSettings:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many periods of each length keep a backup; `min_keep` complete ones stay whatever the rules say. `grace` is seconds."""
+    """How many periods of each length keep a backup. The newest `min_keep` complete backups always stay. `grace` is seconds."""
 
     daily: int = DEFAULTS["daily"]
     weekly: int = DEFAULTS["weekly"]
@@ -60,7 +62,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class ExpirySettings:
-    """How expired backups are deleted. `mount_option` is the one the pool has meanwhile, "none" to leave it alone."""
+    """How expired backups are deleted. `mount_option` is the pool's mount option meanwhile; "none" leaves it unchanged."""
 
     max_orphans: int = DEFAULTS["max_orphans"]
     pace: Pace | None = DEFAULTS["pace"]
@@ -70,7 +72,7 @@ class ExpirySettings:
 
 @dataclass(frozen=True, slots=True)
 class NotifySettings:
-    """Who is told of what. `silent` is seconds, `digest` in the pool's zone; None: no digest, no ping."""
+    """Who is notified of what. `silent` is seconds, `digest` a time of day in the pool's zone; None disables digest or ping."""
 
     urls: tuple[Url, ...] = DEFAULTS["urls"]
     on: tuple[str, ...] = DEFAULTS["on"]
@@ -83,9 +85,9 @@ class NotifySettings:
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """What limits `btrfs-balancer run` on this pool: bytes, seconds, a share; None is no limit.
+    """Limits of `btrfs-balancer run` in this pool: bytes, seconds, a share; None is no limit.
 
-    `min_unallocated` is None for the balancer's own floor.
+    `min_unallocated` is None for the balancer's default.
     """
 
     budget: int | None = DEFAULTS["budget"]
@@ -98,8 +100,8 @@ class BalanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
-    """Of how many of the files that a run fetched checksums are made at once, and how many a night compares with the host; None: of
-    none. `max_age`, and `after_crash`, how long before a crash what was written is in doubt: seconds.
+    """How many of the files that a run fetched get a checksum at once, and how many files a night compares with the host; None
+    disables either. `max_age` and `after_crash`, the time before a crash whose writes are in doubt, are seconds.
     """
 
     new_files: FileSample | None = DEFAULTS["new_files"]
@@ -109,13 +111,13 @@ class VerifySettings:
 
     @property
     def oldest(self) -> float:
-        """How many seconds ago data of each host may have been read."""
+        """Returns the allowed age, in seconds, of each host's last verification."""
         return self.max_age or _SIXTY_DAYS
 
 
 @dataclass(frozen=True, slots=True)
 class DrillSettings:
-    """How much of a backup a drill restores, and how long it takes at most, seconds; and a boot."""
+    """How much of a backup a drill restores, how long it may take in seconds, and how backups are booted."""
 
     time: float | None = DEFAULTS["time"]
     sample: FileSample = DEFAULTS["sample"]
@@ -130,7 +132,7 @@ class DrillSettings:
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """The dashboard. `names` are what it answers to, `behind_proxy` addresses of proxies that it believes; times are seconds."""
+    """The dashboard. `names` are the host names it accepts, `behind_proxy` the addresses of trusted proxies; times are seconds."""
 
     listen: Listen = DEFAULTS["listen"]
     names: tuple[str, ...] = DEFAULTS["names"]
@@ -151,9 +153,9 @@ class ServeSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """A group's own caps, on top of the pool's, and in `shared` what it sets for its hosts, parsed, by key.
+    """A group's own limits, in addition to the pool's, and in `shared` the parsed values that it sets for its hosts, by key.
 
-    `retention` is what its hosts have that set none of it, and `shared` has no part of it.
+    `retention` applies to hosts that set none; it is not part of `shared`.
     """
 
     name: str
@@ -219,6 +221,7 @@ class ReplicaSettings:
     every: float = DEFAULTS["every"]
     max_age: float | None = DEFAULTS["max_age"]
     newest_only: bool = DEFAULTS["newest_only"]
+    engine: Literal["send", "rsync"] = DEFAULTS["engine"]
     retention: Retention = field(default_factory=Retention)
 
     kind: ClassVar[str] = "replica"
@@ -235,18 +238,20 @@ class ReplicaSettings:
 
     @property
     def source(self) -> str:
-        """Where it is fetched from, as the configuration has it."""
+        """Returns the source as the configuration writes it."""
         return f"ssh://{self.address}" if self.address else str(self.folder or "push")
 
     @property
     def is_pushed(self) -> bool:
-        """Whether the other server begins, and nobody is asked from here."""
+        """Returns True if the other server connects to this one."""
         return not self.address and not self.folder
 
 
 @dataclass(frozen=True, slots=True)
 class PushSettings:
-    """Another backup server that this pool's backups are sent to. What it takes and keeps is its own choice. Times are seconds."""
+    """Another backup server that this pool's backups are sent to. That server decides what it accepts and keeps. Times are
+    seconds.
+    """
 
     name: str
     address: str = ""
@@ -268,12 +273,12 @@ class PushSettings:
 
     @property
     def comes_and_goes(self) -> bool:
-        """Never: what cannot be reached is told."""
+        """Returns False: a server that cannot be reached is always reported."""
         return False
 
     @property
     def source(self) -> str:
-        """Where it is, as the configuration has it."""
+        """Returns the destination as the configuration writes it."""
         return f"ssh://{self.address}"
 
 
@@ -304,12 +309,12 @@ class OffsiteSettings:
 
     @property
     def comes_and_goes(self) -> bool:
-        """Never: what cannot be reached is told."""
+        """Returns False: a repository that cannot be reached is always reported."""
         return False
 
     @property
     def source(self) -> str:
-        """Where it is, as far as the configuration says it."""
+        """Returns the location, as far as the configuration has it."""
         return self.repository or f"as {self.environment_file} has it"
 
 
@@ -318,7 +323,7 @@ CopySettings = ReplicaSettings | PushSettings | OffsiteSettings
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One pool's configuration. `name` is the pool's; `notices` are things worth saying that are not wrong."""
+    """The configuration of one pool. `name` is the pool's; `notices` are remarks that are not errors."""
 
     file: Path
     name: str

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, collected: one line each, naming file, key, value and what was meant."""
+"""Collects the mistakes of a configuration: one line each, with file, key, value and what is expected."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _LONGEST = 80
 
 
 class InvalidValue(ValueError):
-    """A value that cannot be. Without a reason, the kind's own description of what it expects is the reason."""
+    """A value that is not allowed. Without a reason, the type's own description of valid values is used."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -76,7 +76,7 @@ def _show(value: Any, depth: int) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """A URL's scheme, and nothing of what comes after it: it may hold a password, wherever it stands."""
+    """Returns only the scheme of a URL, because a password may stand anywhere after it."""
     return re.sub(r"://\S.*", "://...", text, flags=re.DOTALL)
 
 

@@ -1,8 +1,8 @@
-"""What of the configuration the dashboard may know: no secrets, no commands.
+"""The part of the configuration that the dashboard may read: no secrets, no commands.
 
-The files in /etc/btrkeep are root's, for they hold passwords, and the dashboard is another user. So programs that load the
-configuration as root write its harmless part into the catalogue, as one fact in JSON, when it has changed. A key that is not named
-here is not published: each new one has to be thought about first.
+The files in /etc/btrkeep are readable by root alone, because they hold passwords, and the dashboard runs as another user. So
+programs that load the configuration as root write its harmless part into the catalogue, as one fact in JSON, whenever it has
+changed. Keys that are not named here are not published, so each new key must be considered first.
 """
 
 import json
@@ -96,10 +96,10 @@ _PLAIN = (
 def publish(
     config: Config, facts: FactStore, *, rehearsal: bool | None = None, filesystem: str | None = None, now: datetime | None = None
 ) -> bool:
-    """Write what may be known of the configuration; whether it was another before, and so was written.
+    """Publishes the harmless part of the configuration. Returns True if it had changed and was written.
 
-    What the pool's marker says is given by who has read it; None leaves what was published of it. Hosts that are new are there
-    since `now`; None: nothing is noted of them.
+    `marker` is the pool's marker, if the caller has read it; None keeps what was published of it. New hosts are recorded as
+    existing since `now`; None records nothing.
     """
     before = facts.get_fact(FACT)
     known = json.loads(before) if before else {}
@@ -115,14 +115,14 @@ def publish(
 
 
 def _since(config: Config, known: Mapping[str, Any], now: datetime | None) -> dict[str, str]:
-    """Of each host when it was published first."""
+    """Returns when each host was published first."""
     before, there = known.get("since", {}), known.get("hosts", {})
     new = {name: format_time(now) for name in config.hosts if name not in there} if now else {}
     return {name: since for name, since in {**new, **before}.items() if name in config.hosts}
 
 
 def published(facts: FactStore, name: str = "main") -> Published:
-    """What was published last; with nothing published, what a pool named `name` has without a configuration."""
+    """Returns what was published last, or the defaults for a pool named `name`."""
     text = facts.get_fact(FACT)
     return _parsed(text) if text else Published(name)
 
@@ -152,7 +152,7 @@ def _pool(config: Config) -> dict[str, Any]:
 
 
 def _host(host: HostConfig) -> Iterator[tuple[str, Any]]:
-    """What differs from a host of which nothing is said: 3,000 hosts are some hundred kilobytes then."""
+    """Yields the settings that differ from the defaults, so that 3,000 hosts take only some hundred kilobytes."""
     usual = HostConfig(host.name)
     for key in (*_HOST, *_HOST_LISTS):
         if getattr(host, key) != getattr(usual, key):

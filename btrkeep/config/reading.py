@@ -16,8 +16,8 @@ FOLDER = Path("/etc/btrkeep")
 
 
 def other_pools(config: Config, folder: Path = FOLDER) -> tuple[Path, ...]:
-    """The pools and the state folders of all other configurations beside this one and in /etc/btrkeep. One that is wrong, about
-    which every command of its own complains, is passed over.
+    """Returns the pools and state folders of all other configurations, beside this one and in /etc/btrkeep. Invalid configurations
+    are skipped, because their own commands report them.
     """
     files = {file for place in (config.file.parent, folder) for file in place.glob("*.toml")} - {config.file}
     found: list[Path] = []

@@ -49,7 +49,7 @@ def example(path: Path = Path("/srv/backup"), pool: str = "main") -> str:
 
 
 def is_example(text: str, pool: str) -> bool:
-    """Whether `text` is an example as it was written, for whichever path: nobody has put anything of his own into it."""
+    """Returns True if `text` is an unchanged example, for whatever path."""
     try:
         path = tomllib.loads(text)["pool"]["path"]
         return text == example(Path(path), pool)

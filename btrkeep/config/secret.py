@@ -1,4 +1,4 @@
-"""URLs that hold passwords and tokens: what they are is shown, never what they say."""
+"""URLs that hold passwords and tokens: their kind is shown, never their content."""
 
 import re
 from dataclasses import dataclass, field

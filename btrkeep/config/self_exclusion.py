@@ -1,10 +1,10 @@
-"""What a backup of this machine must not contain: the pool it is written to, and the catalogue that is open meanwhile.
+"""Excludes from a backup of this machine the pool that it is written to and the open catalogue.
 
-Source paths are followed when they are symbolic links, links below them are not; so real locations are compared, and the answer is
-spelled as rsync will meet it: below the source path as it was written.
+rsync follows source paths that are symbolic links, but no links below them. So real locations are compared, and the result is
+spelled as rsync will see it: below the source path as configured.
 
-Every command reads the configuration, so nothing is asked of a mount that may not answer, such as NFS or FUSE: what lies on one is
-taken as it is written.
+Every command loads the configuration, so nothing is asked of a mount that may not answer, such as NFS or FUSE: paths on one are
+taken as they are written.
 """
 
 import os
@@ -23,7 +23,7 @@ _MOST_LINKS = 40
 
 @dataclass(frozen=True, slots=True)
 class SelfExclusion:
-    """A folder to be kept out, and its name in a sentence. `path` is None where the configuration is wrong about it."""
+    """A folder to exclude, and its name in a sentence. `path` is None if its configuration is invalid."""
 
     what: str
     path: Path | None
@@ -39,7 +39,7 @@ class LeftOut:
 
 
 def left_out(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[LeftOut]:
-    """One piece for every source and folder that meet. Looks at the file system for symbolic links only."""
+    """Returns an exclusion for each source that contains a folder to keep out. Reads only symbolic links."""
     unsure = _may_not_answer()
     real = [(each.what, _real(str(each.path.absolute()), unsure)) for each in kept if each.path]
     found = []
@@ -60,7 +60,7 @@ def _may_not_answer() -> frozenset[str]:
 
 
 def _real(path: str, unsure: Collection[str], links: int = _MOST_LINKS) -> str:
-    """`path` without symbolic links, "." and "..", but for what lies on one of the mounts `unsure`."""
+    """Resolves symbolic links, "." and ".." in `path`, except below the mounts `unsure`."""
     done, left = "/", [part for part in path.split("/") if part not in ("", ".")]
     while left and done not in unsure:
         part = left.pop(0)

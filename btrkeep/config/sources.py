@@ -23,7 +23,7 @@ def parse_path(value: Any) -> Path:
 
 
 def parse_ssh_file(value: Any) -> Path:
-    """A file that ssh reads: its options split file names at blanks and quotes, and expand a percent sign."""
+    """Parses the name of a file for ssh, whose options split at blanks and quotes and expand percent signs."""
     path = parse_path(value)
     if any(char.isspace() or char in "\"'%\\" for char in str(path)):
         raise InvalidValue("ssh takes no file name with blanks, quotes, backslashes or percent signs")
@@ -113,16 +113,16 @@ def literal_pattern(path: str) -> str:
 
 
 def name_fault(name: str) -> str:
-    """Why `name` cannot be the folder of a host, a group or a pool; empty when it can.
+    """Returns why `name` cannot be the folder of a host, a group or a pool, as what follows after the name; "" if it can.
 
     Letters and digits of any script, `.`, `_` and `-`; the first is a letter, a digit or `_`; at most 200 bytes of UTF-8.
     """
     if _PLAIN_NAME.fullmatch(name) and len(name) <= _LONGEST_NAME:
         return ""
     if not name:
-        return "an empty name is no folder name"
+        return "is empty"
     if name[0] in ".-":
-        return f"a name does not begin with {quoted(name[0])}"
+        return f"begins with {quoted(name[0])}, as no name may"
     if not all(char.isalnum() or char in "._-" for char in name):
         return "is no folder name: letters and digits, and . _ - after the first"
     if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:

@@ -1,6 +1,6 @@
-"""The kinds of value a key may take: what is expected, said with an example, and how it is read.
+"""The types of configuration values: a description with an example, and a parser.
 
-A parser gets what TOML gave and returns the value that the program uses; it raises InvalidValue, RefusedItems or any ValueError.
+A parser takes the value from TOML and returns the one that the program uses; it raises InvalidValue, RefusedItems or ValueError.
 """
 
 import re
@@ -183,7 +183,7 @@ def _sample_or_none(value: Any) -> FileSample | None:
 
 
 def _urls(value: Any) -> tuple[Url, ...]:
-    """Says which one is wrong by its number: what it holds is secret."""
+    """Parses URLs. Names an invalid one by its number, because its content is secret."""
     if not isinstance(value, list):
         raise InvalidValue
     found = []
@@ -209,7 +209,7 @@ def _listen(value: Any) -> Listen:
 
 
 def _list_of(parse: Callable[[str], str], expected: str) -> Callable[[Any], tuple[str, ...]]:
-    """A parser of a list of texts, each read by `parse`; it says which is wrong."""
+    """Returns a parser of a list of texts, each parsed by `parse`; it names the invalid one."""
 
     def parse_all(value: Any) -> tuple[str, ...]:
         if not isinstance(value, list):
@@ -298,7 +298,7 @@ def _near_zone(name: str) -> str:
 
 
 class CopySource(Enum):
-    """What is neither an address nor a folder."""
+    """The value is neither an address nor a folder."""
 
     PUSH = "push"
 
@@ -379,6 +379,7 @@ RESTIC_REPOSITORY = ValueKind(
     "restic repository", 'a repository such as "rest:https://copies.example.org/main"', _restic_repository
 )
 CONFINE = _one_of(("auto", "always", "never"))
+ENGINE = _one_of(("send", "rsync"))
 IN_PLACE = _one_of(("always", "large", "never"))
 PATTERNS = ValueKind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)
 PING = ValueKind("URL", 'a URL such as "https://hc-ping.com/UUID", http or https, without ? and #', _ping)

@@ -1,6 +1,6 @@
-"""Values that need more than a number or a word: a window of the day, a floor of free space, a pace.
+"""Values that are more than a number or a word: a window of the day, a floor of free space, a pace.
 
-They keep what was written, so that they show as the operator knows them.
+They keep the text that was written, to be shown to the operator.
 """
 
 import re
@@ -42,7 +42,7 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class MinFree:
-    """The room that must be left: a share of the filesystem, or a number of bytes where `share` is None."""
+    """Room that must stay free: a share of the filesystem, or a number of bytes if `share` is None."""
 
     text: str
     share: float | None
@@ -58,7 +58,7 @@ class MinFree:
 
 @dataclass(frozen=True, slots=True)
 class FileSample:
-    """How many files, or names of a backup: `number`, or a `share` of them; all when both are None."""
+    """How many files of a backup: `number`, or a `share` of them; all if both are None."""
 
     text: str
     number: int | None = None
@@ -93,7 +93,7 @@ _LARGEST_SAMPLE = 1_000_000  # names that are chosen lie in memory
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What expiry must not push the pool beyond: the latency of a small fsync in seconds, or else the share of I/O pressure."""
+    """A limit on the load that expiry may cause: the latency of a small fsync in seconds, or a share of I/O pressure."""
 
     text: str
     latency: float | None
@@ -104,7 +104,7 @@ class Pace:
 
 
 def parse_window(text: str) -> Window | None:
-    """The window of "22:00-06:00", None for "none"; 24:00 is midnight. Raises ValueError for what is no window or an empty one."""
+    """Parses "22:00-06:00"; returns None for "none". 24:00 is midnight. Raises ValueError for an invalid or empty window."""
     if text.strip() == "none":
         return None
     match = _WINDOW.fullmatch(text)

@@ -1,4 +1,6 @@
-"""What commands and dashboard decide alike: functions of plain data and an explicit `now`, with a reason attached to every answer.
+"""Decisions that commands and dashboard share: functions of plain data and an explicit `now`, which return a reason with every
+answer.
 
-They touch no clock, database, process or filesystem. Nothing is imported here: who asks one question loads one answer.
+They use no clock, database, process or filesystem. This module imports nothing, so that each caller loads only the decision it
+needs.
 """

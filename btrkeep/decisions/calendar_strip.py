@@ -25,9 +25,9 @@ _FEW = 2  # so many months without a backup are told in words
 
 @dataclass(frozen=True, slots=True)
 class StripLetter:
-    """What a letter stands for. `name` is that of the API and of style sheets.
+    """A letter of the strip and its meaning. `name` is used by the API and style sheets.
 
-    `colour` is one of xterm's 256, of middling brightness: it is read on white and on black.
+    `colour` is one of xterm's 256, of medium brightness, readable on white and on black.
     """
 
     letter: str
@@ -57,7 +57,7 @@ _RULES: Mapping[str, StripLetter] = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One backup: the day on which it began, in the pool's zone, and what becomes of it."""
+    """One backup: the day on which it began, in the pool's zone, and its fate."""
 
     day: date
     kind: StripLetter
@@ -81,9 +81,9 @@ def plain(text: str, _colour: int) -> str:
 
 
 def strip(backups: Sequence[Shown], today: date, width: int, paint: Paint = plain) -> list[str]:
-    """The lines: a ruler of days, the months, the legend. `today` is in the pool's zone; what is stamped later is not shown.
+    """Returns the lines: a ruler of days, the months, the legend. `today` is in the pool's zone; later backups are not shown.
 
-    Nothing when there is nothing to show, or less room than a month takes.
+    Returns nothing if there is no backup, or less room than a month takes.
     """
     shown = [one for one in backups if one.day <= today]
     if not shown or width < NARROWEST:
@@ -143,7 +143,9 @@ def _cell(day: date, days: Mapping[date, StripLetter], first: date, today: date,
 
 
 def _legend(days: Mapping[date, StripLetter], width: int, paint: Paint) -> list[str]:
-    """Only what is there; words stay together, so blanks in them are another character until the lines are broken."""
+    """Returns the legend of the letters that occur. Blanks inside an entry are replaced until the lines are broken, so that entries
+    stay whole.
+    """
     used = [kind for kind in KINDS if kind in days.values()]
     items = [f"{kind.letter} {kind.words}".replace(" ", "\0") for kind in used] + [f"{NONE}\0none"]
     lines = textwrap.wrap("  ".join(items), width - len(_INDENT), break_long_words=False)

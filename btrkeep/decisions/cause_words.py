@@ -9,7 +9,7 @@ from btrkeep.units import format_duration, format_share, format_size
 
 
 def cause_words(cause: Cause) -> str:
-    """ "/srv: no progress for 5m": the source path, when it is about one, and what was wrong."""
+    """Formats a cause, such as "/srv: no progress for 5m": the source path, if it concerns one, and the problem."""
     words = _WORDS[cause.code]
     text = words if isinstance(words, str) else words(cause.facts)
     return f"{cause.path}: {text}" if cause.path else text

@@ -1,7 +1,7 @@
-"""How a copy is doing, a replica or an offsite repository: ok, late, failing, or never made. Pure.
+"""Decides the state of a copy, a replica or an offsite repository: ok, late, failing, or never made. Pure.
 
-`backupd replicate` and `backupd offsite run` note in the catalogue what became of it; `status`, alarms, metrics and the dashboard
-read it from there.
+`backupd replicate` and `backupd offsite run` record each session in the catalogue; `status`, alarms, metrics and the dashboard read
+it from there.
 """
 
 import json
@@ -22,6 +22,7 @@ REPLICA, PUSH, OFFSITE = "replica", "push", "offsite"
 OFFSITE_THERE = "offsite-there:"
 """Begins the fact of what lies in a repository."""
 _RUNNING = "replicating:"
+_STORED = "offsite-size:"
 
 
 class CopyState(StrEnum):
@@ -74,8 +75,8 @@ class ReplicaSession:
 
 
 class ReplicaTerms(Protocol):
-    """What there is to know of a copy's configuration. `kind`: REPLICA, PUSH or OFFSITE; `oldest`: seconds; `comes_and_goes`: its
-    pool may be away until it is late.
+    """The configured facts about a copy. `kind`: REPLICA, PUSH or OFFSITE; `oldest`: seconds; `comes_and_goes`: the other pool may
+    be absent until the copy is late.
     """
 
     @property
@@ -93,7 +94,9 @@ Terms = TypeVar("Terms", bound=ReplicaTerms)
 
 @dataclass(frozen=True, slots=True)
 class HostLag:
-    """A host that is fetched: its newest copy, by name, and how long ago that began, seconds. `gone`: it is not listed there."""
+    """The lag of a fetched host: its newest copy by name, and the seconds since that began. `gone`: the other pool no longer lists
+    the host.
+    """
 
     host: str
     newest: str
@@ -103,7 +106,10 @@ class HostLag:
 
 @dataclass(frozen=True, slots=True)
 class RunningFetch:
-    """A replication that runs. `updated`: when it said so; `bytes` of streams since `began`; the hosts that are at it."""
+    """A running replication. `updated`: time of this record; `bytes` of streams since `began`; the hosts being fetched.
+
+    `announced`: `bytes` and what is still to come of the streams under way, as far as the other side says.
+    """
 
     pid: int
     pid_started: str | None
@@ -113,6 +119,13 @@ class RunningFetch:
     done: int = 0
     bytes: int = 0
     hosts: tuple[str, ...] = ()
+    announced: int = 0
+
+    @property
+    def left(self) -> float | None:
+        """Estimates the seconds left: as long for each backup as for those that are done. None before the first is."""
+        seconds = (self.updated - self.began).total_seconds()
+        return seconds / self.done * (self.planned - self.done) if self.done and seconds > 0 else None
 
     @property
     def rate(self) -> float | None:
@@ -123,9 +136,9 @@ class RunningFetch:
 
 @dataclass(frozen=True, slots=True)
 class CopyStatus(Generic[Terms]):
-    """A replica and its state. `age`: seconds since what was last fetched was current; None when it never was.
+    """A copy and its state. `age`: seconds since the last fetched state was current; None if it never was.
 
-    `lags`: of each of its hosts.
+    `lags`: the lag of each of its hosts.
     """
 
     replica: Terms
@@ -141,14 +154,16 @@ class CopyStatus(Generic[Terms]):
 
     @property
     def is_stale(self) -> bool:
-        """Whether everything was fetched, and even the newest backup there was older than `max_age`: nobody makes any, it seems."""
+        """Returns True if everything was fetched, but even the newest backup there was older than `max_age`: the source seems to
+        make none.
+        """
         session = self.session if self.replica.kind == REPLICA else None
         limit = timedelta(seconds=self.replica.oldest)
         return bool(session and session.at and session.newest and session.at - session.newest > limit)
 
     @property
     def gone(self) -> tuple[HostLag, ...]:
-        """Hosts that the other pool does not list any more."""
+        """Returns the hosts that the other pool no longer lists."""
         return tuple(one for one in self.lags if one.gone)
 
     @property
@@ -182,7 +197,7 @@ class FactWriter(FactReader, Protocol):
 
 
 def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -> CopyStatus[Terms]:
-    """How the replica is doing. One that was fetched in the future, by a clock that was wrong, is late."""
+    """Returns the state of a copy. A session stamped in the future, by a wrong clock, makes it late."""
     age = max(0.0, (now - session.at).total_seconds()) if session and session.at else None
     late = age is None or age > replica.oldest or bool(session and session.at and session.at > latest(now))
     if session and (session.behind or (session.error and (late or not (replica.comes_and_goes and session.away)))):
@@ -195,7 +210,7 @@ def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -
 
 
 def copy_statuses(replicas: Mapping[str, Terms], facts: FactReader, now: datetime) -> list[CopyStatus[Terms]]:
-    """Of all replicas, by what the catalogue knows."""
+    """Returns the state of all copies from the catalogue's facts."""
     known = copies_of(facts.get_fact(COPIES)) if replicas else KnownCopies()
     found = [copy_status(replica, read_session(facts, name, replica.kind), now) for name, replica in replicas.items()]
     return [replace(one, lags=_lags(_newest(known, one.replica, facts), one, now)) for one in found]
@@ -209,7 +224,7 @@ def _newest(known: KnownCopies, terms: ReplicaTerms, facts: FactReader) -> Mappi
 
 
 def _lags(newest_of: Mapping[str, str], copy: CopyStatus[Terms], now: datetime) -> tuple[HostLag, ...]:
-    """Of its hosts, the one with the oldest copy first."""
+    """Returns the lag of each host, the oldest copy first."""
     gone = copy.session.gone if copy.session else ()
     found = [
         HostLag(host, newest, max(0.0, (now - began).total_seconds()), host in gone)
@@ -233,7 +248,7 @@ def note_failure(facts: FactWriter, name: str, now: datetime, error: str, kind: 
 
 
 def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSession | None:
-    """What is known of the replica; None when it was never tried, or nothing can be understood of it."""
+    """Reads the last session of a replica; None if there was none or the fact is invalid."""
     try:
         said = json.loads(facts.get_fact(f"{kind}:{name}") or "null")
         behind, gone = tuple(HostBehind(**one) for one in said.pop("behind", ())), tuple(said.pop("gone", ()))
@@ -257,7 +272,7 @@ def note_running(facts: FactWriter, name: str, running: RunningFetch | None) -> 
 
 
 def read_running(facts: FactReader, name: str) -> RunningFetch | None:
-    """How far a replication said that it is; whether its process lives the caller has to see. None when there is none."""
+    """Reads the progress of a running replication, or None. The caller must check that its process is alive."""
     try:
         said = json.loads(facts.get_fact(_RUNNING + name) or "null")
         began, updated, hosts = (said.pop(key) for key in ("began", "updated", "hosts"))
@@ -267,13 +282,13 @@ def read_running(facts: FactReader, name: str) -> RunningFetch | None:
 
 
 def offsite_newest(facts: FactReader, name: str) -> dict[str, str]:
-    """By host, the newest backup that lay in the offsite repository when it was last looked at."""
+    """Returns by host the newest backup in the offsite repository when it was last listed."""
     newest = read_offsite(facts, name).get("newest", {})
     return {host: one for host, one in newest.items() if isinstance(one, str)} if isinstance(newest, dict) else {}
 
 
 def read_offsite(facts: FactReader, name: str) -> dict[str, Any]:
-    """What is kept of what lies there: see backupd.offsite.repository. Nothing when it cannot be understood."""
+    """Reads the recorded contents of the repository (backupd.offsite.repository); empty if the fact is invalid."""
     try:
         found = json.loads(facts.get_fact(OFFSITE_THERE + name) or "{}")
     except ValueError:
@@ -281,14 +296,25 @@ def read_offsite(facts: FactReader, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def note_stored(facts: FactWriter, name: str, size: int) -> None:
+    """Keeps how many bytes a repository takes where it is, after compression and encryption."""
+    facts.set_fact(_STORED + name, str(size))
+
+
+def read_stored(facts: FactReader, name: str) -> int | None:
+    """Returns that size; None if it was never recorded."""
+    said = facts.get_fact(_STORED + name) or ""
+    return int(said) if said.isdecimal() else None
+
+
 def copies_text(copies: KnownCopies) -> str:
-    """As the fact has it."""
+    """Encodes the fact."""
     return json.dumps({"fetched": copies.fetched, "common": copies.common}, separators=(",", ":"), sort_keys=True)
 
 
 @lru_cache(maxsize=4)
 def copies_of(text: str | None) -> KnownCopies:
-    """What the fact tells; nothing when it is none, or cannot be understood."""
+    """Decodes the fact; empty if there is none or it is invalid."""
     try:
         found: dict[str, Any] = json.loads(text) if text else {}
         fetched = dict(found.get("fetched", {}))

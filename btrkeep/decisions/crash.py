@@ -1,7 +1,7 @@
-"""Which backups a crash of this server may have left damaged: those that were written in the last minutes before it. Pure.
+"""Decides which backups a crash of this server may have damaged: those written in the last minutes before it. Pure.
 
-A disk that told of data it had only in its cache, or a controller whose battery was dead, loses what was written last. The
-filesystem is whole afterwards, and so is every name; only the data cannot be read, or is not what was written.
+A disk that acknowledged data it had only in its cache, or a controller with a dead battery, loses what was written last. Afterwards
+the filesystem and all names are intact, but the data cannot be read, or is wrong.
 """
 
 import json
@@ -25,8 +25,8 @@ class WrittenBackup(NamedTuple):
 
 
 class BackupsInDoubt(NamedTuple):
-    """The backups that were written last before a crash, by host and name, that nobody has read since. `since`: when it was seen
-    that there was one.
+    """The backups, by host and name, that were written last before a crash and have not been read since. `since`: when the crash
+    was noticed.
     """
 
     since: datetime
@@ -41,15 +41,14 @@ def written_last(
     begun: datetime,
     now: datetime,
 ) -> frozenset[tuple[str, str]]:
-    """The backups of earlier boots, by host and name, that a crash at the end of the last one may have damaged.
+    """Returns the backups of earlier boots, by host and name, that a crash at the end of the last boot may have damaged.
 
-    `begun`: when the present boot did; `signs`: moments at which this server was alive; `stopped`: when it was last shut down in
-    order. When it crashed nobody knows; it was not before the last sign of life. So what was written more than `margin` before that
-    had this long, at least, to come to the disk. After an orderly end only what was written later is in doubt: then there was
-    another boot since.
+    `begun`: start of the present boot; `signs`: moments at which this server was alive; `stopped`: its last orderly shutdown. The
+    time of a crash is unknown, but it was not before the last sign of life. So data written more than `margin` before that sign had
+    at least this long to reach the disk. After an orderly shutdown only later writes are in doubt: there was another boot since.
 
-    What was later than `begun` says nothing of the boot before. Where everything was, the clock is wrong, and it all counts; and so
-    does in any case what was written in the future.
+    Signs later than `begun` say nothing about the boot before. If all are later, the clock is wrong and all of them count. Backups
+    stamped in the future are always in doubt.
     """
     moments = [one.written for one in backups] + [*signs, *((stopped,) if stopped else ())]
     if not moments:

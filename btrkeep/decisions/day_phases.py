@@ -1,4 +1,4 @@
-"""What a day was like for the disks: how much they read and wrote at which time, and which job ran then. Pure."""
+"""Summarises a day of disk activity: reads and writes over time, and the jobs that ran. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MINUTES = 5
 
 
 class Active(Protocol):
-    """A sample, as far as it says what the kernel did then."""
+    """A sample, reduced to the activity of the kernel."""
 
     @property
     def taken(self) -> datetime: ...
@@ -49,10 +49,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTotals:
-    """What the disks did while a job of that kind ran; kind "": all day. Bytes of devices, all copies counted.
+    """Disk activity while jobs of one kind ran; kind "": all day. Raw bytes of the devices, all copies counted.
 
-    `known`: how many of `seconds` samples tell of; `read` and `written` are of these. `data` is what the jobs were there for: what
-    rsync wrote of files and balance moved of them, times the copies.
+    `known`: how many of `seconds` are covered by samples; `read` and `written` refer to these. `data` is the payload: bytes of
+    files that rsync wrote or balance moved, times the number of copies.
     """
 
     kind: str
@@ -64,7 +64,9 @@ class PhaseTotals:
 
     @property
     def metadata(self) -> int | None:
-        """What was written besides. None when less was written than data: it was compressed, or is not written yet."""
+        """Returns the bytes written beyond the data. None if less was written than data: it was compressed, or is not written
+        yet.
+        """
         return self.written - self.data if self.written >= self.data and self.known else None
 
     @property
@@ -84,7 +86,7 @@ def bounds(day: date | None, zone: ZoneInfo, now: datetime) -> tuple[datetime, d
 
 
 def slots(samples: Sequence[Sample], start: datetime, end: datetime, count: int) -> list[Slot]:
-    """The time from `start` to `end` in `count` equal pieces. What a sample tells of is spread evenly over its time."""
+    """Divides the time from `start` to `end` into `count` equal slots. The activity of a sample is spread evenly over its time."""
     length = (end - start) / count
     found = []
     for number in range(count):
@@ -96,13 +98,13 @@ def slots(samples: Sequence[Sample], start: datetime, end: datetime, count: int)
 
 
 def unknown_spans(found: Sequence[Slot]) -> list[tuple[datetime, datetime]]:
-    """The times that no sample tells of: they must not look like times in which nothing went on."""
+    """Returns the times without samples. They must not look like times without activity."""
     runs = [list(some) for is_known, some in groupby(found, lambda slot: slot.known > 0) if not is_known]
     return [(some[0].start, some[-1].end) for some in runs]
 
 
 def within(samples: Iterable[Sample], start: datetime, end: datetime) -> tuple[float, float, float]:
-    """Of the time from `start` to `end`: how many seconds samples tell of, and bytes read and written in these."""
+    """Returns how many seconds between `start` and `end` samples cover, and the bytes read and written in these."""
     known = read = written = 0.0
     for sample in samples:
         if sample.seconds:
@@ -118,9 +120,10 @@ def _overlap(start: datetime, end: datetime, begin: datetime, last: datetime) ->
 
 
 def phases(jobs: Iterable[Job], samples: Sequence[Active], start: datetime, end: datetime) -> list[Phase]:
-    """When jobs ran, each kind by itself; jobs that followed each other closely are one. All within `start` and `end`.
+    """Returns when jobs ran, by kind, between `start` and `end`; jobs in close succession are merged.
 
-    Every job has its end here. What the kernel was seen doing (a scrub, somebody else's balance) began at the sample before.
+    Every job has an end here. Activity observed in the kernel (a scrub, another program's balance) is taken to begin at the sample
+    before.
     """
     found = [Phase(job.kind, job.started, job.finished) for job in jobs if job.finished]
     found += [
@@ -176,7 +179,7 @@ def _sum(kind: str, some: Sequence[Phase], samples: Sequence[Sample], data: floa
 
 
 def _data(jobs: Iterable[Job], start: datetime, end: datetime) -> float:
-    """Of a job that ran over the edge the part that lies within, as if it had written evenly."""
+    """Returns the data of a job that lies between `start` and `end`, assuming that it wrote evenly."""
     found = 0.0
     for job in jobs:
         if job.data and job.finished:

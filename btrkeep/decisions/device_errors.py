@@ -1,6 +1,6 @@
-"""What a pool's devices have counted since somebody last looked, and how many of these errors nobody has put a name to. Pure.
+"""Decides how many read errors the devices have counted since the last check, and how many of them no log message explains. Pure.
 
-The counters say that something could not be read, and not what. Only the kernel's log does, and not always.
+The counters say that a read failed, but not of what. Only the kernel's log names it, and not always.
 """
 
 import json
@@ -16,8 +16,8 @@ _FACT = "device_errors"
 
 @dataclass(frozen=True, slots=True)
 class SeenErrors:
-    """The last look. `counters`: errors of reading by device; `boot` and `message`: which message of the kernel in which boot was
-    the last that was looked at. `unnamed`: errors that no message names, `since` then.
+    """The last check. `counters`: read errors by device; `boot` and `message`: the last kernel message that was read, and its boot.
+    `unnamed`: errors that no message explains, first seen at `since`.
     """
 
     counters: Mapping[int, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class SeenErrors:
 
 
 def grown(seen: SeenErrors, counters: Mapping[int, int]) -> int:
-    """How many were counted since. A counter that is lower than it was has been reset."""
+    """Returns how many errors were counted since. A counter that is lower than before has been reset."""
     before = seen.counters
     return sum(count - before.get(devid, 0) if count >= before.get(devid, 0) else count for devid, count in counters.items())
 
@@ -41,7 +41,7 @@ def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: st
 
 
 def forget_unnamed(facts: FactWriter) -> None:
-    """Somebody has read all there is, and named what is damaged."""
+    """Clears the unexplained errors after everything has been read and all damage is known."""
     note_seen(facts, replace(read_seen(facts), unnamed=0, since=None))
 
 
@@ -60,7 +60,7 @@ def note_seen(facts: FactWriter, seen: SeenErrors) -> None:
 
 
 def read_seen(facts: FactReader) -> SeenErrors:
-    """That of the last look; as if nothing was ever counted where there was none, or it cannot be understood."""
+    """Reads the last check; a zero state if there was none or the fact is invalid."""
     try:
         given = json.loads(facts.get_fact(_FACT) or "{}")
         counters = {int(devid): int(count) for devid, count in given["counters"].items()}

@@ -1,6 +1,6 @@
-"""Drills: which host's backup is to be restored next, what came of those that were, and how that is. Pure.
+"""Decides which host's backup is restored next by a drill, and summarises past drills. Pure.
 
-`backupd drill` notes in the catalogue what became of each; `status`, alarms, metrics and the dashboard read it from there.
+`backupd drill` records each result in the catalogue; `status`, alarms, metrics and the dashboard read it from there.
 """
 
 import json
@@ -20,9 +20,9 @@ _KEPT = 8  # drills of a host, the newest ones
 
 
 class DrillOutcome(StrEnum):
-    """`proven`: all that was tried came back as it was. `failed`: something did not, or differs.
+    """`proven`: everything that was tried was restored identically. `failed`: a file is missing or differs.
 
-    `unfinished`: its time was over, or this machine had no room for it, which says nothing of the backup.
+    `unfinished`: the time limit was reached or this machine had no room, which says nothing about the backup.
     """
 
     PROVEN = "proven"
@@ -48,11 +48,11 @@ class DrillState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrillResult:
-    """What came of one drill, begun at `at`. `seconds` are of all of it.
+    """The result of one drill that began at `at` and took `seconds`.
 
-    `names` were restored and compared, `bytes` of files, `restoring` seconds without the comparison; `of` names are in the backup,
-    None when nobody counted them; `left_out` were chosen, and too large for the room here; `differences` counts; `text`: what was
-    wrong. Of a boot there is nothing but `text`, which says of a proven one, too, what was found.
+    `names` were restored and compared, with `bytes` of file data, in `restoring` seconds without the comparison. `of`: names in the
+    backup, None if not counted. `left_out`: names that were chosen but too large for the room here. `differences`: their number.
+    `text`: the problem. A boot has only `text`, also if it succeeded.
     """
 
     host: str
@@ -78,7 +78,7 @@ class DrillResult:
 
 @dataclass(frozen=True, slots=True)
 class DrillStatus:
-    """How drills are doing. `last`: the newest proven restore; `failed`: the newest drill of each host whose newest has failed.
+    """The state of all drills. `last`: the newest proven restore; `failed`: the newest drill of each host, if it failed.
 
     `age`: seconds since `last`; `oldest`: the age from which on it is late.
     """
@@ -120,8 +120,8 @@ def in_turn(hosts: Iterable[str], drills: Mapping[str, Sequence[DrillResult]], c
 def drill_status(
     drills: Mapping[str, Sequence[DrillResult]], hosts: Collection[str], oldest: float, now: datetime, *, is_asked: bool = False
 ) -> DrillStatus:
-    """How drills are doing. Failures count of `hosts` alone, of those that there still are. `is_asked`: somebody has said how old
-    the newest proven restore may be, so that none at all is late, too.
+    """Returns the state of all drills. Failures count only for `hosts`, the configured ones. `is_asked`: a maximum age is
+    configured, so having no proven restore is late, too.
     """
     proven = [
         one for host in drills.values() for one in host if one.outcome == DrillOutcome.PROVEN and one.kind == DrillKind.RESTORE
@@ -160,13 +160,13 @@ def note_drill(facts: DrillNotes, done: DrillResult) -> None:
 
 
 def read_drills(facts: DrillFacts) -> dict[str, tuple[DrillResult, ...]]:
-    """What is known of the drills of each host, the one noted last first. What cannot be understood was never there."""
+    """Reads the drills of each host, the one recorded last first. Invalid entries are ignored."""
     found = facts.facts(DRILLS)
     return {name.removeprefix(DRILLS): _read(name.removeprefix(DRILLS), text) for name, text in found.items()}
 
 
 def _plain(one: DrillResult) -> dict[str, object]:
-    """Without what is as usual, for there may be thousands."""
+    """Encodes a drill without default values, because there may be thousands."""
     usual = asdict(DrillResult("", "", one.at, one.outcome))
     return {
         **{key: value for key, value in asdict(one).items() if value != usual[key]},
@@ -199,7 +199,7 @@ def proven_words(one: DrillResult) -> str:
 
 
 def failure_words(one: DrillResult) -> str:
-    """What was wrong with a failed drill, in one line."""
+    """Describes a failed drill in one line."""
     what = "did not boot as it should" if one.kind == DrillKind.BOOT else "was not restored as it was"
     return f"{one.host}@{one.backup} {what}: {one.text}"
 

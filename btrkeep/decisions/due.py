@@ -1,7 +1,7 @@
-"""When a host is due, and whether its window is open. Pure: an explicit `now`, plain data, a reason with every answer.
+"""Decides when a host is due and whether its window is open. Pure: an explicit `now`, plain data, a reason with every answer.
 
-Whole-day periods begin at the window's start, without a window at midnight of the pool's zone; a period of another length
-simply begins when the last complete backup started. Calendar arithmetic happens here, in the pool's zone, and nowhere else.
+Whole-day periods begin at the start of the window, or without a window at midnight in the pool's zone. Other periods begin when the
+last complete backup started. All calendar arithmetic happens here, in the pool's zone.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ FUTURE = timedelta(minutes=5)  # a stamp further ahead than this is a wrong cloc
 
 
 def latest(now: datetime) -> datetime:
-    """What is stamped later than this is in the future: a clock was wrong, and it counts for nothing."""
+    """Returns the limit after which a time lies in the future: a clock was wrong, and the time is ignored."""
     return now + FUTURE
 
 
@@ -53,9 +53,9 @@ def _ago(span: timedelta) -> str:
 
 @lru_cache(64)  # thousands of hosts have few settings, and `now` is read once
 def period_start(every: float, window: Window | None, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """When the current whole-day period began; None when `every` is no whole number of days.
+    """Returns the start of the current whole-day period; None if `every` is no whole number of days.
 
-    Periods of several days are counted from 1970-01-01, so they do not depend on when anybody looked.
+    Periods of several days are counted from 1970-01-01, so that they do not depend on the time of the call.
     """
     if every % DAY:
         return None
@@ -67,7 +67,7 @@ def period_start(every: float, window: Window | None, zone: ZoneInfo, now: datet
 
 @lru_cache(64)
 def period_after(begin: datetime, every: float, window: Window | None, zone: ZoneInfo) -> datetime:
-    """When the whole-day period after the one that began at `begin` begins."""
+    """Returns the start of the whole-day period after the one that began at `begin`."""
     day, step = _first_day(begin, every, zone)
     while _begin(day, window, zone) > begin:
         day -= step
@@ -95,7 +95,7 @@ def _begin(day: date, window: Window | None, zone: ZoneInfo) -> datetime:
 
 
 def window_end(window: Window, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """When the window that is open now closes; None when it is closed. The end itself is outside."""
+    """Returns when the open window closes, exclusive; None if it is closed."""
     today = now.astimezone(zone).date()
     for day in (today, today - timedelta(days=1)):
         begin = _begin(day, window, zone)
@@ -107,11 +107,11 @@ def window_end(window: Window, zone: ZoneInfo, now: datetime) -> datetime | None
 
 
 def next_window(window: Window, zone: ZoneInfo, now: datetime) -> datetime:
-    """When the window opens next, strictly after now."""
+    """Returns when the window opens next, strictly after `now`."""
     today = now.astimezone(zone).date()
     return next(begin for ahead in range(3) if (begin := _begin(today + timedelta(days=ahead), window, zone)) > now)
 
 
 def is_late(last_complete: datetime | None, every: float, now: datetime) -> bool:
-    """Whether the newest complete backup is older than 1.5 times `every`. One stamped in the future is none."""
+    """Returns True if the newest complete backup is older than 1.5 times `every`. A backup stamped in the future is ignored."""
     return last_complete is None or last_complete > latest(now) or now - last_complete > timedelta(seconds=LATE * every)

@@ -1,7 +1,7 @@
-"""What an expiry would do: what is marked, taken back, deleted now or later, host by host, with reasons. Pure.
+"""Decides what an expiry marks, revives, deletes now or deletes later, host by host, with reasons. Pure.
 
-The same function decides twice: for the plan, from catalogue and names; and again under the host's lock, from the backups
-themselves. Only what both say is done.
+The same function is called twice: for the plan, from catalogue and names; and again under the host's lock, from the backups
+themselves. Only actions that both results contain are carried out.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -20,17 +20,18 @@ _GOING_ALREADY = (EXPIRED, DELETING)
 
 @dataclass(frozen=True, slots=True)
 class UnreadableHost:
-    """A host of which nobody knows what is held, with the error that says why."""
+    """A host whose holds cannot be read, with the error."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class HostBackups:
-    """What is known of a host. `candidates`: its final backups, marked ones too; `rows`: the catalogue's state of each, by name.
+    """The known facts about a host. `candidates`: its final backups, including marked ones; `rows`: their states in the catalogue,
+    by name.
 
-    `configured`: whether the configuration names it. `trouble`: what of it cannot be read, so that nothing may be done with it.
-    `stale`: its notes speak of expired backups that are gone.
+    `configured`: the configuration names it. `trouble`: the part that cannot be read, which forbids any change. `stale`: its notes
+    mention expired backups that no longer exist.
     """
 
     host: str
@@ -45,7 +46,7 @@ class HostBackups:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryStep:
-    """What happens to one backup and why. `expires`: when it may be deleted, None when it is kept."""
+    """The action for one backup and its reason. `expires`: when it may be deleted; None if it is kept."""
 
     name: str
     reasons: tuple[Reason, ...]
@@ -54,10 +55,10 @@ class ExpiryStep:
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """One host's part. `delete` and `wait` are backups that are marked, those of `mark` that have no grace are in `delete` as well.
+    """The plan for one host. `delete` and `wait` are marked backups; those of `mark` that have no grace are in `delete` as well.
 
-    `amend`: backups whose rows do not say what they are, by name and right state. `rows`: the states that the rows had.
-    `going`: how many would go that the catalogue does not know as going yet, which is what the safety limits count.
+    `amend`: backups whose rows are wrong, by name and right state. `rows`: the states in the rows. `going`: the number of backups
+    to be deleted that the catalogue does not know as such yet; the safety limits count these.
     """
 
     host: str
@@ -104,7 +105,7 @@ class Plan:
     stale: tuple[str, ...] = ()
 
     def count(self, what: str) -> int:
-        """How many backups are to be marked, revived, deleted, or wait: `what` is the name of that field."""
+        """Returns the number of backups in one field: those to be marked, revived, deleted, or waiting."""
         return sum(len(getattr(host, what)) for host in self.hosts)
 
 
@@ -216,7 +217,9 @@ def only(plan: Plan, names: Container[tuple[str, str]]) -> Plan:
 
 
 def agreed(plan: HostPlan, seen: HostPlan) -> HostPlan:
-    """What the plan and the second look both say. What is kept needs one voice only: the second look's revivals all count."""
+    """Returns the actions that the plan and the second look agree on. Keeping a backup needs only one of them: all revivals of the
+    second look count.
+    """
     return replace(
         seen,
         mark=_both(seen.mark, plan.mark),

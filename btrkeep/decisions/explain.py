@@ -1,4 +1,4 @@
-"""What `retention explain` says: the decisions about backups, counted, and as JSON has them. Pure."""
+"""The result of `retention explain`: decisions about backups, counted, and as JSON. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class ExplainedHost:
 
     @property
     def going(self) -> int:
-        """How many go, those that have expired already included."""
+        """Returns how many backups will be deleted, including those already expired."""
         return sum(not decision.keep for decision in self.decisions)
 
     @property
@@ -37,7 +37,7 @@ class ExplainedHost:
 
 
 def as_of(facts: HostBackups, at: datetime) -> HostBackups:
-    """The host as it was or will be: without the backups and the marks that came later. None is made up for the future."""
+    """Returns the host as it was or will be at `at`: without later backups and marks. Future backups are not invented."""
     then = [
         replace(one, expired=None) if one.expired and one.expired > at else one for one in facts.candidates if one.started <= at
     ]
@@ -56,7 +56,9 @@ def explain(facts: HostBackups, policy: Retention, zone: ZoneInfo, now: datetime
 
 
 def guarded(hosts: Iterable[ExplainedHost]) -> Guarded:
-    """What an expiry would leave out, or not begin at all, because too much would go at once: what goes already does not count."""
+    """Returns the hosts that an expiry would skip, or whether it would refuse to start, because too many backups would be deleted
+    at once. Backups that are already being deleted do not count.
+    """
     return too_many({one.facts.host: _share(one) for one in hosts if one.facts.forgotten is None}, Forced())
 
 
@@ -67,7 +69,7 @@ def _share(one: ExplainedHost) -> Share:
 
 
 def objects(host: ExplainedHost) -> Iterator[dict[str, Any]]:
-    """One object for each backup, as JSON has it."""
+    """Yields one JSON object for each backup."""
     name = host.facts.host
     for decision in host.decisions:
         yield {
@@ -81,7 +83,7 @@ def objects(host: ExplainedHost) -> Iterator[dict[str, Any]]:
 
 
 def cells(host: ExplainedHost, zone: ZoneInfo) -> list[Shown]:
-    """What the strip of days shows of it."""
+    """Returns the cells of the calendar strip."""
     by_name = {one.name: one for one in host.facts.candidates}
     return [
         Shown(
@@ -93,7 +95,7 @@ def cells(host: ExplainedHost, zone: ZoneInfo) -> list[Shown]:
 
 
 def note_of(host: ExplainedHost, policy: Retention) -> str:
-    """What is worth saying of a host as a whole; nothing for most."""
+    """Returns a remark about the host as a whole; mostly none."""
     facts = host.facts
     if facts.forgotten:
         return f"forgotten since {format_time(facts.forgotten)}"

@@ -1,5 +1,5 @@
-"""What is wrong, in one type for `check`, `doctor`, `status`, the alarms and the metrics; and how the catalogue keeps what was
-decided about the pool for the dashboard. Pure.
+"""One type for problems found by `check`, `doctor`, `status`, the alarms and the metrics, and its form in the catalogue, for the
+dashboard. Pure.
 """
 
 import json
@@ -32,11 +32,10 @@ is; a warning is to be acted on; an error now."""
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check has to say of one thing. `check` is its code, `level` one of LEVELS, `text` and `hint` are words for people.
+    """A problem, or a remark, about one subject. `check` is its code, `level` one of LEVELS, `text` and `hint` are for people.
 
-    `subject`: what it is about, where that is not the check itself: a host, a program. `unusable`: no backup can be made.
-    `device` is its number where it is about one, `count` how many errors that has counted. `cause`: why rsync could not list a
-    path. `remedy`: what `backupd doctor` knows of it besides.
+    `subject`: a host or program, if the check is about one. `unusable`: no backup can be made. `device`: its number, if the finding
+    is about one; `count`: its number of errors. `cause`: why rsync could not list a path. `remedy`: details for `backupd doctor`.
     """
 
     check: str
@@ -50,26 +49,30 @@ class Finding:
     cause: ExitCause | None = None
     remedy: Remedy = NO_REMEDY
 
+    def is_about_the_same(self, other: "Finding") -> bool:
+        """Returns True if both are one problem, whatever numbers their texts have: the same check, subject and device."""
+        return (self.check, self.subject, self.device) == (other.check, other.subject, other.device)
+
     @property
     def about(self) -> str:
-        """What it is about, as a table names it."""
+        """Returns the subject as shown in a table."""
         return self.subject or self.check
 
 
 @dataclass(frozen=True, slots=True)
 class PoolVerdict:
-    """All that is wrong, in the order of CHECKS, and the checks that could not look."""
+    """All findings about the pool, in the order of CHECKS, and the checks that could not be made."""
 
     findings: tuple[Finding, ...] = ()
     unlooked: tuple[str, ...] = ()
 
     @property
     def level(self) -> str:
-        """That of the worst finding."""
+        """Returns the level of the worst finding."""
         return max((finding.level for finding in self.findings), key=LEVELS.index, default=UNKNOWN if self.unlooked else OK)
 
     def of(self, check: str) -> tuple[Finding, ...]:
-        """What that check has found."""
+        """Returns the findings of this check."""
         return tuple(finding for finding in self.findings if finding.check == check)
 
     def level_of(self, check: str) -> str:
@@ -86,13 +89,13 @@ class StoredVerdict:
 
 
 def as_text(kept: StoredVerdict) -> str:
-    """For the catalogue."""
+    """Encodes the verdict for the catalogue."""
     findings = [{name: getattr(one, name) for name in _STORED} for one in kept.verdict.findings]
     return json.dumps({"looked": format_time(kept.looked), "findings": findings, "unlooked": kept.verdict.unlooked})
 
 
 def from_text(text: str | None) -> StoredVerdict | None:
-    """What the catalogue has; None when it has none, or one that an earlier or later version wrote otherwise."""
+    """Decodes the catalogue's verdict; None if there is none, or another version wrote it in another form."""
     try:
         said: dict[str, Any] = json.loads(text or "{}")
         findings = tuple(Finding(**one) for one in said["findings"])
@@ -102,13 +105,13 @@ def from_text(text: str | None) -> StoredVerdict | None:
 
 
 def as_json(verdict: PoolVerdict) -> dict[str, Any]:
-    """For --json: one object of what `backupd status` and the dashboard say of the pool."""
+    """Returns the verdict of `backupd status` and the dashboard as a JSON object."""
     findings = [{"check": one.check, "level": one.level, "text": one.text, "hint": one.hint} for one in verdict.findings]
     return {"level": verdict.level, "findings": findings, "not_looked_at": list(verdict.unlooked)}
 
 
 def check_as_json(one: Finding) -> dict[str, str]:
-    """For --json: a line of `backupd check`."""
+    """Returns a line of `backupd check` as a JSON object."""
     return {"level": one.level, "subject": one.about, "message": one.text, "hint": one.hint}
 
 

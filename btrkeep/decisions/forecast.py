@@ -1,11 +1,11 @@
-"""When the pool is full, and how sure that is. Pure.
+"""Forecasts when the pool will be full, with a range. Pure.
 
-The growth a day is the median of the slopes between all pairs of days: the estimator of Theil (1950) and Sen (1968), which up to a
-quarter of wild days do not move. The range is not that of the estimator, which takes the days for independent and promises far too
-much: a pool grows by its weeks, its hosts and its retention. Instead each stretch of a sixth of the history is looked at by itself:
-as the slowest of them grew, and as the fastest did. In made up histories whose pace is another one every month the pool was full
-within that range nine times out of ten; where a month's pace takes after that of the month before, two times out of three: half a
-year cannot tell more (tests/backupd/test_sampling_forecast.py).
+The growth per day is the median of the slopes between all pairs of days, the estimator of Theil (1950) and Sen (1968), which
+tolerates up to a quarter of outliers. The estimator's own confidence interval assumes independent days and is far too narrow: a
+pool grows by its weeks, its hosts and its retention. So the history is divided into six stretches, and the range is given by the
+slowest and the fastest of them. In simulated histories whose growth changes randomly each month, the pool was full within this
+range nine times out of ten; if each month's growth resembles the one before, two times out of three: half a year of history cannot
+tell more (tests/backupd/test_sampling_forecast.py).
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _STRETCHES = 6
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Bytes a day: as it was on the whole, in its slowest and in its fastest time."""
+    """Growth in bytes per day: overall, in the slowest and in the fastest stretch."""
 
     usual: float
     slow: float
@@ -34,9 +34,9 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """When `now` reaches `size` if it goes on like that. None: not within ten years, or never.
+    """When `now` reaches `size` at the present growth. None: not within ten years, or never.
 
-    `earliest` is with the fastest growth, `latest` with the slowest.
+    `earliest` assumes the fastest growth, `latest` the slowest.
     """
 
     now: int
@@ -63,7 +63,7 @@ class TooLittle:
 
 
 def forecast(moments: Sequence[datetime], values: Sequence[int], size: int) -> Full | TooLittle:
-    """Of one value a day, oldest first: when it reaches `size`."""
+    """Forecasts from one value per day, oldest first, when it reaches `size`."""
     days = [(moment - moments[0]).total_seconds() / _DAY for moment in moments]
     # Fourteen nights in a row reach over thirteen days, and a little more or less.
     if not days or days[-1] < LEAST_DAYS - 1.5 or len(days) < LEAST_DAYS:
@@ -82,7 +82,7 @@ def bounded(allocated: Full, used: Full) -> Full:
 
 
 def growth(days: Sequence[float], values: Sequence[int]) -> Growth:
-    """How much it grew a day."""
+    """Returns the growth per day."""
     usual = slope(days, values)
     paces = [usual, *_paces(days, values)]
     return Growth(usual, min(paces), max(paces))
@@ -112,7 +112,7 @@ def slope(days: Sequence[float], values: Sequence[int]) -> float:
 
 
 def reached(last: datetime, now: int, size: int, pace: float) -> datetime | None:
-    """When `now`, which was so at `last`, is `size`."""
+    """Returns when a value that was `now` at `last` reaches `size`."""
     if now >= size:
         return last
     if pace <= 0 or (size - now) / pace > FARTHEST:

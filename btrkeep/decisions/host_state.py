@@ -17,8 +17,8 @@ STATES = ("ok", "late", "failing", "suspect", "never")
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """One line of `backupd status`. `age` is seconds since the newest complete backup started; what is stamped in the future is not
-    that, and a warning says that it is there.
+    """A line of `backupd status`. `age` is seconds since the newest complete backup started. A backup stamped in the future is
+    ignored, and a warning names it.
     """
 
     host: str
@@ -31,7 +31,9 @@ class HostStatus:
 
 
 def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime) -> HostStatus:
-    """What `status` says of a host. The first that fits: suspect, never, failing, late, ok; an absent optional host is not late."""
+    """Returns the state of a host. The first that applies: suspect, never, failing, late, ok. An absent optional host is not
+    late.
+    """
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
     following = is_due(last, host.every, host.window, zone, now).when if host.enabled else None
@@ -68,7 +70,7 @@ def _newer_than_complete(facts: HostFacts) -> bool:
 
 
 def status_error(facts: HostFacts | None) -> tuple[str | None, Cause | None]:
-    """What is wrong with the newest backup or run, as it is stored: in words, and as data where it is known as such."""
+    """Returns the problem of the newest backup or run as stored: its text, and its cause if there is one."""
     if facts is None:
         return None, None
     if facts.newest_state == "suspect":

@@ -1,4 +1,4 @@
-"""What is sent to an offsite repository, and what is removed there. Pure: of what lies there and of what lies here."""
+"""Decides which backups are sent to an offsite repository, and which are removed there. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -44,9 +44,10 @@ def to_send(newest: Mapping[str, str], there: Iterable[OffsiteSnapshot], incompl
 def given_up(
     sendings: Iterable[tuple[str, str]], there: Iterable[OffsiteSnapshot], incomplete: Collection[str]
 ) -> set[tuple[str, str]]:
-    """Those that were sent so often without being whole there that it is of no use: the host's next backup is sent again.
+    """Returns the backups that were sent so often without being complete there that trying again is useless; the host's next backup
+    is sent instead.
 
-    Each try leaves a snapshot there, which a key that can only add cannot remove.
+    Each try leaves a snapshot, which a key that can only append cannot remove.
     """
     tries = Counter((one.host, one.name) for one in there if one.id in incomplete)
     return {one for one in sendings if tries[one] >= _TRIES}
@@ -63,9 +64,10 @@ class Removal:
 def to_remove(
     there: Iterable[OffsiteSnapshot], incomplete: Collection[str], policy: Retention, zone: ZoneInfo, now: datetime, forced: Forced
 ) -> Removal:
-    """What goes by the policy, host by host; nothing without a rule. What is not whole goes when a whole one of the host is newer.
+    """Returns what the policy removes, host by host; nothing without a rule. Incomplete snapshots are removed once a complete one
+    of the host is newer.
 
-    The same limits hold as for expiry: what is beyond them is left out until it is asked for by name.
+    The safety limits of expiry apply: hosts beyond them are skipped unless forced by name.
     """
     of_host: dict[str, list[OffsiteSnapshot]] = defaultdict(list)
     for one in there:

@@ -1,4 +1,4 @@
-"""What is wrong with the pool, and how bad: the one decision that everybody asks who speaks of it. Pure."""
+"""Decides what is wrong with the pool, for every command that reports it. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ _SLACK = 0.02  # how far below its limit the pool's use must come, for a level t
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
-    """The pool at a moment. None is what could not be looked at.
+    """Facts about the pool at a moment; None if unknown.
 
-    `fault`: why it cannot be used, with a hint; "" when it can, and otherwise nothing else is known. `foreign`: the pool that the
-    catalogue in `state` is of, "" for this one. `lost`: the pool has backups, and the catalogue knows none. `errors`: by number of
-    the device, those counters that are not zero. `was_full`: that more than `used_limit` is used stands already.
+    `fault`: why it cannot be used, with a hint; "" if it can. With a fault, nothing else is known. `foreign`: the pool to which the
+    catalogue in `state` belongs, "" for this one. `lost`: the pool has backups, but the catalogue has none. `errors`: the non-zero
+    counters by device number. `was_full`: more than `used_limit` was used at the last look.
     """
 
     fault: str = ""
@@ -39,7 +39,7 @@ class PoolFacts:
 
 
 class OfCatalogue(NamedTuple):
-    """What the catalogue says of the pool, and what is to be said of it; the fields are those of PoolFacts."""
+    """Facts that come from the catalogue; the fields are those of PoolFacts."""
 
     foreign: str | None = ""
     lost: bool = False
@@ -51,7 +51,7 @@ NOTHING_WRONG = OfCatalogue()
 
 @dataclass(frozen=True, slots=True)
 class HealthLimits:
-    """What the configuration has to say about it: `used_limit` is a share."""
+    """Limits from the configuration; `used_limit` is a share."""
 
     pool: Path
     state: Path
@@ -60,12 +60,12 @@ class HealthLimits:
 
     @classmethod
     def of(cls, config: Config) -> "HealthLimits":
-        """Those of a pool."""
+        """Returns the limits of a pool."""
         return cls(config.pool.path, config.pool.state, config.pool.min_free, config.notify.used_limit)
 
 
 def judge(facts: PoolFacts, limits: HealthLimits) -> PoolVerdict:
-    """All that is wrong, the order being that of CHECKS."""
+    """Returns all findings, in the order of CHECKS."""
     if facts.fault:
         return PoolVerdict((Finding(v.UNUSABLE, ERROR, facts.fault, facts.hint, unusable=True),), v.CHECKS[1:])
     found = (*_catalogue(facts, limits), *_mount(facts, limits), *_devices(facts), *_room(facts, limits))
@@ -88,10 +88,9 @@ def _catalogue(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
 
 
 def clock_findings(doubt: str | None, synchronised: bool | None) -> Iterator[Finding]:
-    """What is to be said of the machine's clock. `doubt`: why it cannot be right; `synchronised` is what the kernel says.
+    """Yields findings about the machine's clock. `doubt`: why it cannot be right; `synchronised`: the kernel's opinion.
 
-    That nobody tells the kernel the time is a note: in a container, and in many a virtual machine, it is so while the clock is
-    right.
+    An unsynchronised clock is only a note: it is usual in containers and many virtual machines, whose clock is right.
     """
     if doubt:
         yield Finding(v.CLOCK, WARNING, doubt, "see that the clock is right: timedatectl")

@@ -1,4 +1,4 @@
-"""When a pool has too little room for another transfer. Pure."""
+"""Decides when a pool has too little room for another transfer. Pure."""
 
 from btrkeep.config.values import MinFree
 from btrkeep.pool.model import Room

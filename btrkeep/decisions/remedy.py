@@ -1,4 +1,4 @@
-"""What is to be done about a finding: why it matters, the commands that mend it, and their risk. Nothing is run here."""
+"""How to solve a finding: why it matters, the commands, and their risk. Nothing is run here."""
 
 import shlex
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Remedy:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """All that there is to do, as lines for a shell: first what --fix does, then what stays to be done by hand."""
+        """Returns all steps as shell lines: first those that --fix runs, then those to run by hand."""
         return (*(step.line for step in self.steps), *self.commands)
 
 

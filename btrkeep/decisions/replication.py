@@ -1,7 +1,7 @@
-"""Which backups of another pool are to be fetched, in which order, and as a difference to which. Pure.
+"""Decides which backups of another pool are fetched, in which order, and from which parent. Pure.
 
-Backups are told apart by the UUID of what they are copies of, never by name. What is fetched is what this pool's own retention
-would keep of all there is on either side, so nothing comes that the next expiry takes away.
+Backups are identified by the UUID of their origin, never by name. A backup is fetched if this pool's own retention would keep it
+among all backups of both sides, so nothing is fetched that the next expiry would delete.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,7 +32,7 @@ class Obstacle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FarBackup:
-    """A backup of the other pool: `uuid` is what it is called in every pool."""
+    """A backup of the other pool. `uuid` identifies it in every pool."""
 
     name: str
     uuid: str
@@ -51,7 +51,7 @@ class NearBackup:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMark:
-    """What this pool's notes say of a host that is fetched: the pool it is of, and the replica by which."""
+    """The notes of this pool about a fetched host: its origin pool and its replica."""
 
     pool: str
     replica: str
@@ -59,9 +59,9 @@ class ReplicaMark:
 
 @dataclass(frozen=True, slots=True)
 class NearHost:
-    """A host as this pool has it. `mark` is None for one that is backed up here; `refused`: names that somebody deleted here.
+    """A host in this pool. `mark` is None if it is backed up here; `refused`: names deleted here on request.
 
-    `damaged`: names of backups that are to be fetched again, if the other pool has them.
+    `damaged`: names of backups that are fetched again, if the other pool has them.
     """
 
     backups: Sequence[NearBackup] = ()
@@ -74,9 +74,9 @@ class NearHost:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One backup to fetch. `parent` is the backup that both sides have or will have by then; None: all of it comes.
+    """One backup to fetch. `parent` is a backup that both sides have, or will have by then; None sends everything.
 
-    `again`: it takes the place of a damaged one.
+    `again`: it replaces a damaged one.
     """
 
     backup: FarBackup
@@ -86,13 +86,18 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class HostFetches:
-    """What is to be fetched of a host, oldest first. `common`: the newest backup that both have now, by name."""
+    """The fetches for a host, oldest first. `common`: the newest backup that both sides have now, by name."""
 
     host: str
     fetches: tuple[Fetch, ...] = ()
     common: str | None = None
     obstacle: Obstacle | None = None
     text: str = ""
+
+    @property
+    def former_name(self) -> str | None:
+        """Returns the name under which this pool has the host, if it is renamed in the other one."""
+        return self.text if self.obstacle is Obstacle.RENAMED_THERE else None
 
 
 def plan_fetches(
@@ -106,7 +111,7 @@ def plan_fetches(
     *,
     newest_only: bool = False,
 ) -> HostFetches:
-    """What of a host is to be fetched. `wanted` is what the notes will say of it."""
+    """Plans the fetches for a host. `wanted` is the mark that its notes will have."""
     if found := _obstacle(here, wanted, there):
         return HostFetches(host, obstacle=found[0], text=found[1])
     names = {one.name: one.uuid for one in here.backups}
@@ -151,9 +156,9 @@ def _by_name(one: FarBackup) -> str:
 def demotion_obstacle(
     there: Sequence[FarBackup], here: Sequence[NearBackup], *, is_copy_there: bool
 ) -> tuple[Obstacle, str] | None:
-    """Why a host that is backed up here cannot become a copy of the other pool's, and what that is about; None when it can.
+    """Returns why a host that is backed up here cannot become a copy of the other pool's, with the subject; None if it can.
 
-    `is_copy_there`: the other pool fetches it, too, so nobody would back it up.
+    `is_copy_there`: the other pool fetches it as well, so neither would back it up.
     """
     if not there:
         return Obstacle.NOT_THERE, ""
@@ -187,9 +192,9 @@ def _kept(backups: Sequence[NearBackup | FarBackup], policy: Retention, zone: Zo
 
 
 def _with_parents(new: Sequence[FarBackup], common: Sequence[FarBackup], again: Sequence[FarBackup]) -> tuple[Fetch, ...]:
-    """Each with the nearest backup before it that both have, what is fetched before it included; else the nearest after it.
+    """Assigns to each backup the nearest earlier one that both sides will have as its parent, otherwise the nearest later one.
 
-    One that is fetched `again` is damaged, so nothing is a difference to it before it has come.
+    A backup that is fetched `again` is damaged and cannot be a parent before it has been fetched.
     """
     found: list[Fetch] = []
     both = sorted((one for one in common if one not in again), key=_by_name)

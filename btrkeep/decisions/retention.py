@@ -1,9 +1,9 @@
-"""Which backups of a host are kept, and why. Pure: plain data, an explicit `now`, reasons with every answer.
+"""Decides which backups of a host are kept, and why. Pure: plain data, an explicit `now`, reasons with every answer.
 
-The first complete backup of a day, ISO week, month and year, in the pool's zone, stands for it; of each kind the newest N that have
-one are kept. Suspect and failed ones go when two complete ones are newer; until then the same rules thin them. Nothing is measured
-from `now`, so a host that fell silent keeps what it has, and a wrong clock takes nothing away. A period's first backup stays its
-first, so it does not matter how often this is asked (docs/decisions/0008-retention.rst).
+The first complete backup of a day, ISO week, month and year, in the pool's zone, represents that period; the newest N represented
+periods of each kind are kept. Suspect and failed backups expire when two complete ones are newer; until then the same rules thin
+them. Nothing is measured from `now`, so a host that fell silent keeps what it has, and a wrong clock deletes nothing. The first
+backup of a period stays the first, so it does not matter how often the policy is applied (docs/decisions/0008-retention.rst).
 """
 
 from bisect import bisect_left
@@ -47,7 +47,7 @@ class DeletionRequest:
 
 
 class RetentionCode(StrEnum):
-    """Why a backup is kept or goes, as JSON has it. A rule of the policy is named by its key."""
+    """Code of a reason to keep or delete a backup, as in JSON. A rule of the policy is named by its key."""
 
     DAILY = "daily"
     WEEKLY = "weekly"
@@ -70,10 +70,10 @@ class RetentionCode(StrEnum):
 
 
 class Reason(NamedTuple):
-    """One reason; btrkeep.decisions.words has the text. A tuple, since 90,000 backups are decided in a second.
+    """One reason; btrkeep.decisions.words has the text. A tuple, because 90,000 backups are decided in a second.
 
-    `number` of `of` periods; `state`: suspect or failed, for a rule that thins those; `text`: somebody's words (HELD, BY_HAND), a
-    backup's name (BEFORE_SUSPECT), a state (UNKNOWN_STATE), the names of replicas (COMMON); `until`: the end of a hold.
+    `number` of `of` periods; `state`: suspect or failed, for a rule that thins those; `text`: an operator's words (HELD, BY_HAND),
+    the name of a backup (BEFORE_SUSPECT), a state (UNKNOWN_STATE), the names of replicas (COMMON); `until`: the end of a hold.
     """
 
     code: RetentionCode
@@ -102,15 +102,17 @@ class Candidate:
     common: str = ""
 
     def marked(self, now: datetime) -> datetime | None:
-        """When it was marked; None when it was not, or the mark is stamped in the future: then its grace would end in years."""
+        """Returns when it was marked as expired; None if it was not, or if the mark lies in the future, where its grace would last
+        for years.
+        """
         return None if self.expired and self.expired > latest(now) else self.expired
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of one backup. `reasons`: every rule and floor that keeps it, else why it goes.
+    """The decision about one backup. `reasons`: every rule and floor that keeps it, otherwise why it expires.
 
-    `expires`: when it may be deleted (the mark, or now, plus the grace); None when it is kept.
+    `expires`: when it may be deleted (the mark, or now, plus the grace); None if it is kept.
     """
 
     name: str
@@ -143,11 +145,11 @@ RULES = (
 def decide(
     candidates: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, *, forgotten: datetime | None = None
 ) -> list[Decision]:
-    """One decision for each candidate, oldest first.
+    """Returns one decision for each candidate, oldest first.
 
-    Give all final backups of the host, those that are marked expired too: until they are deleted they count as what they are,
-    but for those that somebody asked to be deleted: what becomes of the others is the same as if these had gone already.
-    `forgotten`: when the host was given up; then everything goes, whatever floors there are.
+    Pass all final backups of the host, including those marked as expired: until they are deleted, they count. Backups that an
+    operator asked to delete do not count: the others are decided as if these were gone already. `forgotten`: when the host was
+    given up; then every backup expires, whatever floors there are.
     """
     ordered = sorted(candidates, key=lambda backup: (backup.started, backup.name))
     asked = _asked_to_go(ordered, now) if forgotten is None else {}
@@ -159,9 +161,10 @@ def decide(
 
 
 def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candidate]:
-    """Those that were asked to be deleted, by name; a complete one only when another stays, or when it was asked for as the last.
+    """Returns the backups that an operator asked to delete, by name. A complete one is included only if another one stays, or if
+    the operator confirmed deleting the last.
 
-    When it was asked for, another did stay. That may have gone since, by hand.
+    Another one stayed when the deletion was asked for, but it may have been removed by hand since.
     """
     asked = {one.name: one for one in backups if one.asked}
     if not asked or any(_counts(one, latest(now)) for one in backups if not one.asked):
@@ -170,7 +173,7 @@ def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candi
 
 
 def _by_word(backup: Candidate, policy: Retention, now: datetime) -> Decision:
-    """What becomes of one that was asked to be deleted: a hold keeps it, and so does a run that grew from it, but no replica."""
+    """Decides about a backup that an operator asked to delete: a hold keeps it, and so does a run based on it, but no replica."""
     assert backup.asked is not None
     if kept := tuple(_kept_by_itself(replace(backup, common=""), now)):
         return Decision(backup.name, True, kept, None)
@@ -275,7 +278,7 @@ def _newest(complete: Sequence[int], min_keep: int) -> Iterator[tuple[int, Reaso
 
 
 def _by_itself(backups: Sequence[Candidate], now: datetime) -> Iterator[tuple[int, Reason]]:
-    """What keeps a backup whatever there is beside it."""
+    """Yields the reasons that keep a backup regardless of all others."""
     end = latest(now)
     for place, backup in enumerate(backups):
         for reason in _kept_by_itself(backup, now):
@@ -313,8 +316,8 @@ def _not_yet_replaced(backups: Sequence[Candidate], unfinished: Sequence[int], c
 def _thinned(
     backups: Sequence[Candidate], places: Sequence[int], state: str, policy: Retention, zone: ZoneInfo
 ) -> Iterator[tuple[int, Reason]]:
-    """Of one group what the policy would keep of complete ones. A group grows at its newer end only, and goes as a whole; so what
-    is kept of it does not depend on how often this is asked.
+    """Yields what the policy would keep of complete backups, applied to one group. A group grows only at its newer end and expires
+    as a whole, so the result does not depend on how often this is called.
     """
     if state not in _KNOWN:  # a later version's; who does not know what it is does not delete it
         yield from ((place, Reason(RetentionCode.UNKNOWN_STATE, text=state)) for place in places)
@@ -324,7 +327,7 @@ def _thinned(
 
 
 def _before_suspects(backups: Sequence[Candidate], kept: Sequence[int], complete: Sequence[int]) -> Iterator[tuple[int, Reason]]:
-    """What can be restored should a suspect backup turn out to be the loss it looks like."""
+    """Yields the backups to restore from, should a suspect backup be the data loss that it looks like."""
     for place in kept:
         before = bisect_left(complete, place)
         if before and backups[place].state == SUSPECT:
@@ -343,9 +346,9 @@ _KINDS = {key.name: key.kind for key in TABLE if RETENTION in key.sections}
 
 
 def parse_policy(text: str, base: Retention) -> Retention:
-    """The policy `base` with what "daily=7,weekly=4" changes in it; every key of [retention] may stand there.
+    """Returns the policy `base` changed by a text such as "daily=7,weekly=4"; every key of [retention] is allowed.
 
-    Raises ValueError that says what is wrong.
+    Raises ValueError with the mistake.
     """
     changes: dict[str, Any] = {}
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""What an exit status of rsync (or of ssh below it) means, and whether trying again can help. A table."""
+"""A table of the exit statuses of rsync, and of ssh below it: their meaning, and whether another try can help."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from enum import Enum, StrEnum, auto
 
 
 class ExitKind(Enum):
-    """What to do about an exit status."""
+    """How to react to an exit status."""
 
     FINISHED = auto()  # rsync went through to its end; the messages say how well
     STOPPED = auto()  # by us
@@ -17,7 +17,7 @@ class ExitKind(Enum):
 
 
 class ExitCause(StrEnum):
-    """What ended an rsync, as the catalogue and backup.json have it. A cause is never given another meaning."""
+    """Why an rsync ended, as stored in the catalogue and backup.json. The meaning of a code never changes."""
 
     COMPLETE = "complete"
     WRONG_USAGE = "wrong-usage"
@@ -103,9 +103,9 @@ _WORDS: dict[ExitCause, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What to do about an exit status, and what ended rsync; `unreachable` when ssh never got through.
+    """The reaction to an exit status, and why rsync ended; `unreachable` if ssh never connected.
 
-    `number`: of the signal, or of the status that nobody knows; else 0.
+    `number`: of the signal, or an unknown exit status; otherwise 0.
     """
 
     kind: ExitKind
@@ -183,7 +183,7 @@ def exit_words(cause: str, exit_code: int | None) -> str:
 
 
 def _number(exit_code: int) -> int:
-    """That of a signal; of an exit status that says nothing of one the status itself."""
+    """Returns the number of the signal, or the exit status itself if its meaning is unknown."""
     return -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else exit_code
 
 
@@ -191,7 +191,7 @@ _CLOSED = re.compile(r"rsync: connection unexpectedly closed \((\d+) bytes recei
 
 
 def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
-    """What `exit_code` (negative: ended by that signal) means, ssh's own words taken into account when the connection failed."""
+    """Interprets `exit_code` (negative: the signal); for a failed connection also ssh's last messages."""
     if exit_code < 0:
         return Meaning(ExitKind.RETRY, ExitCause.RSYNC_SIGNALLED, number=_number(exit_code))
     if 128 < exit_code <= 192:  # as shells and our bandwidth relay say it
@@ -202,10 +202,10 @@ def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
 
 
 def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
-    """What ended a connection, and whether there ever was one.
+    """Returns why a connection ended, and whether it was ever established.
 
-    rsync asks for ssh's exit status only once: when it asks too early, ssh's 255, 126 or 127 becomes rsync's 12. So words decide.
-    rsync's own lines are no words of ssh: a file that could not be opened ("Permission denied") says nothing about the connection.
+    rsync asks for ssh's exit status only once; if it asks too early, ssh's 255, 126 or 127 becomes rsync's 12. So messages decide.
+    rsync's own messages are ignored: a file that could not be opened ("Permission denied") says nothing about the connection.
     """
     received = [int(match[1]) for line in lines if (match := _CLOSED.match(line))]
     reached = any(received)

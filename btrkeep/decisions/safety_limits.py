@@ -1,7 +1,7 @@
-"""What stops an expiry before it begins: too much would go at once, or the clock cannot be right. Pure.
+"""Decides whether an expiry must not begin: too much would be deleted at once, or the clock cannot be right. Pure.
 
-Retention itself takes nothing away for a wrong clock; what a clock can do is end a grace or a hold too early. And a policy that
-somebody mistyped is noticed here, before anything is marked.
+Retention itself deletes nothing because of a wrong clock, but a clock that is ahead ends a grace period or a hold too early. A
+mistyped policy is noticed here as well, before anything is marked.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ _HOST = "host:"
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What `--force` overrides: the limit of the pool, that of every host or of the hosts named, the clock's verdict."""
+    """The checks that `--force` overrides: the pool's limit, that of every host or of named hosts, the verdict on the clock."""
 
     pool: bool = False
     every_host: bool = False
@@ -53,13 +53,13 @@ def _host_of(word: str, hosts: Collection[str]) -> str:
 
 
 def force_word(host: str) -> str:
-    """What `--force` takes for that host."""
+    """Returns the value of `--force` for this host."""
     return f"{_HOST}{host}" if host in WORDS else host
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of a host's backups would go at once, of how many that it has."""
+    """How many of a host's backups would be deleted at once, and how many it has."""
 
     going: int
     total: int
@@ -74,7 +74,9 @@ class Guarded:
 
 
 def too_many(hosts: Mapping[str, Share], forced: Forced) -> Guarded:
-    """What must not go without being asked for by name. The pool's limit is about what is left when hosts are left out."""
+    """Returns what must not be deleted unless forced by name. The pool's limit applies to the hosts that are not already
+    skipped.
+    """
     left_out = {host: share for host, share in hosts.items() if _beyond(share, HOST_SHARE, HOST_COUNT) and not forced.covers(host)}
     going = sum(share.going for host, share in hosts.items() if host not in left_out)
     pool = Share(going, sum(share.total for share in hosts.values()))
@@ -96,7 +98,7 @@ class ClockFact:
 
 @dataclass(frozen=True, slots=True)
 class ClockBehind:
-    """The clock says `now`, and it was `known` already."""
+    """The clock shows `now`, although `known` was seen already."""
 
     now: datetime
     known: datetime
@@ -121,8 +123,8 @@ class ClockVerdict:
 
 @dataclass(frozen=True, slots=True)
 class ClockPast:
-    """What earlier expiries saw. `trusted`: the last with nothing odd. `doubted`: a later one that was too far ahead of that, or
-    before it; the first of those that go on from each other.
+    """What earlier expiries saw. `trusted`: the last consistent one. `doubted`: a later one that was too far ahead of it or before
+    it; the first of a consistent series.
     """
 
     trusted: ClockFact | None = None
@@ -130,7 +132,7 @@ class ClockPast:
 
 
 def clock_verdict(past: ClockPast, now: ClockFact, newest: datetime | None, rehearsal: bool) -> ClockVerdict:
-    """Whether the wall clock can be right, by what earlier expiries saw and by the finish of the newest run, `newest`.
+    """Decides whether the wall clock can be right, from what earlier expiries saw and the end of the newest run, `newest`.
 
         against the trusted fact      against the doubted one                        verdict
         -                             goes on from it, for a night                   believed: it has stayed so
@@ -140,8 +142,8 @@ def clock_verdict(past: ClockPast, now: ClockFact, newest: datetime | None, rehe
         too far ahead of it           -                                              wait, for a night
         goes on from it               -                                              believed
 
-    Runs say nothing against the boot clock. So expiries or a night under a clock that was years ahead hold up nobody once the clock
-    is right again; when it was believed, one morning. A rehearsal's clock goes where it is told, but not back.
+    Runs do not count against the boot clock. So expiries or a night under a clock that was years ahead delay nothing once the clock
+    is right again; if it was believed, by one morning. A rehearsal's clock may be set forward at will, but not back.
     """
     if not rehearsal and _has_stayed(past, now, newest):
         return ClockVerdict()
@@ -173,7 +175,9 @@ def _between(doubted: ClockFact, now: ClockFact) -> timedelta:
 
 
 def after(past: ClockPast, now: ClockFact, verdict: ClockVerdict) -> ClockPast:
-    """What the next expiry is held against. Of doubted ones that go on from each other the first is kept: its night has begun."""
+    """Returns the state for the next expiry. Of a consistent series of doubted times the first is kept: its waiting night has
+    begun.
+    """
     if not verdict.stop and not verdict.wait:
         return ClockPast(now)
     return past if past.doubted and _goes_on(past.doubted, now) else replace(past, doubted=now)
@@ -186,7 +190,7 @@ def _goes_on(last: ClockFact, now: ClockFact) -> bool:
 
 
 def _explained(last: ClockFact, now: ClockFact) -> tuple[timedelta, timedelta]:
-    """How much time has passed by the boot clock, and what may have passed besides."""
+    """Returns how much time has passed by the boot clock, and how much more may have passed."""
     if last.boot_id == now.boot_id:
         return timedelta(seconds=now.boottime - last.boottime), FORWARDS
     return timedelta(seconds=now.boottime), SWITCHED_OFF

@@ -1,4 +1,4 @@
-"""How allocated and used went: a point for each hour or day out of whatever samples there are. Pure."""
+"""Reduces samples of allocated and used space to one point per hour or day. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ _MOST = 400
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """How a filesystem was at a moment; sizes are bytes of the devices. `metadata_share`: how much of what is used is metadata."""
+    """The state of a filesystem at a moment; sizes are raw bytes of the devices. `metadata_share`: share of metadata in the used
+    bytes.
+    """
 
     taken: datetime
     size: int
@@ -24,28 +26,32 @@ class Point:
 
     @property
     def unallocated(self) -> int:
-        """What no chunk has."""
+        """Returns the bytes that belong to no chunk."""
         return max(self.size - self.allocated, 0)
 
     @property
     def unused(self) -> int:
-        """What is allocated and not used: what balance gives back."""
+        """Returns the bytes that are allocated and unused, which a balance can give back."""
         return max(self.allocated - self.used, 0)
 
 
 def step_for(length: timedelta) -> timedelta:
-    """How far apart points are that show so much time: five minutes, an hour, six, a day or a week, for at most 400 points."""
+    """Returns the distance of points for a span of this length: five minutes, an hour, six, a day or a week, for at most 400
+    points.
+    """
     return next((step for step in _STEPS if length / step <= _MOST), _STEPS[-1])
 
 
 def points(samples: Sequence[Sample], start: datetime, step: timedelta) -> list[Point]:
-    """Of samples, oldest first, the last within each step from `start` on; steps without one have no point."""
+    """Returns the last sample of each step from `start` on; samples are given oldest first. Steps without a sample have no
+    point.
+    """
     last = {int((sample.taken - start) / step): sample for sample in samples if sample.taken >= start}
     return [point_of(sample) for sample in last.values()]
 
 
 def point_of(sample: Sample) -> Point:
-    """What a sample says of the moment."""
+    """Converts a sample to a point."""
     return Point(sample.taken, sample.size, sample.allocated, sample.used, metadata_share(sample), sample.orphans, sample.score)
 
 
@@ -57,6 +63,6 @@ def metadata_share(sample: Sample) -> float:
 
 
 def data_factor(sample: Sample) -> float:
-    """How many bytes of the devices a byte of data takes: 2 with raid1. That of the profile that most data has."""
+    """Returns how many raw bytes a byte of data takes: 2 with raid1. Uses the profile that most of the data has."""
     kinds = [(used, factor / 1000) for name, (_, used, factor) in sample.spaces.items() if name.startswith(("data ", "mixed "))]
     return max(kinds, default=(0, 1.0))[1]

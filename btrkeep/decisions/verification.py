@@ -1,11 +1,12 @@
-"""What is known of a backup's data on the disk, and of a host's: pure.
+"""Decides the verification state of a backup, and of a host. Pure.
 
-Three looks tell of it: `backupd verify`, which reads the files of a backup; a scrub, which reads all that is on the disks and
-compares it with btrfs' own checksums; and a comparison with the host. What the host says there is its own word, so that never makes
-a backup whole, and does not put off a look at the disks.
+Three sources count: `backupd verify`, which reads the files of a backup; a scrub, which reads everything on the disks and checks it
+against btrfs' own checksums; and a comparison with the host. A comparison relies on what the host sends, so it never makes a backup
+"whole" and does not postpone reading the disks.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -15,16 +16,17 @@ from typing import Protocol
 from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerifiedBackup
 from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.due import latest
-from btrkeep.units import counted, format_duration, format_time, parse_time
+from btrkeep.units import counted, format_duration, format_time, parse_time, printable
 
 SCRUB, _BEGUN = "scrub", "scrub-begun"
 """The names of the facts of the newest scrub that came to its end, and of what there was when the newest one began."""
 
 
 class VerificationState(StrEnum):
-    """What the last look at the data of a backup showed.
+    """The result of the newest verification of a backup's data.
 
-    `IN_PART`: only some of its files were read. `IN_DOUBT`: it was written last before a crash of this server, and not read since.
+    `IN_PART`: only some of its files were read. `IN_DOUBT`: it was written shortly before a crash of this server, and has not been
+    read since.
     """
 
     NEVER = "never"
@@ -44,11 +46,11 @@ class VerifiedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What `verified.json` keeps of one backup.
+    """The contents of `verified.json` for one backup.
 
-    `begun`: of the pass that reads each of its files once; `at`: its end, or that of the last part. `read`: files of that pass that
-    could be read, `compared` those of them that were compared with an earlier checksum; `bytes` of data, without holes. `whole`:
-    when a pass came to its end for the last time. `damages`: how many files are damaged; `damaged`: the first of them.
+    `begun`: start of the pass that reads each of its files once; `at`: end of its last part. `read`: files that the pass could
+    read; `compared`: those that were compared with an earlier checksum; `bytes` of data, without holes. `whole`: when a pass was
+    last finished. `damages`: number of damaged files; `damaged`: the first of them.
     """
 
     begun: datetime
@@ -67,7 +69,7 @@ class Verification:
 
 
 class ReadPass(Protocol):
-    """What is known of a backup that was read, as `Verification` and the catalogue have it."""
+    """The known facts about a backup that was read; common to `Verification` and the catalogue."""
 
     @property
     def at(self) -> datetime: ...
@@ -81,11 +83,10 @@ class ReadPass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FinishedScrub:
-    """A scrub that came to its end.
+    """A scrub that was finished.
 
-    `begun`: when it first began, though it was cancelled and continued since; `newest`: the highest id of a backup's subvolume that
-    there was then. `is_whole`: it found nothing, or repaired it, or the files of all that it could not repair are known to be
-    damaged.
+    `begun`: its first start, even if it was cancelled and resumed since; `newest`: the highest id of a backup's subvolume at that
+    time. `is_whole`: it found no error, or repaired it, or the files of all uncorrectable errors are known as damaged.
     """
 
     begun: datetime
@@ -104,9 +105,10 @@ class FinishedScrub:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What is known of a backup's data, by whom, and since when. `read`, `compared`: files, where `backupd verify` read them.
+    """The verification state of a backup, its source and time. `read`, `compared`: numbers of files, if `backupd verify` read them.
 
-    `source`: what a comparison with the host found, whichever look counts.
+    `damaged`: the path of one of the `damages` files, or "". `source`: the result of a comparison with the host, whichever source
+    decides the state.
     """
 
     state: VerificationState
@@ -116,6 +118,7 @@ class Verified:
     compared: int = 0
     damages: int = 0
     source: ComparedBackup | None = None
+    damaged: str = ""
 
 
 class ScrubFacts(Protocol):
@@ -139,12 +142,13 @@ def verified(
     now: datetime,
     source: ComparedBackup | None = None,
     in_doubt: datetime | None = None,
+    damaged: str = "",
 ) -> Verified:
-    """What is known of a backup. `scrub`: one that has read all of it; `damages`: how many of its files are known to be damaged;
-    `in_doubt`: since when it has been, because a crash may have damaged it.
+    """Returns the verification state of a backup. `scrub`: one that has read all of it; `damages`: number of its files known to be
+    damaged, `damaged`: the path of one of them; `in_doubt`: since when a crash may have damaged it.
 
-    Damaged before all else, also when that is long ago: data does not mend itself without a new look. Then the newest look that
-    read all of it, and the newest that did not. Moments that are still to come are of a clock that was ahead, and say nothing.
+    Damage comes first, however old: data does not repair itself. Then the newest source that read the whole backup, then the newest
+    one that did not. Times in the future come from a clock that was ahead and are ignored.
     """
     until = latest(now)
     if found and found.at > until:
@@ -152,7 +156,7 @@ def verified(
     if source and source.at > until:
         source = None
     if damages:
-        return Verified(VerificationState.DAMAGED, at=found.at if found else None, damages=damages, source=source)
+        return Verified(VerificationState.DAMAGED, at=found.at if found else None, damages=damages, source=source, damaged=damaged)
     if in_doubt:
         return Verified(VerificationState.IN_DOUBT, at=in_doubt, source=source)
     whole = found.whole if found and found.whole and found.whole <= until else None
@@ -176,7 +180,7 @@ class KnownBackups(ScrubFacts, Protocol):
 
 
 def last_looks(catalogue: KnownBackups, now: datetime) -> dict[str, datetime | None]:
-    """When data of each host was last read, by any look; None: never."""
+    """Returns when data of each host was last read, by any means; None: never."""
     until, scrub = latest(now), read_scrub(catalogue)
     read = catalogue.newest_verifications(until)  # also of hosts whose backups a lost catalogue does not know
     found = {host: read.get(host) for host in catalogue.oldest_backups()}
@@ -200,7 +204,9 @@ def late_looks(
 
 
 def looks_in_a_sentence(looks: Mapping[str, datetime | None], damaged: int, now: datetime) -> str:
-    """How it stands with all hosts: those whose data was read, and how many backups are damaged; "" before any look."""
+    """Summarises all hosts in a sentence: those whose data was read, and the number of damaged backups; "" if none was ever
+    read.
+    """
     read = [last for last in looks.values() if last]
     parts = []
     if read:
@@ -214,22 +220,34 @@ def looks_in_a_sentence(looks: Mapping[str, datetime | None], damaged: int, now:
 
 
 class VerifiedBackups:
-    """What is known of each backup's data, of hosts that are asked for one after another."""
+    """The verification states of backups, for callers that ask host by host."""
 
     def __init__(self, catalogue: Catalogue, now: datetime) -> None:
         self._catalogue, self._now, self._scrub = catalogue, now, read_scrub(catalogue)
         self._damages, self._until, self._in_doubt = catalogue.damaged_files(), latest(now), read_in_doubt(catalogue)
+        self._first = catalogue.first_damaged() if self._damages else {}
         self._host, self._found, self._compared = "", dict[str, VerifiedBackup](), dict[str, ComparedBackup]()
 
     def of(self, backup: Backup) -> Verified:
-        """That of a backup that is final."""
+        """Returns the state of a final backup."""
         host, name = backup.host, backup.name or ""
         if host != self._host:
             self._host, self._found, self._compared = host, self._catalogue.verifications(host), self._catalogue.comparisons(host)
         scrub = self._scrub if self._scrub and self._scrub.has_read(backup.finished, backup.subvolume_id, self._until) else None
         since = self._in_doubt.since if self._in_doubt and (host, name) in self._in_doubt.backups else None
         damages = self._damages.get((host, name), 0)
-        return verified(self._found.get(name), scrub, damages, self._now, self._compared.get(name), since)
+        first = self._first.get((host, name), "")
+        return verified(self._found.get(name), scrub, damages, self._now, self._compared.get(name), since, first)
+
+
+def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[VerificationState]:
+    """Counts the final backups of all hosts by their verification state, with one query of the catalogue."""
+    until, scrub, doubtful = latest(now), read_scrub(catalogue), read_in_doubt(catalogue)
+    if scrub and not (scrub.is_whole and scrub.finished <= until):
+        scrub = None
+    in_doubt = doubtful.backups if doubtful else frozenset[tuple[str, str]]()
+    states = catalogue.verification_states(until, scrub.begun if scrub else None, scrub.newest if scrub else 0, in_doubt)
+    return Counter({VerificationState(state): number for state, number in states.items()})
 
 
 def note_begin(facts: ScrubNotes, newest: int) -> None:
@@ -238,7 +256,7 @@ def note_begin(facts: ScrubNotes, newest: int) -> None:
 
 
 def newest_at_begin(facts: ScrubFacts) -> int:
-    """The highest id that there was when the newest scrub began that was not begun by hand; 0 when nobody knows."""
+    """Returns the highest subvolume id at the start of the newest scheduled scrub; 0 if unknown."""
     said = facts.get_fact(_BEGUN) or ""
     return int(said) if said.isdecimal() else 0
 
@@ -259,13 +277,13 @@ def read_scrub(facts: ScrubFacts) -> FinishedScrub | None:
 
 
 def verified_briefly(one: Verified, date: Callable[[datetime], str]) -> str:
-    """For a table: the state, and the day of the look."""
+    """Formats state and date for a table."""
     head = {VerifiedBy.SCRUB: "scrub", VerifiedBy.SOURCE: "source"}.get(one.by or VerifiedBy.VERIFY, str(one.state))
     return f"{head} {date(one.at)}" if one.at else head
 
 
 def verified_words(one: Verified, date: Callable[[datetime], str]) -> str:
-    """In one line, with what the host said of it."""
+    """Formats the state in one line, with the result of the comparison with the host."""
     host = source_words(one.source, date) if one.source and one.source.files else ""
     if one.by == VerifiedBy.SOURCE:
         return host
@@ -273,7 +291,7 @@ def verified_words(one: Verified, date: Callable[[datetime], str]) -> str:
 
 
 def source_words(one: ComparedBackup, date: Callable[[datetime], str]) -> str:
-    """What came of a comparison with the host."""
+    """Formats the result of a comparison with the host."""
     rest = [
         f"{one.changed:,} changed since" if one.changed else "",
         f"{one.differing:,} with another content there" if one.differing else "",
@@ -282,13 +300,20 @@ def source_words(one: ComparedBackup, date: Callable[[datetime], str]) -> str:
     return ", ".join([f"{some} alike when compared with the host on {date(one.at)}", *filter(None, rest)])
 
 
+def damaged_words(one: Verified) -> str:
+    """Formats how many files are damaged, and names one of them. Paths are escaped."""
+    if not one.damaged:
+        return f"damaged: {counted(one.damages, 'file')}"
+    return f"damaged: {printable(one.damaged)}" + (f", {counted(one.damages, 'file')}" if one.damages > 1 else "")
+
+
 def _words(one: Verified, date: Callable[[datetime], str]) -> str:
     day = date(one.at) if one.at else ""
     match one.state:
         case VerificationState.NEVER:
             return "never verified"
         case VerificationState.DAMAGED:
-            return f"{counted(one.damages, 'file')} damaged"
+            return damaged_words(one)
         case VerificationState.IN_DOUBT:
             return f"written last before a crash of this server, seen {day}, and not read since"
         case VerificationState.WHOLE if one.by == VerifiedBy.SCRUB:

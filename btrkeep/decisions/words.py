@@ -31,7 +31,7 @@ REASONS = {
 
 @lru_cache(4096)  # thousands of hosts share most of them
 def reason_words(reason: Reason) -> str:
-    """One reason: "daily 3 of 14", "suspect: two newer complete backups", "held until 2027-01-01T00:00:00Z: the audit"."""
+    """Formats one reason: "daily 3 of 14", "suspect: two newer complete backups", "held until 2027-01-01T00:00:00Z: the audit"."""
     if reason.code is RetentionCode.HELD:
         return hold_words(Hold(reason.until, reason.text))
     words = REASONS[reason.code].format(number=reason.number, of=reason.of, text=reason.text)
@@ -52,17 +52,17 @@ def hold_words(hold: Hold, time_words: Callable[[datetime], str] = format_time) 
 
 
 def by_hand(asked: DeletionRequest | None) -> str:
-    """That somebody deleted it, and why; nothing when nobody did."""
+    """Formats that an operator deleted it, and why; "" if none did."""
     return reason_words(Reason(RetentionCode.BY_HAND, text=asked.why)) if asked else ""
 
 
 def goes_words(expires: datetime, now: datetime) -> str:
-    """When a backup goes that may be deleted from `expires` on: the next expiry takes it, once that is past."""
+    """Formats when a backup is deleted that may be deleted from `expires` on: by the next expiry, if that is past."""
     return f"to be deleted since {format_time(expires)}" if expires <= now else f"expires {format_time(expires)}"
 
 
 def words_of(decision: Decision, now: datetime) -> str:
-    """Why it is kept, or when it goes and why."""
+    """Formats why a backup is kept, or when it is deleted and why."""
     why = reasons_words(decision.reasons)
     return f"{goes_words(decision.expires, now)}: {why}" if decision.expires else why
 

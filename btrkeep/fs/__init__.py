@@ -1,2 +1,3 @@
-"""What Python's os module lacks of Linux: openat2(2) below a folder, reflinks, the map of a file's extents
-(FIEMAP), a file's data without its holes, and files that appear as a whole."""
+"""Linux functions that Python's os module lacks: openat2(2) below a folder, reflinks, FIEMAP, reading data without holes, and files
+that appear as a whole.
+"""

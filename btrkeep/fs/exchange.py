@@ -9,7 +9,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Whoever looks finds both, before and after. Raises OSError."""
+    """Exchanges two names atomically: both exist at all times. Raises OSError."""
     if _libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(other))

@@ -1,4 +1,4 @@
-"""Where a file's data is on disk, by the FIEMAP ioctl (Documentation/filesystems/fiemap.rst of the kernel)."""
+"""Finds where a file's data is on disk, by the FIEMAP ioctl (Documentation/filesystems/fiemap.rst of the kernel)."""
 
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -46,8 +46,8 @@ def extents(fd: int, at_a_time: int = _BATCH) -> Iterator[tuple[int, int, int, i
 
 
 def address(fd: int, offset: int) -> int | None:
-    """Where the byte at that offset lies, as btrfs' own addresses are; of a compressed extent where that begins. None: it has no
-    place of its own, such as a hole, or data among the metadata. Raises OSError.
+    """Returns the btrfs logical address of the byte at `offset`; of a compressed extent, the address of its begin. Returns None for
+    a hole or inline data, which have no address of their own. Raises OSError.
     """
     for logical, physical, length, flags in extents(fd):
         if logical <= offset < logical + length:
@@ -58,9 +58,9 @@ def address(fd: int, offset: int) -> int | None:
 
 
 def share_all(fd: int, other: int) -> bool:
-    """Whether two files of one btrfs refer to the very same data on disk, place by place: a reflink that nobody wrote to.
+    """Returns True if two files of one btrfs refer to exactly the same data on disk: an unmodified reflink.
 
-    Data that is in the metadata (inline) has no place of its own, so such files do not count. Raises OSError.
+    Inline data has no address of its own, so such files do not count. Raises OSError.
     """
     compressed = False
     for ours, theirs in zip_longest(extents(fd), extents(other)):
@@ -75,7 +75,7 @@ def _place(extent: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
 
 
 def _same_parts(fd: int, other: int) -> bool:
-    """FIEMAP tells where a compressed extent begins, and not which part of it a file has: the tree of the subvolume does."""
+    """Compares the parts of compressed extents by the subvolume's tree, because FIEMAP tells only where such an extent begins."""
     from btrkeep.treescan.file_extents import parts_of_file  # NumPy takes time to load
 
     parts = parts_of_file(fd)

@@ -1,7 +1,6 @@
-"""Opens what is in a backup without ever leaving it: the names there are an untrusted host's, and so is every symlink.
+"""Opens files in a backup without ever leaving it: its names and symlinks were chosen by an untrusted host.
 
-A path is a sequence of names, in bytes. Each folder on the way is opened by its name in the folder before, and never through a
-symlink.
+A path is a sequence of names, in bytes. Each folder is opened by its name in the folder before, never through a symlink.
 """
 
 import os

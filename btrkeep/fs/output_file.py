@@ -16,11 +16,11 @@ STDOUT = "-"
 
 @contextmanager
 def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> Iterator[BinaryIO]:
-    """A file to write to. After an error there is no new file, and an old one of that name is as it was.
+    """Yields a file to write to. After an error there is no new file, and an old one of that name is unchanged.
 
-    `name` may be "-", standard output. A device or a pipe (/dev/null, /dev/stdout) is written to once all of it is known; a link
-    stays and what it points at is replaced. `durable`: on the disk before it gets its name. `mode`: in place of that of the old
-    file or of the umask. Raises OperatorError when it cannot be written, for an OSError within the context as well.
+    `name` may be "-", standard output. A device or a pipe (/dev/null, /dev/stdout) is written at the end, when the content is
+    complete; a link stays and its target is replaced. `durable`: synced to disk before it gets its name. `mode`: replaces that of
+    the old file or of the umask. Raises OperatorError if it cannot be written, also for an OSError within the context.
     """
     try:
         if name == STDOUT or _is_special(Path(name)):

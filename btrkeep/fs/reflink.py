@@ -100,7 +100,9 @@ def _copy_special(folder: int, name: bytes, to_folder: int, to_name: bytes, stat
 
 
 def _copy_xattrs(source: int | bytes, copy: int | bytes) -> None:
-    """All namespaces, POSIX ACLs too; what the copy inherited by being made is removed."""
+    """Copies all namespaces of extended attributes, including POSIX ACLs, and removes those that the copy inherited at its
+    creation.
+    """
     follow = isinstance(source, int)
     attributes, inherited = os.listxattr(source, follow_symlinks=follow), os.listxattr(copy, follow_symlinks=follow)
     for attribute in set(inherited) - set(attributes):

@@ -1,4 +1,4 @@
-"""A btrfs that holds a pool: its marker, its subvolumes, its locks, its room. With treescan, the only user of python-btrfs.
+"""The btrfs that holds a pool: its marker, subvolumes, locks, and room. With treescan, the only user of python-btrfs.
 
-Nothing is imported here: who only asks for a filesystem's UUID loads no more than that takes.
+This module imports nothing, so that asking for a filesystem's UUID loads no more than that needs.
 """

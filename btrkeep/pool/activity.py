@@ -1,8 +1,8 @@
-"""What keeps a btrfs and its devices busy: their counters, the pressure that processes feel, and what the kernel does by itself.
+"""Reads the load of a btrfs and its devices: their counters, pressure stall information, and the kernel's own operations.
 
 The counters are those of /proc/diskstats, read from /sys/fs/btrfs/UUID/devices (Documentation/block/stat.rst), which partitions and
-loop devices have as well. They count from when a device came up, so only differences have a meaning, and only within one boot and
-for one and the same device: hence the device's sequence number (diskseq, Linux 5.15) in its key.
+loop devices have as well. They count from when a device appeared, so only differences are meaningful, and only within one boot and
+for the same device: hence the device's sequence number (diskseq, Linux 5.15) in its key.
 """
 
 import errno
@@ -25,9 +25,9 @@ _SCRUB_PROGRESS = 3 << 30 | _SCRUB.size << 16 | 0x94 << 8 | 29
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """All that counts upwards. `boot` names the boot, `clock` is seconds since it, suspended time included.
+    """Cumulative counters. `boot` names the boot, `clock` is seconds since it, suspended time included.
 
-    `devices`: by name and sequence number ("sda1:9") reads, bytes read, writes, bytes written, milliseconds busy. `pressure`:
+    `devices`: by name and sequence number ("sda1:9"): reads, bytes read, writes, bytes written, milliseconds busy. `pressure`:
     microseconds that processes waited ("io some"), empty on a kernel without pressure stall information.
     """
 
@@ -38,7 +38,7 @@ class Counters:
 
 
 def read_counters(path: Path) -> Counters:
-    """Of the btrfs that the folder `path` is on. A missing device has none. Raises OSError."""
+    """Reads the counters of the btrfs of the folder `path`. A missing device has none. Raises OSError."""
     folder = Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices"
     found = (_device(device) for device in folder.iterdir())
     return Counters(boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME), dict(filter(None, found)), _pressure())
@@ -54,7 +54,7 @@ def _device(device: Path) -> tuple[str, tuple[int, ...]] | None:
 
 
 def _sequence_number(device: Path) -> str:
-    """Of the disk, also for a partition: its folder lies in that of the disk. "" before Linux 5.15."""
+    """Returns the sequence number of the disk, also for a partition, whose folder lies in the disk's. "" before Linux 5.15."""
     real = device.resolve()
     for folder in (real, real.parent):
         try:
@@ -88,7 +88,7 @@ def written_bytes(path: Path) -> int:
 
 
 def read_activity(path: Path, devids: list[int]) -> tuple[str, ...]:
-    """Returns what goes on besides reading and writing of files: "scrub", or an exclusive operation ("balance", ...)."""
+    """Returns the operations besides file I/O: "scrub", or an exclusive operation ("balance", ...)."""
     operation = exclusive_operation(path)
     found = () if operation == "none" else (operation,)
     with opened(path.resolve()) as fd:

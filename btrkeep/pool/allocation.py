@@ -1,6 +1,6 @@
-"""How much of a btrfs is allocated and used, by kind of block group and by device, and what errors its devices have had.
+"""Reads how much of a btrfs is allocated and used, by type of block group and by device, and the error counters of its devices.
 
-Everything comes from ioctls that read what the kernel has in memory: no tree is searched, no device woken up. Layouts:
+All of it comes from ioctls that read the kernel's memory: no tree is searched, no device is woken up. Layouts:
 include/uapi/linux/btrfs.h. SPACE_INFO, DEV_INFO and GET_DEV_STATS need no privilege.
 """
 
@@ -59,14 +59,16 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One look. The sums are bytes of the devices: what is stored twice counts twice, so that all three can be compared."""
+    """A snapshot of the allocation. Totals are raw bytes of the devices: data stored twice counts twice, so that all three can be
+    compared.
+    """
 
     spaces: tuple[Space, ...]
     devices: tuple[DeviceUse, ...]
 
     @property
     def size(self) -> int:
-        """Of all devices, as much as the filesystem may use of them."""
+        """Returns the size of all devices that the filesystem may use."""
         return sum(device.size for device in self.devices)
 
     @property
@@ -81,7 +83,7 @@ class Allocation:
 
 
 def read_allocation(path: Path) -> Allocation:
-    """Of the btrfs that the folder `path` is on. Raises OSError."""
+    """Reads the allocation of the btrfs of the folder `path`. Raises OSError."""
     with opened(path.resolve()) as fd:
         spaces = [space for space in ioctl.space_info(fd) if not space.flags & ctree.SPACE_INFO_GLOBAL_RSV]
         devices = tuple(_devices(fd))
@@ -112,7 +114,7 @@ def _errors(fd: int, devid: int) -> tuple[int, ...] | None:
 
 
 def _spaces(found: list[tuple[int, int, int]], devices: tuple[DeviceUse, ...]) -> tuple[Space, ...]:
-    """With raid5 and raid6 sharing what the other kinds leave of the devices' allocated bytes."""
+    """Returns the types of block groups; raid5 and raid6 share what the others leave of the allocated bytes of the devices."""
     known = [(_type(flags), *_PROFILES.get(flags & ctree.BLOCK_GROUP_PROFILE_MASK, ("unknown", 1.0))) for flags, _, _ in found]
     plain = sum(total * factor for (_, total, _), (_, _, factor) in zip(found, known, strict=True) if factor)
     striped = sum(total for (_, total, _), (_, _, factor) in zip(found, known, strict=True) if not factor)

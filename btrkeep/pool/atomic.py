@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole. Apart from the rest, because whoever writes notes needs no btrfs for it."""
+"""Replaces files atomically. A module without btrfs, for programs that only write notes."""
 
 import errno
 import os
@@ -37,9 +37,9 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def link_atomically(link: Path, target: str | None) -> None:
-    """Has the symlink point to `target`, or takes it away. What is no symlink stays.
+    """Makes the symlink point to `target`, or removes it if that is None. Anything but a symlink is left alone.
 
-    One that points elsewhere goes also when no other can be made, on a full disk. Raises OSError.
+    An outdated link is removed even if a new one cannot be created on a full disk. Raises OSError.
     """
     before = str(link.readlink()) if link.is_symlink() else None
     if before == target or (before is None and os.path.lexists(link)):

@@ -1,11 +1,11 @@
-"""The kernel's balance, of one block group at a time, and what else may have the filesystem for itself.
+"""Balances one block group at a time, and finds other exclusive operations.
 
-The ioctl blocks until the block group is relocated. It can be cancelled from elsewhere by BALANCE_CTL, and a fatal signal cancels
-it as well (Linux 6.18: nothing stays behind after kill -9). A balance that somebody pauses, or that a power cut interrupted and a
-mount with skip_balance did not go on with, stays "paused" and keeps everybody else out.
+The ioctl blocks until the block group is relocated. Another process can cancel it by BALANCE_CTL, and a fatal signal cancels it as
+well (Linux 6.18: nothing is left after kill -9). A balance that was paused, or that a power cut interrupted and a mount with
+skip_balance did not resume, stays "paused" and blocks all other exclusive operations.
 
 Layouts: struct btrfs_ioctl_balance_args and btrfs_balance_args in linux/btrfs.h. python-btrfs's balance_v2 packs them too, but
-hides what the ioctl returns, which is above zero when a device is being added, say.
+hides the result of the ioctl, which is above zero if a device is being added, for example.
 """
 
 import errno
@@ -36,7 +36,7 @@ _SYSFS = Path("/sys/fs/btrfs")
 
 @dataclass(frozen=True, slots=True)
 class BalanceNow:
-    """A balance that runs or is paused. `vrange`: its range of virtual addresses, None when it is not limited to one."""
+    """A running or paused balance. `vrange`: its range of virtual addresses; None if it is not limited to one."""
 
     paused: bool
     vrange: tuple[int, int] | None
@@ -49,10 +49,11 @@ class BalanceNow:
 
 @Checkpoint("block group balanced")
 def balance_block_group(fd: int, vaddr: int, flags: int) -> int:
-    """Relocates exactly the block group that begins at `vaddr`, whose flags of use and profile these are. Blocks meanwhile.
+    """Relocates exactly the block group at `vaddr`, with these type and profile flags. Blocks until done.
 
-    How many were relocated: 1, or 0 when it was gone. Raises OSError: ECANCELED when it was cancelled or paused, ENOSPC, ETXTBSY
-    when a swap file lies in it, EINPROGRESS when another exclusive operation goes on, EROFS, EPERM without CAP_SYS_ADMIN.
+    Returns how many were relocated: 1, or 0 if it no longer exists. Raises OSError: ECANCELED if it was cancelled or paused,
+    ENOSPC, ETXTBSY if it contains a swap file, EINPROGRESS if another exclusive operation is running, EROFS, EPERM without
+    CAP_SYS_ADMIN.
     """
     arguments = bytearray(numbers.ioctl_balance_args.size)
     one = _FILTER.pack(
@@ -73,7 +74,7 @@ def balance_block_group(fd: int, vaddr: int, flags: int) -> int:
 
 
 def balance_now(fd: int) -> BalanceNow | None:
-    """The balance that runs or is paused on the filesystem that `fd` is on, None when there is none. Raises OSError."""
+    """Returns the running or paused balance of the filesystem of `fd`, or None. Raises OSError."""
     arguments = bytearray(numbers.ioctl_balance_args.size)
     try:
         ioctl(fd, numbers.IOC_BALANCE_PROGRESS, arguments)
@@ -88,9 +89,9 @@ def balance_now(fd: int) -> BalanceNow | None:
 
 
 def cancel_balance(fd: int, vaddr: int | None = None) -> bool:
-    """Cancels the balance that runs or is paused, and waits for its end; False when there is none. Raises OSError.
+    """Cancels the running or paused balance and waits for its end. Returns False if there is none. Raises OSError.
 
-    With `vaddr` only one that is about the block group there: nobody else's.
+    With `vaddr`, cancels only a balance of that block group.
     """
     found = balance_now(fd)
     if found is None or (vaddr is not None and found.block_group != vaddr):
@@ -105,9 +106,10 @@ def cancel_balance(fd: int, vaddr: int | None = None) -> bool:
 
 
 def exclusive_operation(path: Path) -> str:
-    """Returns what has the filesystem of `path` for itself: "none", "balance", "balance paused", "device add", ... Raises OSError.
+    """Returns the exclusive operation of the filesystem of `path`: "none", "balance", "balance paused", "device add", ... Raises
+    OSError.
 
-    "none" too where the kernel does not tell (before Linux 5.10): who starts a balance then finds out by EINPROGRESS.
+    Returns "none" as well if the kernel does not tell (before Linux 5.10); starting a balance then fails with EINPROGRESS.
     """
     try:
         return (_SYSFS / filesystem_uuid(path) / "exclusive_operation").read_text().strip()

@@ -1,9 +1,9 @@
-"""What the kernel's log says of data: which addresses a scrub could not put right, and which places of files could not be read.
+"""Parses the kernel's log for damaged data: addresses that a scrub could not correct, and ranges of files that could not be read.
 
-The words are those of fs/btrfs/scrub.c and inode.c. Older kernels write no "scrub: " and no physical address. An address is that of
-the error in older kernels, and that of the 64 KiB in which it lies since Linux 6.4, so whoever wants the block has to read. The
-kernel leaves out lines when all btrfs of the machine have much to say, and overwrites the oldest: so lines are counted, to be
-compared with the number of errors.
+The messages are those of fs/btrfs/scrub.c and inode.c. Older kernels write no "scrub: " and no physical address. Older kernels give
+the address of the error; since Linux 6.4 it is that of the surrounding 64 KiB, so the exact block must be found by reading. The
+kernel rate-limits messages of all btrfs together and overwrites the oldest, so lines are counted, to be compared with the number of
+errors.
 """
 
 import os
@@ -43,7 +43,7 @@ class TreeBlock:
 
 @dataclass(frozen=True, slots=True)
 class ScrubFaults:
-    """What the log named. `lines`: how many errors that could not be put right, each device's counted."""
+    """The errors named in the log. `lines`: number of uncorrectable errors, counted per device."""
 
     vaddrs: tuple[int, ...] = ()
     """Where they are, ascending, each once; those of `trees` too."""
@@ -52,7 +52,7 @@ class ScrubFaults:
 
 
 def faults(messages: Iterable[str], devices: frozenset[str]) -> ScrubFaults:
-    """Of a filesystem on those devices, by the kernel's names for them (sda, dm-0)."""
+    """Returns the errors of a filesystem on these devices, given by the kernel's names (sda, dm-0)."""
     found, trees, lines = set[int](), dict[int, TreeBlock](), 0
     for message in messages:
         if (match := _UNFIXED.match(message)) and match[1] in devices:
@@ -72,7 +72,9 @@ class ReadFailure(NamedTuple):
 
 
 def read_failures(messages: Iterable[str], devices: frozenset[str]) -> list[ReadFailure]:
-    """Of a filesystem on those devices, one for each line. Another filesystem may have been on a device of that name before."""
+    """Returns one failure for each line about a filesystem on these devices. Another filesystem may have used a device of that name
+    before.
+    """
     found = (match for message in messages if (match := _READ.match(message)) and match[1] in devices)
     return [ReadFailure(int(one[2]), int(one[3]), int(one[4])) for one in found]
 
@@ -83,8 +85,8 @@ def filesystem_devices(path: Path) -> frozenset[str]:
 
 
 class KernelLog:
-    """The kernel's messages from now on, for as long as the context lasts; with `after` all that are still there and have a higher
-    number than that. The numbers begin anew with each boot.
+    """The kernel's messages from now on, while the context lasts; with `after`, also all earlier ones that are still available and
+    have a higher number. Numbers restart at each boot.
     """
 
     def __init__(self, after: int | None = None) -> None:
@@ -109,7 +111,7 @@ class KernelLog:
             os.close(self._fd)
 
     def read(self) -> list[str]:
-        """All that btrfs said of an address or of a file since then, but for what was overwritten between two calls."""
+        """Returns all messages of btrfs about an address or a file since the last call, except those overwritten in between."""
         while self._fd >= 0:
             try:
                 record = os.read(self._fd, _LONGEST)

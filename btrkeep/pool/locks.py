@@ -1,11 +1,11 @@
-"""Locks of the pool: flock(2) on a file whose text says who holds it.
+"""Locks of the pool: flock(2) on a file whose text names the holder.
 
-The kernel frees a flock when the last process that has the file open is gone. A transfer's processes inherit the descriptor, so
-a host stays locked as long as any receiver lives, whatever became of the one that started it.
+The kernel releases a flock when the last process that has the file open is gone. The processes of a transfer inherit the
+descriptor, so a host stays locked as long as any receiver lives, even if its parent was killed.
 
-The flock is the lock. The text is for people and for finding what a killed run left, so on a full pool, where it cannot be written,
-there is none, and the kernel is asked who holds the lock. Whoever inherits a lock that is not sealed can write another text, so no
-reader relies on it for more than what it looks at again.
+The flock is the lock. The text is for people, and for finding what a killed run left. On a full pool it cannot be written; the
+kernel is then asked who holds the lock. A process that inherits an unsealed lock can write other text, so readers verify whatever
+they rely on.
 """
 
 import contextlib
@@ -36,7 +36,9 @@ _LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this process or the m
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lock: pid and start time name the process for ever; `group` is the transfer it started, 0 if none."""
+    """The holder of a lock: pid and start time identify the process for ever; `group` is the transfer that it started, 0 if
+    none.
+    """
 
     pid: int
     started: str
@@ -51,14 +53,14 @@ class Holder:
 
     @property
     def unnamed(self) -> bool:
-        """Whether no text says what it does: on a full pool, and for a moment when a lock was taken or is given back."""
+        """Returns True if no text names the holder's task: on a full pool, and briefly while a lock is taken or released."""
         return self.what == _UNKNOWN
 
 
 class Lock:
-    """A held lock. Its descriptor is inheritable by whom it is handed to, and closed for everybody else.
+    """A held lock. Its descriptor is inherited only by processes to which it is passed.
 
-    `sealed`: that descriptor can only be read, also as root, and the text is written through another one that nobody inherits.
+    `sealed`: that descriptor can only be read, even by root; the text is written through another one that is never inherited.
     """
 
     def __init__(self, path: Path, fd: int, text: int, holder: Holder) -> None:
@@ -73,12 +75,12 @@ class Lock:
 
     @Checkpoint("process group noted")
     def note_group(self, group: int) -> None:
-        """Writes down which process group works under this lock, for whoever finds us dead."""
+        """Records the process group that works under this lock, so that it can be found if this process is killed."""
         self.holder = Holder(self.holder.pid, self.holder.started, self.holder.since, self.holder.what, group)
         _write(self._text, self.holder)
 
     def leave(self) -> None:
-        """Lets go of it without giving it back: it stays with the processes that inherited it, and the text says so."""
+        """Closes the lock without releasing it: it stays with the processes that inherited it, and the text says so."""
         for file in {self.fd, self._text} - {-1}:
             os.close(file)
         self.fd = self._text = -1
@@ -113,7 +115,7 @@ def _write(fd: int, holder: Holder) -> None:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Reads who holds a lock from its file; asks the kernel where that has nothing that can be read. None when nobody does."""
+    """Reads the holder of a lock from its file, or asks the kernel if the file has no valid text. Returns None if it is free."""
     try:
         with path.open("rb") as file:
             return _parsed(file.read(_LENGTH))
@@ -142,7 +144,7 @@ def _known_to_the_kernel(path: Path) -> Holder | None:
 
 
 def at_work(locks: Path) -> str:
-    """Who makes, expires or balances backups in the pool with that folder of locks, in words; "" when nobody does."""
+    """Returns in words who makes, expires or balances backups in the pool with that folder of locks; "" if nobody does."""
     for name in POOL_LOCKS:
         holder = read_holder(locks / name)
         if holder and holder.alive:
@@ -159,7 +161,7 @@ def left_behind(path: Path, holder: Holder) -> list[GroupMember]:
 
 
 def held_by(path: Path) -> LockHeld:
-    """The error that says who holds the lock."""
+    """Returns the error that names the holder of the lock."""
     holder = read_holder(path)
     hint = "wait for it to end; `backupd status` shows what runs"
     if holder is None:
@@ -178,17 +180,16 @@ def held_by(path: Path) -> LockHeld:
 
 
 def take_lock(path: Path, what: str, since: str, *, sealed: bool = False) -> Lock:
-    """Takes the lock at once, on a full pool too; `sealed` (which takes CAP_SYS_ADMIN) when somebody shall inherit it who is not
-    trusted.
+    """Takes the lock without waiting, on a full pool too; `sealed` (needs CAP_SYS_ADMIN) if an untrusted process will inherit it.
 
-    Raises LockHeld, which names the holder, PoolUnusable, and OperatorError when this process may open no more files.
+    Raises LockHeld, which names the holder, PoolUnusable, and OperatorError if this process has too many open files.
     """
     with Checkpoint(f"{_kind(path)} lock taken"):
         return _taken(path, what, since, sealed)
 
 
 def _kind(path: Path) -> str:
-    """Returns what is locked: `host`, `slot`, or the pool's one lock of that name."""
+    """Returns the type of lock: `host`, `slot`, or the name of one of the pool's own locks."""
     return path.name.partition("-")[0]
 
 

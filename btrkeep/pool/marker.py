@@ -1,6 +1,7 @@
-"""What makes a folder a pool: `.btrkeep/pool.json` on the filesystem that it names.
+"""The marker of a pool: `.btrkeep/pool.json` on the filesystem that it names.
 
-A pool that is not mounted must never fill the root disk, so every command but `init` opens the pool through `open_pool`.
+If the pool is not mounted, no backup may fill the root disk instead. So every command but `init` opens the pool through
+`open_pool`.
 """
 
 import json
@@ -26,7 +27,7 @@ WORKING = ".working"
 
 
 class PoolMissing(PoolUnusable):
-    """Nothing marks the folder as a pool."""
+    """The folder has no marker of a pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,11 @@ class Pool:
         return self.path / HOSTS / name / WORKING
 
     def staged(self, name: str) -> Path:
-        """The place where a host's `.working` is made, before it has a record and so its name. What lies here is ours.
+        """Returns where a host's `.working` is created before it has a record and its name. Anything found here was made by
+        btrkeep.
 
-        Each host has a folder of its own for it, because the kernel makes one subvolume of a folder at a time: those of hosts that
-        begin together share a commit.
+        Each host has its own folder, because the kernel creates one subvolume at a time in a folder; this way hosts that begin
+        together share a commit.
         """
         return self.path / MARKER / "new" / name / WORKING
 

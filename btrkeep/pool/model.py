@@ -1,4 +1,4 @@
-"""What a look at a pool gives: plain data, without what looks."""
+"""Data types of the pool, without the code that reads them."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from btrkeep.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes of data that fit, by where they are.
+    """Bytes of data that fit, by location.
 
-    `free` is unused inside allocated data block groups, `unallocated` is not given to any block group yet (as data would
-    be stored: halved for raid1 and dup), `total` is what the filesystem would hold with nothing in it. `metadata_free` is what is
-    unused in allocated metadata block groups, mixed ones among them, beyond the kernel's own reserve.
+    `free` is unused inside allocated data block groups, `unallocated` belongs to no block group yet (as data would be stored:
+    halved for raid1 and dup), `total` is the capacity of the empty filesystem. `metadata_free` is unused in allocated metadata
+    block groups, including mixed ones, beyond the kernel's own reserve.
     """
 
     total: int

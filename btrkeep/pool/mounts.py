@@ -1,13 +1,13 @@
-"""Mounts as the kernel lists them, and the one mount option of a btrfs that we change: ssd, ssd_spread or nossd.
+"""Mounts as the kernel lists them, and the one mount option of btrfs that we change: ssd, ssd_spread or nossd.
 
-The option belongs to the superblock, so to all mounts of the filesystem, while nosuid, nodev, noatime and their like belong to one
-mount each. mount(2) with MS_REMOUNT sets both kinds: what is not passed is gone. fspick(2) and fsconfig(2) with
-FSCONFIG_CMD_RECONFIGURE change the superblock alone, and of it only what is named (Linux 5.2).
+The option belongs to the superblock, hence to all mounts of the filesystem, while nosuid, nodev, noatime and similar flags belong
+to one mount each. mount(2) with MS_REMOUNT sets both kinds and drops those that are not passed. fspick(2) and fsconfig(2) with
+FSCONFIG_CMD_RECONFIGURE change only the superblock, and only the named options (Linux 5.2).
 
-What older kernels do, by their source: up to 6.7 btrfs has no fs_context of its own, so the kernel's legacy one collects the flags
-("ssd" becomes the text "ssd") and hands them to btrfs_remount(), which parses them on top of the options in force, as it does for
-mount(2). Old or new, the flags of the superblock are not taken over into the context that fspick makes, and btrfs takes a missing
-SB_RDONLY for the wish to be writable: a filesystem that is read-only is told "ro" along with the option.
+Older kernels, by their source: up to 6.7 btrfs has no fs_context of its own, so the kernel's legacy one collects the flags ("ssd"
+becomes the text "ssd") and passes them to btrfs_remount(), which parses them on top of the options in force, as for mount(2). In
+all versions, the flags of the superblock are not copied into the context that fspick makes, and btrfs takes a missing SB_RDONLY as
+a request to become writable: for a read-only filesystem, "ro" is passed along with the option.
 """
 
 import errno
@@ -50,7 +50,7 @@ _REFUSED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def mount_of(path: Path) -> Mount:
-    """The mount that `path` is on, also among several at one place: the kernel says which. Raises OSError."""
+    """Returns the mount of `path`; the kernel resolves several mounts at one place. Raises OSError."""
     with _opened(path) as fd:
         return _mount_of_descriptor(fd, path)
 
@@ -79,10 +79,10 @@ def _mount_of_descriptor(fd: int, path: Path) -> Mount:
 
 
 def machine_mount(path: Path) -> Mount | None:
-    """The mount that `path` is on, as the machine has it; None when that cannot be seen from here. Raises OSError.
+    """Returns the mount of `path` in the machine's namespace; None if it cannot be seen from here. Raises OSError.
 
-    systemd gives a unit a copy of every mount, with flags of the unit's own: nosuid with NoNewPrivileges=, ro with
-    ProtectSystem=strict. What is changed in the machine afterwards does not reach the copy. The machine's are those of process 1.
+    systemd gives a unit copies of all mounts with the unit's own flags: nosuid with NoNewPrivileges=, ro with ProtectSystem=strict.
+    Later changes in the machine do not reach the copies. The machine's mounts are those of process 1.
     """
     own = mount_of(path)
     try:
@@ -95,8 +95,8 @@ def machine_mount(path: Path) -> Mount | None:
 
 
 def is_machines(path: Path) -> bool:
-    """Whether what `path` is on is mounted there for the machine too. A unit may be shown something else, such as nothing at all:
-    ProtectHome=, PrivateTmp=. False as well when nobody can tell. Raises OSError.
+    """Returns True if the filesystem of `path` is mounted there in the machine's namespace as well. A unit may see another one,
+    such as an empty one with ProtectHome= or PrivateTmp=. Returns False if it cannot be determined. Raises OSError.
     """
     own = mount_of(path)
     try:
@@ -106,7 +106,7 @@ def is_machines(path: Path) -> bool:
 
 
 def allocator(mount: Mount) -> str:
-    """Returns which of ssd, ssd_spread and nossd holds. No word at all is nossd: so btrfs mounts what says that it rotates."""
+    """Returns ssd, ssd_spread or nossd. Without an option it is nossd, which btrfs uses for devices that claim to rotate."""
     return next((word for word in ("ssd_spread", "ssd") if word in mount.super_options), "nossd")
 
 
@@ -143,9 +143,9 @@ def reconfigure(fd: int, words: tuple[str, ...], *, read_only: bool) -> None:
 
 
 def read_only_view(fd: int) -> int:
-    """The open file once more, by a mount of its own that is read-only. Raises OSError (ENOSYS before Linux 5.12).
+    """Opens the file of `fd` again through a private read-only mount. Raises OSError (ENOSYS before Linux 5.12).
 
-    Whoever has only that descriptor can change neither content nor owner, mode and attributes of the file, not even as root by
+    A process with only that descriptor can change neither content nor owner, mode and attributes of the file, not even as root by
     opening /proc/self/fd/N for writing, which a plain read-only descriptor does not prevent.
     """
     tree = _call("open_tree", _OPEN_TREE, fd, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH)

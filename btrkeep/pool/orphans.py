@@ -1,14 +1,14 @@
 """Deleted subvolumes that wait for the kernel's cleaner thread, and the one that it is dropping.
 
-A deletion puts an ORPHAN item (ORPHAN_OBJECTID, ORPHAN_ITEM, subvolume id) into the root tree, at once, within the transaction that
-runs; the cleaner takes it and the subvolume's ROOT_ITEM away when the whole tree is gone. A drop that takes more than one
-transaction leaves in the ROOT_ITEM how far it came: drop_progress, the key that it goes on from, and drop_level. The references in
-the ROOT_ITEM are 1 until something writes it, a commit or the drop; `btrfs subvolume list -d` shows a deletion only from then on.
-Layouts: include/uapi/linux/btrfs_tree.h (btrfs_root_item), include/uapi/linux/btrfs.h (btrfs_ioctl_subvol_wait); the order of
-things: btrfs_delete_subvolume and btrfs_drop_snapshot in the kernel's fs/btrfs/.
+A deletion inserts an ORPHAN item (ORPHAN_OBJECTID, ORPHAN_ITEM, subvolume id) into the root tree at once, within the running
+transaction; the cleaner removes it and the subvolume's ROOT_ITEM after the whole tree is dropped. A drop that takes more than one
+transaction records its progress in the ROOT_ITEM: drop_progress, the key to continue from, and drop_level. The references in the
+ROOT_ITEM are 1 until a commit or the drop writes it; `btrfs subvolume list -d` shows a deletion only from then on. Layouts:
+include/uapi/linux/btrfs_tree.h (btrfs_root_item), include/uapi/linux/btrfs.h (btrfs_ioctl_subvol_wait); order of events:
+btrfs_delete_subvolume and btrfs_drop_snapshot in the kernel's fs/btrfs/.
 
-A search sees the running transaction: that an orphan is gone from here does not say that this was committed. Everything that
-searches needs CAP_SYS_ADMIN and raises PermissionError without it.
+A search sees the running transaction: an orphan that has disappeared may not be committed yet. All searches need CAP_SYS_ADMIN and
+raise PermissionError without it.
 """
 
 import errno
@@ -47,10 +47,10 @@ def key_text(key: Key) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A root that is being dropped. `drop_progress`: the key (objectid, type, offset) that the drop goes on from; all smaller keys
-    are gone. `level`: the level of the tree that this key stands in, 0 being the leaves.
+    """A root that is being dropped. `drop_progress`: the key (objectid, type, offset) from which the drop continues; all smaller
+    keys are gone. `level`: the tree level of this key, 0 being the leaves.
 
-    The key is written down when the drop changes transactions; None when it has not done so yet, as with small trees.
+    The key is written when the drop changes transactions; None if it has not done so yet, as with small trees.
     """
 
     root: int
@@ -85,16 +85,18 @@ def orphans(path: Path) -> list[int]:
 
 
 def orphan_items(path: Path) -> list[int]:
-    """The numbers of all ORPHAN items of the root tree: `orphans`, and now and then an inode of the free space cache v1.
+    """Returns the numbers of all ORPHAN items of the root tree: `orphans`, and occasionally an inode of the free space cache v1.
 
-    For whoever looks all the time and may count one too many: a tenth of the time that `orphans` takes. Raises OSError.
+    For callers that poll and may count one too many: takes a tenth of the time of `orphans`. Raises OSError.
     """
     with _anywhere(path) as fd:
         return _orphan_items(fd)
 
 
 def count_orphans(path: Path) -> int | None:
-    """How many `orphan_items` there are; None for who may not search trees, as a unit without capabilities. Raises OSError."""
+    """Returns the number of `orphan_items`; None if this process may not search trees, as in a unit without capabilities. Raises
+    OSError.
+    """
     try:
         return len(orphan_items(path))
     except PermissionError:
@@ -102,10 +104,10 @@ def count_orphans(path: Path) -> int | None:
 
 
 def dropping(path: Path, waiting: Sequence[int] | None = None) -> Drop | None:
-    """The one that is being dropped, as far as the kernel tells: None also while small trees are dropped. Raises OSError.
+    """Returns the subvolume that is being dropped, if the kernel tells; None also while small trees are dropped. Raises OSError.
 
-    `waiting`: what `orphans` said, when it was just asked. After an interrupted drop (a read-only remount) several may have
-    progress, as the kernel puts it behind the others; this is the first of them by id. Only a second look tells which one moves.
+    `waiting`: a fresh result of `orphans`. After an interrupted drop (a read-only remount) several may have progress, because the
+    kernel queues the interrupted one again; this is the first of them by id. Only a second look tells which one moves.
     """
     with _anywhere(path) as fd:
         ids = _orphan_items(fd) if waiting is None else waiting
@@ -126,10 +128,10 @@ def _orphan_items(fd: int) -> list[int]:
 
 
 def _dead_root(fd: int, id_: int) -> DeadRoot | None:
-    """Reads an orphan from the root tree; None when it is no subvolume.
+    """Reads an orphan from the root tree; None if it is no subvolume.
 
-    Inodes of the free space cache v1 live in the root tree too, with numbers from the same counter, and have an ORPHAN item while
-    they are removed. They have no ROOT_ITEM; nor has a subvolume any more whose drop is just ending.
+    Inodes of the free space cache v1 are in the root tree too, with numbers from the same counter, and have an ORPHAN item while
+    they are removed. They have no ROOT_ITEM; neither has a subvolume whose drop is just finished.
     """
     first, last = ctree.Key(id_, ctree.ROOT_ITEM_KEY, 0), ctree.Key(id_, ctree.ROOT_ITEM_KEY, ULLONG_MAX)
     for _, item in search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, nr_items=1, buf_size=_ONE_ITEM):
@@ -142,11 +144,11 @@ def _dead_root(fd: int, id_: int) -> DeadRoot | None:
 
 
 def wait_for(path: Path, subvolume_id: int, timeout: float) -> bool:
-    """Waits until that deleted subvolume is gone; False when it is not after `timeout` seconds. Raises OSError.
+    """Waits until the deleted subvolume is gone; returns False if it is not after `timeout` seconds. Raises OSError.
 
-    One that was not deleted counts as gone. Whoever wants it soon wakes the cleaner before: `commit`. The kernel's own wait
-    (BTRFS_IOC_SUBVOL_SYNC_WAIT) looks once a second, knows no timeout and ends at any signal; one search for one key costs some
-    microseconds, so we look ourselves, often at first and four times a second later.
+    A subvolume that was not deleted counts as gone. To make it quick, wake the cleaner first: `commit`. The kernel's own wait
+    (BTRFS_IOC_SUBVOL_SYNC_WAIT) polls once a second, has no timeout and ends at any signal; a search for one key costs some
+    microseconds, so we poll, often at first and four times a second later.
     """
     deadline, pause = time.monotonic() + timeout, _SHORTEST_PAUSE
     with _anywhere(path) as fd:

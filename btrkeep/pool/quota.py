@@ -1,14 +1,14 @@
-"""Simple quotas (Linux 6.7): how much of what is on the disks a host wrote, and a limit on that.
+"""Simple quotas (Linux 6.7): how much of the data on the disks a host wrote, and a limit on that.
 
-An extent belongs, for as long as it lives, to the subvolume that it was written for, however many snapshots share it. The
-subvolumes of a host are members of one group of level 1, whose number of bytes is therefore what the host wrote and is still alive,
-metadata included. What was written before simple quotas were switched on belongs to nobody.
+An extent belongs to the subvolume for which it was written, as long as it lives, however many snapshots share it. The subvolumes of
+a host are members of one group of level 1, whose byte count is therefore what the host wrote and is still alive, metadata included.
+Data written before simple quotas were enabled belongs to no group.
 
-The number of a host's group is made of the pool's subvolume and the inode of the host's folder: no two hosts share one, a renamed
-host keeps it, and nothing has to be kept that could be lost.
+The number of a host's group is derived from the pool's subvolume and the inode of the host's folder: no two hosts share one, a
+renamed host keeps it, and nothing needs to be stored that could be lost.
 
-The group of a deleted subvolume stays until somebody removes it; the kernel lets that happen once nothing of it is alive. Layouts:
-include/uapi/linux/btrfs.h, btrfs_tree.h. What changes something, and what reads trees, takes CAP_SYS_ADMIN.
+The group of a deleted subvolume stays until it is removed; the kernel allows that once nothing of it is alive. Layouts:
+include/uapi/linux/btrfs.h, btrfs_tree.h. Changes, and reading trees, need CAP_SYS_ADMIN.
 """
 
 import errno
@@ -101,7 +101,7 @@ def disable(pool: Pool) -> None:
 
 
 def strangers(pool: Pool) -> list[str]:
-    """The groups that nobody made by themselves and that are not of this pool, as btrfs-progs writes them. Raises OSError."""
+    """Returns the groups that were made by hand and do not belong to this pool, in btrfs-progs' notation. Raises OSError."""
     try:
         names = [entry.name.split("_") for entry in os.scandir(SYSFS / pool.filesystem / "qgroups")]
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def strangers(pool: Pool) -> list[str]:
 
 
 def since(pool: Pool) -> datetime | None:
-    """When `enable` was called last; None: it was not, or that cannot be read."""
+    """Returns when `enable` was called last; None if never, or if it cannot be read."""
     try:
         return parse_time(json.loads(_since_file(pool).read_text())["since"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -145,7 +145,7 @@ def _subvolume_of(pool: Pool) -> int:
 
 
 def group_number(subvolume: int, inode: int) -> int:
-    """That of the folder which has this inode in this subvolume. Raises OperatorError."""
+    """Returns the group number of the folder with this inode in this subvolume. Raises OperatorError."""
     if subvolume >> _SUBVOLUME_BITS or inode >> _INODE_BITS:
         raise OperatorError(
             f"a group of simple quotas has no room for subvolume {subvolume} and inode {inode}",
@@ -155,7 +155,7 @@ def group_number(subvolume: int, inode: int) -> int:
 
 
 def group_name(group: int) -> str:
-    """As btrfs-progs writes it: "1/68719476993"."""
+    """Formats a group as btrfs-progs does: "1/68719476993"."""
     return f"{group >> _LEVEL_SHIFT}/{group & (1 << _LEVEL_SHIFT) - 1}"
 
 
@@ -187,7 +187,7 @@ def join(pool: Pool, host: str, subvolume_id: int) -> None:
 
 
 def _change(fd: int, request: int, arguments: bytes) -> None:
-    """Nothing where quotas were switched off meanwhile: nobody counts then, and no limit holds."""
+    """Changes a group. Does nothing if quotas have been disabled meanwhile: then nothing is counted and no limit applies."""
     try:
         ioctl(fd, request, bytearray(arguments))
     except OSError as error:
@@ -197,13 +197,13 @@ def _change(fd: int, request: int, arguments: bytes) -> None:
 
 @Checkpoint("limit of the host's group set")
 def limit(pool: Pool, group: int, most: int | None) -> None:
-    """The group may have so many bytes alive, None: any number. What is beyond it ends with EDQUOT. Raises OSError."""
+    """Limits the group to `most` live bytes; None removes the limit. Writes beyond it fail with EDQUOT. Raises OSError."""
     with opened(pool.hosts) as fd:
         _change(fd, _QGROUP_LIMIT, _LIMIT.pack(group, _MAX_REFERENCED, _NO_LIMIT if most is None else most))
 
 
 def referenced(pool: Pool, group: int) -> int | None:
-    """What of a group is alive, bytes; None: there is no such group."""
+    """Returns the live bytes of a group; None if there is no such group."""
     number = _text(_folder(pool, group) / "referenced")
     return int(number) if number.isdecimal() else None
 
@@ -227,9 +227,9 @@ def _text(file: Path) -> str:
 
 
 def remove_unused(pool: Pool) -> int:
-    """Removes this pool's groups of which nothing is left; how many. Raises OSError.
+    """Removes unused groups of this pool and returns their number. Raises OSError.
 
-    Those of subvolumes that are gone and of which no extent lives any more, and those of hosts that have no folder any more.
+    These are groups of deleted subvolumes without live extents, and of hosts without a folder.
     """
     if mode(pool.filesystem) != SIMPLE:
         return 0

@@ -1,8 +1,8 @@
-"""A reserve of room in the pool, for what has to be written when the pool is full: the notes without which nothing may be deleted.
+"""Reserves room in the pool for what must be written when it is full: the notes without which nothing may be deleted.
 
-It is a file whose blocks are allocated and never written, POOL/.btrkeep/reserve. To cut it to nothing takes metadata only, of
-which btrfs keeps some back for that; after the next commit its blocks are everybody's. Beside it, for metadata, lies an empty file
-with extended attributes that fill a leaf each: .btrkeep/reserve-metadata, which is deleted. See docs/decisions/0020.
+The reserve is a file whose blocks are allocated and never written, POOL/.btrkeep/reserve. Truncating it needs only metadata, for
+which btrfs keeps some room; after the next commit its blocks are free. For metadata there is also an empty file with extended
+attributes that fill a leaf each: .btrkeep/reserve-metadata, which is deleted. See docs/decisions/0020.
 """
 
 import logging
@@ -35,9 +35,9 @@ def size_of(total: int) -> int:
 
 @Checkpoint("reserve made")
 def ensure_reserve(pool: Path) -> None:
-    """Makes the reserve if it is missing or too small, where it leaves as much room again, and the files of the pool's locks.
+    """Creates the reserve if it is missing or too small and enough room is left, and the files of the pool's locks.
 
-    Never raises OSError. Without them all goes on as long as there is room, so that one cannot be made is for the log.
+    Never raises OSError. Without a reserve, everything works while there is room, so a failure is only logged.
     """
     path = pool / MARKER / RESERVE
     try:
@@ -76,7 +76,7 @@ def _ensure_metadata_reserve(pool: Path, room: Room) -> None:
 
 @Checkpoint("reserve given back")
 def give_back(pool: Path) -> None:
-    """Makes the reserve's room everybody's, and what was deleted lately. Raises OSError."""
+    """Frees the reserve and recently deleted data. Raises OSError."""
     path, metadata = pool / MARKER / RESERVE, pool / MARKER / FOR_METADATA
     if metadata.exists():  # first: without room for metadata the other may not be cut
         log.warning("the pool is full: the room in %s is used now, to write what frees more", metadata)

@@ -1,4 +1,4 @@
-"""How much room a btrfs has, and how it is mounted."""
+"""Reads how much room a btrfs has."""
 
 import contextlib
 import os
@@ -12,11 +12,11 @@ from btrkeep.pool.mounts import mount_of
 
 
 def read_room(path: Path) -> Room:
-    """The room of the btrfs that `path` is on. Raises OSError.
+    """Returns the room of the btrfs of `path`. Raises OSError.
 
-    What is available in all is the kernel's own estimate (statfs, which knows the profiles and goes to zero when metadata has no
-    room left), less what it counts with the next commit only, which may be gigabytes: what waits in memory, and what was written
-    since the last one. What of it is free in block groups comes from the space info.
+    The total available is the kernel's own estimate (statfs, which knows the profiles and drops to zero when metadata has no room
+    left), less what the next commit will use: dirty data in memory and data written since the last one, which may be gigabytes. How
+    much of it is free in block groups comes from the space info.
     """
     with btrfs.FileSystem(str(path)) as filesystem:
         spaces = filesystem.space_info()

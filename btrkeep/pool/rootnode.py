@@ -1,12 +1,12 @@
-"""How far a drop has come, as a share of the branches of the tree that is dropped.
+"""Estimates the progress of a drop as a share of the branches of the tree.
 
-The key in drop_progress alone says nothing of what is left: that would need the tree, and TREE_SEARCH gives none that has no
-references any more. But the root node of that tree stays on disk, unchanged, until the drop's last step, and the drop goes through
-its key pointers from left to right: so many of them lie before drop_progress. The root node is therefore read from a device, once
-for each root, and believed only when its header names this very node: bytenr, generation, owner and level.
+The key in drop_progress alone does not tell what is left: that would need the tree, and TREE_SEARCH returns none without
+references. But the root node of that tree stays on disk, unchanged, until the drop's last step, and the drop processes its key
+pointers from left to right, so the number before drop_progress can be counted. The root node is read from a device once for each
+root, and used only if its header names exactly this node: bytenr, generation, owner and level.
 
-A branch is a part of the tree with about as many leaves as the next; what is shared with another snapshot is dropped faster than
-what is not. So this is a share of the way, not of the time.
+All branches have about the same number of leaves; those shared with another snapshot are dropped faster. So this is a share of the
+work, not of the time.
 """
 
 import errno
@@ -32,10 +32,10 @@ _PARITY: int = ctree.BLOCK_GROUP_RAID5 | ctree.BLOCK_GROUP_RAID6
 
 
 def branches(path: Path, dead: DeadRoot) -> tuple[Key, ...] | None:
-    """The first key of each branch of the tree of a deleted subvolume, in order; None where it cannot be told.
+    """Returns the first key of each branch of the tree of a deleted subvolume, in order; None if unknown.
 
-    It cannot: for a tree that is one leaf, with metadata in RAID5 or RAID6, when a device is missing or unreadable, and when the
-    tree is gone meanwhile. `path` is on the filesystem. Raises OSError when that cannot be looked at.
+    Unknown: for a tree of a single leaf, with metadata in RAID5 or RAID6, if a device is missing or unreadable, and if the tree is
+    already gone. `path` is on the filesystem. Raises OSError.
     """
     if dead.height == 0:
         return None
@@ -55,7 +55,7 @@ def branches(path: Path, dead: DeadRoot) -> tuple[Key, ...] | None:
 
 
 def _place(filesystem: btrfs.FileSystem, vaddr: int) -> tuple[int, int] | None:
-    """Device id and address on it of one copy of what is at `vaddr`; None when it is not just a copy (parity), or nowhere."""
+    """Returns device id and physical address of one copy of `vaddr`; None if there is no plain copy (parity)."""
     for chunk in filesystem.chunks(max(0, vaddr - _LARGEST_CHUNK), vaddr):
         if chunk.vaddr <= vaddr < chunk.vaddr + chunk.length:
             return None if chunk.type & _PARITY else _in_stripes(chunk, vaddr - chunk.vaddr)

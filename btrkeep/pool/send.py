@@ -26,9 +26,9 @@ def newest_stream() -> int:
 
 
 def send(subvolume: Path, out: int, parent: int | None, version: int) -> None:
-    """Writes the stream to the pipe `out`, as the difference to the subvolume of the id `parent`. Raises OSError.
+    """Writes a send stream to the pipe `out`, incremental to the subvolume with the id `parent`. Raises OSError.
 
-    From version 2 on compressed extents are sent as they lie on the disk. It waits for whoever reads; other threads run meanwhile.
+    From version 2 on compressed extents are sent as they are on disk. Blocks while the reader is slow; other threads run meanwhile.
     """
     source = ctypes.c_uint64(parent or 0)
     flags = _VERSION | _COMPRESSED if version > 1 else 0

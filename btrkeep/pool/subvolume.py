@@ -46,15 +46,17 @@ _SUBVOL_GETFLAGS = _ior(25, 8)
 _SUBVOL_SETFLAGS = _iow(26, 8)
 _GET_SUBVOL_INFO = _ior(60, _INFO.size)
 _SNAP_DESTROY_V2 = _iow(63, 4096)
+_RECEIVED = struct.Struct("=16sQQ16x16xQ128x")  # uuid, stransid, rtransid, two times, flags, reserved
+_SET_RECEIVED_SUBVOL = 3 << 30 | _RECEIVED.size << 16 | 0x94 << 8 | 37
 
 
 @dataclass(frozen=True, slots=True)
 class Subvolume:
-    """What the kernel says of a subvolume. `parent_uuid` is that of the subvolume it is a snapshot of.
+    """The kernel's information about a subvolume. `parent_uuid` is that of the subvolume of which it is a snapshot.
 
-    `received_uuid` is that of the subvolume, of another pool, that came here by `btrfs receive`; None of one that was made here.
-    Generations are numbers of transactions: `created` that in which it came to be, `generation` that of its last change, which may
-    be one of its place on the disk, and `written` that in which a file of it was last changed.
+    `received_uuid` is that of the subvolume in another pool that was received by `btrfs receive`; None if it was made here.
+    Generations are transaction numbers: `created` of its creation, `generation` of its last change, possibly only of its location
+    on disk, and `written` of the last change to a file.
     """
 
     id: int
@@ -68,9 +70,9 @@ class Subvolume:
 
     @property
     def content_uuid(self) -> str:
-        """What it is called in every pool: the UUID of the subvolume that it is a copy of, else its own.
+        """Returns the UUID that identifies the content in every pool: that of the original for a copy, otherwise its own.
 
-        A copy gets its name as a snapshot of what was received. One that was written to since is a copy of nothing.
+        A copy that was written to afterwards is no copy of anything.
         """
         return self.received_uuid if self.received_uuid and self.written <= self.created else self.uuid
 
@@ -127,9 +129,9 @@ def describe(path: Path) -> Subvolume | None:
 
 
 def last_written(path: Path) -> dict[int, datetime]:
-    """When a file of each subvolume was last written, or it was received, by its id, on the filesystem of `path`.
+    """Returns when a file of each subvolume was last written, or when it was received, by id, on the filesystem of `path`.
 
-    By the clock of this server, in one pass through the tree of roots. Raises OSError.
+    Times are by this server's clock, read in one pass through the root tree. Raises OSError.
     """
     with btrfs.FileSystem(str(path)) as filesystem:
         moments = ((one.objectid, max(one.ctime.sec, one.rtime.sec)) for one in filesystem.subvolumes())
@@ -142,6 +144,15 @@ def set_read_only(path: Path) -> None:
     with opened(path) as fd:
         (flags,) = _FLAGS.unpack(fcntl.ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))
         fcntl.ioctl(fd, _SUBVOL_SETFLAGS, _FLAGS.pack(flags | _RDONLY))
+
+
+@Checkpoint("copy marked")
+def set_received(path: Path, origin: str, transid: int) -> None:
+    """Notes in a writable subvolume the UUID of the subvolume that it is a copy of, and that one's generation, as `btrfs receive`
+    does. The kernel writes its own generation and time beside it. Raises OSError; needs CAP_SYS_ADMIN.
+    """
+    with opened(path) as fd:
+        fcntl.ioctl(fd, _SET_RECEIVED_SUBVOL, _RECEIVED.pack(uuid.UUID(origin).bytes, transid, 0, 0))
 
 
 @Checkpoint("subvolume deleted")
@@ -168,8 +179,8 @@ def _below(fd: int, id_: int) -> Iterator[int]:
 
 
 def inodes_made(path: Path) -> int:
-    """How many inodes were made so far in the subvolume of the folder `path` and in those that it grew from: at least as many as it
-    has. btrfs numbers them one after the other. Raises OSError.
+    """Returns how many inodes were created so far in the subvolume of the folder `path` and its ancestors: an upper bound of its
+    files, because btrfs numbers inodes consecutively. Raises OSError.
     """
     fd = os.open(path, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
     try:

@@ -1,12 +1,12 @@
-"""syncfs(2) on a descriptor that was open before the first write: the only sync that tells of data that the disk did not take.
+"""syncfs(2) on a descriptor that was open before the first write: the only sync that reports data lost by the disk.
 
-BTRFS_IOC_SYNC and the kernel's own commits write data out as well, and succeed when that failed: with mirrored metadata the
-filesystem stays writable, and the files keep their new times and sizes over old content. The kernel notes each such failure on
-the filesystem (errseq_t, lib/errseq.c) and tells an open descriptor of it once, at its next syncfs. A failure that nobody was told
-of yet is told to descriptors that are opened later as well: an alarm too many, never one too few.
+BTRFS_IOC_SYNC and the kernel's own commits write data as well, but succeed even if that failed: with mirrored metadata the
+filesystem stays writable, and files have new times and sizes over old content. The kernel records each such failure for the
+filesystem (errseq_t, lib/errseq.c) and reports it to each open descriptor once, at its next syncfs. A failure that has not been
+reported yet is also reported to descriptors opened later: one alarm too many, never one too few.
 
-On btrfs the ioctl comes first all the same. syncfs begins with the metadata that are dirty so far, which the commit then writes at
-other places once more: 24 small hosts, four at a time, on a disk with 5 ms a write took 12.0 s and 2,030 writes with syncfs alone,
+On btrfs the ioctl is called first all the same. syncfs begins with the metadata that is dirty so far, which the commit then writes
+again at other places: 24 small hosts, four at a time, on a disk with 5 ms a write took 12.0 s and 2,030 writes with syncfs alone,
 8.9 s and 1,600 with the ioctl alone, 9.8 s and 1,650 with both; commits 43, 49 and 51.
 """
 
@@ -27,7 +27,7 @@ _syncfs.argtypes = (ctypes.c_int,)
 
 
 class Syncfs:
-    """Answers for what is written to the filesystem of `fd` from now on. The descriptor stays the caller's."""
+    """Detects lost writes to the filesystem of `fd` from now on. The caller keeps and closes the descriptor."""
 
     def __init__(self, fd: int, *, on_btrfs: bool = False) -> None:
         self._fd = fd
@@ -41,10 +41,10 @@ class Syncfs:
 
     @Checkpoint("filesystem synced")
     def sync(self) -> None:
-        """Writes everything to the disk that was written since: data, metadata, and the commit of them.
+        """Writes everything since then to the disk: data, metadata, and the commit.
 
-        Raises OSError as the kernel has it when something was lost, and from then on: what is lost does not come back. A filesystem
-        that an error made read-only has nothing to sync and says nothing, so that is looked at as well.
+        Raises the kernel's OSError if anything was lost, and again at every later call: what is lost does not come back. On a
+        filesystem that an error made read-only, syncfs has nothing to do and succeeds, so that state is checked as well.
         """
         self._error = self._error or self._failure()
         if self._error:
@@ -64,7 +64,7 @@ class Syncfs:
 
 @contextlib.contextmanager
 def syncing(path: Path) -> Iterator[Syncfs]:
-    """One for the btrfs of a folder, for as long as the context lasts."""
+    """Yields a Syncfs for the btrfs of a folder."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield Syncfs(fd, on_btrfs=True)
@@ -91,9 +91,7 @@ class SyncfsSet:
         self._devices.add(device)
 
     def sync(self) -> None:
-        """Syncs all of them, also after one that failed. Raises OSError when one did not take what was written, with the folder
-        that it was added by.
-        """
+        """Syncs all of them, even if one fails. Raises OSError with the folder of the one that lost data."""
         failed: OSError | None = None
         for _, disk, path in self._open.values():
             try:

@@ -1,4 +1,4 @@
-"""The only starter of processes: `programs` are waited for, a `group` runs beside others; `proc` looks at them.
+"""The only starter of processes: `programs` runs them to their end, `group` in the background; `proc` inspects them.
 
-Nothing is imported here: who only asks for a start time needs no asyncio, which takes longer to load than a command may take.
+This module imports nothing, so that asking for a start time does not load asyncio, which takes longer than some commands.
 """

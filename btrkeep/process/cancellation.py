@@ -1,4 +1,4 @@
-"""The one cancel token: set by a signal or by whoever has a reason, looked at between small steps of what can be cancelled."""
+"""The one cancel token: set by a signal or by a caller with a reason, checked between small steps of cancellable work."""
 
 import signal
 import sys
@@ -13,7 +13,7 @@ _LONGEST_NAP = 0.05  # seconds until a sleeper sees that it is cancelled
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Ctrl-C, SIGTERM, and SIGHUP (the terminal has gone) unless whoever started this process had it ignored, as nohup does."""
+    """Returns SIGINT, SIGTERM, and SIGHUP (the terminal has closed) unless the parent ignores it, as nohup does."""
     both = (signal.SIGINT, signal.SIGTERM)
     return both if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*both, signal.SIGHUP)
 
@@ -24,7 +24,7 @@ def signal_status(number: int) -> Exit:
 
 
 def exit_on_sigterm() -> None:
-    """From now on SIGTERM raises SystemExit, as Ctrl-C raises KeyboardInterrupt: what was begun is cleared away."""
+    """Makes SIGTERM raise SystemExit from now on, as Ctrl-C raises KeyboardInterrupt, so that unfinished work is cleaned up."""
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(Exit.TERMINATED))
 
 

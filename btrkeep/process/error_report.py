@@ -1,9 +1,11 @@
-"""Errors of our own programs, told to the program of ours that started them: one line of JSON each, on a descriptor of its own.
+"""Passes errors of our programs to the program of ours that started them: one line of JSON each, on a separate descriptor.
 
-What is printed for people can so be worded anew: nobody reads it but people.
+So messages for people can be reworded: no program parses them. ssh forwards no such descriptor, only standard error: there an error
+is a line that begins with ERROR_MARK, which is part of the protocol with programs of other versions.
 """
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -12,6 +14,8 @@ from btrkeep.errors import OperatorError
 
 VARIABLE = "BTRKEEP_ERRORS"
 """The environment's variable that holds the number of the descriptor."""
+ERROR_MARK = "error: "
+"""Begins a line of standard error that is an error of our programs. Earlier versions write and read it as well."""
 _LONGEST = 1 << 16
 
 
@@ -25,7 +29,7 @@ class ReportedError:
 
 
 def report_error(error: OperatorError) -> None:
-    """Tells it to the program that started this one; does nothing where that did not ask."""
+    """Reports the error to the parent, if that asked for it."""
     descriptor = os.environ.get(VARIABLE, "")
     if not (descriptor.isascii() and descriptor.isdecimal()):
         return
@@ -37,7 +41,7 @@ def report_error(error: OperatorError) -> None:
 
 
 def first_reported(file: BinaryIO) -> ReportedError | None:
-    """The first error that was written into `file`; None when there is none, or no whole one."""
+    """Returns the first complete error in `file`, or None."""
     import json
 
     file.seek(0)
@@ -46,3 +50,11 @@ def first_reported(file: BinaryIO) -> ReportedError | None:
         return ReportedError(str(found["error"]), str(found["hint"]), int(found["status"]))
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def last_remote_error(lines: Sequence[str]) -> str:
+    """Returns the last error in the standard error of a program of ours behind ssh; if there is none, the last line, which may be
+    one of ssh itself; "" if there are no lines.
+    """
+    errors = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
+    return (errors or list(lines) or [""])[-1]

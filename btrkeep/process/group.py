@@ -1,6 +1,6 @@
-"""A program that runs beside others: all of its processes can be stopped and, what matters more, be known to be gone.
+"""Runs a program in the background: all of its processes can be stopped and, more important, are known to be gone.
 
-rsync forks a receiver and starts ssh. A receiver that outlives its parent goes on writing into the backup.
+rsync forks a receiver and starts ssh. A receiver that outlives its parent would go on writing into the backup.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ Reason = TypeVar("Reason")
 class Unending(OperatorError):
     """A process that not even SIGKILL ends: it waits in the kernel, for a disk or a server that does not answer (state D).
 
-    It may go on at any time, and whatever it has open stays so until then.
+    It may continue at any time, and keeps its open files until then.
     """
 
     def __init__(self, found: Sequence[GroupMember], command: str) -> None:
@@ -56,11 +56,11 @@ def _found(program: str, path: str | None) -> str:
 
 
 class Group:
-    """A program running in a session of its own, its output handed to two callbacks as it comes.
+    """A program in its own session, whose output is passed to two callbacks as it arrives.
 
     Belongs to one asyncio loop. `keep_open` are descriptors that every member inherits (a lock, so that it is held as long as any
-    member lives). `wraps`: the leader only confines the program and watches over it, and would end it without a word if SIGTERM
-    ended the leader; its input is an empty pipe, for who has /dev/null open as root can change the mode of everybody's.
+    member lives). `wraps`: the leader only confines the program and would kill it silently if SIGTERM ended the leader; its input
+    is an empty pipe, because a process with /dev/null open as root could change that device's mode.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], command: tuple[str, ...], *, wraps: bool = False) -> None:
@@ -156,7 +156,7 @@ class Group:
         self._loop.add_reader(fd, self._read, fd, callback)
 
     def _read(self, fd: int, callback: Callable[[bytes], None]) -> None:
-        """Takes what is there, then looks away for a moment: a program that writes line by line would wake us for every line."""
+        """Reads what is available, then pauses for a moment: a program that writes line by line would wake us for every line."""
         try:
             data = os.read(fd, _PIPE)
         except BlockingIOError:
@@ -193,10 +193,10 @@ class Group:
         os.close(self._pidfd)
 
     async def wait(self) -> int:
-        """The leader's exit status (negative: the signal), when it has ended and its whole group is gone.
+        """Waits until the leader has ended and its whole group is gone. Returns the leader's exit status (negative: the signal).
 
         Members that outlive the leader get two seconds, then SIGTERM, then SIGKILL: nothing may write into a backup afterwards.
-        Raises Unending when one is still there half a minute after a SIGKILL, whoever sent that; nothing waits for it any more.
+        Raises Unending if one is still there half a minute after a SIGKILL, from whatever source; it is not waited for any longer.
         """
         await asyncio.wait((self._ended, self._unending), return_when=asyncio.FIRST_COMPLETED)
         if self.running:
@@ -291,7 +291,7 @@ def _is_alive(leader: subprocess.Popen[bytes]) -> bool:
 
 
 class _Beside:
-    """A program beside a group, until it ends or nobody wants to know any more."""
+    """A program beside a group, until it ends or is no longer needed."""
 
     def __init__(self, process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, on_end: Callable[[int], None]) -> None:
         self.process = process
@@ -324,7 +324,7 @@ class GroupCancellation(Cancellation, Generic[Reason]):
         self._event = asyncio.Event()
 
     def cancel_for(self, reason: Reason) -> None:
-        """The group gets SIGTERM, keeps what it has, and is killed if that takes too long."""
+        """Sends SIGTERM to the group, which keeps its partial data, and kills it if that takes too long."""
         self.reason = self.reason or reason
         self._cancelled = True
         self._event.set()

@@ -1,4 +1,4 @@
-"""A program that is talked to through pipes, from any thread, and that is gone afterwards with everything it started."""
+"""Runs a program that is connected by pipes, from any thread, and ends it with all of its children."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ class PipedProgram:
                 self._process.stdin.close()
 
     def wait(self) -> int:
-        """Its exit status, negative for a signal, when it has ended by itself."""
+        """Returns its exit status after it has ended, negative for a signal."""
         self.end_input()
         return self._process.wait()
 
@@ -38,7 +38,7 @@ class PipedProgram:
         return os.pread(self._errors, _MOST, 0).decode(errors="replace").strip().splitlines()
 
     def kill(self) -> None:
-        """At once, from any thread: whoever waits for it to read gets BrokenPipeError."""
+        """Kills it at once, from any thread; a writer to its input gets BrokenPipeError."""
         self._process.kill()
 
     def end(self) -> None:
@@ -92,7 +92,7 @@ def piped(command: Sequence[str], extra: Mapping[str, str] | None = None, keep_o
 
 
 def _is_over(alive: int) -> bool:
-    """Whether nobody who inherited the other end has it any more; what ran in a cell ends a moment after the cell's own process."""
+    """Returns True if no process has the other end open; a program in a cell ends a moment after the cell's own process."""
     waiting = select.poll()
     waiting.register(alive, 0)
     return bool(waiting.poll(UNENDING * 1000))

@@ -1,4 +1,4 @@
-"""Other processes, as /proc shows them: who they are, what they have read, which files they hold open."""
+"""Inspects other processes through /proc: identity, bytes read, open files."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def start_time(pid: int) -> str | None:
-    """The kernel's start time of a process, which with the pid names it for ever; None when there is none."""
+    """Returns the kernel's start time of a process, which with the pid identifies it for ever; None if there is none."""
     return _own_start_time(pid) if pid == os.getpid() else _start_time(pid)
 
 
@@ -85,8 +85,8 @@ def physical_memory() -> int:
 
 
 def bound(pid: int, *, memory: int, badness: int) -> None:
-    """Limits what a process, and each that it starts from now on, may map (bytes), and says how soon the kernel shall end it when
-    memory ends (oom_score_adj, proc(5)). Raises OSError.
+    """Limits the address space of a process and its future children (bytes), and sets its oom_score_adj (proc(5)). Raises
+    OSError.
     """
     resource.prlimit(pid, resource.RLIMIT_AS, (memory, memory))
     Path(f"/proc/{pid}/oom_score_adj").write_text(str(badness))
@@ -94,10 +94,10 @@ def bound(pid: int, *, memory: int, badness: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A process of a group: what it has read in all (bytes, pipes and sockets included) and its CPU time in ticks.
+    """A process of a group: its CPU time in ticks, and the bytes it has read in all, from pipes and sockets too.
 
-    `written`: bytes that it made the kernel write to disks, also those that wait in memory. `stuck`: it waits in the kernel where
-    no signal reaches it (state D), at this moment. `memory`: bytes that it has in memory, also those that it shares.
+    `written`: bytes written to disks, including dirty ones in memory. `stuck`: it waits in the kernel where no signal reaches it
+    (state D), at this moment. `memory`: resident bytes, including shared ones.
     """
 
     pid: int
@@ -162,10 +162,10 @@ def groups_of(name: str, file: os.stat_result) -> set[int]:
 
 
 def has_locked(pid: int, file: os.stat_result) -> bool:
-    """Whether the process has that very file open (device and inode) with a flock(2) on it, its own or an inherited one.
+    """Returns True if the process has exactly this file open (device and inode) with a flock(2), its own or an inherited one.
 
-    Only what the kernel's list says is such a file is asked for its device: to ask any other that a process has open, of a mount
-    that does not answer any more, would be to wait with it, for ever.
+    Only files in the kernel's list of locks are examined: examining any other open file, on a mount that does not answer, could
+    block for ever.
     """
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fdinfo"):
@@ -185,17 +185,18 @@ def _is_locked(fdinfo: bytes, inode: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A process that has a file open in a folder, or stands in it."""
+    """A process that has a file open in a folder, or its working directory there."""
 
     pid: int
     name: str
 
 
 def standing_in(folders: Collection[str]) -> dict[str, Standing]:
-    """Finds who has a file, its working directory, its root or its program in each of these folders: one process, if any.
+    """Finds a process with an open file, its working directory, root or program in each of these folders, if there is one.
 
-    Absolute paths as this process sees them; that nothing is there any more does not matter. What is only mapped is not seen, nor
-    who sees the folder at another place. (A deleted subvolume's files have the device number 0, so that could not tell them apart.)
+    Takes absolute paths as this process sees them, even if nothing is there any more. Does not find files that are only mapped, nor
+    processes that see the folder at another place. (Files of a deleted subvolume have the device number 0, so device and inode
+    cannot identify them.)
     """
     left, found = set(folders), dict[str, Standing]()
     for pid in _pids():

@@ -1,4 +1,4 @@
-"""Whole programs, that are waited for, and what every program of ours is started with."""
+"""Runs programs to their end; and the environment with which all of our programs are started."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR")
 
 
 class ProgramFailed(OperatorError):
-    """A program that had to succeed did not; `finished` has its output."""
+    """A program failed that had to succeed; `finished` has its output."""
 
     def __init__(self, finished: "Finished", hint: str = "") -> None:
         last = finished.stderr.strip().splitlines()[-1:] or [f"exit status {finished.returncode}"]
@@ -27,7 +27,7 @@ class ProgramFailed(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A program that has ended: its exit status (negative: the signal) and what it printed."""
+    """A finished program: its exit status (negative: the signal) and its output."""
 
     command: tuple[str, ...]
     returncode: int

@@ -1,8 +1,8 @@
-"""How far long work is: one event after the other, each told to every sink.
+"""Progress of long work: a series of events, each passed to every sink.
 
 An event is a value that the work has anyway, such as its plan, a reading or its result, or one of those below. A sink is a function
-of one event: a display, lines, the catalogue's record, the line of `systemctl status`. It passes over what does not concern it. It
-is called where the work is done, so it must be quick; when it raises, the work ends in good order.
+of one event: a display, lines, the catalogue's record, the status line of `systemctl status`. It ignores events that do not concern
+it. It is called in the working thread, so it must be quick; if it raises, the work ends in good order.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nothing is done for the moment; told again and again while that lasts."""
+    """The work is waiting; repeated while it waits."""
 
     why: str
 
@@ -29,7 +29,7 @@ ProgressSink = Callable[[Event], None]
 
 
 class ProgressSinks(Generic[Event]):
-    """Tells each of several sinks, in their order."""
+    """Passes events to several sinks in order."""
 
     def __init__(self, *sinks: ProgressSink[Event | Notice]) -> None:
         self._sinks = sinks
@@ -39,5 +39,5 @@ class ProgressSinks(Generic[Event]):
             sink(event)
 
     def notice(self, text: str) -> None:
-        """Tells a Notice."""
+        """Sends a Notice."""
         self(Notice(text))

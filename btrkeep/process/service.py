@@ -1,7 +1,7 @@
-"""What `systemctl status` shows of a command that runs as a service: sd_notify(3), one datagram to the socket in NOTIFY_SOCKET.
+"""The status line that `systemctl status` shows for a command: sd_notify(3), one datagram to the socket in NOTIFY_SOCKET.
 
-Only STATUS= is sent. The units are of Type=oneshot, so nobody waits for READY=1. There is no watchdog: a block group that is
-balanced, or a transfer, may rightly say nothing for an hour, and what must not stand still has a limit of its own.
+Only STATUS= is sent. The units are Type=oneshot, so READY=1 is not needed. There is no watchdog: balancing a block group, or a
+transfer, may rightly be silent for an hour, and work that must not hang has its own limits.
 """
 
 import os

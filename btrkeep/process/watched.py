@@ -24,9 +24,9 @@ _LONGEST = 64 << 20  # bytes of output; more is a fault
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """A program that has ended: its exit status (negative: the signal) and what it printed. `stdout` is bytes as they are.
+    """A finished program: its exit status (negative: the signal) and its output; `stdout` is raw bytes.
 
-    `error`: the first one that it reported, if it is ours.
+    `error`: the first error that it reported, if it is one of our programs.
     """
 
     command: tuple[str, ...]
@@ -41,7 +41,7 @@ class ProgramEnd:
 
 
 class Abandoned(OperatorError):
-    """Nobody waited for the program any more, or it took too long; it has been ended."""
+    """The caller no longer waited for the program, or it took too long; it has been killed."""
 
 
 def ours(package: str) -> tuple[str, ...]:
@@ -50,10 +50,10 @@ def ours(package: str) -> tuple[str, ...]:
 
 
 def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bool]) -> ProgramEnd:
-    """Runs a program to its end. Raises Abandoned when it takes too long, when `gone` says so, or when it talks too much; its whole
-    group is killed then.
+    """Runs a program to its end. Raises Abandoned if it takes too long, writes too much, or `gone` returns true; its whole group is
+    killed then.
 
-    Its output lies in files without a name, not in memory, until it has ended.
+    Until the end, its output is in unnamed files, not in memory.
     """
     log.debug("running %s", paste_line(command))
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as errors:
@@ -76,7 +76,7 @@ def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bo
 
 
 def start_detached(command: Sequence[str]) -> int:
-    """Starts a program in a session of its own, with nothing of ours open; gives its pid. It goes on when we end."""
+    """Starts a program in its own session, without our descriptors, and returns its pid. It outlives this process."""
     log.debug("starting %s", paste_line(command))
     process = _start(command, subprocess.DEVNULL, subprocess.DEVNULL)
     threading.Thread(target=process.wait, daemon=True).start()  # so that it leaves no zombie
@@ -102,7 +102,7 @@ def _start(command: Sequence[str], out: int, err: int, errors: int | None = None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Its whole group, unless it has ended: then its number may be another's."""
+    """Kills its whole group, unless it has ended: its number may belong to another process then."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,1 +1,3 @@
-"""What unprivileged programs ask of `backupd serve`, the root service behind a Unix socket: its words, and who asks."""
+"""The protocol by which unprivileged programs ask `backupd serve`, the root service behind a Unix socket, and the identity of the
+caller.
+"""

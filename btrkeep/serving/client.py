@@ -1,4 +1,4 @@
-"""How a program without root asks the root service: `Agent(socket, who).ask("browse", host="web1", ...)`."""
+"""The client of the root service: `Agent(socket, who).ask("browse", host="web1", ...)`."""
 
 import socket
 import time
@@ -19,14 +19,15 @@ _QUEUEING, _PAUSE = 5.0, 0.02  # seconds
 
 
 class Absent(OperatorError):
-    """Nobody listens, or whoever did is gone."""
+    """The service is not listening, or has disappeared."""
 
 
 class Agent:
-    """The service of one pool, for one person. `patience`: seconds without a byte from it, after which it counts as gone.
+    """A client of the service of one pool, for one person. `patience`: seconds without a byte, after which the service counts as
+    gone.
 
-    `session` is the person's login or token; without one only root is answered, in the name of `who`.
-    It may be used by several threads: each request is a connection of its own.
+    `session` is the person's login or token; without one, only root is answered, in the name of `who`. Several threads may use it:
+    each request is a separate connection.
     """
 
     def __init__(self, socket: Path, who: str, patience: float = PATIENCE, session: str | None = None) -> None:
@@ -41,7 +42,7 @@ class Agent:
         return answer
 
     def stream(self, verb: str, **arguments: Any) -> "Stream":
-        """What the service streams; close it, best as a context. Raises RequestRefused, Absent, and UsageError."""
+        """Opens a stream; close it, best as a context. Raises RequestRefused, Absent, and UsageError."""
         line = _Line(self, asked(verb, self.who, arguments, self.session))
         try:
             answer = line.answer()
@@ -70,7 +71,7 @@ class Stream:
             yield self._line.exactly(size)
 
     def close(self) -> None:
-        """Lets the service know that nobody reads on."""
+        """Tells the service that the rest is not needed."""
         self._line.close()
 
     def __enter__(self) -> Self:

@@ -29,10 +29,10 @@ def handed_over() -> socket.socket | None:
 
 
 def bound(path: Path, allowed: tuple[str, ...]) -> tuple[socket.socket, Callable[[], None]]:
-    """A socket of our own at `path`, and what takes it away again. Besides root only the first of `allowed`
-    may connect; without any, the dashboard's group.
+    """Returns a listening socket at `path`, and a function that removes it. Besides root, only the first of `allowed` may connect;
+    without any, the dashboard's group.
 
-    Raises UsageError when somebody listens there or something else is there, OperatorError when it cannot be made.
+    Raises UsageError if another program listens there or the path is no socket, OperatorError if it cannot be created.
     """
     _clear_away(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -53,7 +53,7 @@ def bound(path: Path, allowed: tuple[str, ...]) -> tuple[socket.socket, Callable
 
 
 def _clear_away(path: Path) -> None:
-    """A socket that nobody listens on any more is removed."""
+    """Removes a socket on which no program listens any more."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise UsageError(f"{path} is there already, and no socket", "name a path that is free")

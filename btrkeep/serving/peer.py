@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, as the kernel says (SO_PEERCRED), and who may ask."""
+"""The process at the other end of a connection, as the kernel tells (SO_PEERCRED), and who may connect."""
 
 import pwd
 import socket
@@ -14,22 +14,22 @@ _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process that connected, as it was then."""
+    """The connected process, as it was when it connected."""
 
     pid: int
     uid: int
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Whoever connected. Raises OSError."""
+    """Returns the connected process. Raises OSError."""
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return Peer(pid, uid)
 
 
 def allowed_users(more: Sequence[str] = ()) -> frozenset[int]:
-    """The numbers of root, of the dashboard's user where there is one, and of those in `more`, by name or number.
+    """Returns the user ids of root, of the dashboard's user if there is one, and of those in `more`, given by name or number.
 
-    Raises UsageError for a name that nobody has.
+    Raises UsageError for an unknown name.
     """
     web = [one.pw_uid for one in (_known(WEB_USER),) if one]
     return frozenset((0, *web, *(user_number(name) for name in more)))

@@ -2,7 +2,8 @@ r"""What stands on the socket between the dashboard and the root service. docs/s
 
 One request on each connection: a line of JSON, {"verb", "session", "arguments"}, or "who" in the place of
 "session". The answer is a line of JSON, {"ok": true, "answer"},
-or {"ok": false, "error", "hint", "kind"}, or {"ok": true, "stream": {"name", "type", "length"}} with frames after it: four bytes of
+or {"ok": false, "error", "hint", "kind", "own"}, with "job" if a job continues
+with it, or {"ok": true, "stream": {"name", "type", "length"}} with frames after it: four bytes of
 length, the greatest first, and so many bytes. A frame of length 0 is the end of something whole. FAILED in the place of a length,
 and an error's line after it, is the end of something that broke midway.
 
@@ -40,25 +41,26 @@ _EXITS = {"usage": Exit.USAGE, "missing": Exit.USAGE, "locked": Exit.LOCKED, "bu
 
 
 class RequestRefused(OperatorError):
-    """The service said no, or could not. `kind` is one of KINDS.
+    """The service refused or failed. `kind` is one of KINDS.
 
-    `own`: its words are about the host that was asked for, and what was asked: they name no other host and no place of the machine.
+    `own`: the message is only about the requested host and names no other host and no path of the server. `job`: the job that
+    continues with what was asked for.
     """
 
-    def __init__(self, message: str, hint: str = "", kind: str = "failed", *, own: bool = False) -> None:
+    def __init__(self, message: str, hint: str = "", kind: str = "failed", *, own: bool = False, job: str | None = None) -> None:
         super().__init__(message, hint)
-        self.kind, self.own = kind, own
+        self.kind, self.own, self.job = kind, own, job
 
     @property
     def exit_code(self) -> Exit:  # type: ignore[override]
-        """What a command line that asks ends with."""
+        """Returns the exit status for a command line."""
         return _EXITS.get(self.kind, Exit.ATTENTION)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody asks. `session` is the random word of a login or a token, which says who it is; without one root says
-    so itself, as `who`.
+    """A request. `session` is the random word of a login or a token, which identifies the user; without one, root gives the user as
+    `who`.
     """
 
     verb: str
@@ -69,7 +71,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """What comes in frames. `length` is bytes, None when nobody knows before the end."""
+    """An answer in frames. `length` is bytes, None if unknown before the end."""
 
     name: str
     type: str
@@ -77,12 +79,12 @@ class Streamed:
 
 
 def socket_of(pool: str) -> Path:
-    """Where the service of a pool listens."""
+    """Returns the socket of a pool's service."""
     return Path(f"/run/btrkeep/serve-{pool}.sock")
 
 
 def login_socket_of(pool: str) -> Path:
-    """Where the service listens that knows the users of a pool's dashboard."""
+    """Returns the socket of the login service, which knows the users of a pool's dashboard."""
     return Path(f"/run/btrkeep/login-{pool}.sock")
 
 
@@ -92,7 +94,7 @@ def encoded(value: object) -> bytes:
 
 
 def decoded(line: bytes) -> Any:
-    """The JSON in a line. Raises ValueError for what is none, numbers that are none, and a name that is there twice."""
+    """Decodes a line of JSON. Raises ValueError for invalid JSON, NaN and infinities, and duplicate names."""
     try:
         return json.loads(line.decode("utf-8"), parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_once)
     except RecursionError:
@@ -154,7 +156,8 @@ def stream_line(stream: Streamed) -> bytes:
 def error_line(error: OperatorError) -> bytes:
     """The line of a failure."""
     own = isinstance(error, Unfit) or (isinstance(error, RequestRefused) and error.own)
-    return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error), "own": own})
+    job = {"job": error.job} if isinstance(error, RequestRefused) and error.job else {}
+    return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error), "own": own, **job})
 
 
 def kind_of(error: OperatorError) -> str:
@@ -165,11 +168,14 @@ def kind_of(error: OperatorError) -> str:
 
 
 def read_answer(line: bytes) -> Any:
-    """What a line answers: a Streamed, or whatever the answer is. Raises RequestRefused."""
+    """Decodes an answer: a Streamed, or any other value. Raises RequestRefused."""
     try:
         found = decoded(line)
         if not found["ok"]:
-            raise RequestRefused(str(found["error"]), str(found["hint"]), str(found["kind"]), own=found.get("own") is True)
+            job, own = found.get("job"), found.get("own") is True
+            raise RequestRefused(
+                str(found["error"]), str(found["hint"]), str(found["kind"]), own=own, job=job if isinstance(job, str) else None
+            )
         if "stream" in found:
             told = found["stream"]
             return Streamed(str(told["name"]), str(told["type"]), told["length"])

@@ -1,4 +1,4 @@
-"""Accepts connections, each answered by a thread of its own, until it has been idle for long enough or is told to stop."""
+"""Accepts connections, each answered by its own thread, until it has been idle long enough or is stopped."""
 
 import logging
 import select
@@ -51,7 +51,7 @@ class Server:
         return "told to stop"
 
     def stop(self) -> None:
-        """Ends it soon. What is being answered is left where it is."""
+        """Stops soon, without finishing the requests in progress."""
         self._stop.set()
 
     def _done(self) -> str:

@@ -1,4 +1,4 @@
-"""Who asks, in what role and for which hosts: what the login service says of a session or a token."""
+"""The user who asks, with role and visible hosts, as the login service knows a session or a token."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,9 @@ ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who is logged in, or whose token it is. `hosts` are patterns; None: all hosts. `session` names the login in the journal."""
+    """A user who is logged in, or the owner of a token. `hosts` are patterns; None: all hosts. `session` names the login in the
+    journal.
+    """
 
     name: str
     role: Role
@@ -38,7 +40,7 @@ class Viewer:
         return self.hosts is None or any(fnmatchcase(host, pattern) for pattern in self.hosts)
 
     def seen(self, hosts: Iterable[str]) -> list[str]:
-        """Those of the hosts that are his."""
+        """Returns those of the hosts that this user may see."""
         return [host for host in hosts if self.may_see(host)]
 
 
@@ -49,7 +51,7 @@ def viewer_object(viewer: Viewer) -> dict[str, Any]:
 
 
 def read_viewer(found: Mapping[str, Any]) -> Viewer:
-    """A viewer from its JSON. Raises KeyError and TypeError when it is none."""
+    """Parses a viewer from JSON. Raises KeyError and TypeError if it is invalid."""
     hosts = found["hosts"]
     limits = None if hosts is None else tuple(map(str, hosts))
     return Viewer(str(found["name"]), role_of(found["role"]), limits, str(found["session"]))

@@ -15,7 +15,7 @@ _TAIL = 256 << 10
 
 
 class ClientGone(Exception):
-    """Whoever asked is gone, or takes nothing: the work ends. No error of anybody's."""
+    """The client has disconnected or reads nothing: the work ends. This is no error."""
 
 
 class Wire:
@@ -59,7 +59,7 @@ class Wire:
         self.send(line)
 
     def fail(self, error: OperatorError) -> None:
-        """Says that it failed, midway if it must be. Raises ClientGone."""
+        """Sends an error, even in the middle of a stream. Raises ClientGone."""
         if self.streaming:
             self.streaming = False
             self.send(HEAD.pack(FAILED) + error_line(error))
@@ -67,7 +67,7 @@ class Wire:
             self.answer(error_line(error))
 
     def gone(self) -> bool:
-        """Whether whoever asked has closed the connection."""
+        """Returns True if the client has closed the connection."""
         look = select.poll()
         look.register(self._socket, 0)
         return any(event & (select.POLLHUP | select.POLLERR) for _, event in look.poll(0))

@@ -24,7 +24,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class Filesystem:
-    """What every tree depends on. `nodesize` and `sectorsize` are bytes."""
+    """Parameters of the filesystem that every tree depends on. `nodesize` and `sectorsize` are bytes."""
 
     uuid: str
     nodesize: int
@@ -38,7 +38,7 @@ def filesystem(fd: int) -> Filesystem:
 
 
 def devices(fd: int) -> Devices:
-    """All devices, but for the target of a replacement that goes on: number 0. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
+    """Returns all devices, except the target of a running replacement, number 0. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
     parts = []
     first, last = ((ctree.DEV_ITEMS_OBJECTID, ctree.DEV_ITEM_KEY, devid) for devid in (1, TOP))
     search = TreeSearch(fd, ctree.CHUNK_TREE_OBJECTID, first, last)

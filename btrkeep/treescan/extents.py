@@ -1,8 +1,8 @@
-"""Extents from the extent tree: where they lie, how often they are referred to, whose they are; and the gaps between them.
+"""Extents from the extent tree: their addresses, reference counts and owners; and the gaps between them.
 
 An EXTENT_ITEM or METADATA_ITEM begins with refs, generation and flags (struct btrfs_extent_item). For a tree block in an
-EXTENT_ITEM its first key and level follow (btrfs_tree_block_info). Then come inline references (btrfs_extent_inline_ref): the first
-of them says who owns the extent, unless it is shared through another tree block.
+EXTENT_ITEM its first key and level follow (btrfs_tree_block_info). Then come inline references (btrfs_extent_inline_ref); the first
+of them names the owner, unless the extent is shared through another tree block.
 """
 
 from collections.abc import Iterator
@@ -61,10 +61,11 @@ def _batch(buffer: bytearray, at: Array, found: Array, node: int) -> Extents:
 
 
 def gaps(fd: int, vaddr: Array, length: Array, *, buffer_size: int = BUFFER_SIZE) -> Iterator[tuple[Array, Array]]:
-    """Free extents of these block groups (u64[n] each, by address): what lies between extents. Batches of (vaddr, length), u64[m].
+    """Yields the free extents of these block groups (u64[n] each, by address), the gaps between extents, in batches of (vaddr,
+    length), u64[m].
 
-    For filesystems without a free space tree. A copy of the superblock counts as free here, as it does in python-btrfs's fallback.
-    All of the extent tree between the first and the last of these block groups is read.
+    For filesystems without a free space tree. A copy of the superblock counts as free, as in python-btrfs's fallback. Reads the
+    whole extent tree between the first and the last of these block groups.
     """
     if not len(vaddr):
         return

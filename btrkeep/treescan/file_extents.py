@@ -44,10 +44,10 @@ def distinct_extents(fd: int) -> tuple[Array, Array]:
 
 
 def parts_of_file(fd: int) -> list[tuple[int, ...]] | None:
-    """What the file that `fd` is open on refers to, in order: (logical, type, compression, vaddr, length on disk, offset in what
-    that decompresses to, bytes) of each extent, holes with the vaddr 0. None when data is inline: then it has no place of its own.
+    """Returns the extents of the file `fd` in order: (logical, type, compression, vaddr, length on disk, offset in the decompressed
+    data, bytes); holes have the vaddr 0. Returns None if data is inline and so has no address of its own.
 
-    What is not on disk yet is not in it: flush the file first. Needs CAP_SYS_ADMIN. Raises OSError.
+    Delayed data is not included: flush the file first. Needs CAP_SYS_ADMIN. Raises OSError.
     """
     inode, found = os.fstat(fd).st_ino, list[tuple[int, ...]]()
     first, last = (inode, ctree.EXTENT_DATA_KEY, 0), (inode, ctree.EXTENT_DATA_KEY, TOP)

@@ -1,8 +1,8 @@
 """Free space, from the free space tree.
 
-FREE_SPACE_INFO is there once for each block group, FREE_SPACE_EXTENT says all in its key, FREE_SPACE_BITMAP has a bit for each
-sector from its objectid on (struct btrfs_free_space_info and the constants beside it, btrfs_tree.h). Where there is no such tree,
-`gaps` answers from the extent tree.
+There is one FREE_SPACE_INFO for each block group; FREE_SPACE_EXTENT has everything in its key; FREE_SPACE_BITMAP has a bit for each
+sector from its objectid on (struct btrfs_free_space_info and the constants beside it, btrfs_tree.h). Without such a tree, `gaps`
+answers from the extent tree.
 """
 
 from collections.abc import Iterator
@@ -28,12 +28,11 @@ _INFO_WORD, _EXTENT_WORD, _BITMAP_WORD = _INFO | 8 << 32, _EXTENT, _BITMAP | _BI
 
 @dataclass(frozen=True, slots=True)
 class FreeSpace:
-    """A batch, in order of addresses. `vaddr`, `length`: u64[n], the free extents, those of bitmaps too; no two overlap.
+    """A batch, in order of addresses. `vaddr`, `length`: u64[n], the free extents, including those of bitmaps, without overlaps.
 
-    Runs that touch across two bitmaps are two extents, as python-btrfs has them. `group_vaddr`, `group_length`: u64[m], the block
-    groups that begin in this batch, whether or not they have free space. Not all of them need exist: mkfs.btrfs (6.2 as 6.14)
-    removes block groups that it needed itself, and leaves what it had noted of their free space. So only those that have a chunk
-    count, and what is free within them.
+    Runs that touch across two bitmaps are two extents, as in python-btrfs. `group_vaddr`, `group_length`: u64[m], the block groups
+    that begin in this batch, with or without free space. Some may not exist: mkfs.btrfs (6.2 to 6.14) removes temporary block
+    groups and leaves their free space items behind. So only those with a chunk count.
     """
 
     vaddr: Array
@@ -49,12 +48,12 @@ def has_free_space_tree(fd: int) -> bool:
 
 
 def free_space(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = BUFFER_SIZE) -> Iterator[FreeSpace]:
-    """The free extents of the block groups from virtual address `first` to `last`, a batch for each buffer.
+    """Yields the free extents of the block groups from virtual address `first` to `last`, one batch for each buffer.
 
-    `first` and `last` are a block group's first and some block group's last byte: a bitmap is found by where it begins.
+    `first` is the begin of a block group and `last` the last byte of one, because a bitmap is found by its begin.
 
-    The filesystem may be written to meanwhile. The kernel holds a lock on one leaf at a time, so what is read is not of one moment:
-    free space that was taken or given back may be there or not, but no byte is there twice.
+    The filesystem may be written to meanwhile. The kernel locks one leaf at a time, so the result is not a consistent snapshot:
+    space that was taken or freed meanwhile may or may not be included, but no byte is included twice.
 
     Raises OSError: EPERM without CAP_SYS_ADMIN, ENOENT without a free space tree.
     """
@@ -69,10 +68,10 @@ def free_space(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = B
 
 
 def _aligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, int] | None:
-    """The batch, seen as 64-bit words; None when the buffer is not as it mostly is.
+    """Decodes the batch as 64-bit words; returns None if the buffer has an unusual layout.
 
-    A header is where the fourth word is one of three. What lies in a bitmap may look so too, but rarely does. Hence the check that
-    each header ends where the next one begins, which holds for the right ones alone, because the first is known.
+    A header is where the fourth word is one of three values. Content of a bitmap may look the same, but rarely does. So each header
+    must end where the next one begins, which holds only for the right ones, because the first is known.
     """
     words = np.frombuffer(search.buffer, U64, (len(search.buffer) - search.first_header) // 8, search.first_header)
     fourth = words[_HEADER_WORDS - 1 :]
@@ -102,10 +101,11 @@ def _unaligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, 
 
 
 def unpacked(vaddr: Array, words: Array, sector: int) -> tuple[Array, Array]:
-    """The runs of set bits of bitmaps, as addresses and lengths (u64[n] each). `vaddr`: u64[m]; `words`: u64[m, 32], little-endian.
+    """Returns the runs of set bits of bitmaps, as addresses and lengths (u64[n] each). `vaddr`: u64[m]; `words`: u64[m, 32],
+    little-endian.
 
     Each word XORed with itself shifted by one bit has bits where a run begins and where it has ended; the bit that is shifted out
-    goes into the next word, and out of the last one into a word more. So begins and ends alternate, also from row to row.
+    goes into the next word, and out of the last one into an extra word. So begins and ends alternate, also from row to row.
     """
     edges = np.zeros((len(words), words.shape[1] + 1), U64)
     edges[:, 1:] = words >> np.uint64(63)
@@ -135,10 +135,10 @@ def _in_order(vaddr: Array, length: Array, more_vaddr: Array, more_length: Array
 
 
 def _apart(batch: FreeSpace, reached: Any) -> tuple[FreeSpace, Any]:
-    """Without what was there before, and how far it goes; `reached` is how far earlier batches went.
+    """Removes what earlier batches had already, and returns how far this one reaches; `reached` is how far they reached.
 
-    An extent from whose begin a piece was taken while it was read is met again, at the new begin; so are those of a block group
-    whose extents the kernel makes a bitmap at that moment, or the other way round.
+    An extent whose begin was allocated during the scan appears again at the new begin; so do those of a block group whose extents
+    the kernel converts to a bitmap at that moment, or back.
     """
     if not len(batch.vaddr):
         return batch, reached

@@ -1,4 +1,4 @@
-"""Where the items of a search buffer begin, as an array, and their headers."""
+"""Finds the items of a search buffer and their headers, as an array."""
 
 from collections.abc import Iterator
 from struct import Struct

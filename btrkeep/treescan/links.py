@@ -7,14 +7,16 @@ were changed since the last commit may still wait outside of the tree (delayed i
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from struct import Struct
 
 from btrfs import ctree, ioctl
 
-from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN_AT, TreeSearch
+from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN_AT, Key, TreeSearch
 
 _TYPE_AND_LEN = Struct("=LL")
 _INODE_NLINK_AT = HEADER.size + 40
@@ -26,6 +28,8 @@ _ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
 _PARENTS_REMEMBERED = 65536
 _LARGEST = 64 << 10  # bytes of an item with its header: less than the largest node
 _ONE_INODE = 2 * _LARGEST
+_NEAR, _FOLDERS_BEFORE = 32, 8  # inodes that are read besides those wanted: fewer than a further search costs
+_NAMED_BY = (ctree.INODE_REF_KEY, ctree.INODE_EXTREF_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE, *, since: int = 0) ->
     """
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
-    inode_item, named_by = ctree.INODE_ITEM_KEY, (ctree.INODE_REF_KEY, ctree.INODE_EXTREF_KEY)
+    inode_item = ctree.INODE_ITEM_KEY
     nlink, nlink_end = _INODE_NLINK_AT - TYPE_AND_LEN_AT, _INODE_NLINK_AT - TYPE_AND_LEN_AT + 4
     found: tuple[int, int, int] | None = None
     names: list[tuple[int, bytes]] = []
@@ -69,7 +73,7 @@ def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE, *, since: int = 0) ->
                     found = None
                 if buffer[type_at + nlink : type_at + nlink_end] != _ONE_LINK:
                     found, names = _linked(buffer, type_at - TYPE_AND_LEN_AT), []
-            elif found and kind in named_by and HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1] == found[0]:
+            elif found and kind in _NAMED_BY and HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1] == found[0]:
                 names.extend(_names(buffer, type_at - TYPE_AND_LEN_AT))
             type_at += size + 32
         search.resume_after(type_at - size - 32 - TYPE_AND_LEN_AT)
@@ -135,20 +139,33 @@ class InodeNames:
         self._folders: dict[tuple[int, int], tuple[bytes, ...]] = {}
 
     def of(self, subvolume: int, ino: int) -> list[bytes]:
-        """All paths, relative to the subvolume's root. Empty: it has none (any more). As of the last commit. Raises OSError."""
-        try:
-            return [b"/".join((*self._folder(subvolume, folder), name)) for folder, name in self._names(subvolume, ino)]
-        except FileNotFoundError:  # the subvolume, or a folder, went meanwhile
-            return []
+        """Returns all paths of an inode, relative to the subvolume's root, as of the last commit; empty if it has none. Raises
+        OSError.
+        """
+        return self.of_many(subvolume, (ino,)).get(ino, [])
 
-    def _folder(self, subvolume: int, ino: int) -> tuple[bytes, ...]:
+    def of_many(self, subvolume: int, inodes: Iterable[int]) -> dict[int, list[bytes]]:
+        """Returns the paths of several inodes, by inode: one search for those near each other, and often for their folders."""
+        found: dict[int, list[bytes]] = {}
+        try:
+            wanted = sorted(set(inodes))
+            known = self._names(subvolume, wanted)
+        except FileNotFoundError:  # the subvolume went meanwhile
+            return found
+        for ino in wanted:
+            with suppress(FileNotFoundError):  # or a folder did
+                found[ino] = [b"/".join((*self._folder(subvolume, folder, known), name)) for folder, name in known.get(ino, ())]
+        return found
+
+    def _folder(self, subvolume: int, ino: int, known: dict[int, list[tuple[int, bytes]]]) -> tuple[bytes, ...]:
+        """The path of a folder; `known` are names that were found anyway."""
         if ino == _ROOT_FOLDER:
             return ()
-        if (known := self._folders.get((subvolume, ino))) is not None:
-            return known
+        if (before := self._folders.get((subvolume, ino))) is not None:
+            return before
         path, above = list[bytes](), ino
         while above != _ROOT_FOLDER:
-            names = self._names(subvolume, above)
+            names = known.get(above) or self._names(subvolume, (above,)).get(above)
             if not names:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"folder with inode {above}")
             above, name = names[0]
@@ -158,16 +175,49 @@ class InodeNames:
         self._folders[subvolume, ino] = found = tuple(reversed(path))
         return found
 
-    def _names(self, subvolume: int, ino: int) -> list[tuple[int, bytes]]:
-        search, found = self._search, list[tuple[int, bytes]]()
-        search.restart(subvolume, (ino, ctree.INODE_REF_KEY, 0), (ino, ctree.INODE_EXTREF_KEY, ioctl.ULLONG_MAX))
-        while count := search.fill():
-            header = last = search.first_header
-            for _ in range(count):
-                found.extend(_names(search.buffer, header))
-                last = header
-                header += HEADER.size + HEADER.unpack_from(search.buffer, header)[4]
-            if header + _LARGEST < len(search.buffer):  # any other item would have found room
-                break
-            search.resume_after(last)
+    def _names(self, subvolume: int, wanted: Sequence[int]) -> dict[int, list[tuple[int, bytes]]]:
+        """(folder, name) of each name of these inodes, which are in order; and some names of others that lie between them."""
+        found: dict[int, list[tuple[int, bytes]]] = {}
+        for cluster in _near_each_other(wanted):
+            first = max(_ROOT_FOLDER + 1, cluster[0] - _FOLDERS_BEFORE) if len(cluster) > 1 else cluster[0]
+            self._search.restart(subvolume, (first, ctree.INODE_REF_KEY, 0), _last_name_of(cluster[-1]))
+            while last := self._fill(found):
+                _, ino, _, kind, _ = HEADER.unpack_from(self._search.buffer, last)
+                if kind <= ctree.INODE_EXTREF_KEY:
+                    self._search.resume_after(last)
+                elif following := cluster[bisect_right(cluster, ino) :]:  # not through all extents of a large file
+                    self._search.restart(subvolume, (following[0], ctree.INODE_REF_KEY, 0), _last_name_of(cluster[-1]))
+                else:
+                    break
         return found
+
+    def _fill(self, found: dict[int, list[tuple[int, bytes]]]) -> int | None:
+        """Adds the names in the next buffer. Returns where the last item's header is; None if there are no more items."""
+        buffer, type_at, size = self._search.buffer, self._search.first_header + TYPE_AND_LEN_AT, 0
+        count, type_and_len = self._search.fill(), _TYPE_AND_LEN.unpack_from
+        for _ in range(count):
+            kind, size = type_and_len(buffer, type_at)
+            if kind in _NAMED_BY:
+                header = type_at - TYPE_AND_LEN_AT
+                found.setdefault(HEADER.unpack_from(buffer, header)[1], []).extend(_names(buffer, header))
+            type_at += size + HEADER.size
+        behind = type_at - TYPE_AND_LEN_AT
+        if not count or behind + _LARGEST < len(buffer):  # any other item would have found room
+            return None
+        return behind - size - HEADER.size
+
+
+def _near_each_other(inodes: Sequence[int]) -> Iterator[list[int]]:
+    """Inode numbers in order, in groups between which many others lie."""
+    group = list(inodes[:1])
+    for ino in inodes[1:]:
+        if ino - group[-1] > _NEAR:
+            yield group
+            group = []
+        group.append(ino)
+    if group:
+        yield group
+
+
+def _last_name_of(ino: int) -> Key:
+    return ino, ctree.INODE_EXTREF_KEY, ioctl.ULLONG_MAX

@@ -13,6 +13,8 @@ from struct import Struct
 
 from btrfs import ioctl as numbers
 
+Reference = tuple[int, int, int]
+"""(inode, offset in the file, subvolume)."""
 _ARGS = Struct("=QQ24xQQ")  # logical, size of the buffer, flags, address of the buffer
 _COUNTS = Struct("=LLLL")  # bytes left, bytes missing, elements, elements missed
 _WHOLE_EXTENT = 1  # references to any part of the extent, not only to the byte at the address
@@ -28,10 +30,10 @@ class Owners:
         self._buffer = ctypes.create_string_buffer(_SMALL)
 
     def of(self, vaddr: int) -> frozenset[int] | None:
-        """The ids of the subvolumes that refer to the data extent in which `vaddr` lies; None where no data lies.
+        """Returns the ids of the subvolumes that refer to the data extent containing `vaddr`; None if there is no data.
 
-        As of the last commit. Empty: the extent is there, and nobody refers to it any more. Raises OSError (EPERM without
-        CAP_SYS_ADMIN). A single extent with more than 700,000 references gives those that the kernel has room to tell.
+        As of the last commit. Empty if nothing refers to the extent any more. Raises OSError (EPERM without CAP_SYS_ADMIN). For an
+        extent with more than 700,000 references the kernel returns only a part.
         """
         missing = self._ask(vaddr)
         if missing:
@@ -41,7 +43,7 @@ class Owners:
             return None
         return frozenset(self._values()[2::3])
 
-    def references(self, vaddr: int) -> list[tuple[int, int, int]] | None:
+    def references(self, vaddr: int) -> list[Reference] | None:
         """(inode, offset in the file, subvolume) of each reference to the byte at `vaddr`; None where no data lies.
 
         Of a compressed extent the offset is where the file's extent begins. Otherwise as `of`.

@@ -1,7 +1,7 @@
-"""One tree search after the other into the same buffer.
+"""Searches trees, one buffer after the other.
 
-The kernel answers with items one behind the other: a header of 32 bytes (transid, objectid, offset: u64; type, len: u32) and
-`len` bytes of payload. Layouts: the kernel's btrfs.h and btrfs_tree.h (struct btrfs_ioctl_search_header and the items' own).
+The kernel returns consecutive items: a header of 32 bytes (transid, objectid, offset: u64; type, len: u32) and `len` bytes of
+payload. Layouts: the kernel's btrfs.h and btrfs_tree.h (struct btrfs_ioctl_search_header and the items' own).
 """
 
 from struct import Struct
@@ -26,11 +26,12 @@ Key = tuple[int, int, int]
 
 
 class TreeSearch:
-    """The items of a tree between two keys, a buffer at a time; with `since` those in leaves written in that generation or later.
+    """The items of a tree between two keys, a buffer at a time; with `since`, only those in leaves written in that generation or
+    later.
 
-    `tree` 0 is the subvolume that `fd` is in. The range is one of compound keys: between (256, 1, 0) and (257, 1, 0) lie all other
-    items of 256 too. The ioctl tells how many items it delivered, but neither how many bytes nor which key was the last one: who
-    walks the buffer says where the last header was.
+    `tree` 0 is the subvolume of `fd`. The range is one of compound keys: all other items of 256 lie between (256, 1, 0) and (257,
+    1, 0) too. The ioctl returns the number of items, but neither the number of bytes nor the last key: the caller that walks the
+    buffer reports where the last header was.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class TreeSearch:
         self._resume = self._last = key
 
     def restart(self, tree: int, first: Key, last: Key) -> None:
-        """The next fill begins anew, in that tree and between those keys."""
+        """Starts again, in that tree and between those keys."""
         self._tree, self._resume, self._last = tree, first, last
 
     def fill(self) -> int:

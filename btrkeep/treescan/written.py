@@ -1,8 +1,8 @@
-"""Which files of a subvolume were given data since a generation, from its tree. Without NumPy, as in links.py.
+"""Finds the files of a subvolume that were written since a generation, from its tree. Without NumPy, as links.py.
 
-Each EXTENT_DATA item (struct btrfs_file_extent_item) says in which generation its extent was written, and a search takes only the
-leaves that were written since. A clone keeps the generation of its origin. Data that is not on disk yet has no item, so callers
-commit first.
+Each EXTENT_DATA item (struct btrfs_file_extent_item) has the generation in which its extent was written, and a search reads only
+the leaves that were written since. A clone keeps the generation of its origin. Delayed data has no item yet, so callers commit
+first.
 """
 
 from collections.abc import Iterator
@@ -27,9 +27,15 @@ def written_files(fd: int, since: int, at_least: int, *, compressed: bool = Fals
     preallocated data, and holes, are not counted; compressed data is with `compressed`. Raises OSError (EPERM without
     CAP_SYS_ADMIN).
     """
+    sizes = written_sizes(fd, since, compressed=compressed, buffer_size=buffer_size)
+    return (ino for ino, size in sizes if size >= at_least)
+
+
+def written_sizes(fd: int, since: int, *, compressed: bool = False, buffer_size: int = BUFFER_SIZE) -> Iterator[tuple[int, int]]:
+    """(inode number, bytes written after generation `since`) of each file that was given data. As `written_files` otherwise."""
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
-    ino = given = size = total = 0
+    ino = size = total = 0
     while count := search.fill():
         type_at, found = search.first_header + TYPE_AND_LEN_AT, []
         for _ in range(count):
@@ -37,22 +43,23 @@ def written_files(fd: int, since: int, at_least: int, *, compressed: bool = Fals
             if kind == ctree.EXTENT_DATA_KEY and size >= _EXTENT.size:
                 objectid = HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1]
                 if objectid != ino:
+                    if total:
+                        found.append((ino, total))
                     ino, total = objectid, 0
                 generation, compression, extent, vaddr, length = _EXTENT.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
                 if generation > since and extent == _REGULAR and vaddr and (compressed or not compression):
                     total += length
-                    if total >= at_least and ino != given:
-                        given = ino
-                        found.append(ino)
             type_at += size + HEADER.size
         search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
         yield from found
+    if total:
+        yield ino, total
 
 
 def written_bytes(fd: int, since: int, *, inline: bool = False, buffer_size: int = BUFFER_SIZE) -> int:
-    """Bytes of data written after generation `since` to the files of the subvolume that `fd` is in, before compression.
+    """Returns the bytes of data written after generation `since` to files of the subvolume of `fd`, before compression.
 
-    Holes are not counted; what lies inline among the metadata is with `inline`.
+    Holes are not counted; inline data is counted with `inline`.
     """
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, total = search.buffer, 0
@@ -74,17 +81,17 @@ def written_bytes(fd: int, since: int, *, inline: bool = False, buffer_size: int
 
 @dataclass(frozen=True, slots=True)
 class SubvolumeGrowth:
-    """What a subvolume got since a generation: `names` in its folders, and `bytes` of data and of extended attributes."""
+    """The growth of a subvolume since a generation: `names` in its folders, and `bytes` of data and extended attributes."""
 
     names: int
     bytes: int
 
 
 def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> SubvolumeGrowth:
-    """What was written after generation `since` into the subvolume that `fd` is in, before compression.
+    """Returns what was written after generation `since` into the subvolume of `fd`, before compression.
 
-    A name that was replaced or linked anew is new; so are data that were written once more. Holes are not counted, data that lie
-    inline among the metadata, and room that is reserved, are. Raises OSError (EPERM without CAP_SYS_ADMIN).
+    A replaced or newly linked name is new; so is rewritten data. Inline data and preallocated room are counted, holes are not.
+    Raises OSError (EPERM without CAP_SYS_ADMIN).
     """
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, names, total = search.buffer, 0, 0
@@ -108,13 +115,15 @@ def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> SubvolumeG
 
 
 def _on_disk(buffer: bytearray, payload: int) -> int:
-    """With what is only reserved (fallocate(2)): it takes the same room."""
+    """Returns the size on disk, including preallocated room (fallocate(2))."""
     _, _, _, vaddr, length = _EXTENT.unpack_from(buffer, payload)
     return int(length) if vaddr else 0
 
 
 def _attributes(buffer: bytearray, at: int, end: int, since: int) -> int:
-    """Of one item: attributes whose names have the same checksum share it, and who sends a file chooses the names."""
+    """Returns the size of the attributes of one item: attributes whose names have the same hash share it, and the sender of a file
+    chooses the names.
+    """
     total = 0
     while at + _DIR_ITEM.size <= end:
         transid, length, name = _DIR_ITEM.unpack_from(buffer, at)

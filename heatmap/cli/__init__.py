@@ -44,7 +44,7 @@ class _Heatmap(click.Group):
         return import_command(f"heatmap.cli.{name}")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The first word: a command, or what a picture begins with. bash takes either names of folders or what is listed here."""
+        """Completes the first word: a command, or the beginning of a mount point. bash accepts either folder names or this list."""
         picture = self.get_command(ctx, PICTURE)
         assert picture is not None
         if incomplete.startswith("-"):

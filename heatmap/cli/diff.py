@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", metavar="FILE", help="A picture of what changed too: png, or webp by its ending.")
 @click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Name the N that changed most.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs: everything that changed.")
-@click.option("--legend", is_flag=True, help="Below the picture: what its colours mean, and of when it is.")
+@click.option("--legend", is_flag=True, help="Add a legend: the meaning of the colours, and the time.")
 @click.option("--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, 10 at the most]")
 @click.option("--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]")
 @click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")
-@click.option("--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="In what order pixels are filled.")
+@click.option(
+    "--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="The order in which pixels are filled."
+)
 def command(
     before: Path,
     after: Path,

@@ -1,4 +1,4 @@
-"""Reads, draws and writes what the words of the command line ask for."""
+"""Reads, draws and writes what the command line requests."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from heatmap.state import Array, FilesystemState
 
 
 def draw(request: PictureRequest) -> None:
-    """One picture. Raises OperatorError."""
+    """Draws one picture. Raises OperatorError."""
     if request.extents or request.blockgroup is not None:
         _draw_extents(request)
     else:
@@ -119,7 +119,7 @@ def _one(vaddr: Array, length: Array, wanted: int) -> slice:
 def _save(
     request: PictureRequest, drawn: Drawing, parts: list[str], taken: datetime, fsid: str, state: FilesystemState | None = None
 ) -> None:
-    """Writes the picture and what it brings along; modules that few pictures need are imported only then."""
+    """Writes the picture and its extras; modules that few pictures need are imported only then."""
     extras, image = request.extras, image_of(drawn.runs, drawn.grid)
     name = None if extras.show and request.output is None else output_name(request.output, parts, taken, request.form)
     if extras.show:
@@ -150,7 +150,7 @@ def _with_legend(
 
 
 def _record(request: PictureRequest, picture: str | None, parts: list[str], state: FilesystemState) -> None:
-    """Writes the state into a file of its own: where --record-to says, else beside the picture, else in the current folder."""
+    """Records the state in a file: --record-to, otherwise beside the picture, otherwise in the current folder."""
     from heatmap.recorded import SUFFIX, automatic_name, save
 
     if request.extras.record_to is None and picture not in (None, STDOUT):

@@ -1,4 +1,4 @@
-"""How far something long is, on a terminal, and only when it takes long."""
+"""Shows progress on a terminal, only if the work takes long."""
 
 import sys
 import time

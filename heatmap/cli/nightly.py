@@ -47,7 +47,7 @@ def command(pool: str | None, config: Path | None) -> None:
 
 @contextmanager
 def _readable_for_the_group() -> Iterator[None]:
-    """Whatever the umask is, as under the unit: the dashboard, in the group of the state folder, shows what is made here."""
+    """Creates files readable by the state folder's group, whatever the umask, because the dashboard shows them."""
     before = os.umask(0o077)
     os.umask(before & ~0o050)
     try:
@@ -73,7 +73,7 @@ def _draw(path: Path, folder: Path) -> None:
 
 
 def thin(folder: Path, now: datetime) -> int:
-    """Removes what is not kept any more; how many files that were."""
+    """Removes the files that are no longer kept and returns their number."""
     from heatmap.thinning import superfluous
 
     goes = superfluous((path.name for path in folder.iterdir()), now)

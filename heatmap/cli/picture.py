@@ -20,7 +20,7 @@ FORMATS = ("png", "webp")
 
 
 class _AsTheProgram(click.Context):
-    """The picture is what the program does without a command's name, so that name is not shown."""
+    """The picture is what the program does without a subcommand, so its usage shows no command name."""
 
     @property
     def command_path(self) -> str:
@@ -38,7 +38,7 @@ class _Picture(click.Command):
 
 
 def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The mount points of btrfs filesystems that begin with what was typed; folders when there is none."""
+    """Completes mount points of btrfs filesystems; folders if none matches."""
     from btrkeep.procfs import mounts
 
     found = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}
@@ -52,17 +52,21 @@ def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str
 @click.option("--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]")
 @click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")
 @click.option("--blockgroup", type=VADDR, metavar="VADDR", help="The extents in the block group at this virtual address.")
-@click.option("--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="In what order pixels are filled.")
-@click.option("-o", "--output", metavar="FILE|DIR|-", help="Where the picture goes; - is standard output.  [default: ./fsid_...]")
-@click.option("-v", "--verbose", count=True, help="Say more: a line for each thing that is drawn.")
-@click.option("-q", "--quiet", count=True, help="Say less.")
-@click.option("--colour", "--color", type=click.Choice(COLOURS), default="usage", show_default=True, help="What colours mean.")
+@click.option(
+    "--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="The order in which pixels are filled."
+)
+@click.option(
+    "-o", "--output", metavar="FILE|DIR|-", help="The file or folder for the picture; - is standard output.  [default: ./fsid_...]"
+)
+@click.option("-v", "--verbose", count=True, help="Print more: a line for each drawn part.")
+@click.option("-q", "--quiet", count=True, help="Print less.")
+@click.option("--colour", "--color", type=click.Choice(COLOURS), default="usage", show_default=True, help="What the colours show.")
 @click.option("--extents", is_flag=True, help="All block groups at extent level, by virtual address.")
 @click.option("--device", type=click.IntRange(min=1), multiple=True, metavar="ID", help="Only this device; may be repeated.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[default: what the name of FILE ends with, or png]")
-@click.option("--legend", is_flag=True, help="Below the picture: whose it is, of when, numbers, what its colours mean.")
+@click.option("--legend", is_flag=True, help="Add a legend: filesystem, time, numbers, and the meaning of the colours.")
 @click.option("--show", is_flag=True, help="Draw into the terminal; a file is written only with -o.")
-@click.option("--map", metavar="FILE", help="Write what is where in the picture, as JSON for a page.")
+@click.option("--map", metavar="FILE", help="Write a JSON map of the picture, for a web page.")
 @click.option("--record", is_flag=True, help="Record the state beside the picture, to draw it again later.")
 @click.option("--record-to", metavar="FILE|DIR", help="Record it there.")
 @click.version_option(__version__, prog_name="btrfs-heatmap")

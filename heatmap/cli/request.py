@@ -1,4 +1,4 @@
-"""What a picture is asked to be: the options of the command, checked."""
+"""The requested picture: the checked options of the command."""
 
 import sys
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ STDOUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a picture brings along. `map` and `record_to` are names of files, "-" is standard output."""
+    """Files written besides the picture. `map` and `record_to` are file names, "-" is standard output."""
 
     legend: bool = False
     map: str | None = None
@@ -41,7 +41,9 @@ class PictureRequest:
     extras: Extras = Extras()
 
     def say(self, *lines: str) -> None:
-        """Prints lines for people, unless a picture goes to standard output or -q was given; a terminal breaks none in a word."""
+        """Prints lines for people, unless a picture goes to standard output or -q was given. A terminal breaks lines only
+        between words.
+        """
         if self.verbosity < 0 or STDOUT in (self.output, self.extras.map, self.extras.record_to):
             return
         if not sys.stdout.isatty():

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", metavar="FILE", required=True, type=click.Path(path_type=Path), help="A .gif, a .webp or an .mp4.")
 @click.option("--fps", type=click.FloatRange(0.1, 50), default=10.0, show_default=True, help="Frames a second.")
 @click.option("--size", type=click.IntRange(6, 13), help="2^SIZE pixels wide.  [default: as the widest picture, 10 for states]")
-@click.option("--colour", "--color", type=click.Choice(COLOURS), default="usage", show_default=True, help="What colours mean.")
+@click.option("--colour", "--color", type=click.Choice(COLOURS), default="usage", show_default=True, help="What the colours show.")
 @click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")
-@click.option("--no-dates", is_flag=True, help="Without the line below that says when.")
-@click.option("-q", "--quiet", count=True, help="Say nothing of what was made.")
+@click.option("--no-dates", is_flag=True, help="Omit the date below each frame.")
+@click.option("-q", "--quiet", count=True, help="Print nothing on success.")
 def command(folder: Path, output: Path, fps: float, size: int | None, colour: str, sort: str, no_dates: bool, quiet: int) -> None:
     """Make an animation of the pictures and recorded states in FOLDER.
 

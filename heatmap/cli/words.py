@@ -1,4 +1,4 @@
-"""What btrfs-heatmap says while it draws, in the words of knorrie's: two lines, and with -v a line for each thing that is drawn."""
+"""The messages of btrfs-heatmap while it draws, as in knorrie's program: two lines, and with -v a line for each drawn part."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def _grid(grid: Grid) -> str:
 
 
 def flags_text(flags: int) -> str:
-    """DATA|RAID1, as btrfs-progs and python-btrfs write it; a single copy has no word of its own."""
+    """Formats flags as btrfs-progs and python-btrfs do: DATA|RAID1; a single copy has no flag."""
     return "|".join(name for bit, name in (_TYPES | PROFILES).items() if flags & bit)
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from datetime import time as time_of_day
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from backupd.doctor.finding import SEVERITIES, DoctorRule
 from backupd.doctor.fix import fix, refusal, rule_named
 from backupd.doctor.rules import BY_NAME, RULES, examine, judge
 from backupd.doctor.rules.shape import is_accelerated
-from btrkeep.config.values import MinFree
+from btrkeep.config.values import MinFree, Window
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits, OfCatalogue
 from btrkeep.decisions.remedy import FixCommand, Remedy, Write
@@ -23,6 +24,7 @@ from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room
 from tests.beds import work
 
+NIGHT = Window(time_of_day(22), time_of_day(6))
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GIB = 1 << 30
 TIB = 1 << 40
@@ -172,7 +174,7 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     *(("replica", level, site(copies=(replace(COPY, level=level),))) for level in ("note", "warning", "error")),
     ("retention", "note", site(unruled=("web1", "web2"))),
     ("schedule", "warning", site(schedule=())),
-    ("window", "warning", site(windows=2, unstarted=(("web1", "22:00-06:00 Asia/Tokyo"), ("web2", "22:00-06:00 Asia/Tokyo")))),
+    ("window", "warning", site(windows=2, unstarted=(("web1", NIGHT), ("web2", NIGHT)), zone="Asia/Tokyo")),
     ("clock", "note", machine(clock=False)),
     ("clock", "warning", site(clock_doubt="the clock went backwards")),
 ]  # fmt: skip
@@ -260,7 +262,7 @@ def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"schedule": ()}, {"windows": 1, "unstarted": (("web1", "22:00-06:00 UTC"),)}], ids=["no timer", "no window"]
+    "changes", [{"schedule": ()}, {"windows": 1, "unstarted": (("web1", NIGHT),)}], ids=["no timer", "no window"]
 )
 def test_a_timer_is_offered_only_for_a_configuration_that_units_read(changes: dict[str, Any]) -> None:
     (known,) = judge(site(file=Path("/etc/btrkeep/main.toml"), **changes))
@@ -415,6 +417,16 @@ def test_a_fix_that_mends_nothing_is_an_error() -> None:
     with pytest.raises(OperatorError, match="as before"):
         fix(harmless, lambda: broken)
     fix(harmless, lambda: WELL)
+
+
+def test_a_fix_that_mends_half_is_an_error(tmp_path: Path) -> None:
+    """The rule then finds less, in other words and with other numbers, and the problem is still there."""
+    one, other = tmp_path / "dynamic_reclaim", tmp_path / "bg_reclaim_threshold"
+    for knob in (one, other):
+        knob.write_text("1")
+    (found,) = judge(fs(reclaim={one: "1", other: "75"}))
+    with pytest.raises(OperatorError, match="as before"):
+        fix(found, lambda: fs(reclaim={other: "50"}))
 
 
 def test_a_knob_that_is_gone_is_an_error_of_one_line(tmp_path: Path) -> None:

@@ -25,12 +25,12 @@ from balancer.cli.run_view import BalanceLines, report_lines, step_line, warning
 from balancer.cli.running import exit_status
 from balancer.run_types import (
     INTENDED,
-    SWAP,
     BalanceOutcome,
     BalanceProgress,
     BalanceStarted,
     Cancelling,
     Ending,
+    Hindrance,
     Least,
     RunSettings,
 )
@@ -306,7 +306,7 @@ def test_a_balance_that_somebody_else_cancelled_needs_a_look() -> None:
 def test_a_block_group_that_failed_needs_a_look_and_one_without_room_does_not() -> None:
     assert exit_status(report(done(), done(2, BalanceOutcome.FAILED))) == Exit.ATTENTION
     assert exit_status(report(done(), done(2, BalanceOutcome.NO_SPACE), done(3, BalanceOutcome.GONE))) == Exit.OK
-    assert exit_status(report(done(), done(2, BalanceOutcome.FAILED, error=SWAP))) == Exit.OK
+    assert exit_status(report(done(), done(2, BalanceOutcome.FAILED, error="any words", hindrance=Hindrance.SWAP))) == Exit.OK
     assert exit_status(report(done(), ending=Ending.SIGNAL, signal=2)) == Exit.INTERRUPTED
     assert exit_status(report(done(), ending=Ending.SIGNAL, signal=1)) == Exit.TERMINATED  # the terminal is gone
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from balancer.model import Estimate
-from balancer.run_types import BUSY, SWAP, BalanceOutcome, Ending, Least, PlannedBlockGroup, RunSettings, StepDone
+from balancer.run_types import BalanceOutcome, Ending, Hindrance, Least, PlannedBlockGroup, RunSettings, StepDone
 from balancer.stop_rules import BEFORE, DURING, StopFacts, after, stop, too_long
 from balancer.survey import Cost
 
@@ -103,15 +103,23 @@ def test_a_block_group_that_takes_longer_than_is_left_is_not_begun() -> None:
     assert window.ending is Ending.WINDOW
 
 
-def step(outcome: BalanceOutcome, *, gained: float = 1.0, unallocated: int = 100 * GIB, error: str | None = None) -> StepDone:
+def step(
+    outcome: BalanceOutcome,
+    *,
+    gained: float = 1.0,
+    unallocated: int = 100 * GIB,
+    error: str | None = None,
+    hindrance: Hindrance | None = None,
+) -> StepDone:
     cost, estimate = Cost(1, 1, 1, 1), Estimate(1, 1, 1.0)
     view = PlannedBlockGroup(1, 0, GIB, 1, 1, 1, 1.0, 1.0, cost, estimate, 1, 1, None)
-    return StepDone(view, NOW, 1.0, outcome, 1, 1, gained, 1.0, unallocated, error)
+    return StepDone(view, NOW, 1.0, outcome, 1, 1, gained, 1.0, unallocated, error, hindrance)
 
 
 DONE, FAILED, FULL = step(BalanceOutcome.DONE), step(BalanceOutcome.FAILED, error="no"), step(BalanceOutcome.NO_SPACE)
 TIGHT, USELESS = step(BalanceOutcome.NO_SPACE, unallocated=2 * GIB - 1), step(BalanceOutcome.DONE, gained=0.0)
-SWAPPED, OUTRUN = step(BalanceOutcome.FAILED, error=SWAP), step(BalanceOutcome.CANCELLED, error=BUSY)
+SWAPPED = step(BalanceOutcome.FAILED, error="any words", hindrance=Hindrance.SWAP)
+OUTRUN = step(BalanceOutcome.CANCELLED, error="any words", hindrance=Hindrance.BUSY)
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ from tests.beds.serving import Service
 from tests.beds.serving import serving as root_service
 from web.auth.model import Token, User
 from web.auth.passwords import hashed
+from web.auth.random_words import digest
 from web.auth.store import Store
-from web.auth.words import digest
 
 PASSWORD = "correct horse battery"
 OPERATOR, VIEWER, CUSTOMER, ADMIN = "olga", "victor", "carol", "ada"

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,18 +86,47 @@ def after_cut(point: Path, copy: Path) -> None:
     work("mount", "-t", "btrfs", btrfs.attach(copy), point)
 
 
-def damage(top: Path, content: bytes) -> None:
-    """Writes over the only copy of those bytes on the disk of the btrfs that is mounted there, which is unmounted meanwhile.
+def damage(top: Path, *contents: bytes, devices: Sequence[int] = (0,)) -> None:
+    """Writes over those bytes on these devices of the btrfs that is mounted there, which is unmounted meanwhile.
 
     Their checksum is wrong from then on.
     """
+    loops = btrfs.devices_of(top)
+    with _unmounted(top, loops):
+        for number in devices:
+            image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loops[number]).stdout.strip())
+            data = image.read_bytes()
+            with image.open("r+b") as file:
+                for content in contents:
+                    place = data.find(content)
+                    assert place > 0
+                    file.seek(place)
+                    file.write(bytes(len(content)))
+
+
+def leaves(subvolume: Path, top: Path) -> list[int]:
+    """The addresses of the leaves of a subvolume's tree, in the order of keys. Its btrfs, of one device, is mounted at `top`."""
+    work("btrfs", "filesystem", "sync", top)
+    id_ = work("btrfs", "inspect-internal", "rootid", subvolume).stdout.strip()
+    shown = work("btrfs", "inspect-internal", "dump-tree", "-t", id_, *btrfs.devices_of(top)).stdout
+    return [int(line.split()[1]) for line in shown.splitlines() if line.startswith("leaf ")]
+
+
+def damage_metadata(top: Path, *blocks: int) -> None:
+    """Writes over the only copy of these tree blocks, as `damage` does."""
     (loop,) = btrfs.devices_of(top)
+    places = [work("btrfs-map-logical", "-l", str(block), loop).stdout.split() for block in blocks]
+    with _unmounted(top, [loop]), Path(loop).open("r+b") as disk:
+        for words in places:
+            disk.seek(int(words[words.index("physical") + 1]) + 3000)
+            disk.write(b"spoilt")
+
+
+@contextmanager
+def _unmounted(top: Path, loops: Sequence[str]) -> Iterator[None]:
     btrfs.unmount(top)
-    image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loop).stdout.strip())
-    place = image.read_bytes().find(content)
-    assert place > 0
-    with image.open("r+b") as file:
-        file.seek(place)
-        file.write(bytes(len(content)))
-    work("blockdev", "--flushbufs", loop)
-    work("mount", "-t", "btrfs", loop, top)
+    yield
+    for loop in loops:
+        work("blockdev", "--flushbufs", loop)
+    others = ["-o", ",".join(f"device={loop}" for loop in loops[1:])] if loops[1:] else []
+    work("mount", "-t", "btrfs", *others, loops[0], top)

@@ -160,7 +160,9 @@ class Sender:
         return ()
 
     def above(self) -> Iterable[Listed]:
-        """The source path and what is above it."""
+        """The source path and what is above it; of a folder that is asked for without --relative itself alone."""
+        if not self.source:
+            return (Listed(b".", S_IFDIR | 0o755),)
         parts = self.source.split(b"/")
         return (Listed(b"/".join(parts[:depth]), S_IFDIR | 0o755) for depth in range(1, len(parts) + 1))
 
@@ -208,9 +210,9 @@ class Sender:
     def list_one(self, one: Listed) -> None:
         wire, is_folder = self.wire, S_IFMT(one.mode) == S_IFDIR
         flags = TOP | EXTENDED | (LONG_NAME if len(one.name) > 255 else 0)
-        if is_folder and not (one.name == self.source or one.name.startswith(self.source + b"/")):
+        if is_folder and self.source and not (one.name == self.source or one.name.startswith(self.source + b"/")):
             flags |= NO_CONTENT
-        elif is_folder:
+        elif is_folder and one.name != b".":
             flags &= ~TOP
         if one.linked is not None:
             flags |= HARD_LINK | (FIRST_LINK if one.linked < 0 else 0)
@@ -338,4 +340,4 @@ class Sender:
         self.wire.write_int(0)
 
     def below(self, name: bytes) -> bytes:
-        return self.source + b"/" + name
+        return self.source + b"/" + name if self.source else name

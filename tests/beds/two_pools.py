@@ -12,17 +12,23 @@ from tests.beds.nights import Nights
 
 RELAY = """
 import os, sys, time
+def put(data):  # rsync has made the pipe that it reads from one that does not wait
+    while data:
+        try:
+            data = data[os.write(1, data):]
+        except BlockingIOError:
+            time.sleep(0.001)
 left = int(sys.argv[2])
 while data := bytearray(os.read(0, 65536)):
     if 0 <= left < len(data):
         if sys.argv[1] == "flip":
             data[left] ^= 1
         else:
-            os.write(1, data[:left])
+            put(data[:left])
             time.sleep(60 if sys.argv[1] == "stop" else 0)
             sys.exit()
     left -= len(data)
-    os.write(1, data)
+    put(data)
 """
 
 
@@ -54,7 +60,8 @@ class TwoPools:
         """The same by ssh, for which lines of the shell stand in: "$@" is what answers on the other server."""
         answers = shlex.join([sys.executable, "-m", "backupd", "--config", str(self.first.config), "send-only"])
         file = self.second.top / "ssh"
-        file.write_text(f"#!/bin/bash\ncd {shlex.quote(str(TOP))}\nRELAY='{RELAY}'\nset -- {answers}\n{script}\n")
+        forced = f"export SSH_ORIGINAL_COMMAND=$*\nset -- {answers}"
+        file.write_text(f"#!/bin/bash\ncd {shlex.quote(str(TOP))}\nRELAY='{RELAY}'\n{forced}\n{script}\n")
         file.chmod(0o755)
         self.second.settings("ssh", command=str(file))
         self.second.tables["replica.office"]["from"] = "ssh://root@first"

@@ -11,7 +11,7 @@ from typing import Any
 import btrfs as python_btrfs
 import pytest
 
-from balancer.run_types import SWAP, BalanceOutcome, Ending, SpaceNumbers
+from balancer.run_types import BalanceOutcome, Ending, Hindrance, SpaceNumbers
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.balance import balance_block_group, cancel_balance
 from tests.balancer.program import histogram, theirs
@@ -143,7 +143,8 @@ def test_a_block_group_with_a_swap_file_stays_and_is_set_aside(make_btrfs: Calla
         after = groups(point)
     finally:
         work("swapoff", swap)
-    assert [(step.outcome, step.error, step.moved) for step in report.steps if step.error] == [(BalanceOutcome.FAILED, SWAP, 0)]
+    failed = [(step.outcome, step.hindrance, step.moved) for step in report.steps if step.error]
+    assert failed == [(BalanceOutcome.FAILED, Hindrance.SWAP, 0)]
     assert report.ending is Ending.DONE
     assert {step.group.vaddr for step in report.steps if step.error} <= set(before) & set(after)
 

@@ -1,6 +1,7 @@
-"""Boot rehearsals: a Debian that was backed up by rsync from its own root is booted, and what is wrong with it is told."""
+"""Boot rehearsals: a Debian that was backed up over ssh, by its own rsync, is booted, and what is wrong with it is told."""
 
 import json
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from tests.beds import btrfs, leftout, session, work
 from tests.beds.machine import debian, why_not
 from tests.beds.nights import Nights
+from tests.beds.ssh import Sshd
 from tests.beds.watch import killed
 
 pytestmark = [
@@ -26,22 +28,19 @@ SERVICE = "[Unit]\nDescription=of the test\n[Service]\nType=oneshot\nTimeoutStar
 
 
 class System(Nights):
-    """A host that is backed up from its root, as by ssh: its rsync runs with the folder `root` for its /."""
+    """A host that is backed up from its root over ssh: a real sshd runs all commands with the folder `root` for their /."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, sshd: Sshd) -> None:
         super().__init__(top)
         self.config = self.state.parent / "main.toml"  # can be written when the pool is full
         self.root = top / "vm"
         work("cp", "-a", debian(), self.root)
-        ssh = top / "ssh"  # as tests/fakessh, but for the root
-        options = ":B:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
-        ssh.write_text(
-            f'#!/bin/sh\nwhile getopts "{options}" option; do :; done\nshift "$OPTIND"\nexec chroot "{self.root}" /bin/sh -c "$*"\n'
-        )
-        ssh.chmod(0o755)
-        self.settings("ssh", command=str(ssh))
+        enter = f'chroot {shlex.quote(str(self.root))} /bin/sh -c \\"$SSH_ORIGINAL_COMMAND\\"'
+        key = sshd.authorize(f'restrict,command="{enter}"')
+        self.settings("ssh", command="ssh -F none", key=str(key), known_hosts=str(sshd.known_hosts))
         self.tables["drill"] = {"boot_timeout": "60s"}
-        self.host("vm", "/", address="root@vm", exclude=["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp"])
+        exclude = ["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp"]
+        self.host("vm", "/", address=sshd.address, port=sshd.port, exclude=exclude)
 
     def keys(self, **keys: Any) -> None:
         self.tables["host"]["vm"] |= keys
@@ -79,9 +78,9 @@ class System(Nights):
 
 
 @pytest.fixture(scope="module")
-def vm(no_leftovers: None) -> Iterator[System]:
+def vm(sshd: Sshd) -> Iterator[System]:
     point = btrfs.make(size="2G")
-    system = System(point)
+    system = System(point, sshd)
     system.run()
     yield system
     problems = session.remove(point.parent)

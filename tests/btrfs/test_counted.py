@@ -59,8 +59,8 @@ def test_a_backup_whose_holes_cannot_be_counted_is_complete_with_a_warning(
     for run in range(1, runs + 1):  # the first counts them, the second looks for them
         (nights.source / f"dense-{run}").write_bytes(os.urandom(2 * MIB))
         if run == runs:
-            monkeypatch.setattr("backupd.run.holes.written_bytes", refused)
-            monkeypatch.setattr("backupd.run.holes.written_files", refused)
+            monkeypatch.setattr("backupd.repo.holes.written_bytes", refused)
+            monkeypatch.setattr("backupd.repo.holes.written_files", refused)
         (done,) = nights.night("web1")
     assert (done.outcome, done.error) == ("complete", None)
     (row,) = nights.listed("web1")[:1]
@@ -79,7 +79,7 @@ def test_a_backup_whose_own_tree_cannot_be_read_is_not_complete(shared_btrfs: Pa
     def damaged(*_: object, **__: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("backupd.run.holes.written_bytes", damaged)
+    monkeypatch.setattr("backupd.repo.holes.written_bytes", damaged)
     (done,) = nights.night("web1")
     assert (done.outcome, nights.listed("web1")[0]["state"]) == ("failed", "partial")
 

@@ -11,7 +11,7 @@ import pytest
 
 from btrkeep.pool.kernel_log import SPAN, TreeBlock, faults
 from tests.beds import btrfs
-from tests.beds.faults import damage
+from tests.beds.faults import damage, damage_metadata, leaves
 from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows
 from tests.beds.work import work
@@ -101,17 +101,8 @@ def test_damaged_metadata_is_told_by_its_tree(make_btrfs: Callable[..., Path]) -
     work("btrfs", "subvolume", "create", nights.top / "own")
     for number in range(300):
         (nights.top / "own" / f"name {number}").touch()
-    work("btrfs", "filesystem", "sync", nights.top)
-    (device,) = btrfs.devices_of(nights.top)
-    id_ = work("btrfs", "inspect-internal", "rootid", nights.top / "own").stdout.strip()
-    leaves = work("btrfs", "inspect-internal", "dump-tree", "-t", id_, device).stdout.splitlines()
-    leaf = int([line.split()[1] for line in leaves if line.startswith("leaf ")][-1])
-    mapped = work("btrfs-map-logical", "-l", str(leaf), device).stdout.split()
-    btrfs.unmount(nights.top)
-    with Path(device).open("r+b") as disk:
-        disk.seek(int(mapped[mapped.index("physical") + 1]) + 3000)
-        disk.write(b"spoilt")
-    work("mount", "-t", "btrfs", device, nights.top)
+    leaf = leaves(nights.top / "own", nights.top)[-1]
+    damage_metadata(nights.top, leaf)
     found = scrub(nights)
     (one,) = found["metadata"]
     assert leaf - SPAN < one["vaddr"] <= leaf

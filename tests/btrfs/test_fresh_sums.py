@@ -5,11 +5,14 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from backupd.repo.sums import read_sums, write_sums
+from backupd.run import fresh_sums
+from btrkeep.config.values import FileSample
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
 from tests.beds.work import work
@@ -83,6 +86,25 @@ def test_as_many_as_were_asked_for_and_the_large_ones(nights: Nights, tmp_path: 
     (source / "f1").write_bytes(os.urandom(21_000))
     nights.run("web")
     assert summed(newest(nights)) == set()
+
+
+def test_files_of_which_much_was_fetched_come_after_those_chosen_by_chance(
+    shared_btrfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh_sums, "LARGE", 40_000)
+    top = shared_btrfs / "backup"
+    work("btrfs", "-q", "subvolume", "create", top)
+    for number in range(20):
+        (top / str(number)).write_bytes(os.urandom(50_000 if number in (3, 12) else 20_000))
+    work("btrfs", "filesystem", "sync", top)
+    large, root = {(top / name).stat().st_ino for name in ("3", "12")}, os.open(top, os.O_RDONLY)
+    for seed in range(30):
+        found = list(fresh_sums._chosen(root, 0, FileSample("4", number=4), Random(seed)))
+        assert len(found) == len(set(found)) == 4 + len(large - set(found[:4]))
+        assert large <= set(found)
+    half = [len(list(fresh_sums._chosen(root, 0, FileSample("50%", share=0.5), Random(seed)))) for seed in range(30)]
+    assert 8 < sum(half) / 30 < 13
+    os.close(root)
 
 
 def test_what_was_wrong_when_the_filesystem_made_its_checksum_is_found(nights: Nights, tmp_path: Path) -> None:

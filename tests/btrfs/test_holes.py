@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.holes import punch, punch_written
+from backupd.repo.holes import punch, punch_written
 from btrkeep.errors import PoolUnusable
 from btrkeep.process.cancellation import Cancellation
 from tests.beds import differences, exclusive_bytes, manifest, shares, work

@@ -18,10 +18,10 @@ MIB = 1 << 20
 NOW = "2026-03-20T12:00:00Z"
 
 
-@pytest.fixture
-def two(make_btrfs: Callable[..., Path]) -> TwoPools:
+@pytest.fixture(params=["send", pytest.param("rsync", marks=pytest.mark.long)])
+def two(request: pytest.FixtureRequest, make_btrfs: Callable[..., Path]) -> TwoPools:
     """Three copies; the first two share a file that is damaged in the second pool."""
-    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"))
+    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"), engine=request.param)
     content = os.urandom(MIB)
     (two.source / "large").write_bytes(content)
     two.night("2026-03-01T22:00:00Z", "a")

@@ -15,8 +15,8 @@ from tests.beds.logins import logins_at
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
 from web.auth.model import Token
+from web.auth.random_words import digest
 from web.auth.store import Store
-from web.auth.words import digest
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 RIGHTS = {"viewer": ("viewer", None), "carol": ("viewer", ("web1",)), "olga": ("operator", ("web*",)), "ada": ("admin", None)}

@@ -4,15 +4,17 @@ import hashlib
 import json
 import os
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.beds import btrfs
+from tests.beds import TOP, btrfs
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
+from tests.beds.terminal import at_a_terminal
 from tests.beds.watch import killed, rows
 from tests.beds.work import work
 
@@ -84,9 +86,14 @@ def test_what_the_disk_flipped_is_named_in_every_backup_that_shares_it(make_btrf
     ]
     listed = {one["name"]: one["verified"] for one in nights.listed("web")}
     assert (listed[first]["state"], listed[first]["damages"]) == ("damaged", 1)
-    assert "1 file damaged" in nights.backupd("list", "web").stdout
+    assert "damaged: /" in nights.backupd("list", "web").stdout
     assert "damaged web" in {one["subject"] for one in nights.json("notify", "--dry-run")["alarms"]}
     assert 'btrkeep_host_damaged_backups{host="web",pool="main"} 2' in nights.backupd("metrics").stdout
+    with at_a_terminal((sys.executable, "-m", "backupd", "--config", nights.config, "verify"), cwd=TOP) as terminal:
+        assert terminal.ends() == 1
+    shown = terminal.text
+    assert f"[1/2] web {first}: 3 of 3 files" in shown
+    assert shown.index(f"[1/2] web {first}: ") < shown.index(f"\rweb {first}: 2 files read")
     work("sqlite3", nights.state / "catalogue.sqlite", "delete from damage")
     nights.backupd("rebuild")
     assert rows(nights, "select count(*) from damage") == [(2,)]

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from backupd.files.file_digest import read_file, runs_without_zeros
-from backupd.files.tree import entry_of
 from tests.beds import TOP
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
@@ -164,11 +163,10 @@ def test_a_large_file_is_given_up_when_it_is_to_end(tmp_path: Path) -> None:
     """Of two terabytes the end would not be waited for; what was damaged before is not called whole by that."""
     file = tmp_path / "large"
     file.write_bytes(os.urandom(5 << 20))
-    entry = entry_of(b"/large", file.stat(), None)
     answers = iter([True, True, False])
-    assert read_file(os.open(file, os.O_RDONLY), entry, b"", lambda: next(answers)) is None
+    assert read_file(os.open(file, os.O_RDONLY), b"/large", 5 << 20, b"", lambda: next(answers)) is None
     assert not list(answers)
-    whole = read_file(os.open(file, os.O_RDONLY), entry, b"", lambda: True)
+    whole = read_file(os.open(file, os.O_RDONLY), b"/large", 5 << 20, b"", lambda: True)
     assert whole
     assert whole.digest == hashlib.sha256(file.read_bytes()).digest()
 

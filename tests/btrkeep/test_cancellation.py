@@ -13,6 +13,9 @@ from btrkeep.errors import Exit
 from btrkeep.process.cancellation import Cancellation, ending_signals, signal_status
 from btrkeep.process.group import Group, GroupCancellation
 
+SECONDS = "60.0714"
+"""Of the group's `sleep`: other tests in the same process have children named sleep, too."""
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_wakes_the_sleeper_and_only_the_first_one_counts(number: signal.Signals) -> None:
@@ -53,7 +56,7 @@ def test_a_hangup_is_told_as_terminated() -> None:
 def test_cancelling_ends_the_group_under_way_and_who_waits() -> None:
     async def cancelled() -> tuple[int, float]:
         cancellation = GroupCancellation[str]()
-        cancellation.group = Group.start(("sleep", "60"), on_stdout=lambda _: None, on_stderr=lambda _: None)
+        cancellation.group = Group.start(("sleep", SECONDS), on_stdout=lambda _: None, on_stderr=lambda _: None)
         asyncio.get_running_loop().call_later(0.1, cancellation.cancel_for, "the window has closed")
         begun = time.monotonic()
         await cancellation.wait(20)
@@ -64,4 +67,5 @@ def test_cancelling_ends_the_group_under_way_and_who_waits() -> None:
     status, waited = asyncio.run(cancelled())
     assert status == -signal.SIGTERM
     assert waited < 5
-    assert not subprocess.run(("pgrep", "-P", str(os.getpid()), "-x", "sleep"), check=False, capture_output=True).stdout
+    found = subprocess.run(("pgrep", "-P", str(os.getpid()), "-f", f"^sleep {SECONDS}$"), check=False, capture_output=True)
+    assert not found.stdout

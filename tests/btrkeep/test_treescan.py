@@ -10,6 +10,7 @@ from struct import Struct
 import pytest
 
 from btrkeep.treescan import BUFFER_SIZE, FolderPaths, LinkedInode, linked_inodes, written_bytes, written_files
+from btrkeep.treescan.written import written_sizes
 from tests.beds import work
 
 SMALLEST_BUFFER = 16384 + 32  # the largest item of a leaf, and its header
@@ -223,6 +224,12 @@ def test_the_files_that_were_written_since_a_snapshot_are_those_that_were_writte
         found = [(second / f"file{number:03}").stat().st_ino for number in range(0, 600, 7)]
         assert list(written_files(fd, since, 8192, buffer_size=buffer_size)) == sorted([*found, (second / "pieces").stat().st_ino])
         assert list(written_files(fd, since, 65536, buffer_size=buffer_size)) == [(second / "pieces").stat().st_ino]
+        sizes = {
+            **dict.fromkeys(found, 8192),
+            (second / "file001").stat().st_ino: 4096,
+            (second / "pieces").stat().st_ino: 32 * 4096,
+        }
+        assert dict(written_sizes(fd, since, buffer_size=buffer_size)) == sizes
         assert written_bytes(fd, since, buffer_size=buffer_size) == len(found) * 8192 + 4096 + 32 * 4096
     with opened(first) as fd:
         assert written_bytes(fd, created(first) - 1, buffer_size=buffer_size) == 600 * 8192

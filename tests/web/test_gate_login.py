@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.web.gate import CHEAP, PASSWORD, Gate, add_user, gate, made
 from web.auth import attempts, passwords
 from web.auth.model import LoginSession
+from web.auth.random_words import digest
 from web.auth.store import Store
-from web.auth.words import digest
 from web.redirects import is_within, within
 from web.settings import Settings
 

@@ -12,8 +12,8 @@ import pytest
 from tests.beds.dashboard import OPERATOR, PASSWORD, Answer, Dashboard, csrf_of
 from web.auth.model import Token, User
 from web.auth.passwords import hashed
+from web.auth.random_words import digest
 from web.auth.store import Store
-from web.auth.words import digest
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 

@@ -29,8 +29,8 @@ from tests.beds.serving import serving
 from tests.web.test_hostile import VALUES, filled, rules
 from web.auth.model import Token, User
 from web.auth.passwords import hashed
+from web.auth.random_words import digest
 from web.auth.store import Store
-from web.auth.words import digest
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
 

@@ -22,8 +22,8 @@ from btrkeep.serving.wire import ClientGone, Wire
 from btrkeep.units import format_time, printable
 from web.auth import attempts, passwords
 from web.auth.model import LoginSession, User
+from web.auth.random_words import TOKEN_PREFIX, digest, new_word
 from web.auth.store import Store
-from web.auth.words import TOKEN_PREFIX, digest, new_word
 
 audit = logging.getLogger("btrkeep.audit")
 _TOUCHED = timedelta(seconds=60)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.decisions.time_ticks import date_ticks, hour_ticks
-from btrkeep.units import format_size
+from btrkeep.units import size_short
 from web.charts.svg import Sheet
 
 _RIGHT, _TOP = 10, 14
@@ -35,7 +35,7 @@ def size_scale(most: float, suffix: str = "") -> AxisScale:
     top = max(most, 1) * 1.08
     power = 1024 ** min(int(math.log(max(top, 1), 1024)), 5)
     step = _nice(top / power / 4) * power
-    return AxisScale(top, max(step, 1), lambda value: plain_size(value) + suffix if value else "0")
+    return AxisScale(top, max(step, 1), lambda value: size_short(round(value)) + suffix if value else "0")
 
 
 def number_scale(most: float) -> AxisScale:
@@ -62,12 +62,6 @@ def _time_words(seconds: float) -> str:
 def _nice(rough: float) -> float:
     power = 10.0 ** math.floor(math.log10(rough))
     return next(nice * power for nice in (1, 2, 2.5, 5, 10) if nice * power >= rough * (1 - 1e-9))
-
-
-def plain_size(value: float) -> str:
-    """ "20 TiB" and not "20.0 TiB"."""
-    number, unit = format_size(round(value)).split()
-    return f"{float(number):g} {unit}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from btrkeep.units import counted, format_size
-from web.charts.frame import AxisScale, number_scale, plain_size, size_scale
+from btrkeep.units import counted, format_size, size_short
+from web.charts.frame import AxisScale, number_scale, size_scale
 from web.charts.svg import FONT, ChartStyle, Sheet
 from web.data.groups import Distribution, ScoreClass
 from web.data.score import SizeClass
@@ -75,5 +75,5 @@ def size_words(sizes: Sequence[SizeClass]) -> str:
 
 def size_chart(sizes: Sequence[SizeClass], look: ChartStyle) -> bytes:
     """Bytes that are free, by the size of the free extents."""
-    bars = [Bar(plain_size(one.least), one.bytes) for one in sizes]
+    bars = [Bar(size_short(one.least), one.bytes) for one in sizes]
     return bar_chart(size_words(sizes), bars, size_scale(max((one.bytes for one in sizes), default=0)), look, "green")

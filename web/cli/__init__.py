@@ -35,7 +35,7 @@ PATH = click.Path(path_type=Path)
 @click.version_option(__version__, prog_name=NAME)
 @click.option("--pool", default="main", show_default=True, metavar="NAME", help="The pool to show.")
 @click.option("--state", type=PATH, metavar="DIR", help="Where the pool's catalogue is.  [default: as `state` in [pool] says]")
-@click.option("--data", type=PATH, metavar="DIR", help="What is the dashboard's own.  [default: /var/lib/btrkeep-web/NAME]")
+@click.option("--data", type=PATH, metavar="DIR", help="The dashboard's data folder.  [default: /var/lib/btrkeep-web/NAME]")
 @click.option(
     "--users", type=PATH, metavar="DIR", help="Where users and sessions are.  [default: --data, else /var/lib/btrkeep-login/NAME]"
 )

@@ -129,7 +129,7 @@ class Shelf:
         try:
             return stamp, read_header(self.folder / name)
         except Unreadable as error:
-            return stamp, f"{name}: {error.message.removeprefix(str(self.folder / name)).strip()}"
+            return stamp, f"{name}: {error.why}"
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int, int]]:

@@ -25,7 +25,7 @@ WHATS = ("new", "overwritten", "kept", "same", "entered", "refused")
 """What may happen to a name. entered: a folder that is there; refused: something of another kind is in the way."""
 OVER = ("done", "failed")
 _SHOWN = 10  # paths of a command that a page shows
-_JOB = re.compile(r"\b\d{8}T\d{6}Z-[0-9a-f]{8}\b", re.ASCII)
+_JOB = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +133,9 @@ def preview(asks: Asks, wish: RestoreForm) -> PreviewPage | str:
     try:
         return _preview(asks.ask("preview", **wish.arguments()))
     except RequestRefused as error:
-        job = _JOB.search(error.hint) if error.kind == "busy" else None
-        if not job:
+        if not error.job or not _JOB.fullmatch(error.job):
             raise
-        return job[0]
+        return error.job
 
 
 def look(asks: Asks, job: str) -> PreviewState | None:

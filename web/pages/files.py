@@ -19,7 +19,7 @@ from web.data.files_history import Around, HistoryPage, around, history
 from web.data.files_text import Beginning, beginning
 from web.pages.files_errors import add_handlers
 from web.pages.files_links import PageLinks, add_filters
-from web.pages.words import number_of_request, which_of_request
+from web.pages.request_values import number_of_request, which_of_request
 from web.paths import path_of_request, path_of_text
 from web.service_client import agent
 from web.source import source

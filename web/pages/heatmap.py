@@ -14,7 +14,7 @@ from web.data.heat import COLOURS, DrawingRequest, Gallery, Recorded, wish_of
 from web.data.heat import ORDERS as SORTS
 from web.pages.pictures import kept, picture
 from web.pages.pool import filesystem, painter
-from web.pages.words import number
+from web.pages.request_values import number
 from web.service_client import agent
 from web.source import source
 

@@ -4,7 +4,7 @@ from flask import Blueprint, abort, render_template, request
 
 from web.access import seen_hosts, viewer
 from web.data.log import OUTCOMES, log_page, log_run, wanted_runs
-from web.pages.words import choice, moment, number
+from web.pages.request_values import choice, moment, number
 from web.source import source
 
 blueprint = Blueprint("log", __name__, url_prefix="/log")

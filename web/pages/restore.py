@@ -16,7 +16,7 @@ from web.data import restore
 from web.data.restore import OVERWRITE, RestoreForm
 from web.pages.files_errors import add_handlers
 from web.pages.files_links import PageLinks
-from web.pages.words import which_of_request
+from web.pages.request_values import which_of_request
 from web.paths import paths_of_form, paths_of_request
 from web.service_client import agent
 from web.source import source

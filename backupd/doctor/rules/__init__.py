@@ -12,7 +12,7 @@ BY_NAME = {rule.name: rule for rule in RULES}
 
 
 def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> Examined:
-    """What these rules say. One that is blind and finds something all the same has looked."""
+    """Applies these rules. A rule that is blind but finds something counts as having looked."""
     findings: list[Finding] = []
     well: list[str] = []
     unlooked: list[Unlooked] = []
@@ -28,5 +28,5 @@ def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> Examined
 
 
 def judge(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> list[Finding]:
-    """What these rules find, the worst first."""
+    """Returns the findings of these rules, the worst first."""
     return list(examine(facts, rules).findings)

@@ -24,7 +24,7 @@ def filters(fs: FilesystemFacts, kind: str, words: str = "") -> str:
 
 
 def safest(profiles: tuple[str, ...]) -> str:
-    """That of the profiles which survives most."""
+    """Returns the profile that survives most."""
     return min(profiles, key=lambda profile: _SAFEST.index(profile) if profile in _SAFEST else len(_SAFEST))
 
 

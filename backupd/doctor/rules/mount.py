@@ -25,7 +25,7 @@ def remount(fs: FilesystemFacts, option: str) -> FixCommand:
 
 
 def in_fstab(word: str) -> str:
-    """What is left to be done by hand for the next mount."""
+    """Returns the manual step for the next mount."""
     return f"# and {word} among the options in /etc/fstab, for the next mount"
 
 

@@ -25,7 +25,7 @@ def idle_quotas(quotas: int, mode: str, known: bool) -> str:
 
 
 def _qgroups(facts: DoctorFacts) -> Iterator[Finding]:
-    """Simple quotas that somebody has switched on with `backupd quota` are what he wants."""
+    """Finds unwanted qgroups. Simple quotas enabled with `backupd quota` are wanted."""
     fs, site = facts.filesystem, facts.site
     simple = fs.quota == _SIMPLE
     if not fs.quota or (simple and (site.quota_since or site.quotas)):

@@ -94,7 +94,7 @@ def _redundant(device: DeviceFacts) -> bool:
 
 
 def _rewritten(fs: FilesystemFacts) -> str:
-    """What a conversion of metadata rewrites."""
+    """Returns what a conversion of metadata rewrites."""
     return "data and metadata share block groups, so all is rewritten" if "mixed" in fs.profiles else "metadata is rewritten"
 
 

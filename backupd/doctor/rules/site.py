@@ -55,7 +55,7 @@ def _key(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def ssh_key(key: KeyFile) -> Iterator[Finding]:
-    """What is wrong with the private key; nothing of one that cannot be looked at."""
+    """Yields the problems of the private key; nothing if it cannot be read."""
     if key.hidden or (key.mode is not None and not key.mode & 0o077):
         return
     if key.mode is None:
@@ -87,7 +87,7 @@ def _known_hosts(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def known_hosts(known: KeyFile) -> Iterator[Finding]:
-    """What is wrong with the hosts' keys; nothing of a file that cannot be looked at."""
+    """Yields the problems of the known_hosts file; nothing if it cannot be read."""
     if known.hidden:
         return
     if known.mode is None or known.empty:
@@ -156,17 +156,17 @@ def _window(facts: DoctorFacts) -> Iterator[Finding]:
         return
     (first, window), count = site.unstarted[0], len(site.unstarted)
     others = f" and {counted(count - 1, 'other host')}" if count > 1 else ""
-    start, zone = window.partition("-")[0], window.rpartition(" ")[2]
+    start, zone = f"{window.start:%H:%M}", site.zone
     yield diagnosis(
         "window",
         "warning",
-        f"no timer starts backups while the window of {first} ({window}){others} is open",
+        f"no timer starts backups while the window of {first} ({window} {zone}){others} is open",
         "a run leaves out hosts whose window is closed, so these are never backed up by themselves. Timers are in the machine's "
         "time zone, windows in the pool's",
         "none",
         (f"# systemctl edit btrkeep-backup@{site.name}.timer", "#   [Timer]", f"#   OnCalendar=*-*-* {start} {zone}")
         if is_read_by_units(site)
-        else (f"# in /etc/cron.d/btrkeep-{site.name}, at {start} {zone}:", _cron(site, "run", int(start[:2]))),
+        else (f"# in /etc/cron.d/btrkeep-{site.name}, at {start} {zone}:", _cron(site, "run", window.start.hour)),
     )
 
 

@@ -51,7 +51,7 @@ def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[Finding]:
 
 
 def _discard(facts: DoctorFacts) -> tuple[str, ...]:
-    """What gives up the largest unfinished backup: nobody can restore from it."""
+    """Returns the command that deletes the largest unfinished backup, from which nobody can restore."""
     host = facts.site.unfinished
     return (f"{backupd(facts.site, f'discard {shlex.quote(host)} --dry-run')}   # then without --dry-run",) if host else ()
 

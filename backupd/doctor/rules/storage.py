@@ -1,4 +1,4 @@
-"""Rules about what the filesystem lies on: devices, and what is below them."""
+"""Rules about the devices and the layers below them."""
 
 import shlex
 from collections.abc import Iterator

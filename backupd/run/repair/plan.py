@@ -1,4 +1,4 @@
-"""What can be repaired of a damaged backup, and from which copies: everything is read that would be used, nothing is changed."""
+"""Plans the repair of a damaged backup: reads every copy that would be used, and changes nothing."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from backupd.run.repair.proof import RecordedSums, RepairProof, equal_where_read
 
 
 class FileFate(StrEnum):
-    """What becomes of a damaged file."""
+    """The planned treatment of a damaged file."""
 
     REPAIRED = "repaired"
     WHOLE = "whole"
@@ -36,9 +36,9 @@ class FileFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GoodCopy:
-    """A file that is what the damaged one was. `place`: the folder of a backup, or one that was named with --from.
+    """An intact copy of a damaged file. `place`: the folder of a backup, or one given with --from.
 
-    `key`: what it was when it was read.
+    `key`: its state when it was read.
     """
 
     place: Path
@@ -51,7 +51,7 @@ class GoodCopy:
 
     @property
     def name(self) -> str:
-        """What it is called: the backup, or the folder."""
+        """Returns the name of the backup or folder."""
         return self.backup or str(self.place)
 
     def tree(self) -> Tree:
@@ -61,7 +61,7 @@ class GoodCopy:
 
 @dataclass(frozen=True, slots=True)
 class DamagedCopy:
-    """One damaged path of one backup, and what becomes of it. `inode`: of the damaged file; 0 where there is none."""
+    """A damaged path of one backup and its treatment. `inode`: of the damaged file; 0 if it is missing."""
 
     path: bytes
     fate: FileFate
@@ -98,7 +98,7 @@ class RepairStopped(Exception):
 
 
 class RepairPlanner:
-    """Plans for one host. What was read of it for one backup is not read again for the next."""
+    """Plans for one host. Files read for one backup are not read again for the next."""
 
     def __init__(
         self, site: PoolContext, host: str, folders: Sequence[Path], goes_on: Callable[[], bool], *, unproven: bool = False
@@ -173,7 +173,7 @@ class RepairPlanner:
         return DamagedCopy(entry.path, fate, entry.inode, unproven)
 
     def _read(self, tree: Tree, entry: Entry, expected: RecordedSums) -> FileRead | None:
-        """None for what cannot even be opened. Raises RepairStopped."""
+        """Returns None for a file that cannot be opened. Raises RepairStopped."""
         try:
             fd = tree.open_file(entry.path)
         except (OSError, ValueError):
@@ -184,7 +184,7 @@ class RepairPlanner:
         return found
 
     def _compared(self, tree: Tree, other: Tree, entry: Entry) -> RepairProof | None:
-        """How the other file is like what can be read of the damaged one. None: it is not."""
+        """Returns how the other file agrees with the readable part of the damaged one; None if it differs."""
         with ExitStack() as held:
             bad, good = (held.enter_context(_closing(one.open_file(entry.path))) for one in (tree, other))
             equal = equal_where_readable(bad, good, entry.size, self._goes_on)

@@ -14,7 +14,7 @@ _BLOCK = 4096
 
 
 class RepairProof(StrEnum):
-    """How it is known that a copy has the content that the damaged file had. The best is first."""
+    """How it is known that a copy has the content of the damaged file. The best proof is first."""
 
     CHECKSUM = "checksum"
     """It has the SHA-256 that was recorded of it."""
@@ -26,7 +26,7 @@ class RepairProof(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordedSums:
-    """What is recorded of a file's content: `plain` as sha256sum says it, `digest` as `backupd verify` does. None: nothing."""
+    """The recorded checksums of a file: `plain` as sha256sum computes it, `digest` as `backupd verify` does. None: not recorded."""
 
     plain: bytes | None
     digest: bytes | None
@@ -42,7 +42,7 @@ class RecordedSums:
         return self.plain is not None or self.digest is not None
 
     def are_those_of(self, found: FileRead) -> bool:
-        """Whether that file was read to its end and has what is recorded. The sum that the run made comes before a later one."""
+        """Returns True if that file was read completely and matches the record. The checksum made by the run takes precedence."""
         if found.bad is not None:
             return False
         return found.plain == self.plain if self.plain is not None else found.digest == self.digest
@@ -50,11 +50,11 @@ class RecordedSums:
 
 def read_whole(fd: int, entry: Entry, sums: RecordedSums, goes_on: Callable[[], bool]) -> FileRead | None:
     """Reads an open file for such a comparison, and closes it; None when it was not to go on. Raises OSError that is no damage."""
-    return read_file(fd, entry, key(entry), goes_on, PlainSum() if sums.plain is not None else None)
+    return read_file(fd, entry.path, entry.size, key(entry), goes_on, PlainSum() if sums.plain is not None else None)
 
 
 def key(entry: Entry) -> Key:
-    """What tells the file on this server."""
+    """Returns the key that identifies the file on this server."""
     return key_of(entry.inode, entry.changed, entry.size)
 
 

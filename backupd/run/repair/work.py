@@ -51,7 +51,7 @@ _UNLIKE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY)  # another
 
 @dataclass(frozen=True, slots=True)
 class RepairDone:
-    """What became of a backup. `stays`: why the damaged one is not given up to the next expiry; then the copy is held."""
+    """The result for a backup. `stays`: why the damaged one does not expire; then the copy is held."""
 
     plan: RepairPlan
     name: str
@@ -139,7 +139,7 @@ def _make(site: ExpiryContext, plan: RepairPlan) -> str:
 
 
 def _record(site: ExpiryContext, plan: RepairPlan, first: Record) -> Record:
-    """That of the damaged backup, but for what a transfer counts: nothing came from the host."""
+    """Returns the record of the damaged backup without the numbers of a transfer, because nothing came from the host."""
     unproven = 0 if plan.is_proven else sum(one.copy is not None and one.copy.proof != RepairProof.CHECKSUM for one in plan.repairs)
     said = f"a repaired copy of {plan.backup.name}: {counted(len(plan.repairs), 'damaged file')} replaced"
     return replace(
@@ -162,7 +162,7 @@ def _counted(numbers: Mapping[str, int]) -> dict[str, int]:
 
 
 def _enter_damages(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
-    """What stays damaged is so in the copy, too. Before that has its name: a kill must not leave one that seems whole."""
+    """Records remaining damage for the copy, before it has its name: a kill must not leave a copy that seems intact."""
     left = {os.fsdecode(one.path) for one in plan.leaves}
     rows = [one for one in site.catalogue.damages(plan.backup.host, plan.backup.name) if one.fate is None and one.path in left]
     site.catalogue.put_damages(Damage(one.host, name, one.path, one.start, one.length, one.found_by, site.now) for one in rows)
@@ -191,7 +191,7 @@ def _replace(tree: Tree, one: DamagedCopy) -> None:
 
 
 def _require_content(fd: int, one: DamagedCopy) -> None:
-    """A folder that somebody named may change at any time, a backup does not. Raises Unfit."""
+    """Raises Unfit if the source has changed: a given folder may change at any time, a backup does not."""
     assert one.copy is not None
     if one.copy.backup is None:
         found = read_whole(os.dup(fd), entry_of(one.path, os.fstat(fd), None), RecordedSums(None, None), lambda: True)
@@ -200,7 +200,7 @@ def _require_content(fd: int, one: DamagedCopy) -> None:
 
 
 def _fill(fd: int, copy: GoodCopy, size: int) -> None:
-    """Shares the data of the copy where that is possible. Raises Unfit when the copy is not what it was."""
+    """Copies the data, shared if possible. Raises Unfit if the source has changed."""
     with copy.tree() as tree:
         entry = tree.stat(copy.path)
         source = tree.open_file(copy.path)

@@ -1,4 +1,4 @@
-"""All that can be asked, and what each argument has to be. The function of that name in the module named does it."""
+"""All verbs with their arguments. The function of that name in the named module carries a verb out."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +17,8 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """`module` is loaded when it is asked for the first time. `limit`: what of it may go on at once, together with other verbs;
-    `per_minute`: how often one asker may ask for it, unless the configuration says otherwise.
+    """`module` is imported at the first request. `limit`: concurrency, shared with other verbs; `per_minute`: requests of one
+    caller, unless configured otherwise.
     """
 
     module: str
@@ -28,7 +28,7 @@ class Verb:
     limit: ConcurrencyLimit = field(compare=False)
 
     def function(self, name: str) -> Function:
-        """What does it."""
+        """Returns the function."""
         found: Function = getattr(import_module(f"backupd.serve.verbs.{self.module}"), name)
         return found
 

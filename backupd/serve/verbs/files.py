@@ -1,4 +1,4 @@
-"""What is in backups: looked at, compared and given out. Nothing is followed out of a backup; see backupd.files."""
+"""Reads, compares and streams the contents of backups. No link leads out of a backup; see backupd.files."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.
 
 
 class _Pulse:
-    """Called over and over by whoever works for a while: for no asker that has left, and for none longer than he may have."""
+    """Called regularly during long work: ends it if the caller has left or his time is over."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -50,7 +50,7 @@ class _Pulse:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """What the files' modules say of wrong names and paths, as kinds of a refusal."""
+    """Converts errors about names and paths to refusals."""
     try:
         yield
     except UsageError as error:  # no such host, backup or path
@@ -82,7 +82,7 @@ def _entry(call: Call, found: Restorable, tree: Tree) -> Entry:
 
 
 def browse(call: Call) -> dict[str, Any]:
-    """An entry, and what is in it where it is a folder: so many of them, from an offset on."""
+    """Returns an entry, and for a folder a page of its contents."""
     from backupd.files.listing import Page, page
     from backupd.files.words import entry_object
 
@@ -106,7 +106,7 @@ def browse(call: Call) -> dict[str, Any]:
 
 
 def versions(call: Call) -> dict[str, Any]:
-    """As `backupd versions --json`, over so many backups as there was time for."""
+    """Returns the result of `backupd versions --json` for as many backups as time allowed."""
     from backupd.files.objects import history_object
     from backupd.files.suggestions import missing
     from backupd.files.versions import versions as history_of
@@ -122,8 +122,8 @@ def versions(call: Call) -> dict[str, Any]:
 
 
 def _next(call: Call, history: "PathHistory") -> str | None:
-    """From which backup on to ask next, when time was over: the last that was looked at, so that nothing is missed between the two
-    answers. Raises RequestRefused when that would lead nowhere.
+    """Returns the backup from which to continue after the time limit: the last one read, so that nothing is missed between two
+    answers. Raises RequestRefused if there would be no progress.
     """
     if not history.stopped:
         return None
@@ -138,7 +138,7 @@ def _next(call: Call, history: "PathHistory") -> str | None:
 
 
 def compare(call: Call) -> dict[str, Any]:
-    """What differs at a path and below, so many differences at the most; of a text file also its lines."""
+    """Returns a limited number of differences below a path; for a text file also its lines."""
     from backupd.files.comparing import compare as differences_of
 
     with opened(call, call["before"], call["after"]) as [(old, before), (new, after)]:
@@ -157,7 +157,7 @@ def compare(call: Call) -> dict[str, Any]:
 
 
 def _some(call: Call, found: "Iterator[PathDifference]") -> tuple[list[dict[str, Any]], bool, bool]:
-    """So many differences, whether there are or may be more, and whether that is because time was over."""
+    """Returns so many differences, whether there are or may be more, and whether the time limit is the reason."""
     from backupd.files.objects import difference_object
 
     shown, size = list[dict[str, Any]](), 0
@@ -173,7 +173,7 @@ def _some(call: Call, found: "Iterator[PathDifference]") -> tuple[list[dict[str,
 
 
 def _text(before: Tree, after: Tree, path: bytes) -> tuple[list[str] | None, str | None]:
-    """The lines that differ of a text file, or why there are none; neither for what is no file."""
+    """Returns the differing lines of a text file, or why there are none; neither if it is no file."""
     from backupd.files.comparing import NoText, text_difference
 
     if "file" not in (_kind(before, path), _kind(after, path)):

@@ -1,4 +1,4 @@
-"""What keeps a backup, or says that it is right: the commands' own functions, with the name of who asks in the reason."""
+"""Holds, releases and accepts backups, by the functions of the commands, with the caller's name in the reason."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from btrkeep.units import format_time
 
 
 def require_host(site: PoolContext, host: str) -> None:
-    """Raises RequestRefused, of kind missing, when nobody knows the host."""
+    """Raises RequestRefused, of kind missing, for an unknown host."""
     if host not in site.config.hosts and host not in hosts_of(site.pool) and host not in site.catalogue.hosts():
         raise RequestRefused(f"there is no host {host}", "the list of hosts has them all", "missing", own=True)
 
@@ -49,7 +49,7 @@ def _noted(call: Call, done: Noted) -> dict[str, Any]:
 
 
 def hold(call: Call) -> dict[str, Any]:
-    """As `backupd hold --json`."""
+    """Returns the result of `backupd hold --json`."""
     with _locked(call, "hold") as (site, now):
         if call["until"] and call["until"] <= now:
             raise RequestRefused(f"{format_time(call['until'])} is past", "name a later time, or none", "usage", own=True)
@@ -59,14 +59,14 @@ def hold(call: Call) -> dict[str, Any]:
 
 
 def release(call: Call) -> dict[str, Any]:
-    """As `backupd release --json`."""
+    """Returns the result of `backupd release --json`."""
     with _locked(call, "release") as (site, now):
         done = release_it(site.pool, site.catalogue, call["host"], call["backup"], now)
     return {**_noted(call, done), "released": hold_fields(done.hold)}
 
 
 def accept(call: Call) -> dict[str, Any]:
-    """As `backupd accept --json`."""
+    """Returns the result of `backupd accept --json`."""
     with _locked(call, "accept") as (site, now):
         name = accept_it(site.pool, site.catalogue, call["host"], call["backup"], _why(call), now)
     return {"host": call["host"], "name": name, "state": COMPLETE, "at": format_time(now), "why": _why(call)}

@@ -1,4 +1,4 @@
-"""What is looked up for somebody and takes root: seconds of work at most, kept for a minute where it takes more than a moment."""
+"""Queries that need root: seconds of work at most, cached for a minute if slow."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -20,13 +20,13 @@ _ATTENTION = 1  # exit status of a doctor who found something
 
 
 def doctor(call: Call) -> Any:
-    """As `backupd doctor --json`."""
+    """Returns the result of `backupd doctor --json`."""
     words = (*call.service.words(ours("backupd")), "doctor", "--json")
     return _kept(call, "doctor", (), words, _json)
 
 
 def plan(call: Call) -> Any:
-    """As `btrfs-balancer plan --json`, by what is configured."""
+    """Returns the result of `btrfs-balancer plan --json` with the configured settings."""
     words = (*ours("balancer"), "plan", "--json", *call.service.chosen(), str(call.service.config().pool.path))
     return _kept(call, "plan", (), words, _json)
 
@@ -43,7 +43,7 @@ def extents(call: Call) -> None:
 
 
 def retention(call: Call) -> list[dict[str, Any]]:
-    """As `backupd retention explain HOST --json`."""
+    """Returns the result of `backupd retention explain HOST --json`."""
     host, now = call["host"], call.service.clock.now()
     with call.service.opened() as site:
         require_host(site, host)
@@ -63,7 +63,7 @@ def hello(call: Call) -> dict[str, Any]:
 
 
 def _kept(call: Call, kind: str, key: tuple[Any, ...], words: Sequence[str], read: Callable[[ProgramEnd], Any]) -> Any:
-    """What the program says, read; kept for a minute."""
+    """Returns the parsed output of the program, cached for a minute."""
 
     def compute() -> Any:
         ended = run_watched(words, timeout=_LONGEST[kind], gone=call.gone)

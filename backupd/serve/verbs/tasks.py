@@ -39,11 +39,13 @@ def restore(call: Call) -> dict[str, Any]:
 
 
 def preview(call: Call) -> Any:
-    """What a restore would do, as `backupd restore --dry-run --json` says it. That may take the network, so it is a job as well."""
+    """Starts a preview of a restore (`backupd restore --dry-run --json`). It may need the network, so it is a job as well."""
     started, jobs, end = _restore(call, PREVIEW), _jobs(call), time.monotonic() + _PATIENCE
     while not (found := jobs.get(started.id, call.service.clock.now())).over:
         if call.gone() or time.monotonic() > end:
-            raise RequestRefused("it takes longer than a person waits", f"the job {started.id} goes on", "busy", own=True)
+            raise RequestRefused(
+                "it takes longer than a person waits", f"the job {started.id} goes on", "busy", own=True, job=started.id
+            )
         time.sleep(_LOOK)
     if found.result is None:
         raise RequestRefused(found.error or "there is no preview", "", "failed")
@@ -62,7 +64,7 @@ def _restore(call: Call, verb: str) -> ServeJob:
 
 
 def job(call: Call) -> dict[str, Any]:
-    """How far a job is, and the last lines that it has said."""
+    """Returns the state of a job, and the last lines of its log."""
     jobs = _jobs(call)
     found = jobs.get(call["job"], call.service.clock.now())
     if not call.viewer.may_see(found.host):
@@ -83,7 +85,7 @@ def _told(call: Call, job: ServeJob) -> dict[str, Any]:
 
 
 def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
-    """What a backup waits for: how many places there are, how many of them are taken, and how many others wait."""
+    """Returns what a backup waits for: the number of places, of occupied ones, and of other waiting backups."""
     runs = [one for one in jobs.all(call.service.clock.now()) if one.verb == RUN and not one.over]
     taken = sum(is_under_way(one) for one in runs)
     return {"places": call.service.config().backup.concurrency, "taken": taken, "waiting": max(0, len(runs) - taken - 1)}

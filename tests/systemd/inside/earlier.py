@@ -6,8 +6,8 @@ from pathlib import Path
 
 from web.auth.model import LoginSession, User
 from web.auth.passwords import hashed
+from web.auth.random_words import digest
 from web.auth.store import Store
-from web.auth.words import digest
 
 store, now = Store(Path(sys.argv[1])), datetime.now(UTC)
 alice = User("alice", "operator", None, hashed("four words to remember"), now, now)

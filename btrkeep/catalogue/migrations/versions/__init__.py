@@ -1,1 +1,1 @@
-"""One module for each version of the schema, on its own feet: none of them imports tables.py, which moves on."""
+"""One module for each version of the schema. None imports tables.py, which always describes the newest version."""

@@ -1,4 +1,4 @@
-"""Retention: what is held, when a backup was marked as expired, and the runs of `expire`."""
+"""Retention: holds, the time at which a backup was marked as expired, and the runs of `expire`."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Free space: how it was scored, what was balanced, and what each block group took."""
+"""Free space: scores, balances, and the cost of each block group."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Damages: places of files in backups that cannot be read, or are not what they were."""
+"""Damages: ranges of files in backups that cannot be read or have changed."""
 
 import sqlalchemy as sa
 from alembic import op

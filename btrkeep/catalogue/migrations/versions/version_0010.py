@@ -1,4 +1,4 @@
-"""What is known of the data of each backup: when it was read from the disk, and how much of it was."""
+"""Verification state of each backup: when its data was read from the disk, and how much of it."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What is known of each backup from a comparison with its host."""
+"""Result of comparing each backup with its host."""
 
 import sqlalchemy as sa
 from alembic import op

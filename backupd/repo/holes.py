@@ -64,7 +64,7 @@ class DugResult:
 
 
 class _Cancelled(Exception):
-    """Nobody waits for holes any more, or the pool is full."""
+    """The work was cancelled, or the pool is full."""
 
 
 @Checkpoint("holes punched")
@@ -82,7 +82,9 @@ def data_written(subvolume: Path) -> int:
 
 @contextmanager
 def _committed(subvolume: Path) -> Iterator[tuple[int, int]]:
-    """Its open folder and the generation in which it was made. Commits first: only then the filesystem can be asked."""
+    """Yields its open folder and the generation in which it was created. Commits first, because only committed data can be
+    searched.
+    """
     found = describe(subvolume)
     if found is None:
         raise OperatorError(f"{subvolume} is no subvolume")
@@ -253,7 +255,7 @@ def _worth_rewriting(window: Run, runs: list[Run]) -> bool:
 
 
 def _between(window: Run, runs: list[Run]) -> Iterator[Run]:
-    """What of the window is in none of the runs."""
+    """Yields the parts of the window that are in none of the runs."""
     position, end = window
     for start, stop in [*runs, (end, end)]:
         if position < start:

@@ -1,0 +1,303 @@
+"""The files of one backup, read by several threads.
+
+One thread lists folders and hands out names, some dozens at a time; the others look at each name, decide whether its file is read
+in this pass, and read it. A file of more than one piece goes back to the first thread, which hands it out by itself, so that a
+folder of large files keeps all threads busy. Only the first thread writes down what was found.
+"""
+
+import os
+import random
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+from backupd.actions.shared_damage import FoundDamage
+from backupd.actions.verify_pass import VerifyPass
+from backupd.files.backup_selector import Restorable
+from backupd.files.file_digest import DAMAGED, FileRead, PlainSum, read_file
+from backupd.files.name_batches import FolderNames, name_batches
+from backupd.files.tree import Tree, open_plain
+from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
+from backupd.repo.sums import read_sums
+from btrkeep.decisions.due import latest
+from btrkeep.fs.openat import FOLDER
+from btrkeep.fs.sparse import PIECE
+from btrkeep.pool.subvolume import describe
+from btrkeep.treescan.written import written_files
+
+_STREAMS = max(3, min(8, len(os.sched_getaffinity(0)) + 1))  # one more than processors: one waits for the disk
+_WAITING = 2 * _STREAMS  # what was handed out, so that no thread waits for the next
+_MOST_RECORDS = 200_000  # that are held in memory
+_LONGEST = 300.0  # seconds of reading that a kill may cost
+_TELL = 0.5  # seconds, also while all threads read large files
+
+
+class _FileToRead(NamedTuple):
+    """A file that is to be read. `before`: what is known of it."""
+
+    path: bytes
+    size: int
+    key: Key
+    before: ReadBefore | None
+
+
+@dataclass(slots=True)
+class _BatchRead:
+    """What came of one batch: files that were read, and large ones that are yet to be read."""
+
+    read: list[tuple[FileRead, ReadBefore | None]] = field(default_factory=list)
+    large: list[_FileToRead] = field(default_factory=list)
+    names: int = 0
+    """Of files that were looked at."""
+    is_cut: bool = False
+    """Whether some files were left, because the pass was over."""
+    error: OSError | None = None
+    """What ended it, and is no damage."""
+
+
+class BackupReader:
+    """What is read of one backup.
+
+    `is_walked`: all its names were looked at, and what was begun was read to its end. `is_whole`: each file was read in this pass,
+    too.
+    """
+
+    def __init__(self, work: VerifyPass, backup: Restorable, folder: Path, since: datetime) -> None:
+        """`folder`: of the host. `since`: when the pass over this backup began."""
+        self._work, self._host, self._folder, self.since = work, backup.host, folder, since
+        self._now = _microseconds(work.now)
+        self._since, self._until = _microseconds(since), _microseconds(latest(work.now))  # later: the clock was ahead
+        self.read, self.compared, self.bytes = 0, 0, 0
+        self.bad: list[FoundDamage] = []
+        self._damaged_before = work.count.damaged
+        self.shared: dict[str, list[bytes]] = {}
+        """The host's other backups that have some of them, by name: which paths."""
+        self.is_walked, self.is_whole = False, True
+        self._found: dict[Key, ReadBefore] = {}
+        self._large = deque[_FileToRead]()
+        self._is_listed = self._is_cut = False
+        self._error: OSError | None = None
+        self._sums = read_sums(backup.path)
+        """What was recorded when the files were fetched, by path."""
+        self._written = _written_inodes(backup) if work.scope.crash else None
+        """Those that are read, None: all."""
+        self._chance = random.SystemRandom()  # a host must not know which of its files are looked at
+        self._deciding = Lock()
+        self._linked = set[Key]()
+        """Files with several names that are being read."""
+        self._other_names: dict[Key, list[bytes]] = {}
+        """Of these, the names that were met meanwhile."""
+
+    def take(self, tree: Tree) -> None:
+        """Reads. Raises OSError."""
+        with closing(name_batches(tree, self._unreadable)) as batches, ThreadPoolExecutor(_STREAMS) as streams:
+            while not self.is_walked and not self._work.is_over:
+                with Checksums(self._folder) as known:
+                    self.is_walked = self._take_some(tree, batches, known, streams)
+                    if self._found:
+                        known.write(self._found, self._now if self._work.scope.forgets else None)
+                self._found.clear()
+        if self.is_walked:  # what could not even be opened by its first name
+            self.bad += [FoundDamage(path, 0) for paths in self._other_names.values() for path in paths]
+        self.is_whole = self.is_whole and self.is_walked
+
+    # --- by the thread that hands out
+
+    def _take_some(self, tree: Tree, batches: Iterator[list[FolderNames]], known: Checksums, streams: ThreadPoolExecutor) -> bool:
+        """Reads until it is time to write down what was found. Returns whether all names were looked at."""
+        until, waiting, work = time.monotonic() + _LONGEST, set[Future[_BatchRead]](), self._work
+        try:
+            while not (work.is_over or self._error or len(self._found) >= _MOST_RECORDS or time.monotonic() >= until):
+                while len(waiting) < _WAITING and (job := self._next_job(tree, batches, known)):
+                    waiting.add(streams.submit(job))
+                if not waiting:
+                    break
+                done, waiting = wait(waiting, timeout=_TELL, return_when=FIRST_COMPLETED)
+                for one in done:
+                    self._note_batch(one.result())
+                work.say_how_far()
+        finally:
+            for one in waiting:
+                self._note_batch(one.result())
+        if self._error:
+            raise self._error
+        return self._is_listed and not (self._large or self._is_cut or work.cancellation)
+
+    def _next_job(self, tree: Tree, batches: Iterator[list[FolderNames]], known: Checksums) -> Callable[[], _BatchRead] | None:
+        if self._large:
+            return partial(self._read_large, tree, self._large.popleft())
+        if not self._is_listed and (batch := next(batches, None)) is not None:
+            return partial(self._read_batch, batch, known)
+        self._is_listed = True
+        return None
+
+    def _note_batch(self, done: _BatchRead) -> None:
+        for found, before in done.read:
+            self._note(found, before)
+        self._large.extend(done.large)
+        self._is_cut |= done.is_cut
+        self._work.count.names += done.names
+        self._work.count.damaged = self._damaged_before + len(self.bad)
+        self._error = self._error or done.error
+
+    def _note(self, found: FileRead, before: ReadBefore | None) -> None:
+        work, before = self._work, self._found.get(found.key) or before
+        digest = before.digest if before else NO_DIGEST
+        is_known = digest != NO_DIGEST
+        summed = self._sums.get(found.path)
+        is_other_than_summed = summed is not None and found.plain not in (None, summed)
+        is_other = (is_known and found.digest != digest) or is_other_than_summed
+        place = 0 if found.bad is None and is_other else found.bad
+        if not is_known and is_other_than_summed:
+            found = found._replace(digest=NO_DIGEST)  # what is wrong must not be what the next look compares with
+        self._found[found.key] = ReadBefore(self._now, place is not None, digest if is_known else found.digest)
+        if place is not None:
+            work.bad[self._host, found.key] = place
+            paths = [found.path, *self._names_met(found.key)]
+            self.bad += [FoundDamage(path, place, found.key) for path in paths]
+        else:
+            self._names_met(found.key)
+            self.read += 1
+            self.compared += is_known or summed is not None
+        self.bytes += found.size
+        work.count.files += 1
+        work.count.bytes += found.size
+
+    def _names_met(self, key: Key) -> list[bytes]:
+        """The other names of a file that were met while it was read; it is not being read any more."""
+        if key not in self._linked:
+            return []
+        with self._deciding:
+            self._linked.discard(key)
+            return self._other_names.pop(key, [])
+
+    # --- by any thread
+
+    def _read_batch(self, batch: list[FolderNames], known: Checksums) -> _BatchRead:
+        done = _BatchRead()
+        for some in batch:
+            try:
+                if done.error is None and not done.is_cut:
+                    self._read_names(some, known, done)
+            except OSError as error:
+                done.error = error
+            finally:
+                os.close(some.folder)
+        return done
+
+    def _read_names(self, some: FolderNames, known: Checksums, done: _BatchRead) -> None:
+        """Raises OSError for what is no damage."""
+        looked = [(name, status) for name in some.names if (status := self._look(some, name)) is not None]
+        done.names += len(looked)
+        with self._deciding:
+            chosen = [(name, to_read) for name, status in looked if (to_read := self._choose(some.above, name, status, known))]
+        for name, file in chosen:
+            if self._work.is_over:
+                done.is_cut = True
+                return
+            if file.size > PIECE:
+                done.large.append(file)
+                continue
+            try:
+                fd = open_plain(name, some.folder)
+            except OSError as error:
+                self._unreadable(file.path, error)
+            else:
+                self._read(fd, file, done)
+
+    def _read_large(self, tree: Tree, file: _FileToRead) -> _BatchRead:
+        done = _BatchRead()
+        try:
+            self._read(tree.open_file(file.path), file, done)
+        except OSError as error:
+            try:
+                self._unreadable(file.path, error)
+            except OSError:
+                done.error = error
+        return done
+
+    def _read(self, fd: int, file: _FileToRead, done: _BatchRead) -> None:
+        plain = PlainSum() if file.path in self._sums else None
+        with self._work.reading(file.path, file.size) as goes_on:
+            found = read_file(fd, file.path, file.size, file.key, goes_on, plain)
+        if found is None:
+            done.is_cut = True
+        else:
+            done.read.append((found, file.before))
+
+    def _look(self, some: FolderNames, name: bytes) -> os.stat_result | None:
+        """Returns the status of a plain file, None of anything else. Of a symlink reads where it leads: it may be damaged, too."""
+        try:
+            status = os.stat(name, dir_fd=some.folder, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode):
+                return status
+            if stat.S_ISLNK(status.st_mode):
+                os.readlink(name, dir_fd=some.folder)
+        except OSError as error:
+            self._unreadable(some.above + b"/" + name, error)
+        return None
+
+    def _choose(self, above: bytes, name: bytes, status: os.stat_result, known: Checksums) -> _FileToRead | None:
+        """Returns None for a file that is not read now: it was in this pass, or is not among those meant.
+
+        One that was damaged when it was read last is read again.
+        """
+        path, key = above + b"/" + name, key_of(status.st_ino, status.st_ctime_ns, status.st_size)
+        if (place := self._work.bad.get((self._host, key))) is not None:
+            self.bad.append(FoundDamage(path, place))  # whoever else has it was told of when it was read
+            return None
+        before = self._found.get(key) or known.find(key)
+        if before and self._since <= before.at <= self._until and not before.damaged:
+            if self._sums.get(path, before.digest) == before.digest:  # or it was read where there is no sum of it
+                return None
+        elif not self._is_drawn(path, status.st_ino) and not (before and before.damaged):
+            self.is_whole = False
+            return None
+        if status.st_nlink > 1 and path not in self._sums:
+            if key in self._linked:
+                self._other_names.setdefault(key, []).append(path)
+                return None
+            self._linked.add(key)
+        return _FileToRead(path, status.st_size, key, before)
+
+    def _is_drawn(self, path: bytes, inode: int) -> bool:
+        is_meant = self._written is None or inode in self._written or path in self._sums
+        share = self._work.scope.of_all
+        return is_meant and (share >= 1.0 or self._chance.random() < share)
+
+    def _unreadable(self, path: bytes, error: OSError) -> None:
+        """A folder, or a name in one."""
+        if error.errno not in DAMAGED:
+            raise error
+        self.bad.append(FoundDamage(path, 0))
+
+
+def _written_inodes(backup: Restorable) -> set[int] | None:
+    """The files that were given data after the subvolume was made; None: all were, or nobody can tell."""
+    subvolume = describe(backup.path)
+    if subvolume is None or backup.record.base is None:
+        return None
+    try:
+        root = os.open(backup.path, FOLDER)
+        try:
+            return set(written_files(root, subvolume.created - 1, 1, compressed=True))
+        finally:
+            os.close(root)
+    except OSError as error:
+        if error.errno not in DAMAGED:
+            raise
+        return None
+
+
+def _microseconds(moment: datetime) -> int:
+    """Since 1970."""
+    return round(moment.timestamp() * 10**6)

@@ -1,0 +1,104 @@
+"""From addresses on the disks to every file in every backup that has the data there, without walking the pool.
+
+References lead to inodes, these to names, both by searches in trees.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from backupd.files.file_digest import DAMAGED
+from backupd.files.tree import Tree
+from backupd.repo.backup_json import DATA
+from btrkeep.fs.fiemap import address
+from btrkeep.treescan.links import InodeNames
+from btrkeep.treescan.owners import Owners, Reference
+
+if TYPE_CHECKING:
+    from btrkeep.pool.kernel_log import ReadFailure
+    from btrkeep.pool.marker import Pool
+
+_PREFIX = os.fsencode(DATA) + b"/"
+_MOST_ADDRESSES, _MOST_REFERENCES = 1024, 200_000  # of which the names are looked up together
+Backups = Mapping[int, tuple[str, str]]
+"""Host and name by the id of the subvolume."""
+_Referred = tuple[int, list[Reference] | None]
+
+
+class FilePlace(NamedTuple):
+    """A byte of one file of one backup. `path` is absolute, as the host has it."""
+
+    host: str
+    name: str
+    path: bytes
+    start: int
+
+
+class Resolver:
+    """Asks one filesystem; `fd` is any folder of it."""
+
+    def __init__(self, fd: int, backups: Backups) -> None:
+        self._owners, self._names, self._backups = Owners(fd), InodeNames(fd), backups
+
+    def places(self, vaddr: int) -> list[FilePlace] | None:
+        """Every name, in every backup, of the files that have the byte at `vaddr`. None: nobody refers to it."""
+        return next(self.resolve((vaddr,)))[1]
+
+    def resolve(self, vaddrs: Iterable[int]) -> Iterator[tuple[int, list[FilePlace] | None]]:
+        """Yields each address with its places, in order. Looks up the names of many together, which is faster."""
+        some, count = list[_Referred](), 0
+        for vaddr in vaddrs:
+            references = self._owners.references(vaddr)
+            some.append((vaddr, references))
+            count += len(references or ())
+            if len(some) >= _MOST_ADDRESSES or count >= _MOST_REFERENCES:
+                yield from self._named(some)
+                some, count = [], 0
+        yield from self._named(some)
+
+    def sharing(self, fault: "ReadFailure", pool: "Pool") -> list[FilePlace]:
+        """The same of the block of a file that could not be read; nothing where that is in no backup, or is gone."""
+        for _, found in self._named([(0, [(fault.inode, fault.offset, fault.subvolume)])]):
+            for one in found or ():
+                try:
+                    vaddr = _address(pool, one)
+                except OSError as error:
+                    if error.errno in DAMAGED:  # what leads there cannot be read either
+                        return [one]
+                    continue  # gone, or no plain file: the line is of a filesystem that was on the device before
+                return (self.places(vaddr) if vaddr is not None else None) or [one]
+        return []
+
+    def _named(self, some: list[_Referred]) -> Iterator[tuple[int, list[FilePlace] | None]]:
+        paths = self._paths_of(some)
+        for vaddr, references in some:
+            yield vaddr, list(self._places(references, paths)) if references else None
+
+    def _places(self, references: list[Reference], paths: Mapping[tuple[int, int], list[bytes]]) -> Iterator[FilePlace]:
+        for inode, offset, subvolume in references:
+            if here := paths.get((subvolume, inode)):
+                host, name = self._backups[subvolume]
+                for path in here:
+                    yield FilePlace(host, name, path, offset)
+
+    def _paths_of(self, some: list[_Referred]) -> dict[tuple[int, int], list[bytes]]:
+        """The paths as the host has them, by subvolume and inode; only of backups."""
+        wanted: dict[int, set[int]] = {}
+        for _, references in some:
+            for inode, _, subvolume in references or ():
+                if subvolume in self._backups:
+                    wanted.setdefault(subvolume, set()).add(inode)
+        return {
+            (subvolume, inode): [path[len(_PREFIX) - 1 :] for path in paths if path.startswith(_PREFIX)]
+            for subvolume, inodes in wanted.items()
+            for inode, paths in self._names.of_many(subvolume, inodes).items()
+        }
+
+
+def _address(pool: "Pool", place: FilePlace) -> int | None:
+    with Tree(pool.host(place.host) / place.name) as tree:
+        fd = tree.open_file(place.path)
+        try:
+            return address(fd, place.start)
+        finally:
+            os.close(fd)

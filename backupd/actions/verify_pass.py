@@ -1,0 +1,110 @@
+"""One pass of reading: which files it reads, within which limits, and what it has read up to now. All threads share it."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock
+
+from backupd.repo.checksums import Key
+from btrkeep.fs.sparse import PIECE
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.procfs import IoPressure
+
+_LOOK = 1.0  # seconds between two looks at the pressure
+
+
+@dataclass(frozen=True, slots=True)
+class ReadScope:
+    """Which files are read: each with this probability. After `seconds` none is begun any more. None: no limit."""
+
+    of_all: float = 1.0
+    seconds: float | None = None
+    pressure: float | None = None
+    """Above this share of the time in which processes wait for I/O (PSI) it pauses."""
+    forgets: bool = True
+    """Whether checksums that nobody compared for years go: not while the clock is in doubt."""
+    crash: datetime | None = None
+    """Of each backup the files that were written into it are read, and what was read before this moment is read again."""
+
+
+@dataclass(slots=True)
+class ReadCount:
+    """What a pass has done up to now.
+
+    `files` and `bytes` were read; `under_way`: bytes read of large files that are not read to their end; `names` of files were
+    looked at, whether they are read or not; `damaged`: names of damaged files.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    under_way: int = 0
+    names: int = 0
+    damaged: int = 0
+
+
+class VerifyPass:
+    """Reads until it is cancelled or the time is over."""
+
+    def __init__(self, now: datetime, scope: ReadScope, cancellation: Cancellation, tell: Callable[[ReadCount], None]) -> None:
+        """Calls `tell` after some files, and while a large one is read, from the thread that made this."""
+        self.now, self.scope, self.cancellation, self.tell = now, scope, cancellation, tell
+        self.count = ReadCount()
+        self._under_way: dict[bytes, int] = {}
+        self.bad: dict[tuple[str, Key], int] = {}
+        """By host and file, the first damaged byte of each damaged file that was read."""
+        self._begun = time.monotonic()
+        self._pace, self._pressure, self._looked = Lock(), IoPressure(), time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further file is read: cancelled, or out of time."""
+        return bool(self.cancellation) or self._is_late
+
+    @property
+    def _is_late(self) -> bool:
+        return self.scope.seconds is not None and time.monotonic() - self._begun >= self.scope.seconds
+
+    def say_how_far(self) -> None:
+        """Calls `tell`."""
+        self.count.under_way = sum(list(self._under_way.values()))
+        self.tell(self.count)
+
+    @contextmanager
+    def reading(self, path: bytes, size: int) -> Iterator[Callable[[], bool]]:
+        """Counts what is read of a large file: yields `keep_pace`, to be called before each piece. For every thread."""
+        if size <= PIECE:
+            yield self.keep_pace
+            return
+        self._under_way[path] = -PIECE
+
+        def next_piece() -> bool:
+            self._under_way[path] += PIECE
+            return self.keep_pace()
+
+        try:
+            yield next_piece
+        finally:
+            del self._under_way[path]
+
+    def keep_pace(self) -> bool:
+        """Pauses while other work waits for the disks more than was agreed; returns whether reading goes on. For every thread.
+
+        What is begun when the time is over is read to its end, or a file that takes longer would never be, with short pauses.
+        """
+        if self.scope.pressure is not None and time.monotonic() - self._looked >= _LOOK:
+            with self._pace:  # the others wait here while one of them pauses
+                self._pause(self.scope.pressure)
+        return not self.cancellation
+
+    def _pause(self, most: float) -> None:
+        if time.monotonic() - self._looked < _LOOK:
+            return
+        while (self._pressure.share() or 0.0) > most and not self.cancellation:
+            self._pressure.restart()
+            self.cancellation.sleep(_LOOK)
+            if self._is_late:
+                break
+        self._pressure.restart()
+        self._looked = time.monotonic()

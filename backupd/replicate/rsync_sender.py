@@ -1,0 +1,96 @@
+"""The far side of a copy by rsync: one `rsync --server --sender` for the folder of one backup that was looked up in the pool.
+
+The other side's rsync asks for it with the words of a remote command. Of these only a fixed list of options is passed on, and what
+names the backup is HOST/NAME/UUID/: the path comes from the pool. The rsync that answers reads, as root, what the other side says,
+which may be anything. So it runs in a cell in which it sees programs and that one backup, read-only, and nothing else.
+"""
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backupd.replicate.sender import BackupSender, NotHere
+from backupd.repo.read_lock import read
+from backupd.rsync.allowed_calls import seccomp_filter
+from backupd.rsync.confined import HINT, PROGRAM, confined_command, filter_file
+from btrkeep.errors import OperatorError
+from btrkeep.process.foreground import run_in_foreground
+from btrkeep.process.programs import environment
+
+_SERVER = ("--server", "--sender")
+_LETTERS = re.compile(r"-[lHogDtpAXrcS]{1,20}e\d{0,3}\.[A-Za-z]{0,20}")
+"""rsync's own options in one word: of metadata, of checksums, of holes; behind the e what the other side's rsync can do."""
+_LONG = re.compile(r"--numeric-ids|--inplace|--info=[A-Z0-9,]{1,60}")
+_MOST_WORDS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCopy:
+    """What the other side's rsync asks for: options that were found harmless, and a backup that has yet to be looked up."""
+
+    options: tuple[str, ...]
+    host: str
+    name: str
+    uuid: str
+
+
+def words_of_remote_command(command: str) -> tuple[str, ...]:
+    """The words of SSH_ORIGINAL_COMMAND if it asks for rsync, else (). Raises NotHere."""
+    if _SERVER[0] not in command:
+        return ()
+    try:
+        return tuple(shlex.split(command))
+    except ValueError:
+        raise NotHere("what is asked for cannot be understood") from None
+
+
+def parse_asked_copy(words: Sequence[str]) -> AskedCopy:
+    """What the words of a remote command ask for; those before `--server` mean nothing. Raises NotHere."""
+    found = list(words)
+    asked = found[found.index(_SERVER[0]) :] if _SERVER[0] in found else []
+    if len(asked) > _MOST_WORDS or tuple(asked[:2]) != _SERVER or len(asked) < 5 or asked[-2] != ".":
+        raise NotHere("nothing is run here but rsync, and that only to send a backup")
+    options = asked[2:-2]
+    if not _LETTERS.fullmatch(options[0]) or not all(_LONG.fullmatch(option) for option in options[1:]):
+        raise NotHere(f"rsync may not be asked for {' '.join(options)[:200]!r} here")
+    parts = asked[-1].split("/")
+    if len(parts) != 4 or parts[3]:
+        raise NotHere("a backup is asked for as HOST/NAME/UUID/")
+    return AskedCopy(tuple(options), *parts[:3])
+
+
+def sending_command(asked: AskedCopy, path: Path) -> tuple[str, ...]:
+    """The rsync that sends what lies in the folder `path`."""
+    return ("rsync", *_SERVER, *asked.options, ".", f"{path}/")
+
+
+def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool) -> int:
+    """Answers the other side's rsync on this program's input and output; returns rsync's exit status.
+
+    Raises NotHere for anything that it must not ask for.
+    """
+    asked = parse_asked_copy(words)
+    chosen = sender.look_up(asked.host, asked.name, asked.uuid)
+    command = sending_command(asked, chosen.path)
+    with read(chosen.path):
+        if not confined:
+            return run_in_foreground(command, sender.out)
+        calls = filter_file()
+        try:
+            cell = confined_command(command, None, calls, shown=(str(chosen.path),))
+            return run_in_foreground(cell, sender.out, keep_open=(calls,))
+        finally:
+            os.close(calls)
+
+
+def may_confine(*, is_foreign: bool) -> bool:
+    """Whether the sending rsync runs in a cell: always for another machine. Raises OperatorError where it cannot."""
+    if seccomp_filter() is not None and shutil.which(PROGRAM, path=environment()["PATH"]):
+        return True
+    if is_foreign:
+        raise OperatorError("rsync sends to another machine from within a cell, which cannot be made here", HINT)
+    return False

@@ -1,0 +1,25 @@
+"""Our side of bench.damage, a process that imports nothing else: prints the names of the files that lie at some addresses.
+
+python -m bench.damage_resolved MOUNT FILE
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from backupd.actions.damage_resolver import Resolver
+from btrkeep.fs.openat import FOLDER
+
+
+def main(top: str, note: str) -> None:
+    """`note`: a file with the addresses, and the id, host and name of each backup."""
+    asked = json.loads(Path(note).read_text())
+    fd = os.open(top, FOLDER)
+    resolver = Resolver(fd, {id_: (host, name) for id_, host, name in asked["backups"]})
+    found = [one for _, places in resolver.resolve(asked["vaddrs"]) for one in places or ()]
+    print(json.dumps([f"{one.host}/{one.name}/data{os.fsdecode(one.path)}" for one in found]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

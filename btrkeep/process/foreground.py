@@ -1,0 +1,26 @@
+"""A program that takes over this program's input and output until it ends."""
+
+import subprocess
+from collections.abc import Sequence
+
+from btrkeep.process.group import ENDS_WITH_US
+from btrkeep.process.programs import Finished, ProgramFailed, environment, wait_for_end
+
+
+def run_in_foreground(command: Sequence[str], output: int, *, keep_open: Sequence[int] = ()) -> int:
+    """Runs a program on this one's standard input, `output` and standard error; returns its exit status (negative: the signal).
+
+    It ends with this program. Raises ProgramFailed if it cannot be started.
+    """
+    try:
+        process = subprocess.Popen(
+            (*ENDS_WITH_US, *command), stdin=0, stdout=output, env=environment(), pass_fds=tuple(keep_open), bufsize=0
+        )
+    except OSError as error:
+        raise ProgramFailed(Finished(tuple(command), 127, "", f"{command[0]}: {error.strerror}")) from None
+    try:
+        return process.wait()
+    except BaseException:  # a signal
+        process.kill()
+        wait_for_end(process)
+        raise

@@ -1,0 +1,44 @@
+"""Which inodes of a subvolume were changed since a generation, from their items. Without NumPy, as in links.py.
+
+The kernel notes in each INODE_ITEM (struct btrfs_inode_item) the transaction of its last change: of content, of attributes, and of
+names. A search takes only the leaves that were written since, so it costs what was changed and not what there is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+
+from btrfs import ctree
+
+from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN_AT, TreeSearch
+
+_TYPE_AND_LEN = Struct("=LL")
+_INODE = Struct("=8xQ24xL8xL")  # transid; nlink, mode
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedInode:
+    """An inode that was changed. `mode` has its type, as in stat(2)."""
+
+    ino: int
+    mode: int
+
+
+def changed_inodes(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[ChangedInode]:
+    """Every inode of the subvolume that `fd` is open in that was changed after generation `since`, in order.
+
+    Commit before, unless the subvolume is read-only. Raises OSError (EPERM without CAP_SYS_ADMIN).
+    """
+    search = TreeSearch(fd, since=since, buffer_size=buffer_size)
+    buffer = search.buffer
+    while count := search.fill():
+        type_at, size, found = search.first_header + TYPE_AND_LEN_AT, 0, list[ChangedInode]()
+        for _ in range(count):
+            kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
+            if kind == ctree.INODE_ITEM_KEY:
+                transid, links, mode = _INODE.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
+                if transid > since and links:
+                    found.append(ChangedInode(HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1], mode))
+            type_at += size + HEADER.size
+        search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
+        yield from found

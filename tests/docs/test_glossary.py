@@ -1,0 +1,14 @@
+"""The glossary has an entry for each state of a backup and each kind of section that an administrator names."""
+
+import re
+
+import btrkeep.backup_states
+from btrkeep.config.keys import NAMED
+from tests.beds import TOP
+
+
+def test_every_state_and_every_named_section_has_an_entry() -> None:
+    text = (TOP / "docs" / "glossary.rst").read_text()
+    entries = {word.strip() for line in re.findall(r"^   \* - (.+)$", text, re.MULTILINE) for word in line.split(",")}
+    named = {value for name, value in vars(btrkeep.backup_states).items() if name.isupper() and isinstance(value, str)}
+    assert {*named, *NAMED} - entries == set()
