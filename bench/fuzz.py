@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.fuzz_targets import TARGETS
-from tests.beds import TOP
+from tests.beds import TOP, session
 
 _AT_ONCE = 50_000
 """Inputs of one process: the tracing of NumPy's comparisons gives no memory back."""
@@ -65,6 +65,8 @@ def fuzz(name: str, seconds: float, least: int, keep: Path) -> Fuzzed:
                 errors="replace",
                 check=False,
             )
+        if os.geteuid() == 0:
+            session.clear_dead_sessions()  # libFuzzer ends the process at once, and a target may have mounted something
         tried = sum(map(int, _DONE.findall(done.stdout)))
         inputs += tried
         covered = max([covered, *map(int, _COVERED.findall(done.stdout))])

@@ -1,6 +1,6 @@
-"""Bytes that somebody else wrote, by a fuzzer that follows the coverage: three seconds for each target; bench.fuzz has the hour.
+"""Bytes that somebody else wrote, by a fuzzer that follows the coverage: two seconds for each target; bench.fuzz has the hour.
 
-And thirty inputs: a slow machine has not even begun after three seconds.
+And thirty inputs: a slow machine has not even begun after two seconds.
 """
 
 import json
@@ -27,7 +27,7 @@ def fuzz(*words: str, keep: Path, seconds: int) -> tuple[int, dict[str, dict]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_whatever_the_bytes_are_nothing_unforeseen_happens(name: str, tmp_path: Path) -> None:
-    status, told = fuzz("--only", name, "--inputs", "30", keep=tmp_path, seconds=3)
+    status, told = fuzz("--only", name, "--inputs", "30", keep=tmp_path, seconds=2)
     assert status == 0, told[name]["error"]
     assert told[name]["inputs"] >= 30
     assert told[name]["covered"] > 20
