@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -92,4 +93,4 @@ def test_an_id_of_a_snapshot_that_is_none_is_not_given_back_to_restic(number: ob
             return Answer([[{"id": number, "hostname": "web1", "tags": tags}]], 0)
 
     with pytest.raises(ResticFailed, match="cannot be understood"):
-        snapshots(Restic(), Pool(Path("/nowhere"), "x", "", rehearsal=False))
+        snapshots(cast("Any", Restic()), Pool(Path("/nowhere"), "x", "", rehearsal=False))
