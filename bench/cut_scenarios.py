@@ -331,6 +331,7 @@ def to_host(site: Site) -> Iterator[Step]:
     site.fill()
     site.hosts("web")
     site.run()
+    site.is_host = True
     site.out.mkdir()
     for number in range(2):
         (site.out / str(number)).mkdir()
