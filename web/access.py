@@ -1,7 +1,7 @@
-"""Who asks, and what they may see.
+"""The viewer of a request, and access control.
 
-Every view wants a login unless it is `@public`. A viewer may be limited to hosts, by patterns as of the shell: to such a one the
-others do not exist, in no count, list or answer.
+Every view requires a login unless it is `@public`. A viewer may be limited to hosts by shell patterns: the other hosts then
+appear in no count, list or answer.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _PUBLIC, _WHOLE = "btrkeep_public", "btrkeep_whole_pool"
 
 
 def viewer() -> Viewer:
-    """Who asks. Raises Unauthorized when nobody is logged in, on a public page."""
+    """Returns the viewer. Raises Unauthorized if no user is logged in, on a public page."""
     found: Viewer | None = g.get("viewer")
     if found is None:
         abort(401)
@@ -26,7 +26,7 @@ def viewer() -> Viewer:
 
 
 def somebody() -> Viewer | None:
-    """Who asks, None when nobody is logged in."""
+    """Returns the viewer, None if no user is logged in."""
     found: Viewer | None = g.get("viewer")
     return found
 
@@ -50,7 +50,7 @@ def operator_only(view: View) -> View:
 
 
 def require_folder_right(folder: str | None) -> None:
-    """403 for whoever may not choose where on a host a restore goes; None is where the files were."""
+    """Aborts with 403 if the viewer may not choose the folder of a restore; None is the original place, which is always allowed."""
     if folder is not None and not viewer().admin:
         abort(403, "only admins may restore into another folder of a host")
 

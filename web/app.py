@@ -74,7 +74,7 @@ def _is_open(app: Flask, view: object) -> bool:
 
 
 def _version_of(app: Flask, name: str) -> str:
-    """So that a browser asks anew for a stylesheet that has changed."""
+    """Returns a version of a static file for its URL, so that browsers load it again after a change."""
     try:
         return f"{(Path(app.static_folder or '') / name).stat().st_mtime_ns:x}"
     except OSError:

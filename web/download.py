@@ -1,7 +1,8 @@
-"""What leaves the dashboard as a download: the agent's stream, handed on piece by piece, never shown, never cut unseen.
+"""Downloads: passes on the agent's stream piece by piece, never displayed, never truncated unnoticed.
 
-Nothing is kept: the server's own buffer is bounded, and the agent waits while it is full. A transfer that fails midway ends without
-its end, so that no client takes half an archive for a whole one.
+Nothing is stored: the server's own buffer is bounded, and the agent waits while it is full. A transfer that fails midway ends
+without
+its end marker, so that no client takes half an archive for a whole one.
 """
 
 import logging
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class AgentStream(Protocol):
-    """What `Agent.stream` gives: bytes in pieces; raises OperatorError when it fails midway."""
+    """The interface of `Agent.stream`: bytes in pieces; raises OperatorError if it fails midway."""
 
     @property
     def length(self) -> int | None:
@@ -44,7 +45,7 @@ class AgentStream(Protocol):
     def __iter__(self) -> Iterator[bytes]: ...
 
     def close(self) -> None:
-        """No more of it is wanted; whoever makes it ends."""
+        """Closes the stream; its producer ends."""
 
 
 class TooMany(OperatorError):
@@ -52,7 +53,7 @@ class TooMany(OperatorError):
 
 
 class ViewerLimits:
-    """What runs now, by viewer: downloads, or questions to the root service."""
+    """Limits running operations by viewer: downloads, or questions to the root service."""
 
     def __init__(self, at_once: int = AT_ONCE, of_one: int = OF_ONE) -> None:
         self._at_once, self._of_one = at_once, of_one
@@ -60,7 +61,7 @@ class ViewerLimits:
         self._lock = threading.Lock()
 
     def take(self, who: str) -> None:
-        """One more. Raises TooMany."""
+        """Counts one more. Raises TooMany."""
         with self._lock:
             if self._taken[who] >= self._of_one:
                 raise TooMany(f"{self._of_one} downloads of yours are running", "try again when one of them has ended")
@@ -69,7 +70,7 @@ class ViewerLimits:
             self._taken[who] += 1
 
     def leave(self, who: str) -> None:
-        """One less."""
+        """Counts one less."""
         with self._lock:
             self._taken[who] -= 1
 
@@ -124,7 +125,7 @@ def sent(stream: AgentStream, name: bytes, who: str, places: ViewerLimits) -> Re
 
 
 def name_of(host: str, backup: str, path: bytes, kind: str) -> bytes:
-    """What a download is called: a file as it is, an archive after its host, its folder and its backup's day."""
+    """Returns the name of a download: the file's name for a file, else host, folder and the backup's day for an archive."""
     last = path.rstrip(b"/").rsplit(b"/", 1)[-1]
     if kind == "file":
         return last or b"file"

@@ -1,4 +1,4 @@
-"""What is answered when something is wrong: a calm page that says what can be done, or JSON below /api."""
+"""Error responses: a page that says how to solve the problem, or JSON below /api."""
 
 import logging
 
@@ -45,7 +45,10 @@ def register(app: Flask) -> None:
 
 
 def of_http(error: HTTPException) -> Response:
-    """What Flask or a page raises. Somebody who is not logged in is asked to; a page that refreshes itself is told."""
+    """Returns the response for an exception of Flask or of a page. A user who is not logged in is sent to the login; a page that
+    refreshes
+    itself gets the status.
+    """
     if request.path.startswith("/api/"):
         return api.of_http(error)
     if error.code == 401 and "X-Live" not in request.headers:
@@ -65,7 +68,7 @@ def of_csrf(error: CSRFError) -> Response:
 
 
 def of_operator(error: OperatorError) -> Response:
-    """What an operator can act on."""
+    """Returns the response for an error that the operator can solve."""
     if isinstance(error, RequestRefused | Absent | CatalogueBusy):
         log.info("%s %s: %s", request.method, printable(request.path), printable(error.message))
     else:
@@ -92,7 +95,7 @@ def _status(error: OperatorError) -> int:
 
 
 def page(status: int, said: str = "", hint: str = "") -> Response:
-    """The page of an error; `said` and `hint` in the place of what it says by itself. It needs neither catalogue nor service."""
+    """Returns the page of an error; `said` and `hint` replace its default text. It needs neither catalogue nor service."""
     g.setdefault("viewer", None)
     title, usual = _WORDS.get(status, _WORDS[500] if status >= 500 else _WORDS[400])
     said, hint = (said, hint or ("" if said else usual))

@@ -1,4 +1,4 @@
-"""What templates may use besides the macros: the units of the command line, names made safe, addresses of paths."""
+"""Functions for templates besides the macros: the units of the command line, safe names, addresses of paths."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -61,15 +61,15 @@ def number(value: float) -> str:
 
 
 def with_commands(text: str) -> Markup:
-    """A hint as a page has it: what stands between backquotes is a command. Safe to show."""
+    """Returns a hint as HTML: text between backquotes becomes a command. Safe to show."""
     parts = printable(text).split("`")
     return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
 
 
 def when(moment: datetime | None, style: str = "both") -> str | Markup:
-    """A moment that is past as <time>, with all there is to say of it in its title.
+    """Returns a past moment as <time>, with all details in its title.
 
-    `style`: "both" is absolute and relative, each also alone; "seconds" is absolute with them, "clock" the hour and minute.
+    `style`: "both" is absolute and relative, each also alone; "seconds" is absolute with seconds, "clock" the hour and minute.
     """
     return _as_time(moment, style, ago)
 
@@ -107,7 +107,7 @@ def zone_words() -> str:
 
 
 def doubts() -> list[tuple[str, str]]:
-    """Why what the pages say is not to be believed, and the command that mends it."""
+    """Returns the reasons why the pages may be wrong, each with the command that solves it."""
     try:
         catalogue = source().catalogue
         lost, clock = catalogue.get_fact(LOST), catalogue.get_fact(CLOCK)

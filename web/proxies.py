@@ -1,4 +1,4 @@
-"""What a reverse proxy says of a request: believed when it comes from a proxy that the configuration names, dropped otherwise."""
+"""The X-Forwarded headers of a reverse proxy: used if the configuration names the proxy's address, dropped otherwise."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING

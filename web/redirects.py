@@ -26,7 +26,9 @@ def within(address: str | None) -> str:
 
 
 def next_of_request() -> str | None:
-    """Where to come back to after the login; None for the front page, and for a form that was sent: it must not be sent twice."""
+    """Returns the page to return to after the login; None for the front page, and for a submitted form, which must not be sent
+    twice.
+    """
     if request.method != "GET":
         return None
     query = request.query_string.decode("latin-1")  # as it came: paths in it may be no UTF-8

@@ -1,8 +1,8 @@
-"""Results across requests and threads: computed once for all who ask, and used until they are too old or their source has changed.
+"""Results across requests and threads: computed once for all requests, and used until they are too old or their source has changed.
 
-How long results are used is said once, when a cache is made; what they are made of, with each question, as a function that gives
-the version of the source. What somebody did here is seen at once: a form that was sent (`drop`) ends all results that were begun
-before its answer.
+The cache is created with the maximum age of results; each request for a result passes a function that returns the version of its
+source. A user sees the effect of an action at once: a submitted form (`drop`) ends all results whose computation began before its
+answer.
 """
 
 import threading
@@ -49,10 +49,10 @@ class _Flight:
 
 
 class ResultCache:
-    """Results by key, the least recently used of which are dropped when their sizes come to more than `most`.
+    """Results by key. The least recently used ones are dropped if the total of their sizes exceeds `most`.
 
     A result is used for `longest` seconds while the version of its source stays the same, and for `young` seconds in any case. A
-    question for what is being computed waits for that; with `stale_meanwhile` it gets the result before, if there is one.
+    request for a result that is being computed waits for it; with `stale_meanwhile` it gets the previous result, if there is one.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ResultCache:
         return known.value if known else None
 
     def drop(self) -> None:
-        """Forgets all results, and those that are being computed: they are given to nobody who asks from now on."""
+        """Drops all results, and those that are being computed: later requests do not get them."""
         with self._lock:
             self._generation += 1
             self._results.clear()

@@ -1,8 +1,8 @@
-"""waitress, with an end for whoever takes or gives nothing: a few slow browsers must not be all that it has time for.
+"""waitress, with a time limit for slow clients: a few slow browsers must not occupy the whole server.
 
-waitress itself ends connections on which nothing is asked. But a client that asks for much and takes none of it keeps a thread for
-ever; so does one that sends many requests in one breath and takes no answer; and one that sends a request byte by byte keeps one of
-the connections that there may be.
+waitress itself closes idle connections. But a client that requests much and reads none of it blocks a thread for ever; so does one
+that pipelines many requests and reads no answer; and one that sends a request byte by byte occupies one of the limited number of
+connections.
 """
 
 import socket
@@ -35,7 +35,7 @@ _AT_ONCE = struct.pack("ii", 1, 0)  # struct linger: what was not taken is dropp
 
 
 class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """A connection that knows since when it waits for its client."""
+    """A connection that records since when it waits for its client."""
 
     begun: float | None = None
     """When the request began that is coming in."""
@@ -49,7 +49,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         return found
 
     def service(self) -> None:
-        """One request, and none of those that came with it in one breath: their answers would pile up. Browsers send none."""
+        """Handles one request, and drops pipelined ones, because their answers would pile up. Browsers send none."""
         with self.requests_lock:
             later = self.requests[1:]
             del self.requests[1:]
@@ -73,7 +73,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         return self.mark is not None and now - self.mark[0] > TAKING
 
     def _taken(self) -> int:
-        """Bytes that have arrived at the client. What we could send says little: the kernel holds some MiB of it."""
+        """Returns the bytes that have arrived at the client. The bytes that we sent mean little: the kernel buffers some MiB."""
         try:
             told = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.size)
         except OSError:

@@ -1,7 +1,7 @@
-"""The OpenAPI document, made from the table of endpoints: parameters, bodies and answers are described by the types themselves.
+"""The OpenAPI document, made from the table of endpoints: the types themselves describe parameters, bodies and answers.
 
-pydantic makes JSON Schemas of plain dataclasses; OpenAPI 3.1 takes these as they are. What it cannot know is mended here: an answer
-always has all of its fields, and a path is text with percent-encoded bytes.
+pydantic makes JSON Schemas of plain dataclasses; OpenAPI 3.1 takes these unchanged. This module corrects two points that pydantic
+cannot know: an answer always has all of its fields, and a path is text with percent-encoded bytes.
 """
 
 import re

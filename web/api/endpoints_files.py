@@ -1,4 +1,4 @@
-"""What is in backups: looked at, compared and given out by the root service."""
+"""Endpoints for files in backups; the root service lists, compares and sends them."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -33,7 +33,7 @@ class BrowseAsked:
 
 @dataclass(frozen=True, slots=True)
 class VersionsAsked:
-    """Of what."""
+    """The file or folder whose versions are listed."""
 
     host: Host
     path: Path
@@ -43,7 +43,7 @@ class VersionsAsked:
 
 @dataclass(frozen=True, slots=True)
 class CompareAsked:
-    """What, and in which two backups."""
+    """The path to compare, and the two backups."""
 
     host: Host
     before: Which
@@ -54,7 +54,7 @@ class CompareAsked:
 
 @dataclass(frozen=True, slots=True)
 class DownloadAsked:
-    """What, and as what."""
+    """The path to download, and its form."""
 
     host: Host
     path: Path

@@ -40,7 +40,7 @@ class HostsAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewSaid(Overview):
-    """What the first page shows. `sentence`: how the newest night went, null before the first."""
+    """The content of the overview page. `sentence`: the result of the newest night, null before the first."""
 
     sentence: str | None
 
@@ -70,7 +70,7 @@ def one_host(asked: ApiRequest) -> HostPage:
 
 
 def backups(asked: ApiRequest) -> Backups:
-    """Its backups."""
+    """Returns the backups of a host."""
     found = one_host(asked)
     return Backups(asked.given.host, found.backups, found.kept, found.going, found.retention)
 
@@ -82,7 +82,7 @@ def hosts(asked: ApiRequest) -> HostList:
 
 
 def running(asked: ApiRequest) -> RunningNow:
-    """What goes on."""
+    """Returns the jobs that are running."""
     return of_running(asked.source, asked.viewer)
 
 

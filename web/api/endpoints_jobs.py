@@ -27,7 +27,7 @@ Before = Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lowe
 
 @dataclass(frozen=True, slots=True)
 class JobsAsked:
-    """How far back, and of which kind."""
+    """The number of days, and the kind of job."""
 
     days: Annotated[int, Field(ge=1, le=3650, description="How many days, up to now.")] = of_jobs.USUAL
     kind: Annotated[Literal["", "night", "backup", "expire", "balance", "kernel"], Field(description="Only those.")] = ""
@@ -63,7 +63,7 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class Alarms:
-    """Those that stand, the worst kind first."""
+    """The open alarms, the worst kind first."""
 
     alarms: tuple[OpenAlarm, ...]
 
@@ -79,7 +79,7 @@ def jobs(asked: ApiRequest) -> Jobs:
 
 
 def night(asked: ApiRequest) -> NightView:
-    """One night."""
+    """Returns one night."""
     found = of_jobs.night_view(asked.source.catalogue, int(asked.given.first_run), asked.source.now, asked.given.before)
     return found or abort(404)
 
@@ -92,7 +92,7 @@ def runs(asked: ApiRequest) -> LogPage:
 
 
 def one_run(asked: ApiRequest) -> LogRun:
-    """One of them."""
+    """Returns one run."""
     found = asked.source.catalogue.one_run(int(asked.given.number))
     if found is None or not asked.viewer.may_see(found.host):
         abort(404)
@@ -100,12 +100,12 @@ def one_run(asked: ApiRequest) -> LogRun:
 
 
 def alarms(asked: ApiRequest) -> Alarms:
-    """What stands."""
+    """Returns the open alarms."""
     return Alarms(open_alarms(asked.source, asked.viewer))
 
 
 def doctor(asked: ApiRequest) -> Examination:
-    """What the root service finds now."""
+    """Returns what the root service finds wrong now."""
     return examination(agent().ask("doctor"), asked.source.now)
 
 

@@ -1,4 +1,4 @@
-"""What operators change: holds, acceptance. The root service does it, and writes down who asked."""
+"""Endpoints for the changes that operators make: holds and acceptance. The root service makes them and logs the user."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class AcceptAsked:
 
 @dataclass(frozen=True, slots=True)
 class HoldSaid:
-    """A hold as it was written down. `until` null: for ever."""
+    """A hold as it is stored. `until` null: until it is released."""
 
     until: str | None
     why: str

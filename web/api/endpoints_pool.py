@@ -26,7 +26,7 @@ Date = Annotated[str, Field(pattern=r"^[0-9]", max_length=10, json_schema_extra=
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """How far back."""
+    """The number of days."""
 
     days: Annotated[int, Field(ge=1, le=3650, description="How many days, up to now.")] = of_trend.USUAL
 
@@ -40,14 +40,14 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many."""
+    """The number of entries."""
 
     limit: Annotated[int, Field(ge=1, le=1000, description="The last so many.")] = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When nothing is left to allocate, and when all of it is used; by the last half year."""
+    """When the unallocated space runs out, and when all space is used; extrapolated from the last half year."""
 
     allocated: Outlook
     used: Outlook
@@ -55,7 +55,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Balances:
-    """The last runs, newest first, and what they came to."""
+    """The last runs, newest first, and their totals."""
 
     balances: tuple[BalanceRun, ...]
     sums: BalanceSums
@@ -69,7 +69,7 @@ class Expiries:
 
 
 def filesystem_of(asked: ApiRequest) -> str:
-    """The pool's UUID. Raises OperatorError as long as nobody has published it."""
+    """Returns the pool's UUID. Raises OperatorError as long as it is not published."""
     if asked.source.site.filesystem is None:
         raise OperatorError("nothing is known of the pool yet", "the first `backupd sample` or `backupd run` will tell")
     return asked.source.site.filesystem
@@ -102,7 +102,7 @@ def scores(asked: ApiRequest) -> Scores:
 
 
 def day(asked: ApiRequest) -> DayView:
-    """One day."""
+    """Returns one day."""
     try:
         which = of_day.parse_day(asked.given.date)
     except ValueError as error:
@@ -118,7 +118,7 @@ def balances(asked: ApiRequest) -> Balances:
 
 
 def one_balance(asked: ApiRequest) -> OneBalance:
-    """One with its steps."""
+    """Returns one balance with its steps."""
     found = balance.one_balance(asked.source.catalogue, filesystem_of(asked), int(asked.given.number), asked.source.now)
     return found or abort(404)
 

@@ -14,5 +14,5 @@ def new_word() -> str:
 
 
 def digest(word: str) -> bytes:
-    """What is kept of a session's or token's random word. It is random enough to need nothing slow."""
+    """Returns the digest to store for a session's or token's random word. The word is random enough to need no slow hash."""
     return hashlib.sha256(word.encode("utf-8", "surrogatepass")).digest()

@@ -1,7 +1,7 @@
-"""From a request to who asks: a session's cookie, or a script's token, as the login service knows them.
+"""Identifies the viewer of a request by a session's cookie or a script's token, which the login service checks.
 
-The cookie is Flask's, signed; it holds a random word, and the login service's database that word's digest. So a copy of the
-database opens nothing, and a session ends for good when its row goes.
+The cookie is Flask's, signed; it holds a random word, and the login service's database holds that word's digest. A copy of the
+database therefore opens no session, and a session ends for good when its row is deleted.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Cookies(SecureCookieSessionInterface):
 
 
 def ask(verb: str, word: str = "", **arguments: Any) -> Any:
-    """What the login service answers, for the session or token of that word. Raises RequestRefused and Absent."""
+    """Returns the login service's answer for the session or token of that word. Raises RequestRefused and Absent."""
     settings: Settings = current_app.extensions["btrkeep"]
     try:
         return Agent(settings.logins, "", _PATIENCE, word).ask(verb, **arguments)
@@ -59,8 +59,9 @@ def _load(word: str, *, touch: bool) -> None:
 
 
 def begin(told: Mapping[str, Any]) -> None:
-    """Somebody has logged in, as the login service told: everything that the browser held before is forgotten, so that nobody has
-    prepared it.
+    """Starts the session that the login service returned: drops all earlier session data of the browser, so that an attacker cannot
+    prepare
+    it.
     """
     end()
     session[_ID] = told["word"]
@@ -77,11 +78,11 @@ def end() -> None:
 
 
 def address() -> str:
-    """Where the request came from."""
+    """Returns the address of the client."""
     return request.remote_addr or "?"
 
 
 def browser() -> str:
-    """What the browser says that it is."""
+    """Returns the browser's User-Agent."""
     text = request.user_agent.string[:300]
     return text if text.isprintable() else ""

@@ -120,14 +120,14 @@ class Store:
             raise OperatorError(f"{self.path} {message}", hint) from error
 
     def _change(self, statement: str, values: tuple[Any, ...]) -> int:
-        """Runs one statement in a transaction of its own; returns how many rows it has changed."""
+        """Runs one statement in a separate transaction; returns how many rows it changed."""
         with self.writing() as connection:
             return connection.execute(statement, values).rowcount
 
     # --- users
 
     def user(self, name: str) -> User | None:
-        """One user, None when there is none of that name."""
+        """Returns the user of that name, None if there is none."""
         with self.reading() as connection:
             row = connection.execute(
                 "SELECT name, role, hosts, hash, created, changed FROM user WHERE name = ?", (name,)
@@ -147,8 +147,9 @@ class Store:
             return connection.execute("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", _user_row(user)).rowcount == 1
 
     def fill(self, users: Iterable[User], sessions: Iterable[LoginSession], tokens: Iterable[tuple[Token, bytes]]) -> bool:
-        """Takes all of them, tokens with their digests, or nothing: False when there has been anybody. Raises ValueError when
-        something is there twice or is no value, or a session is of nobody.
+        """Inserts all of them, tokens with their digests, or nothing: returns False if the database ever had a user or token.
+        Raises ValueError
+        for duplicates, invalid values, and sessions without a user.
         """
         try:
             with self.writing() as connection:
@@ -167,9 +168,9 @@ class Store:
         return self._change("UPDATE user SET role = ?, hosts = ?, changed = ? WHERE name = ?", values) == 1
 
     def set_hash(self, name: str, text: str, now: datetime, *, before: str | None = None, log_out: bool = True) -> bool:
-        """Another password: all of the user's sessions end, and what was counted against the name is forgotten.
+        """Changes the password: ends all of the user's sessions, and clears the attempts for the name.
 
-        False, and nothing changes, when there is no such user, or the hash is another one than `before` by now.
+        Returns False, without a change, if the user does not exist, or the hash is no longer `before`.
         """
         with self.writing() as connection:
             values = (text, _number(now), name, before, before)
@@ -211,13 +212,13 @@ class Store:
         return (_session(row[:6]), _user(row[6:])) if row else None
 
     def sessions(self, user: str) -> list[LoginSession]:
-        """Those of one user, the one seen last first."""
+        """Returns the sessions of one user, the one used last first."""
         with self.reading() as connection:
             rows = connection.execute("SELECT * FROM session WHERE user = ? ORDER BY seen DESC", (user,)).fetchall()
         return [_session(row) for row in rows]
 
     def touch_session(self, key: bytes, now: datetime) -> None:
-        """Its user did something just now."""
+        """Records that the session was just used."""
         self._change("UPDATE session SET seen = ? WHERE key = ?", (_number(now), key))
 
     def drop_session(self, key: bytes) -> None:
@@ -229,7 +230,7 @@ class Store:
         self._change("DELETE FROM session WHERE user = ? AND key != ?", (user, but))
 
     def drop_old_sessions(self, created: datetime, seen: datetime) -> None:
-        """Those that began, or were last used, before these moments."""
+        """Deletes the sessions that began, or were last used, before these moments."""
         self._change("DELETE FROM session WHERE created < ? OR seen < ?", (_number(created), _number(seen)))
 
     # --- tokens
@@ -260,7 +261,7 @@ class Store:
         return [(_token(row[:5]), bytes(row[5])) for row in rows]
 
     def touch_token(self, name: str, now: datetime) -> None:
-        """It was used just now."""
+        """Records that the token was just used."""
         self._change("UPDATE token SET used = ? WHERE name = ?", (_number(now), name))
 
     def remove_token(self, name: str) -> bool:
@@ -272,10 +273,10 @@ class Store:
     def count_attempt(
         self, name: str, address: str, now: datetime, window: float, limits: tuple[int, int, int], known_for: float
     ) -> float:
-        """Seconds to wait; 0: there may be one attempt more, and it is counted.
+        """Returns the seconds to wait; 0: one more attempt is allowed, and it is counted.
 
-        `limits` within `window` seconds: for a name from an address, for an address, for a name from everywhere. The last is not
-        looked at when the name was logged in from there in the last `known_for` seconds.
+        `limits` within `window` seconds: for a name from an address, for an address, for a name from all addresses. The last is not
+        checked if the name logged in from there in the last `known_for` seconds.
         """
         at = _number(now)
         with self.writing() as connection:
@@ -292,7 +293,7 @@ class Store:
         return wait
 
     def forget_attempts(self, name: str, address: str, now: datetime, known_for: float) -> None:
-        """Nothing is counted against the name at this address any more, and it is known there."""
+        """Clears the attempts for the name at this address, and records the address as known."""
         with self.writing() as connection:
             connection.execute("DELETE FROM attempt WHERE name = ? AND address = ?", (name, address))
             connection.execute("DELETE FROM known WHERE at < ?", (_number(now) - known_for,))
@@ -300,7 +301,7 @@ class Store:
             connection.execute(known, (address, _number(now), name))
 
     def old_cookie_key(self) -> bytes | None:
-        """What the dashboard signed its cookies with when it kept this database itself."""
+        """Returns the key of the dashboard's cookies from the time when the dashboard kept this database itself."""
         with self.reading() as connection:
             row = connection.execute("SELECT value FROM secret WHERE name = 'cookies' AND length(value) = 32").fetchone()
         return bytes(row[0]) if row else None
@@ -318,7 +319,7 @@ def _begin(connection: sqlite3.Connection) -> bool:
 
 
 def _wait(connection: sqlite3.Connection, limit: int, where: str, values: tuple[str, ...], at: float, window: float) -> float:
-    """How long until fewer than `limit` are within the window."""
+    """Returns the seconds until fewer than `limit` attempts are within the window."""
     newest_first = f"SELECT at FROM attempt WHERE {where} ORDER BY at DESC LIMIT 1 OFFSET ?"
     row = connection.execute(newest_first, (*values, limit - 1)).fetchone()
     return max(1.0, row[0] + window - at) if row else 0.0

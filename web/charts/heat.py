@@ -1,4 +1,4 @@
-"""Draws recorded states, and says what is where in the picture. What was drawn is kept, within bounds, for all requests."""
+"""Draws recorded states, and maps their pixels to addresses. Pictures are cached, within bounds, for all requests."""
 
 import gzip
 import io
@@ -48,15 +48,15 @@ class Painter:
         return self._made("png", self._key(gallery, one, wish), lambda: _png(self._drawn(gallery, one, wish)))
 
     def map(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
-        """What is where in it, as JSON, compressed with gzip; heatmap/pixelmap.py says how to read it."""
+        """Returns the map of pixels to addresses, as JSON, compressed with gzip; heatmap/pixelmap.py describes the format."""
         return self._made("map", self._key(gallery, one, wish), lambda: self._map(gallery, one, wish))
 
     def key(self, one: Recorded, wish: DrawingRequest) -> ColourKey:
-        """What its colours mean. Raises OperatorError."""
+        """Returns the key of its colours. Raises OperatorError."""
         return COLOUR_SCHEMES[wish.colour].key(self.state(one))
 
     def grid(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Grid:
-        """How its bytes become pixels."""
+        """Returns the grid that maps bytes to pixels."""
         total = int(self._scaled(gallery, one, wish).total_bytes.sum())
         return choose(None, wish.size, wish.curve, total, OVERVIEW_GRANULARITY)
 

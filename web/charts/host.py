@@ -1,4 +1,4 @@
-"""A host over time: how large its backups are, how long its runs took and what they brought. Pure; each is part of its page."""
+"""A host over time: the size of its backups, and the duration and new data of its runs. Pure; each chart is part of its page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _COLOURS = {"failed": "red", "suspect": "purple", "complete": "green"}
 
 @dataclass(frozen=True, slots=True)
 class HostChart:
-    """What stands above a chart, and the chart."""
+    """A chart and its heading."""
 
     title: str
     svg: Markup
@@ -52,13 +52,13 @@ def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> HostChart | None
 
 
 def duration_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> HostChart | None:
-    """How long the runs took, the oldest first; None with fewer than two."""
+    """Draws the duration of the runs, the oldest first; None with fewer than two."""
     found = [(run, run.seconds) for run in runs if run.seconds is not None]
     return _run_chart("Duration of each run", found, zone, time_scale, format_duration)
 
 
 def new_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> HostChart | None:
-    """How much new data the runs brought; None with fewer than two."""
+    """Draws the new data of the runs; None with fewer than two."""
     found = [(run, float(run.literal_bytes)) for run in runs if run.literal_bytes is not None]
     return _run_chart("New data of each run", found, zone, size_scale, lambda value: format_size(round(value)))
 
@@ -70,7 +70,7 @@ def _run_chart(
     scale: Callable[[float], AxisScale],
     exact: Callable[[float], str],
 ) -> HostChart | None:
-    """`exact` is how a value is told in words."""
+    """Draws a value for each run; `exact` formats a value in words."""
     if len(found) <= 1:
         return None
     values = [value for _, value in found]

@@ -1,4 +1,4 @@
-"""How scores and the sizes of free extents are distributed: bars beside each other, each with its label below."""
+"""The distribution of scores and of the sizes of free extents: vertical bars, each with its label below."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _WIDEST = 90
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`label` stands below; `strong`: in another colour, since it is what to look at."""
+    """One bar. `label` is below it; `strong`: drawn in another colour, to draw attention."""
 
     label: str
     value: float
@@ -51,7 +51,7 @@ def class_words(one: ScoreClass) -> str:
 
 
 def score_words(found: Distribution) -> str:
-    """What the chart of scores shows, for who cannot see it."""
+    """Describes the chart of scores, for screen readers."""
     parts = [f"{one.block_groups:,} score {class_words(one)}" for one in found.classes if one.block_groups]
     return f"data block groups by their score: {', '.join(parts) or 'none'}"
 
@@ -66,7 +66,7 @@ def score_chart(found: Distribution, look: ChartStyle) -> bytes:
 
 
 def size_words(sizes: Sequence[SizeClass]) -> str:
-    """What the chart of sizes shows, for who cannot see it."""
+    """Describes the chart of sizes, for screen readers."""
     whole = sum(one.bytes for one in sizes)
     large = sum(one.bytes for one in sizes if one.least >= 16 << 20)
     count = sum(one.extents for one in sizes)

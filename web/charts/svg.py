@@ -1,8 +1,8 @@
 """Sheets of SVG: shapes and words, escaped, in the colours of a light page or a dark one, or as a part of the page itself.
 
-What is shown as <img> carries no style sheet: a Content-Security-Policy has nothing to say against attributes. It is made as wide
-as it is shown, so that its letters have the size of the page's. What stands in the page has the page's own colours, and each point
-its words; the page scales it, and keeps its letters at the size of its own.
+A sheet shown as <img> carries no style sheet: a Content-Security-Policy does not apply to attributes. It is as wide as it is shown,
+so that its letters have the same size as the page's. A sheet inside the page uses the page's colours, and each point has its words;
+the page scales it, and keeps the size of its letters.
 """
 
 from collections.abc import Iterable, Mapping
@@ -59,14 +59,14 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChartStyle:
-    """For whom a chart is drawn: pixels, on which ground, and letters of how many pixels must have room."""
+    """The style of a chart: its width in pixels, its background, and the size of letters for which it leaves room."""
 
     width: int = _USUAL
     ground: str = LIGHT
     font: int = FONT
 
     def colour(self, name: str) -> str:
-        """Of the palette of that ground."""
+        """Returns a colour of the palette for that background."""
         return PALETTES[self.ground][name]
 
     def width_of(self, words: str) -> float:
@@ -79,7 +79,7 @@ IN_PAGE = ChartStyle(640, PAGE, 20)
 
 
 def look_of(words: Mapping[str, str]) -> ChartStyle:
-    """What a query asks for: `look` and `width`, of those that there are."""
+    """Parses `look` and `width` of a query, limited to the existing ones."""
     width = words.get("width", "")
     wanted = int(width[:5]) if width.isascii() and width.isdigit() else _USUAL
     return ChartStyle(min(WIDTHS, key=lambda one: abs(one - wanted)), DARK if words.get("look") == DARK else LIGHT)

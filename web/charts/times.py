@@ -28,7 +28,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class TimesChart:
-    """What is drawn: `title` is for who cannot see it."""
+    """The data of a chart: `title` is for screen readers."""
 
     title: str
     moments: Sequence[datetime]

@@ -1,4 +1,4 @@
-"""The charts of a trend: allocated and used, what lies between them, the score, and what waits for the cleaner."""
+"""The charts of a trend: allocated and used, the difference between them, the score, and subvolumes that wait for the cleaner."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -30,7 +30,7 @@ def small_chart(trend: Trend, zone: ZoneInfo) -> Markup | None:
 
 
 def words(name: str, trend: Trend) -> str:
-    """What the chart of that name shows, for who cannot see it: with the numbers of its two ends."""
+    """Describes the chart of that name for screen readers, with the first and the last value."""
     if not trend.points:
         return "no samples"
     first, last = trend.points[0], trend.points[-1]

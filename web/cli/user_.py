@@ -175,5 +175,5 @@ def _rights_words(role: str, hosts: tuple[str, ...] | None) -> str:
 
 
 def hosts_words(hosts: tuple[str, ...] | None, everything: str) -> str:
-    """The patterns as they may be printed: whoever took over the dashboard may have written them."""
+    """Returns the patterns safe for printing: an attacker who controlled the dashboard may have written them."""
     return everything if hosts is None else printable(", ".join(hosts))

@@ -42,7 +42,7 @@ _UNIT_NAME = re.compile(r"[A-Za-z0-9@:_.\\-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do, in words, and a command that says more; `page` of the dashboard or "" for none."""
+    """Advice in words, and a command that gives details; `page`: the page of the dashboard, or "" if there is none."""
 
     words: str
     command: str = ""
@@ -51,7 +51,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class OpenAlarm:
-    """One alarm that stands. `host`: the host it is about, None for others; `tone`: bad or warn; `told`: people were told of it."""
+    """One open alarm. `host`: its host, None if it concerns none; `tone`: bad or warn; `told`: the notification was sent."""
 
     what: str
     subject: str
@@ -128,7 +128,7 @@ _ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
 
 def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]:
-    """Those that stand, of what the viewer may know: the worst kind first, then the oldest."""
+    """Returns the open alarms that the viewer may see: the worst kind first, then the oldest."""
     ripe = source.now - timedelta(seconds=source.site.silent)
     return standing(source.catalogue.alarms(), viewer, ripe)
 
@@ -162,7 +162,7 @@ def _alarm(row: StoredAlarm) -> OpenAlarm:
 
 
 def advice(row: StoredAlarm) -> Advice:
-    """What to do about an alarm of that kind and subject."""
+    """Returns the advice for an alarm of that kind and subject."""
     if row.host is not None and row.what in _OF_HOST:
         found = _OF_HOST[row.what]
         return Advice(found.words, found.command.format(host=row.host))

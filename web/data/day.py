@@ -1,4 +1,4 @@
-"""What a day was like for the disks, and which job ran when: as `backupd day` says."""
+"""A day of the disks, and the jobs that ran: the same data as `backupd day`."""
 
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
@@ -14,7 +14,9 @@ _EARLIEST = date(1970, 1, 3)
 
 @dataclass(frozen=True, slots=True)
 class PhaseSum:
-    """What the disks did while jobs of a kind ran; kind "": all day. Bytes of devices, all copies counted. As backupd's Sum."""
+    """The disk activity while jobs of a kind ran; kind "" is the whole day. Bytes of devices, all copies counted. As backupd's
+    Sum.
+    """
 
     kind: str
     seconds: float
@@ -48,7 +50,7 @@ class DayView:
 
 
 def day_view(catalogue: Catalogue, filesystem: str, zone: ZoneInfo, now: datetime, day: date | None) -> DayView:
-    """Of a day of the zone, or of the last 24 hours."""
+    """Returns a day of the zone, or the last 24 hours."""
     start, end = bounds(day, zone, now)
     samples = catalogue.samples(filesystem, start - timedelta(hours=2), end + timedelta(days=1))
     jobs = [_ended(job, now) for job in catalogue.jobs(filesystem, start, end)]

@@ -1,4 +1,4 @@
-"""What expiry did, and how many deleted subvolumes waited for the kernel's cleaner."""
+"""The expiries, and how many deleted subvolumes waited for the kernel's cleaner."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,7 +47,7 @@ def expiries(catalogue: Catalogue, now: datetime, limit: int = LAST) -> tuple[Ex
 
 
 def one_expiry(catalogue: Catalogue, expiry_id: int, now: datetime) -> ExpiryRun | None:
-    """The run of that id, None when there is none."""
+    """Returns the run with that id, None if there is none."""
     found = catalogue.one_expiry(expiry_id)
     return _run(found, now) if found else None
 

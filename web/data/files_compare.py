@@ -1,4 +1,4 @@
-"""What differs at a path between two backups, as `backupd serve` tells it."""
+"""The differences at a path between two backups, from `backupd serve`."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _FOUND = {"+": "added", "-": "removed", "@": "place"}
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRow:
-    """One path that differs. `what`: added, removed, changed, kind; `fields`: in what a changed one does."""
+    """One path that differs. `what`: added, removed, changed, kind; `fields`: the fields in which a changed path differs."""
 
     path: str
     what: str
@@ -27,7 +27,7 @@ class DifferenceRow:
 
 @dataclass(frozen=True, slots=True)
 class DiffLine:
-    """One line of a difference of texts, safe to show. `what`: added, removed, place (where in the file), same."""
+    """One line of a text difference, safe to show. `what`: added, removed, place (position in the file), same."""
 
     what: str
     text: str
@@ -35,8 +35,9 @@ class DiffLine:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What differs. `counts` are of the differences that are here; `more`: there are or may be others, with `over` because there
-    was not the time to look at all. `text`: None where it is no text.
+    """The differences. `counts` cover the differences that are included; `more`: there are or may be others, with `over` because
+    the
+    time limit was reached. `text`: None if it is not text.
     """
 
     host: str
@@ -54,7 +55,7 @@ class Compared:
 
 
 def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limit: int = LIMIT) -> Compared:
-    """Asks for it. Raises what the agent raises."""
+    """Asks the agent to compare. Raises the agent's exceptions."""
     answer = asks.ask("compare", host=host, path=text_of(path), before=before, after=after, limit=limit)
     found = tuple(_difference(one) for one in answer["differences"])
     return Compared(

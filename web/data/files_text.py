@@ -14,7 +14,7 @@ _BINARY = frozenset(range(32)) - {9, 10, 12, 13, 27}
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Lines of text, each safe to show. `more`: the file goes on."""
+    """Lines of text, each safe to show. `more`: the file continues."""
 
     lines: tuple[str, ...]
     more: bool
@@ -48,6 +48,6 @@ def _whole(data: bytes, size: int) -> bytes:
 
 
 def shown_line(line: bytes | str) -> str:
-    """One line, with tabs as blanks and everything else that cannot be seen as an escape."""
+    """Returns one line with tabs as blanks, and all other unprintable characters as escapes."""
     text = line.decode("utf-8", "surrogateescape") if isinstance(line, bytes) else line
     return printable(text.removesuffix("\r").expandtabs(_TAB))

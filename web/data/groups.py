@@ -20,7 +20,9 @@ _NEAREST = 4
 
 @dataclass(frozen=True, slots=True)
 class BlockGroup:
-    """One block group; bytes. `places`: device and address there of each stripe. `score` is None for what holds no data."""
+    """One block group; sizes in bytes. `places`: device and address of each stripe. `score` is None for a block group that
+    holds no data.
+    """
 
     vaddr: int
     length: int
@@ -32,7 +34,7 @@ class BlockGroup:
 
     @property
     def share(self) -> float:
-        """What is used of it."""
+        """Returns the share of it that is used."""
         return self.used / self.length if self.length else 0.0
 
 
@@ -62,7 +64,7 @@ class ScoreClass:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How the scores of a state's data block groups are distributed."""
+    """The distribution of the scores of a state's data block groups."""
 
     taken: datetime
     classes: tuple[ScoreClass, ...]

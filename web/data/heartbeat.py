@@ -1,7 +1,7 @@
-"""Whether what has no end in the catalogue still runs.
+"""Checks whether a job without an end in the catalogue is still running.
 
-The process is looked for in /proc. Where this service may not see others' processes (ProtectProc=invisible) it goes by when the
-catalogue heard of it last.
+It looks for the process in /proc. If this service may not see others' processes (ProtectProc=invisible), it uses the time of the
+job's last update in the catalogue.
 """
 
 from datetime import datetime, timedelta

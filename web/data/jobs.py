@@ -1,6 +1,6 @@
-"""Everything that ran: nights, backups by hand, expiries, balances, and what the kernel was seen doing. Newest first.
+"""All jobs: nights, backups by hand, expiries, balances, and activity of the kernel. Newest first.
 
-What was started from the dashboard as a unit of systemd the root service tells; `asked` makes the same of its answer.
+The root service reports the jobs that the dashboard started as systemd units; `asked` converts its answer to the same types.
 """
 
 import re
@@ -59,7 +59,7 @@ class NightView:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """What a backup waits for: so many of the places are taken, and so many others wait."""
+    """The position of a waiting backup: the number of places taken, and of other backups that wait."""
 
     places: int
     taken: int
@@ -68,9 +68,10 @@ class QueuePosition:
 
 @dataclass(frozen=True, slots=True)
 class RequestedJob:
-    """A job that the root service started, or will. `state`: queued, running, done or failed; `paths` and `to` are of a restore.
+    """A job that the root service started or queued. `state`: queued, running, done or failed; `paths` and `to` belong to a
+    restore.
 
-    `lines`: the last of its output; `exit`: its exit status, None: none yet, or unknown.
+    `lines`: the last lines of its output; `exit`: its exit status, None if it has none yet or it is unknown.
     """
 
     id: str
@@ -99,12 +100,12 @@ class RequestedJob:
 
     @property
     def title(self) -> str:
-        """What it does, in a few words."""
+        """Returns a description of the job in a few words."""
         return f"{'backup' if self.verb == 'run' else self.verb} of {self.host}"
 
 
 def parse_id(text: str) -> tuple[str, int] | None:
-    """Kind and number of a job of the catalogue; None: it is none."""
+    """Parses the kind and number of a job of the catalogue; None if it is not such an id."""
     found = _ID.fullmatch(text)
     return (found[1], int(found[2])) if found else None
 
@@ -197,7 +198,7 @@ def _balance(one: Any) -> JobRow:
 
 
 def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetime) -> Iterator[JobRow]:
-    """What samples saw the kernel doing that is no job of ours: scrubs, a device being replaced."""
+    """Yields the activity of the kernel in the samples that is not a job of ours: scrubs, a device being replaced."""
     samples = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
     for phase in phases((), samples, since, now):
         if phase.kind not in _OWN:
@@ -210,7 +211,7 @@ def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetim
 
 
 def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int | None, goal: float = 1.0) -> NightView | None:
-    """The night that this run began; None when there is none."""
+    """Returns the night that this run began; None if there is none."""
     night = catalogue.night(first_run)
     if night is None:
         return None
@@ -221,7 +222,7 @@ def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int 
 
 
 def asked(said: Mapping[str, Any]) -> RequestedJob:
-    """A job as the root service tells of it, in its answer to `job` or in that to `jobs`."""
+    """Converts a job from the root service's answer to `job` or to `jobs`."""
     started, finished = _moment(said.get("started")), _moment(said.get("finished"))
     arguments = said.get("arguments")
     given: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}

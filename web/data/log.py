@@ -18,7 +18,7 @@ PAGE = 50
 
 @dataclass(frozen=True, slots=True)
 class LogRun:
-    """One try to back up one host, and what rsync said. Text that came from the host is as it came: show it with `shown`."""
+    """One attempt to back up one host, and rsync's output. Text from the host is unchanged: display it with `shown`."""
 
     id: int
     host: str
@@ -51,7 +51,7 @@ class LogPage:
 
 
 def log_page(catalogue: Catalogue, wanted: PastRuns, now: datetime, limit: int = PAGE) -> LogPage:
-    """One page of the runs that are wanted."""
+    """Returns one page of the selected runs."""
     found = catalogue.past_runs(wanted, limit + 1)
     runs = tuple(log_run(run, now) for run in found[:limit])
     return LogPage(runs, runs[-1].id if len(found) > limit else None)
@@ -72,7 +72,7 @@ def log_run(run: Run, now: datetime) -> LogRun:
 
 
 def as_shown(run: Run, runs: bool) -> LogRun:
-    """The same; `runs`: whether it goes on, when it has no outcome."""
+    """Returns the run as the viewer may read it; `runs`: whether it is still running, if it has no outcome."""
     return of_row(
         LogRun,
         run,

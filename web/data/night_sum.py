@@ -37,12 +37,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class NightSum:
-    """One night. `begin` and `end` bound it, `first` and `last` are when its first run began and its last one ended.
+    """One night. `begin` and `end` bound it, `first` and `last` are the start of its first run and the end of its last one.
 
     `going_on`: hosts are being backed up, or their window is open and they are not yet. `expected`: hosts that were tried, or due.
-    `parts` in the order of the bar. `new_bytes`: what rsync wrote. `head` is the sentence, without the names.
+    `parts` in the order of the bar. `new_bytes`: the bytes that rsync wrote. `head` is the sentence without the names.
 
-    `by_hand`: no night, but what was run by hand since the last one; nobody is missed in it. `about`: which 24 hours a night is.
+    `by_hand`: not a night, but the runs by hand since the last one; no host counts as missing. `about`: which 24 hours a night is.
     """
 
     begin: datetime
@@ -80,9 +80,9 @@ def _named(part: Part) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the sums are made of: hosts by name that the viewer may see, facts of them, and the runs since `since(...)`.
+    """The input of the sums: hosts by name that the viewer may see, facts of them, and the runs since `since(...)`.
 
-    `began`: since when there is a host, of those of which that is known.
+    `began`: since when a host exists, for the hosts for which that is known.
     """
 
     hosts: Mapping[str, HostConfig]
@@ -117,7 +117,7 @@ def runs_of_backups(
 
 
 def nights_of(known: Known) -> tuple[NightSum, ...]:
-    """The night that goes on, if one does, and the one before; the newest first. None of a pool without hosts."""
+    """Returns the night in progress, if any, and the one before; the newest first. A pool without hosts has none."""
     if not known.hosts:
         return ()
     window = usual_window(known.hosts.values())
@@ -128,7 +128,7 @@ def nights_of(known: Known) -> tuple[NightSum, ...]:
 
 
 def night_sum(known: Known, begin: datetime, window: Window | None) -> NightSum | None:
-    """The night that began then; None when it has not come to anything: nobody's turn was yet, and nothing was tried."""
+    """Returns the night that began then; None if no host was due yet and none was tried."""
     end = end_of(begin, window, known.zone)
     runs = [run for run in known.runs if begin <= run.started < end and run.host in known.hosts]
     over = known.now >= end
@@ -143,7 +143,7 @@ def night_sum(known: Known, begin: datetime, window: Window | None) -> NightSum 
 
 
 def by_hand(known: Known, begin: datetime, window: Window | None) -> NightSum | None:
-    """What was run since `begin` although that is no night, or not yet; None: nothing."""
+    """Returns the runs since `begin` that belong to no night, or to none yet; None if there are none."""
     end = end_of(begin, window, known.zone)
     runs = [run for run in known.runs if begin <= run.started < end and run.host in known.hosts]
     outcomes = _tried(known, runs)
@@ -179,7 +179,7 @@ def _is_a_night(runs: Sequence[HostRuns], hosts: Mapping[str, HostConfig]) -> bo
 
 
 def _outcomes(known: Known, runs: Sequence[HostRuns], begin: datetime, end: datetime, window: Window | None) -> dict[str, str]:
-    """What became of each host that was tried, or should have been."""
+    """Returns the outcome of each host that was tried, or should have been."""
     busy, found = _is_busy(known, runs), _tried(known, runs)
     is_known = _is_known(known, begin, end)
     for name, host in known.hosts.items():
@@ -193,7 +193,7 @@ def _outcomes(known: Known, runs: Sequence[HostRuns], begin: datetime, end: date
 
 
 def _tried(known: Known, runs: Iterable[HostRuns]) -> dict[str, str]:
-    """What became of each host that was tried."""
+    """Returns the outcome of each host that was tried."""
     tried: dict[str, list[str]] = {}
     for run in runs:
         tried.setdefault(run.host, []).append(outcome_of(run, alive=run.id in known.alive))
@@ -206,7 +206,7 @@ def _is_busy(known: Known, runs: Iterable[HostRuns]) -> bool:
 
 
 def _was_expected(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, end: datetime) -> bool:
-    """Whether a host without a run should have had one before `end`. What was complete later says nothing about that night."""
+    """Returns True if a host without a run should have had one before `end`. Later complete backups are ignored."""
     if not host.enabled or host.optional:
         return False
     last = facts.last_complete if facts else None

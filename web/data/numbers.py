@@ -1,10 +1,10 @@
-"""The numbers of /metrics: the families of `backupd metrics` that the catalogue alone can tell, under the same names.
+"""The numbers of /metrics: the families of `backupd metrics` that depend on the catalogue alone, under the same names.
 
-What takes a look at the pool itself (whether it is mounted, how much still fits, missing devices) is not among them: the dashboard
-has no rights for that, and a number that is only believed to be so is worse than none. How the pool is and which alarms stand was
-found by `backupd notify`; once that is an hour old it is left out.
+Metrics that need access to the pool itself (whether it is mounted, how much still fits, missing devices) are not among them: the
+dashboard has no rights for that, and an unreliable number is worse than none. The state of the pool and the open alarms are those
+that `backupd notify` found; once they are an hour old they are left out.
 
-They are written as text here, for there are eleven of each host, and prometheus_client takes 8 us for each.
+The text is written here, because there are eleven numbers for each host, and prometheus_client takes 8 us for each.
 """
 
 from dataclasses import dataclass, field

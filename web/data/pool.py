@@ -13,9 +13,9 @@ ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
 
 @dataclass(frozen=True, slots=True)
 class SpaceRow:
-    """What is allocated to one type of one profile ("data raid1"), and used of it: bytes as files have them.
+    """The space allocated to one type of one profile ("data raid1"), and used of it: bytes as files have them.
 
-    `copies`: bytes of the devices that one of them takes.
+    `copies`: bytes of the devices for one byte of a file.
     """
 
     name: str
@@ -25,7 +25,7 @@ class SpaceRow:
 
     @property
     def share(self) -> float:
-        """What is used of what is allocated."""
+        """Returns the used share of the allocated space."""
         return self.used / self.allocated if self.allocated else 0.0
 
 
@@ -46,7 +46,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class PoolNow(Point):
-    """The newest sample, with its profiles and devices. Sizes are bytes of the devices: what is stored twice counts twice."""
+    """The newest sample, with its profiles and devices. Sizes are bytes of the devices: data stored twice counts twice."""
 
     spaces: tuple[SpaceRow, ...]
     devices: tuple[DeviceRow, ...]
@@ -56,7 +56,7 @@ class PoolNow(Point):
 
 
 def pool_now(catalogue: Catalogue, filesystem: str) -> PoolNow | None:
-    """None: nobody has taken a sample yet."""
+    """Returns the newest sample; None if there is none yet."""
     sample = catalogue.newest_sample(filesystem)
     return _now(sample, catalogue.newest_score(filesystem)) if sample else None
 

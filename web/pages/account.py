@@ -21,7 +21,7 @@ _WRONG = "Wrong name or password."
 @blueprint.get("/login")
 @public
 def login() -> str | Response:
-    """The form; who is logged in already goes on."""
+    """Shows the form; redirects a user who is already logged in."""
     if somebody():
         return redirect(within(request.args.get("next")), 303)
     return _form()
@@ -37,7 +37,7 @@ def log_in() -> str | Response | tuple[str, int] | tuple[str, int, dict[str, str
 
 @contextmanager
 def _place() -> Iterator[None]:
-    """One of few: a password takes a tenth of a second to look at, and whoever has many addresses can send many."""
+    """Takes one of a few places: checking a password takes a tenth of a second, and a client with many addresses can send many."""
     if not _AT_ONCE.acquire(blocking=False):
         abort(503, "Too many logins at the moment. Try again shortly.")
     try:
@@ -75,7 +75,7 @@ def log_out() -> Response:
 
 @blueprint.get("/account")
 def account() -> str:
-    """Who one is, where one is logged in, and a new password."""
+    """Shows the user, the user's sessions, and a form for a new password."""
     return _account()
 
 

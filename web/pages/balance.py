@@ -1,4 +1,4 @@
-"""Balance: what it did, and on request what it would do next."""
+"""Balance: the past runs, and on request the next steps."""
 
 from flask import Blueprint, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response

@@ -43,7 +43,7 @@ class Column:
 
 @blueprint.get("/files/<host>")
 def browse(host: str) -> str | Answer:
-    """A folder of a backup, or what is known of anything else that is in it."""
+    """Shows a folder of a backup, or the details of any other entry."""
     see(host)
     which = which_of_request("backup") or "latest"
     if "quoted" in request.args:  # the form that chooses a backup carries only text
@@ -79,7 +79,7 @@ def versions(host: str) -> str:
 
 @blueprint.get("/files/<host>/compare")
 def compare(host: str) -> str | Answer:
-    """What differs at a path between two backups."""
+    """Shows the differences at a path between two backups."""
     see(host)
     known = data.choices(source().catalogue.backups(host), source().now)
     after = which_of_request("after") or "latest"
@@ -149,7 +149,7 @@ def _starts(listing: data.Listing) -> list[int | None]:
 
 
 def _past(listing: data.Listing) -> HistoryPage | None:
-    """Its history; a page does without when that cannot be told now: the service answers few at once."""
+    """Returns its history; None if the service is busy, because the page works without it."""
     try:
         return history(agent(), listing.host, data.bytes_of(listing.entry.path))
     except RequestRefused:

@@ -15,7 +15,7 @@ from web.words import comes_twice
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """The addresses around one backup of a host. `backup` is its name, or what was asked for where there is none such."""
+    """The addresses around one backup of a host. `backup` is its name, or the requested one if it does not exist."""
 
     host: str
     backup: str | None = None
@@ -25,11 +25,11 @@ class PageLinks:
         return self._to("files.browse", path, backup=backup or self.backup, **more)
 
     def versions(self, path: str, **more: str | int | None) -> str:
-        """Its versions over all backups."""
+        """Returns the address of its versions over all backups."""
         return self._to("files.versions", path, backup=self.backup, **more)
 
     def compare(self, path: str, before: str, after: str, **more: str | int | None) -> str:
-        """What differs at a path between two backups."""
+        """Returns the address of the differences at a path between two backups."""
         return self._to("files.compare", path, before=before, after=after, **more)
 
     def download(self, path: str, kind: str, backup: str | None = None) -> str:
@@ -61,7 +61,7 @@ def folder_of(path: str) -> str:
 
 
 def below(path: str, folder: str) -> str:
-    """A path as it is called in a folder; "." for the folder itself, or for a file that is looked at alone."""
+    """Returns a path relative to a folder; "." for the folder itself, or for a file that is shown alone."""
     return path.removeprefix(folder.rstrip("/")).lstrip("/") or "."
 
 
@@ -76,7 +76,7 @@ def is_escaped(text: str) -> bool:
 
 
 def backup_day(name: str, zone: ZoneInfo) -> str:
-    """When a backup began, from its name: 2026-11-20 22:00:03 in the pool's zone."""
+    """Returns when a backup began, from its name: 2026-11-20 22:00:03 in the pool's zone."""
     started = parse_backup_name(name)
     return local_time(started, zone) if started else printable(name)
 
@@ -97,11 +97,11 @@ def field_word(field: str) -> str:
 
 
 def what_word(what: str) -> str:
-    """How two backups differ at a path, in a word."""
+    """Returns in a word how two backups differ at a path."""
     return _WHATS.get(what, what)
 
 
 def add_filters(blueprint: Blueprint) -> None:
-    """For the templates of files and restore."""
+    """Adds the filters for the templates of files and restore."""
     for function in (steps, last_name, folder_of, quoted, is_escaped, backup_day, local_time, field_word, what_word, below):
         blueprint.add_app_template_filter(function)

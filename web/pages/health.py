@@ -1,4 +1,4 @@
-"""/healthz and /metrics, for whoever watches. The first is public and says nothing of the site; the second wants a token."""
+"""/healthz and /metrics, for monitoring. The first is public and says nothing about the site; the second requires a token."""
 
 import time
 
@@ -21,7 +21,7 @@ _OURS = "btrkeep-metrics"
 
 
 class Requests:
-    """What this process has answered, by view: how often with which status, and how long it took until the answer began."""
+    """The requests that this process has answered, by view: counts by status, and the time until the answer began."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -59,7 +59,7 @@ def _note_end(response: Response) -> Response:
 
 
 def _method(name: str) -> str:
-    """A client may call its method what it likes; a label may not be anything."""
+    """Returns the method as a label; unknown methods share one label, because a client may send any."""
     return name if name in ("GET", "HEAD", "POST", "OPTIONS") else "other"
 
 

@@ -1,4 +1,4 @@
-"""The heatmap: a recorded state large, what is where in it, its block groups, and all states one after the other."""
+"""The heatmap: a recorded state in full size, the addresses in it, its block groups, and all states one after the other."""
 
 import gzip
 
@@ -58,7 +58,7 @@ def _page(template: str, wish: DrawingRequest) -> str:
 
 
 def _chosen() -> tuple[Gallery, int | None]:
-    """All states, and which of them is asked for; 404: there is none of that time."""
+    """Returns all states, and the index of the requested one; aborts with 404 if there is none of that time."""
     gallery = painter().shelf.gallery(source().site.filesystem)
     wanted = request.args.get("picture") or None
     place = gallery.at(wanted)
@@ -79,7 +79,7 @@ def _problem(one: Recorded | None, wish: DrawingRequest) -> tuple[bool, str]:
 
 
 def _swatches(key: ColourKey) -> dict[str, object]:
-    """What colours mean, as colours of a page: some of the ramp, and the others."""
+    """Returns the key's colours for a page: some of the ramp, and the others."""
     steps = [tuple(key.ramp[at * (len(key.ramp) - 1) // (_RAMP - 1)].tolist()) for at in range(_RAMP)] if len(key.ramp) else []
     return {
         "title": key.title,
@@ -100,7 +100,7 @@ def image(id: str) -> Response:  # noqa: A002  it is called so in the address
 @blueprint.get("/heatmap/<id>.json")
 @whole_pool
 def map(id: str) -> Response:  # noqa: A001, A002  both are called so
-    """What is where in that picture, as `btrfs-heatmap --map` writes it."""
+    """Returns the addresses in that picture, as `btrfs-heatmap --map` writes them."""
     gallery, one = _recorded(id)
     try:
         data = painter().map(gallery, one, _wish())
@@ -146,7 +146,7 @@ def find_group() -> Redirect:
 @blueprint.get("/blockgroup/<vaddr>")
 @whole_pool
 def group(vaddr: str) -> str | tuple[str, int]:
-    """One block group: its figures, what its score means, its extents as a picture."""
+    """Shows one block group: its figures, the meaning of its score, its extents as a picture."""
     gallery, place = _chosen()
     address = _address(vaddr)
     if place is None or address is None:
@@ -173,7 +173,7 @@ def group(vaddr: str) -> str | tuple[str, int]:
 
 
 def _address(text: str) -> int | None:
-    """A virtual address as bytes, decimal or 0x...; None: it is none."""
+    """Parses a virtual address in bytes, decimal or 0x...; None if it is invalid."""
     try:
         found = int(text, 16) if text[:2] in ("0x", "0X") else int(text) if text.isascii() and text.isdigit() else -1
     except ValueError:
@@ -184,7 +184,7 @@ def _address(text: str) -> int | None:
 @blueprint.get("/blockgroup/<vaddr>/extents.png")
 @whole_pool
 def extents(vaddr: str) -> Response:
-    """What lies where in a block group, as it is now: the root service draws it."""
+    """Returns a picture of the extents of a block group, as they are now: the root service draws it."""
     address = _address(vaddr)
     if address is None:
         abort(404, "a block group has a virtual address, in bytes")

@@ -1,6 +1,6 @@
-"""The list of hosts, the page of one, and what an operator may ask for there: hold, release, accept, run now.
+"""The list of hosts, the page of one, and the actions of operators there: hold, release, accept, run now.
 
-Each of those is a page that says what will happen, with a form; the root service does it.
+Each action has a page that describes its effect, with a form; the root service carries it out.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ def _one_of(name: str, words: Any) -> str:
 
 @blueprint.get("/hosts/<host>")
 def host(host: str) -> Response | str | tuple[str, int]:
-    """One host. With `exact` the pool itself is asked why each backup is kept."""
+    """Shows one host. With `exact` the root service reads the pool to explain why each backup is kept."""
     here, who = source(), viewer()
     exact, trouble = _asked(host) if "exact" in request.args and who.may_see(host) else (None, "")
     page = host_page(here, who, host, exact, _time_words) if who.may_see(host) else None
@@ -77,7 +77,7 @@ def _time_words(moment: datetime) -> str:
 
 
 def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
-    """What the root service says, or why it does not."""
+    """Returns the root service's answer, or the reason why it gives none."""
     try:
         return agent().ask("retention", host=name), ""
     except OperatorError as error:
@@ -86,7 +86,7 @@ def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
 
 @blueprint.get("/hosts/<host>/running")
 def now(host: str) -> str:
-    """What runs of it, for the page to renew."""
+    """Returns the host's running jobs, for the page to refresh."""
     see(host)
     transfers = [one for one in running(source(), viewer()).transfers if one.host == host]
     return render_template("host/running.html", host=host, transfers=transfers)
@@ -94,9 +94,9 @@ def now(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that an operator may ask for. `may` is the field of a backup's row that says whether it fits; "": of no backup.
+    """An action of operators. `may` is the field of a backup's row that permits it; "": it concerns no backup.
 
-    `done` is said when it was done, with {host} and {backup}.
+    `done` is the message afterwards, with {host} and {backup}.
     """
 
     verb: str
@@ -148,7 +148,7 @@ _ACTION = "any(run, hold, release, accept)"
 @blueprint.get(f"/hosts/<host>/<{_ACTION}:verb>")
 @operator_only
 def ask(host: str, verb: str) -> str:
-    """The page that says what will happen."""
+    """Shows the page that describes the effect of an action."""
     see(host)
     action = ACTIONS[verb]
     page = host_page(source(), viewer(), host, time_words=_time_words)
@@ -170,7 +170,7 @@ def _not_over(host: str) -> RequestedJob | None:
 @blueprint.post(f"/hosts/<host>/<{_ACTION}:verb>")
 @operator_only
 def act(host: str, verb: str) -> Response:
-    """Asks the root service for it; what that refuses is a page of its own (web.errors)."""
+    """Asks the root service for the action; a refusal has a separate page (web.errors)."""
     see(host)
     action = ACTIONS[verb]
     arguments: dict[str, Any] = {"host": host}
@@ -186,7 +186,7 @@ def act(host: str, verb: str) -> Response:
 
 
 def _backup(page: HostPage, action: Action, name: str) -> Any:
-    """The backup that is meant; 404 when there is none, 409 when this cannot be done with it."""
+    """Returns the backup; aborts with 404 if it does not exist, with 409 if the action is not permitted for it."""
     found = backup_of(page, name)
     if found is None:
         abort(404, "there is no such backup of this host")
@@ -214,7 +214,7 @@ def _until() -> datetime | None:
 
 
 def _after(host: str, answer: Any) -> str:
-    """Where to go on: to the job that was started, where jobs have a page, or back to the host."""
+    """Returns the address to continue at: the started job, if jobs have a page, or the host."""
     job = answer.get("job") if isinstance(answer, dict) else None
     if job and "jobs.job" in current_app.view_functions:
         return url_for("jobs.job", job=job)

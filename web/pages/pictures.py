@@ -1,4 +1,4 @@
-"""Pictures as answers: kept by the browser as long as they are what they were."""
+"""Responses with pictures, which browsers cache as long as the pictures are unchanged."""
 
 from collections.abc import Callable
 from hashlib import blake2b
