@@ -32,7 +32,7 @@ def somebody() -> Viewer | None:
 
 
 def public(view: View) -> View:
-    """This view wants no login."""
+    """Marks a view that requires no login."""
     setattr(view, _PUBLIC, True)
     return view
 
@@ -56,7 +56,7 @@ def require_folder_right(folder: str | None) -> None:
 
 
 def whole_pool(view: View) -> View:
-    """This view names hosts of everybody: those who are limited to some get 403."""
+    """Marks a view that names all hosts: viewers who are limited to some hosts get 403."""
 
     @wraps(view)
     def guarded(*words: Any, **named: Any) -> Any:
@@ -69,7 +69,7 @@ def whole_pool(view: View) -> View:
 
 
 def see(host: str) -> str:
-    """The host, if there is one of that name that the viewer may see; 404 otherwise, the same in both cases."""
+    """Returns the host if it exists and the viewer may see it; aborts with 404 otherwise, the same in both cases."""
     here = source()
     if not viewer().may_see(host) or (host not in here.site.hosts and host not in here.catalogue.hosts()):
         abort(404, "there is no such host")
@@ -83,5 +83,5 @@ def seen_hosts() -> frozenset[str] | None:
 
 
 def is_public(view: Callable[..., Any] | None) -> bool:
-    """Whether the view wants no login."""
+    """Returns True if the view requires no login."""
     return getattr(view, _PUBLIC, False)

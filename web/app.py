@@ -18,7 +18,7 @@ _STATIC = 3600  # seconds; the address of a file has its version in it
 
 
 def create_app(settings: Settings) -> Flask:
-    """The dashboard of one pool. Raises OperatorError when its own folder cannot be used."""
+    """Creates the dashboard of one pool. Raises OperatorError if its own folder cannot be used."""
     app = Flask("web")
     app.config.update(
         MAX_CONTENT_LENGTH=_LARGEST,

@@ -38,7 +38,7 @@ _KINDS = {"usage": 400, "missing": 404, "locked": 409, "refused": 409, "busy": 5
 
 
 def register(app: Flask) -> None:
-    """Handlers of everything that is raised."""
+    """Registers the handlers of all exceptions."""
     app.register_error_handler(HTTPException, of_http)
     app.register_error_handler(OperatorError, of_operator)
     app.register_error_handler(CSRFError, of_csrf)
@@ -46,8 +46,7 @@ def register(app: Flask) -> None:
 
 def of_http(error: HTTPException) -> Response:
     """Returns the response for an exception of Flask or of a page. A user who is not logged in is sent to the login; a page that
-    refreshes
-    itself gets the status.
+    refreshes itself gets the status.
     """
     if request.path.startswith("/api/"):
         return api.of_http(error)
@@ -61,7 +60,7 @@ def of_http(error: HTTPException) -> Response:
 
 
 def of_csrf(error: CSRFError) -> Response:
-    """A form without its token: sent from elsewhere, or so old that its session is over."""
+    """Handles a form without a valid token: sent from elsewhere, or so old that its session has ended."""
     if request.path.startswith("/api/"):
         return api.of_http(error)
     return page(400, "This form is too old, or was not sent from here. Nothing was done.", "Load the page anew, and send it again.")
@@ -103,7 +102,7 @@ def page(status: int, said: str = "", hint: str = "") -> Response:
 
 
 def _with_headers(response: Response, error: HTTPException) -> Response:
-    """Allow, Retry-After and the like stay."""
+    """Keeps Allow, Retry-After and similar headers."""
     for name, value in error.get_headers():
         if name.lower() not in ("content-type", "content-length"):
             response.headers[name] = value

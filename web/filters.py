@@ -28,13 +28,13 @@ NAVIGATION = (
     ("doctor", "/doctor", "Doctor"),
 )
 _BELOW = {"files": "hosts", "restore": "hosts"}
-"""The first words of addresses that belong to a page of another name."""
+"""The first parts of addresses that belong to a page of another name."""
 _WHOLE_POOL = ("pool", "doctor")
-"""Pages that somebody who is limited to some hosts does not see."""
+"""Pages that viewers who are limited to some hosts do not see."""
 
 
 def register(app: Flask) -> None:
-    """Filters, tests and names of all templates."""
+    """Registers filters, tests and globals of all templates."""
     app.jinja_env.filters.update(
         size=format_size,
         given=format_given,
@@ -75,7 +75,7 @@ def when(moment: datetime | None, style: str = "both") -> str | Markup:
 
 
 def coming(moment: datetime | None, style: str = "both") -> str | Markup:
-    """The same of a moment that may well lie in the future: when something is due."""
+    """Like `when`, for a moment that may be in the future: when something is due."""
     return _as_time(moment, style, relative)
 
 
@@ -91,7 +91,7 @@ def _as_time(moment: datetime | None, style: str, to_words: Callable[[datetime, 
 
 
 def _clock() -> tuple[ZoneInfo, datetime]:
-    """The pool's zone, and the time. While the catalogue cannot be read: UTC, and the real time."""
+    """Returns the pool's zone, and the time. While the catalogue cannot be read: UTC, and the real time."""
     try:
         return source().site.zone, source().now
     except OperatorError:
@@ -130,6 +130,6 @@ def _names() -> dict[str, Any]:
 
 
 def page_of(path: str) -> str:
-    """Which entry of the navigation an address belongs to: "hosts" of /hosts/web1 and of /files/web1."""
+    """Returns the entry of the navigation for an address: "hosts" for /hosts/web1 and for /files/web1."""
     first = path.split("/")[1] if "/" in path else ""
     return _BELOW.get(first, first) or "overview"

@@ -34,7 +34,7 @@ def add_headers(response: Response) -> Response:
 
 
 def names_of(settings: Settings) -> frozenset[str]:
-    """The names that this dashboard answers to."""
+    """Returns the names that this dashboard accepts."""
     local = {"localhost", "127.0.0.1", "[::1]"}
     machine = socket.gethostname().lower()
     return frozenset({*local, machine, machine.partition(".")[0], _in_brackets(settings.host), *settings.hosts})

@@ -40,7 +40,7 @@ def path_of_text(text: str) -> bytes:
 
 
 def path_text(path: bytes) -> str:
-    """The path as ASCII, percent-encoded: for a hidden field, or as a key."""
+    """Returns the path as ASCII, percent-encoded: for a hidden field, or as a key."""
     return quote_from_bytes(path, safe=_PLAIN)
 
 
@@ -52,7 +52,7 @@ def path_query(path: bytes, **more: str | int | None) -> str:
 
 
 def _in_query() -> list[bytes]:
-    """The raw values of the parameter. In an address that a form made a blank is a plus."""
+    """Yields the raw values of the parameter. A form writes a blank in an address as a plus."""
     found = []
     for part in request.query_string.split(b"&"):
         name, _, value = part.partition(b"=")
@@ -62,7 +62,7 @@ def _in_query() -> list[bytes]:
 
 
 def _checked(path: bytes) -> bytes:
-    """Absolute, without a NUL and without `.` and `..`; slashes too many are dropped."""
+    """Returns the path if it is absolute, without a NUL and without `.` and `..`; removes redundant slashes."""
     if not path.startswith(b"/") or b"\0" in path or len(path) > LONGEST:
         abort(400, "a path begins with / and is no longer than 4096 bytes")
     parts = [part for part in path.split(b"/") if part]

@@ -12,7 +12,7 @@ _SAID = ("HTTP_FORWARDED", *(f"HTTP_X_FORWARDED_{what}" for what in ("FOR", "PRO
 
 
 def believing(app: "WSGIApplication", proxies: tuple[str, ...]) -> "WSGIApplication":
-    """The same application, behind these proxies."""
+    """Returns the application behind these proxies."""
     behind = ProxyFix(app, x_for=1, x_proto=1, x_host=1)
 
     def called(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:

@@ -48,7 +48,7 @@ _OF_EXIT = {
 }
 _CATALOGUE = "the dashboard cannot tell anything now"
 _OURS = (UsageError, TooMany)
-"""Errors whose sentences are made here, of what was asked: nothing below the dashboard raises one while it is read."""
+"""Errors whose messages are made here, from the request: no layer below the dashboard raises one while it is read."""
 
 
 class _WithheldAbsent(Absent):
@@ -56,7 +56,7 @@ class _WithheldAbsent(Absent):
 
 
 def told(error: OperatorError) -> OperatorError:
-    """The error as it may be told to who asks: itself, or one of the same kind with a general sentence."""
+    """Returns the error as the viewer may see it: itself, or one of the same kind with a general sentence."""
     if not _is_limited(somebody()) or isinstance(error, _OURS) or (isinstance(error, RequestRefused) and error.own):
         return error
     if isinstance(error, _WithheldAbsent):  # it has passed through here already
@@ -88,7 +88,7 @@ def host_line(line: str, host: str) -> str:
 
 
 def host_error(text: str | None, cause: Cause | None, host: str) -> str | None:
-    """The error of a run or a backup of a host that who asks may see."""
+    """Returns the error of a run or a backup of a host that the viewer may see."""
     if text is None or not _is_of_limited():
         return error_words(text, cause)
     return of_cause(cause, host, source().site.path)

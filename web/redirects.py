@@ -8,7 +8,7 @@ _LONGEST = 2000
 
 
 def is_within(address: str) -> bool:
-    """Whether a browser that is sent there stays here. Browsers take a backslash for a slash, and pass over tabs and newlines."""
+    """Returns True if the address is on this site. Browsers treat a backslash as a slash, and ignore tabs and newlines."""
     if not address.startswith("/") or address.startswith("//") or "\\" in address or len(address) > _LONGEST:
         return False
     if not address.isascii() or not address.isprintable():
@@ -21,7 +21,7 @@ def is_within(address: str) -> bool:
 
 
 def within(address: str | None) -> str:
-    """The address, or the front page."""
+    """Returns the address, or the front page."""
     return address if address and is_within(address) else "/"
 
 

@@ -24,7 +24,7 @@ _TICK = 50_000_000  # ns; a second change within the same tick of the filesystem
 
 
 def catalogue_version(path: Path) -> Hashable | None:
-    """The state of the catalogue; None so soon after a change that the next one might not be noticed."""
+    """Returns the version of the catalogue; None if it changed so recently that a further change might go unnoticed."""
     mark = state_mark(path)
     newest = max((max(part[2:]) for part in mark if part), default=0)
     return mark if time.time_ns() - newest > _TICK else None
@@ -91,7 +91,7 @@ class ResultCache:
         return value
 
     def last(self, key: Hashable) -> Any:
-        """The value kept for `key`, however old it is; None without one."""
+        """Returns the value kept for `key`, however old it is; None without one."""
         with self._lock:
             known = self._results.get(key)
         return known.value if known else None
@@ -108,7 +108,7 @@ class ResultCache:
         return age < self._young or (age < self._longest and result.version is not None and result.version == version())
 
     def _together(self, key: Hashable, generation: int, known: Result | None, make: Callable[[], Result]) -> Result:
-        """The result that another thread computes, or has just computed, or a new one."""
+        """Returns the result that another thread computes or has just computed, or a new one."""
         mine = _Flight()
         with self._lock:
             newer = self._results.get(key)
@@ -139,7 +139,7 @@ class ResultCache:
         return result
 
     def _computed(self, compute: Callable[[], Any], version: Callable[[], Hashable | None]) -> Result:
-        """A new result. It is as old as the oldest that it is made of, and of no one version when they are of several."""
+        """Returns a new result. It is as old as the oldest of its parts; it has no version if its parts have several."""
         around = getattr(self._thread, "parts", None)
         parts: list[Result] = []
         self._thread.parts = parts

@@ -12,7 +12,7 @@ from btrkeep.decisions.cause_words import cause_words
 
 WITHHELD = "(the administrator can see this)"
 _PLACES = ("/etc/btrkeep", "/run/btrkeep", "/var/lib/btrkeep")
-"""The usual places, as everybody can read them in the documentation; so they tell nobody whether a guess was right."""
+"""The usual places, which the documentation publishes; so they confirm no guess."""
 _BETWEEN = re.compile(r"([\s\"']+)")
 
 

@@ -18,7 +18,7 @@ AT_ONCE = 8
 threads left for the login and for the pages of the catalogue.
 """
 OF_ONE = 5
-"""Of them, those of one viewer: a page asks one or two."""
+"""The limit for one viewer: a page asks one or two."""
 _PLACES = ViewerLimits(AT_ONCE, OF_ONE)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 DATA = Path("/var/lib/btrkeep-web")
 USERS = Path("/var/lib/btrkeep-login")
 LOGIN_USER = "btrkeep-login"
-"""Whose the folders in USERS are."""
+"""The owner of the folders in USERS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,7 @@ class Settings:
 
     `state` has the catalogue and the pictures and is only read; `data` has the key of its cookies and belongs to the dashboard;
     `socket` is the socket of `backupd serve`, `login` that of the login service. `hosts` are accepted names in the Host header
-    besides
-    those of this machine, `proxies` the addresses of reverse proxies whose X-Forwarded headers are used.
+    besides those of this machine, `proxies` the addresses of reverse proxies whose X-Forwarded headers are used.
     """
 
     pool: str

@@ -23,8 +23,7 @@ class Caches:
 
     `current` follows the catalogue, which changes all the time while a night writes its progress, with 20 viewers: so a result less
     than a second old is used in any case, and none is older than half a minute, because some depend on the time. `months` has
-    results
-    that need not follow each row that a night writes: it is used for ten minutes, or until the end of the hour.
+    results that need not follow each row that a night writes: it is used for ten minutes, or until the end of the hour.
     """
 
     def __init__(self) -> None:
@@ -42,7 +41,7 @@ class RequestContext:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """Open for reading. Raises CatalogueUnready and CatalogueBusy, as its methods do."""
+        """The catalogue, open for reading. Raises CatalogueUnready and CatalogueBusy, like its methods."""
         self._open = Catalogue.open_readonly(self.settings.state)
         return self._open
 
@@ -73,18 +72,18 @@ class RequestContext:
         return self._caches.months.get(key, compute, lambda: self.now.replace(minute=0, second=0))
 
     def close(self) -> None:
-        """Close the catalogue, if it was needed."""
+        """Closes the catalogue, if it was opened."""
         if self._open:
             self._open.close()
 
 
 def context_of(app: Flask) -> RequestContext:
-    """A new one of the application."""
+    """Returns a new context of the application."""
     return RequestContext(app.extensions["btrkeep"], app.extensions["btrkeep-caches"])
 
 
 def source() -> RequestContext:
-    """This request's."""
+    """Returns the context of this request."""
     if "source" not in g:
         g.source = context_of(current_app)
     found: RequestContext = g.source
@@ -92,7 +91,7 @@ def source() -> RequestContext:
 
 
 def close_source(_error: BaseException | None = None) -> None:
-    """At the end of a request, before its answer is sent. What a form changed has to be on the page that comes next."""
+    """Closes the context at the end of a request, before its answer is sent. The next page must show the changes of a form."""
     if request.method not in _READING:
         caches: Caches = current_app.extensions["btrkeep-caches"]
         caches.current.drop()

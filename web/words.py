@@ -56,7 +56,7 @@ def absolute(moment: datetime, zone: ZoneInfo, now: datetime | None = None, cloc
 
 
 def exact(moment: datetime, zone: ZoneInfo) -> str:
-    """ "2026-11-20 23:00:03 CET, 22:00:03 UTC": all there is to say."""
+    """Returns "2026-11-20 23:00:03 CET, 22:00:03 UTC": all details."""
     local = moment.astimezone(zone)
     offset = f"{local:%z}"
     here = f"{local:%Y-%m-%d %H:%M:%S} {local:%Z}"
@@ -77,6 +77,6 @@ def browser(agent: str) -> str:
 
 
 def comes_twice(moment: datetime, zone: ZoneInfo) -> bool:
-    """Whether clocks in the zone show this time a second time, because they are put back."""
+    """Returns True if clocks in the zone show this time a second time, because they are put back."""
     wall = moment.astimezone(zone).replace(tzinfo=None)
     return wall.replace(tzinfo=zone, fold=0).utcoffset() != wall.replace(tzinfo=zone, fold=1).utcoffset()

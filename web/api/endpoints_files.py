@@ -63,24 +63,24 @@ class DownloadAsked:
 
 
 def browse(asked: ApiRequest) -> Listing:
-    """A folder."""
+    """Lists a folder."""
     one = asked.given
     return files.browse(agent(), one.host, one.backup, one.path, one.offset, one.limit, one.sort)
 
 
 def versions(asked: ApiRequest) -> HistoryPage:
-    """Over all backups."""
+    """Lists the versions of a path over all backups."""
     return history(agent(), asked.given.host, asked.given.path, asked.given.content, asked.given.since)
 
 
 def compare(asked: ApiRequest) -> Compared:
-    """Two backups."""
+    """Compares two backups."""
     one = asked.given
     return compare_at(agent(), one.host, one.path, one.before, one.after, one.limit)
 
 
 def download(asked: ApiRequest) -> Response:
-    """A stream of any size."""
+    """Returns a stream of any size."""
     one, who = asked.given, asked.viewer.name
     if one.form != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
         abort(426, "an archive needs HTTP/1.1: over HTTP/1.0 nobody could see whether all of it came")

@@ -57,14 +57,14 @@ class Backups:
 
 
 def overview(asked: ApiRequest) -> OverviewSaid:
-    """The whole."""
+    """Returns the content of the overview page."""
     found = of_overview(asked.source, asked.viewer)
     sentence = found.nights[0].sentence if found.nights else None
     return of_row(OverviewSaid, found, sentence=sentence)
 
 
 def one_host(asked: ApiRequest) -> HostPage:
-    """Everything about one."""
+    """Returns everything about one host."""
     found = host_page(asked.source, asked.viewer, asked.given.host)
     return found or abort(404)
 
@@ -76,7 +76,7 @@ def backups(asked: ApiRequest) -> Backups:
 
 
 def hosts(asked: ApiRequest) -> HostList:
-    """A page of the list."""
+    """Returns a page of the list of hosts."""
     given = asked.given
     return of_hosts.host_list(asked.source, asked.viewer, Query(given.q, given.state, given.group, given.sort, given.page))
 

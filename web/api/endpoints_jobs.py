@@ -35,7 +35,7 @@ class JobsAsked:
 
 @dataclass(frozen=True, slots=True)
 class NightAsked:
-    """Which night, and which page of its runs."""
+    """The night, and the page of its runs."""
 
     first_run: Annotated[
         str, Field(pattern=r"^[0-9]{1,15}$", description="The id of its first run: what follows `night-` in a job's id.")
@@ -45,7 +45,7 @@ class NightAsked:
 
 @dataclass(frozen=True, slots=True)
 class RunsAsked:
-    """Runs of hosts."""
+    """Filters for runs of hosts."""
 
     host: Annotated[str, Field(max_length=255, description="Only those of this host.")] = ""
     outcome: Annotated[_OUTCOMES, Field(description="Only those that ended so.")] = ""
@@ -56,7 +56,7 @@ class RunsAsked:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Newest first."""
+    """Jobs, newest first."""
 
     jobs: tuple[JobRow, ...]
 
@@ -69,7 +69,7 @@ class Alarms:
 
 
 def jobs(asked: ApiRequest) -> Jobs:
-    """The list."""
+    """Returns the list of jobs."""
     here, kind, days = asked.source, asked.given.kind, asked.given.days
     if asked.viewer.limited:
         mine, since = seen_hosts(), here.now - timedelta(days=days)
@@ -85,7 +85,7 @@ def night(asked: ApiRequest) -> NightView:
 
 
 def runs(asked: ApiRequest) -> LogPage:
-    """A page of them."""
+    """Returns a page of runs."""
     given, catalogue = asked.given, asked.source.catalogue
     wanted = log.wanted_runs(seen_hosts(), given.host or None, given.outcome or None, _moment(given.since), given.before)
     return log.log_page(catalogue, wanted, asked.source.now, given.limit)

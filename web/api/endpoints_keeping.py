@@ -79,18 +79,18 @@ class Accepted:
 
 
 def hold(asked: ApiRequest) -> Any:
-    """Keep it."""
+    """Places a hold on a backup."""
     until = {} if asked.body.until is None else {"until": asked.body.until}
     return agent().ask("hold", host=asked.given.host, backup=asked.given.backup, why=asked.body.why, **until)
 
 
 def release(asked: ApiRequest) -> Any:
-    """Let the rules decide again."""
+    """Releases a hold, so that the retention rules apply again."""
     return agent().ask("release", host=asked.given.host, backup=asked.given.backup)
 
 
 def accept(asked: ApiRequest) -> Any:
-    """A suspect one is right."""
+    """Accepts a suspect backup as complete."""
     return agent().ask("accept", host=asked.given.host, backup=asked.given.backup, why=asked.body.why)
 
 

@@ -76,7 +76,7 @@ def filesystem_of(asked: ApiRequest) -> str:
 
 
 def pool(asked: ApiRequest) -> PoolNow:
-    """Now."""
+    """Returns the present state."""
     found = pool_now(asked.source.catalogue, filesystem_of(asked))
     if found is None:
         abort(404, "nobody has taken a sample of the pool yet")
@@ -84,19 +84,19 @@ def pool(asked: ApiRequest) -> PoolNow:
 
 
 def trend(asked: ApiRequest) -> Trend:
-    """Months. Kept under the key of the page, as what follows."""
+    """Returns the space over months. Shares the cache key of the page, like the following functions."""
     here, of, days = asked.source, filesystem_of(asked), asked.given.days
     return here.cached(("trend", of, days), lambda: of_trend.trend(here.catalogue, of, here.now, days))
 
 
 def forecast(asked: ApiRequest) -> Forecast:
-    """The future."""
+    """Returns when the pool will be full."""
     here, of = asked.source, filesystem_of(asked)
     return Forecast(*here.cached(("outlooks", of), lambda: of_trend.outlooks(here.catalogue, of, here.now)))
 
 
 def scores(asked: ApiRequest) -> Scores:
-    """Free space."""
+    """Returns the fragmentation of the free space."""
     here, of, days = asked.source, filesystem_of(asked), asked.given.days
     return here.cached(("scores", of, days), lambda: of_scores(here.catalogue, of, here.now, days))
 
@@ -112,7 +112,7 @@ def day(asked: ApiRequest) -> DayView:
 
 
 def balances(asked: ApiRequest) -> Balances:
-    """The list."""
+    """Returns the list of balances."""
     found = balance.balances(asked.source.catalogue, filesystem_of(asked), asked.source.now, asked.given.limit)
     return Balances(found, balance.sums(found))
 
@@ -124,12 +124,12 @@ def one_balance(asked: ApiRequest) -> OneBalance:
 
 
 def expiries(asked: ApiRequest) -> Expiries:
-    """The list."""
+    """Returns the list of expiries."""
     return Expiries(expiry.expiries(asked.source.catalogue, asked.source.now, asked.given.limit))
 
 
 def one_expiry(asked: ApiRequest) -> ExpiryRun:
-    """One."""
+    """Returns one expiry."""
     found = expiry.one_expiry(asked.source.catalogue, int(asked.given.number), asked.source.now)
     return found or abort(404)
 

@@ -94,12 +94,12 @@ class Tasks:
 
 
 def run(asked: ApiRequest) -> Any:
-    """A backup, due or not."""
+    """Starts a backup, due or not."""
     return agent().ask("run", host=asked.given.host)
 
 
 def restore(asked: ApiRequest) -> Any:
-    """Files, to the host that they are of."""
+    """Restores files to their own host."""
     return agent().ask("restore", **_wish(asked).arguments())
 
 

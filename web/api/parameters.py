@@ -18,7 +18,7 @@ from btrkeep.units import printable
 from web.paths import LONGEST
 
 LONGEST_BODY = 64 << 10
-"""Bytes: a request to the root service is no longer either."""
+"""Bytes: a request to the root service has the same limit."""
 _HINT = "the OpenAPI document, /api/v1/openapi.json, says what is taken"
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 _YES_OR_NO = {"true": True, "false": False}
@@ -26,7 +26,7 @@ _SHOWN = 60
 
 
 def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
-    """`kind` from a raw query string and the values that the URL's path had. Raises UsageError."""
+    """Parses `kind` from a raw query string and the values in the URL's path. Raises UsageError."""
     hints = hints_of(kind)
     said: dict[str, Any] = dict(in_path)
     for name, value in _pairs(raw):
@@ -41,7 +41,7 @@ def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
 
 
 def of_body(kind: type, body: bytes, media: str) -> Any:
-    """`kind` from a JSON document. Raises UsageError."""
+    """Parses `kind` from a JSON document. Raises UsageError."""
     if media != "application/json":
         raise UsageError("the body is no JSON", "send it with Content-Type: application/json")
     try:
@@ -145,7 +145,7 @@ def _value(name: str, value: bytes, kind: Any) -> Any:
 
 
 def path_seen(path: bytes) -> bytes:
-    """An absolute path without a NUL, `.` and `..`, and without needless slashes. Raises UsageError."""
+    """Returns an absolute path without a NUL, `.` and `..`, and without redundant slashes. Raises UsageError."""
     parts = [part for part in path.split(b"/") if part]
     if not path.startswith(b"/") or b"\0" in path or len(path) > LONGEST or b"." in parts or b".." in parts:
         raise UsageError(f"{_shown(_decoded(path))} is no path of a backup", "it begins with / and has no . and no .. in it")

@@ -92,5 +92,5 @@ class Endpoint:
 
     @property
     def of_host(self) -> bool:
-        """Whether it is about one host, so that the viewer must be one who may see it."""
+        """Returns True if it concerns one host, which the viewer must be allowed to see."""
         return "<host>" in self.path

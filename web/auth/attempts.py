@@ -1,8 +1,8 @@
 """Limits on login attempts. An attempt is counted before the password is checked, so that parallel attempts count separately.
 
 Within a quarter of an hour: 5 for a name from one address, 20 from one address, and 50 for a name from all addresses. The last
-limit
-does not apply to an address from which this name has logged in before: strangers cannot lock an operator out of the usual desk.
+limit does not apply to an address from which this name has logged in before: strangers cannot lock an operator out of the usual
+desk.
 """
 
 from datetime import datetime
@@ -18,7 +18,7 @@ _LONGEST_NAME = 64
 
 
 def begin(store: Store, name: str, address: str, now: datetime) -> float:
-    """Seconds to wait; 0: go on, the attempt is counted until `succeeded` is called."""
+    """Returns the seconds to wait; 0 to go on: the attempt then counts until `succeeded` is called."""
     limits = (FOR_BOTH, FOR_ADDRESS, FOR_NAME)
     return store.count_attempt(name[:_LONGEST_NAME], network_of(address), now, WINDOW, limits, _KNOWN)
 

@@ -12,7 +12,9 @@ _LENGTH = 32
 
 
 def cookie_key(data: Path, first: bytes | None = None) -> bytes:
-    """The same bytes each time, made when there are none, or `first` then. Raises OperatorError."""
+    """Returns the same bytes each time. If the file is missing, makes it from `first`, or from random bytes. Raises
+    OperatorError.
+    """
     path = data / FILE
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)

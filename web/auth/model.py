@@ -53,7 +53,7 @@ def checked_name(name: str) -> str:
 
 
 def parse_hosts(text: str | None) -> tuple[str, ...] | None:
-    """The patterns of "web*,db1"; None for "all" and for nothing said. Raises UsageError."""
+    """Parses patterns such as "web*,db1"; None for "all" and for a missing text. Raises UsageError."""
     if text is None or text == "all":
         return None
     patterns = tuple(part.strip() for part in text.split(",") if part.strip())

@@ -39,5 +39,5 @@ def is_right(text: str | None, password: str) -> bool:
 
 
 def is_outdated(text: str) -> bool:
-    """Whether it was made with other parameters than are used today, so that it is made again at the next login."""
+    """Returns True if the hash has other parameters than those in use, so that the next login renews it."""
     return _HASHER.check_needs_rehash(text)

@@ -7,7 +7,7 @@ TOKEN_PREFIX = "btrkeep_"  # noqa: S105  no secret
 
 
 def new_word() -> str:
-    """A session's. One that begins as tokens do would be looked for among them."""
+    """Returns a session's random word. It never begins like a token, which would be looked up among the tokens."""
     while (word := secrets.token_urlsafe(32)).startswith(TOKEN_PREFIX):
         pass
     return word

@@ -1,8 +1,7 @@
 """The login service: a separate process with a separate user, the only one that reads and writes the database of users.
 
 The dashboard passes names and passwords to it, and gets a session's random word; the root service asks it for the viewer of a word.
-An
-attacker who controls the dashboard therefore reads no password hash, creates neither user nor session, and raises no role.
+An attacker who controls the dashboard therefore reads no password hash, creates neither user nor session, and raises no role.
 docs/decisions/0032-who-is-logged-in.rst gives the reasons.
 """
 
@@ -31,7 +30,7 @@ _TOUCHED = timedelta(seconds=60)
 _TAKING = 10.0
 _LONGEST = 1024
 LOGINS_AT_ONCE = 6
-"""Passwords that wait or are looked at; all other questions have places beside them."""
+"""The number of passwords that wait or are checked at a time; all other questions have separate places."""
 _BROKEN = RequestRefused("something is wrong inside the login service", "its journal says more: journalctl -u 'btrkeep-login@*'")
 
 
@@ -183,7 +182,7 @@ def _elsewhere(service: LoginService, request: Request) -> None:
 
 
 def _password(service: LoginService, request: Request) -> Any:
-    """Another password, for who knows the one so far. It ends all sessions and begins a new one."""
+    """Changes the password for a user who gives the present one. Ends all sessions and begins a new one."""
     _, name = _own(service, request)
     password, new, address, browser = _texts(request.arguments, "password", "new", "address", "browser")
     with service.place():
@@ -205,7 +204,7 @@ def _password(service: LoginService, request: Request) -> Any:
 
 
 def _own(service: LoginService, request: Request) -> tuple[bytes, str]:
-    """The key and the user of the session that asks; a token has no account. Raises RequestRefused."""
+    """Returns the key and the user of the asking session; a token has no account. Raises RequestRefused."""
     viewer = service.viewer_of(request.session or "")
     if not viewer or (request.session or "").startswith(TOKEN_PREFIX):
         raise RequestRefused("nobody is logged in by that session", "log in again", "refused", own=True)
@@ -213,7 +212,7 @@ def _own(service: LoginService, request: Request) -> tuple[bytes, str]:
 
 
 def _texts(arguments: Mapping[str, Any], *names: str) -> list[str]:
-    """The values of the arguments, which must be these. Raises RequestRefused, of kind usage."""
+    """Returns the values of the arguments, which must have exactly these names. Raises RequestRefused, of kind usage."""
     if arguments.keys() != set(names) or not all(isinstance(value, str) for value in arguments.values()):
         raise RequestRefused(f"the arguments are {', '.join(names)}, all texts", kind="usage")
     found = [arguments[name] for name in names]

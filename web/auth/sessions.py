@@ -18,7 +18,7 @@ from web.settings import Settings
 _ID = "sid"
 _PATIENCE = 20.0
 _LIVE = "X-Live"
-"""The header of requests that a page makes by itself: they keep nobody logged in."""
+"""The header of requests that a page makes by itself: they do not extend a session."""
 _FOR_TOKENS = ("/api/", "/metrics")
 
 
@@ -26,7 +26,7 @@ class Cookies(SecureCookieSessionInterface):
     """Flask's signed cookie; where the request came by https, only for https and for this host alone."""
 
     def get_cookie_secure(self, _app: Flask) -> bool:
-        """Whether browsers keep it to https."""
+        """Returns True if browsers send it over https only."""
         return request.is_secure
 
     def get_cookie_name(self, app: Flask) -> str:
@@ -44,7 +44,7 @@ def ask(verb: str, word: str = "", **arguments: Any) -> Any:
 
 
 def load() -> None:
-    """Before each request: `g.viewer`, and whether it was a token that said so, `g.by_token`. Raises Absent."""
+    """Before each request: sets `g.viewer`, and `g.by_token` if a token identified the viewer. Raises Absent."""
     g.viewer, g.by_token, g.word = None, False, None
     if request.path.startswith(_FOR_TOKENS) and request.authorization and request.authorization.type == "bearer":
         g.by_token = True
@@ -60,8 +60,7 @@ def _load(word: str, *, touch: bool) -> None:
 
 def begin(told: Mapping[str, Any]) -> None:
     """Starts the session that the login service returned: drops all earlier session data of the browser, so that an attacker cannot
-    prepare
-    it.
+    prepare it.
     """
     end()
     session[_ID] = told["word"]

@@ -21,7 +21,7 @@ FILE = "users.sqlite"
 VERSION = 1
 _PATIENCE = 10.0
 _SESSIONS = 50
-"""Of one user; the ones that were not used for longest end."""
+"""The limit for one user; the sessions unused for longest are dropped."""
 _SCHEMA = """
 CREATE TABLE user (
     name TEXT PRIMARY KEY, role TEXT NOT NULL, hosts TEXT, hash TEXT NOT NULL, created REAL NOT NULL, changed REAL NOT NULL
@@ -55,11 +55,11 @@ _MEANINGS = {
     sqlite3.SQLITE_IOERR: ("cannot be read or written", "look for disk errors (dmesg), and whether the disk is full"),
     sqlite3.SQLITE_BUSY: ("was held by another program for too long", "see by which one: fuser -v on the file"),
 }
-"""What can be done, by primary result code (https://www.sqlite.org/rescode.html); any other is a bug."""
+"""The message and hint by primary result code (https://www.sqlite.org/rescode.html); any other is a bug."""
 
 
 class Store:
-    """The database in the folder `data`; made when it is missing."""
+    """The database in the folder `data`; created if it is missing."""
 
     def __init__(self, data: Path) -> None:
         self.path = data / FILE
@@ -89,14 +89,14 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection for queries."""
+        """Yields a connection for queries."""
         with self._meaning(), closing(sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)) as connection:
             connection.execute("PRAGMA foreign_keys = ON")
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A connection within one transaction, which an error takes back."""
+        """Yields a connection within one transaction, which an error rolls back."""
         with self.reading() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -135,21 +135,20 @@ class Store:
         return _user(row) if row else None
 
     def users(self) -> list[User]:
-        """All of them, by name."""
+        """Returns all users, by name."""
         with self.reading() as connection:
             rows = connection.execute("SELECT name, role, hosts, hash, created, changed FROM user ORDER BY name").fetchall()
         return [_user(row) for row in rows]
 
     def add_user(self, user: User) -> bool:
-        """Whether there was none of that name, and now there is."""
+        """Adds a user; returns False if the name exists."""
         with self.writing() as connection:
             _begin(connection)
             return connection.execute("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", _user_row(user)).rowcount == 1
 
     def fill(self, users: Iterable[User], sessions: Iterable[LoginSession], tokens: Iterable[tuple[Token, bytes]]) -> bool:
         """Inserts all of them, tokens with their digests, or nothing: returns False if the database ever had a user or token.
-        Raises ValueError
-        for duplicates, invalid values, and sessions without a user.
+        Raises ValueError for duplicates, invalid values, and sessions without a user.
         """
         try:
             with self.writing() as connection:
@@ -163,7 +162,7 @@ class Store:
         return True
 
     def change_user(self, name: str, role: str, hosts: tuple[str, ...] | None, now: datetime) -> bool:
-        """Another role, other hosts; whether there is such a user."""
+        """Changes role and hosts; returns False if there is no such user."""
         values = (role, _hosts_text(hosts), _number(now), name)
         return self._change("UPDATE user SET role = ?, hosts = ?, changed = ? WHERE name = ?", values) == 1
 
@@ -182,15 +181,16 @@ class Store:
             return found
 
     def remove_user(self, name: str) -> bool:
-        """The user and all sessions; whether there was one."""
+        """Removes the user and all its sessions; returns False if there is no such user."""
         return self._change("DELETE FROM user WHERE name = ?", (name,)) == 1
 
     # --- sessions
 
     def add_session(self, one: LoginSession, text: str) -> bool:
-        """Somebody logged in with the password that `text` was made of; False when it is another one by now, or the user is gone.
+        """Adds a session for a login with the password of the hash `text`; returns False if the hash is another one by now, or the
+        user is gone.
 
-        Of many sessions of his those that were not used for longest end.
+        If the user has too many sessions, drops those unused for longest.
         """
         with self.writing() as connection:
             still = "SELECT ?, ?, ?, ?, ?, ? FROM user WHERE name = ? AND hash = ?"
@@ -201,7 +201,7 @@ class Store:
         return added
 
     def session(self, key: bytes) -> tuple[LoginSession, User] | None:
-        """A session and whose it is, however old it is."""
+        """Returns a session and its user, however old it is."""
         wanted = "session.key, session.user, session.created, session.seen, address, browser"
         with self.reading() as connection:
             row = connection.execute(
@@ -222,11 +222,11 @@ class Store:
         self._change("UPDATE session SET seen = ? WHERE key = ?", (_number(now), key))
 
     def drop_session(self, key: bytes) -> None:
-        """This one ends."""
+        """Ends this session."""
         self._change("DELETE FROM session WHERE key = ?", (key,))
 
     def drop_sessions(self, user: str, but: bytes = b"") -> None:
-        """All of a user's end, but one."""
+        """Ends all sessions of a user except one."""
         self._change("DELETE FROM session WHERE user = ? AND key != ?", (user, but))
 
     def drop_old_sessions(self, created: datetime, seen: datetime) -> None:
@@ -236,26 +236,26 @@ class Store:
     # --- tokens
 
     def add_token(self, token: Token, key: bytes) -> bool:
-        """Whether there was none of that name, and now there is."""
+        """Adds a token; returns False if the name exists."""
         with self.writing() as connection:
             _begin(connection)
             row = _token_row(token, key)
             return connection.execute("INSERT OR IGNORE INTO token VALUES (?, ?, ?, ?, ?, NULL)", row).rowcount == 1
 
     def token(self, key: bytes) -> Token | None:
-        """The token of that digest."""
+        """Returns the token with that digest."""
         with self.reading() as connection:
             row = connection.execute("SELECT name, role, hosts, created, used FROM token WHERE key = ?", (key,)).fetchone()
         return _token(row) if row else None
 
     def tokens(self) -> list[Token]:
-        """All of them, by name."""
+        """Returns all tokens, by name."""
         with self.reading() as connection:
             rows = connection.execute("SELECT name, role, hosts, created, used FROM token ORDER BY name").fetchall()
         return [_token(row) for row in rows]
 
     def token_keys(self) -> list[tuple[Token, bytes]]:
-        """All of them, with their digests."""
+        """Returns all tokens with their digests."""
         with self.reading() as connection:
             rows = connection.execute("SELECT name, role, hosts, created, used, key FROM token ORDER BY name").fetchall()
         return [(_token(row[:5]), bytes(row[5])) for row in rows]
@@ -265,7 +265,7 @@ class Store:
         self._change("UPDATE token SET used = ? WHERE name = ?", (_number(now), name))
 
     def remove_token(self, name: str) -> bool:
-        """Whether there was one."""
+        """Removes a token; returns False if there is none."""
         return self._change("DELETE FROM token WHERE name = ?", (name,)) == 1
 
     # --- attempts to log in
@@ -309,7 +309,7 @@ class Store:
     # --- whether there has been anybody
 
     def begin(self) -> bool:
-        """Whether it has never had a user or a token, and counts as if it had from now on."""
+        """Marks the database as used; returns True if it has never had a user or a token before."""
         with self.writing() as connection:
             return _begin(connection)
 

@@ -101,7 +101,7 @@ def frame(sheet: Sheet, start: datetime, end: datetime, scale: AxisScale, above:
 
 
 def dates(sheet: Sheet, inside: Frame, zone: ZoneInfo) -> None:
-    """Days, months or years below a frame."""
+    """Draws days, months or years below a frame."""
     named = date_ticks(inside.start.astimezone(zone), inside.end.astimezone(zone))
     _labels(sheet, inside, named)
 

@@ -29,7 +29,7 @@ class HostChart:
 
 
 def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> HostChart | None:
-    """The sizes of the backups that there are; None with fewer than two."""
+    """Draws the sizes of the existing backups; None with fewer than two."""
     known = sorted((one for one in backups if one.name and one.size is not None), key=lambda one: one.started)
     if len(known) <= 1:
         return None
@@ -91,7 +91,7 @@ def _run_chart(
 
 
 def _begun(moments: Sequence[datetime], scale: AxisScale, zone: ZoneInfo) -> tuple[Sheet, Frame]:
-    """A sheet with its axes, from the first of these moments, oldest first, to the last."""
+    """Returns a sheet with its axes, from the first of these moments, oldest first, to the last."""
     sheet = Sheet(IN_PAGE, _HEIGHT)
     inside = frame(sheet, moments[0], moments[-1], scale)
     dates(sheet, inside, zone)

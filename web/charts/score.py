@@ -12,7 +12,7 @@ from web.data.score import SizeClass
 
 _HEIGHT, _TOP, _BOTTOM, _RIGHT = 190, 14, 24, 6
 _WIDEST = 90
-"""Pixels of a bar with what is beside it: three take less of the sheet than thirty."""
+"""The maximum width in pixels of a bar with its gap: three bars take less of the sheet than thirty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Bar:
 
 
 def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyle, colour: str = "blue") -> bytes:
-    """The bars as SVG. Where not all labels have room, each second or third one is there."""
+    """Returns the bars as SVG. If not all labels have room, draws each second or third one."""
     left = max(look.width_of(scale.words(mark)) for mark in scale.marks()) + 8
     right = min(look.width, round(left) + _RIGHT + _WIDEST * max(len(bars), 2)) - _RIGHT
     sheet = Sheet(look, _HEIGHT)
@@ -57,7 +57,7 @@ def score_words(found: Distribution) -> str:
 
 
 def score_chart(found: Distribution, look: ChartStyle) -> bytes:
-    """Block groups by their score; those that are bad in another colour."""
+    """Draws block groups by their score; the bad ones in another colour."""
     bars = [
         Bar(f"{one.least:g}+" if one.most is None else f"{one.least:g}-{one.most:g}", one.block_groups, one.most is None)
         for one in found.classes

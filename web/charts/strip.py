@@ -26,7 +26,7 @@ _SHAPES: dict[str, tuple[tuple[float, float], ...]] = {  # (top, height) of the 
 
 
 def strip_paths(nights: Sequence[HostNight]) -> tuple[tuple[str, str], ...]:
-    """A path for each kind of cell that there is."""
+    """Returns a path for each kind of cell."""
     found: dict[str, list[str]] = {}
     for place, night in enumerate(nights):
         kind = "past" if night.outcome == "complete" and night.now not in (KEPT, None) else night.outcome

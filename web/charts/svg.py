@@ -13,11 +13,11 @@ from markupsafe import Markup
 
 LIGHT, DARK, PAGE = "light", "dark", "page"
 WIDTHS = (360, 540, 720, 960, 1240, 1400)
-"""Pixels: those of a telephone's page first, those of the widest page last."""
+"""Pixels: from a telephone's page to the widest page."""
 _USUAL = 720
 FONT = 12
 _CHARACTER = 7.0
-"""Pixels that a character is wide, about."""
+"""The approximate width of a character in pixels."""
 
 # After Okabe and Ito (https://jfly.uni-koeln.de/color/): people tell them apart who do not see all colours.
 PALETTES: Mapping[str, Mapping[str, str]] = {
@@ -75,7 +75,7 @@ class ChartStyle:
 
 
 IN_PAGE = ChartStyle(640, PAGE, 20)
-"""Part of a page: 640 units of a drawing that the page scales. On a telephone its letters take 20 of them."""
+"""Part of a page: a drawing of 640 units that the page scales. On a telephone its letters are 20 units high."""
 
 
 def look_of(words: Mapping[str, str]) -> ChartStyle:
@@ -93,32 +93,32 @@ class Sheet:
         self._parts: list[str] = []
 
     def text(self, x: float, y: float, words: str, *, anchor: str = "start", colour: str = "faint") -> None:
-        """Words; y is their base line."""
+        """Draws words; y is their base line."""
         ink = self.look.colour(colour)
         self._parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{self.look.font}" fill="{ink}">{escape(words)}</text>'
         )
 
     def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = "grid", width: float = 1.0) -> None:
-        """A straight line."""
+        """Draws a straight line."""
         self._parts.append(
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{self.look.colour(colour)}"'
             f' stroke-width="{width}"/>'
         )
 
     def rect(self, x: float, y: float, width: float, height: float, colour: str, opacity: float = 1.0) -> None:
-        """A filled rectangle."""
+        """Draws a filled rectangle."""
         self._parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
             f' fill="{self.look.colour(colour)}" fill-opacity="{opacity}"/>'
         )
 
     def area(self, points: Iterable[tuple[float, float]], colour: str, opacity: float = 1.0) -> None:
-        """A filled polygon."""
+        """Draws a filled polygon."""
         self._parts.append(f'<path d="{_path(points)}Z" fill="{self.look.colour(colour)}" fill-opacity="{opacity}"/>')
 
     def curve(self, points: Iterable[tuple[float, float]], colour: str, dash: str = "", width: float = 1.6) -> None:
-        """A line through points."""
+        """Draws a line through points."""
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         self._parts.append(
             f'<path d="{_path(points)}" fill="none" stroke="{self.look.colour(colour)}" stroke-width="{width}"'
@@ -126,25 +126,25 @@ class Sheet:
         )
 
     def bars(self, places: Iterable[tuple[float, float]], base: float, width: float, colour: str) -> None:
-        """Upright bars on `base`, each with its middle at x and its top at y: at least a hair high, so that it is seen."""
+        """Draws upright bars on `base`, each with its middle at x and its top at y: at least a hair high, to be visible."""
         found = (f"M{x - width / 2:.1f} {base:g}V{min(y, base - 1):.1f}h{width:.1f}V{base:g}z" for x, y in places)
         self._parts.append(f'<path d="{"".join(found)}" fill="{self.look.colour(colour)}"/>')
 
     def dot(self, x: float, y: float, colour: str, words: str = "", *, hollow: bool = False) -> None:
-        """A small circle; `words` are shown to who points at it."""
+        """Draws a small circle; `words` are its tooltip."""
         own = self.look.colour(colour)
         ink = f'fill="{self.look.colour("ground")}" stroke="{own}"' if hollow else f'fill="{own}"'
         title = f"<title>{escape(words)}</title>" if words else ""
         self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 if words else 2.5}" {ink}>{title}</circle>')
 
     def document(self, title: str) -> bytes:
-        """The whole file."""
+        """Returns the whole file."""
         size = f'width="{self.look.width}" height="{self.height}" viewBox="0 0 {self.look.width} {self.height}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="system-ui, sans-serif">'
         return f"{head}<title>{escape(title)}</title>{''.join(self._parts)}</svg>".encode()
 
     def markup(self, title: str) -> Markup:
-        """A part of a page. Its title is for who cannot see it, and no tooltip of the whole."""
+        """Returns a part of a page. Its title is for screen readers, and is no tooltip of the whole."""
         head = f'<svg viewBox="0 0 {self.look.width} {self.height}" role="img" aria-label="{escape(title)}">'
         return Markup(f"{head}{''.join(self._parts)}</svg>")  # noqa: S704  every text in it is escaped
 

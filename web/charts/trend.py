@@ -16,13 +16,13 @@ NAMES = ("allocated", "unused", "score", "orphans")
 
 
 def trend_chart(name: str, trend: Trend, zone: ZoneInfo, look: ChartStyle) -> bytes:
-    """The chart of that name, as SVG."""
+    """Returns the chart of that name, as SVG."""
     chart = {"allocated": _allocated, "unused": _unused, "score": _score, "orphans": _orphans}[name](trend, zone)
     return draw(chart, look).document(chart.title)
 
 
 def small_chart(trend: Trend, zone: ZoneInfo) -> Markup | None:
-    """Allocated and used as a part of a page; None with fewer than two points."""
+    """Returns allocated and used as a part of a page; None with fewer than two points."""
     if len(trend.points) <= 1:
         return None
     chart = replace(_allocated(trend, zone), height=220)
@@ -54,7 +54,7 @@ _NUMBERS = {
 
 
 def has(name: str, trend: Trend) -> bool:
-    """Whether there is anything to draw."""
+    """Returns True if there is something to draw."""
     if name in _NUMBERS:
         return any(getattr(point, _NUMBERS[name][1]) is not None for point in trend.points)
     return bool(trend.points)

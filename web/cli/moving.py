@@ -1,8 +1,7 @@
 """Moves the users of an earlier version, which the dashboard itself kept, out of the dashboard's reach.
 
 Root starts a process for each half, which becomes the owner of its folder, because an attacker who controlled the dashboard may
-have
-changed the old file in any way. It is done once: afterwards a file at the old place is ignored, or the dashboard could put one
+have changed the old file in any way. It is done once: afterwards a file at the old place is ignored, or the dashboard could put one
 there.
 """
 
@@ -42,7 +41,7 @@ def _command(users: Path, *words: str, given: str = "") -> str:
 
 
 def exported(store: Store) -> dict[str, Any]:
-    """Everything but failed attempts and secrets, with the hashes of passwords."""
+    """Returns everything but failed attempts and secrets, with the hashes of passwords."""
     users = store.users()
     return {
         "format": 1,

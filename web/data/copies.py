@@ -42,8 +42,7 @@ class CopyElsewhere:
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
     """One replica or offsite repository. `fetches`: this pool fetches by it, or sends to it; otherwise another pool fetches from
-    this
-    one, and only `hosts` of the following fields is known here. `state`: as in `backupd status`; `at`: the end of the newest
+    this one, and only `hosts` of the following fields is known here. `state`: as in `backupd status`; `at`: the end of the newest
     replication of all hosts, `age`: seconds since then, `max_age`: the age from which it is late. `fetched`, `bytes`, `rate` (bytes
     per second): of that replication; `error`: why the newest attempt failed. None for a viewer who may not see all hosts. `behind`:
     hosts that were not copied completely.
@@ -85,8 +84,7 @@ class ReplicaView:
 @dataclass(frozen=True, slots=True)
 class HostCopy:
     """A host and a replica: the newest backup that both pools have, and its age in seconds. `gone`: it is fetched, and the other
-    pool
-    does not list it any longer.
+    pool does not list it any longer.
     """
 
     host: str

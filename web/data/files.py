@@ -72,7 +72,7 @@ class Listing:
     offset: int
     limit: int
     sort: str
-    """One of SORTS, with a minus before it when it goes down."""
+    """One of SORTS, with a minus before it for descending order."""
 
 
 def text_of(path: bytes) -> str:
@@ -81,7 +81,7 @@ def text_of(path: bytes) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """The bytes that `text_of` was given."""
+    """Returns the bytes that `text_of` was given."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -108,7 +108,7 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
 
 
 def file_of(told: Mapping[str, Any]) -> File:
-    """The agent's words for an entry."""
+    """Parses the agent's description of an entry."""
     return of_answer(File, told, mtime=_moment(told["mtime"]))
 
 
@@ -154,6 +154,6 @@ def _day(text: str) -> datetime | None:
 
 
 def ancestors(path: bytes) -> list[bytes]:
-    """The folders above a path, the root first, without itself."""
+    """Returns the folders above a path, the root first, without the path itself."""
     names = [name for name in path.split(b"/") if name]
     return [b"/" + b"/".join(names[:count]) for count in range(len(names))]

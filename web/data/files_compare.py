@@ -10,7 +10,7 @@ from web.data.files_text import shown_line
 from web.data.same_names import of_answer
 
 LIMIT = 500
-"""Differences on one page, unless more are asked for."""
+"""Differences on one page, unless more are requested."""
 _FOUND = {"+": "added", "-": "removed", "@": "place"}
 
 
@@ -36,8 +36,7 @@ class DiffLine:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """The differences. `counts` cover the differences that are included; `more`: there are or may be others, with `over` because
-    the
-    time limit was reached. `text`: None if it is not text.
+    the time limit was reached. `text`: None if it is not text.
     """
 
     host: str
@@ -51,7 +50,7 @@ class Compared:
     counts: Mapping[str, int]
     text: tuple[DiffLine, ...] | None
     note: str | None
-    """Why there is none of a file."""
+    """The reason why a file has none."""
 
 
 def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limit: int = LIMIT) -> Compared:
@@ -80,6 +79,6 @@ def _difference(told: Mapping[str, Any]) -> DifferenceRow:
 
 
 def line_of(line: str) -> DiffLine:
-    """A line of a unified difference; the two that name the files are not among them."""
+    """Returns a line of a unified difference; the two lines that name the files are left out."""
     what = _FOUND.get(line[:1], "same")
     return DiffLine(what, shown_line(line if what == "place" else line[1:]))

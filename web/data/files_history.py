@@ -104,7 +104,7 @@ def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since:
 
 
 def around(past: HistoryPage, name: str) -> Around:
-    """The backups in which a path changed, nearest to one of them. Those that say nothing of it are passed over."""
+    """Returns the backups in which a path changed, nearest to one of them. Skips backups without information about it."""
     said = [(one.name, one.version) for one in past.backups if one.version is not None or one.found == "missing"]
     before = after = None
     for (earlier, old), (later, new) in pairwise(said):

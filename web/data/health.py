@@ -7,7 +7,7 @@ from btrkeep.decisions.findings import FACT, UNKNOWN, Finding, from_text
 from web.source import RequestContext
 
 STALE = timedelta(hours=1)
-"""A sample comes every five minutes; one in the future by so much is as wrong."""
+"""Samples are taken every five minutes; one as far in the future is equally wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class PoolHealth:
 
     @property
     def is_known(self) -> bool:
-        """Whether somebody has looked, and lately."""
+        """Returns True if the pool was checked recently."""
         return self.looked is not None and not self.is_old
 
 

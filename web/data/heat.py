@@ -70,7 +70,7 @@ class Recorded:
     taken: datetime
     name: str
     stamp: tuple[int, int, int]
-    """inode, size and time of change of its file: another file has another one."""
+    """inode, size and change time of its file: a changed file has another stamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Shelf:
         self._lock = threading.Lock()
 
     def gallery(self, filesystem: str | None = None) -> Gallery:
-        """All states of a filesystem, without one of that which the newest state is of. No folder: none."""
+        """Returns all states of `filesystem`, by default that of the newest state. Without the folder there are none."""
         with self._lock:
             try:
                 files, trouble = _files(self.folder), []
@@ -133,7 +133,7 @@ class Shelf:
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Regular files of the folder that are named like recorded states, by name. Raises OSError."""
+    """Returns the regular files of the folder that are named like recorded states, by name. Raises OSError."""
     found = {}
     try:
         for entry in os.scandir(folder):

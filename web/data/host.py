@@ -48,9 +48,8 @@ class BackupRow:
     """One backup. `name` is None for `.working`; times, seconds and bytes as in the catalogue.
 
     `keep`: whether the retention keeps it, None if that is not decided (`.working`); `why`: the rules that keep it, or when it
-    expires
-    and why, in the words of `backupd retention explain`; `goes`: when it may be deleted. `held`: its hold in words, None if no hold
-    is in force. `letter`, `kind`: its mark on the calendar. Permitted actions: `may_hold`, `may_release`, `may_accept`.
+    expires and why, in the words of `backupd retention explain`; `goes`: when it may be deleted. `held`: its hold in words, None if
+    no hold is in force. `letter`, `kind`: its mark on the calendar. Permitted actions: `may_hold`, `may_release`, `may_accept`.
     """
 
     name: str | None
@@ -74,17 +73,17 @@ class BackupRow:
     may_release: bool
     may_accept: bool
     ahead: bool = False
-    """It is stamped in the future: a clock was wrong."""
+    """Its timestamp is in the future: a clock was wrong."""
     verified: Verified | None = None
-    """What is known of its data; None for `.working`."""
+    """The state of its data; None for `.working`."""
     verified_words: str = ""
     """The same in a sentence."""
     copies: tuple[str, ...] = ()
-    """Copies whose newest backup of the host this is."""
+    """Copies whose newest backup of the host is this one."""
 
     @property
     def restorable(self) -> bool:
-        """Whether files can be got out of it."""
+        """Returns True if files can be restored from it."""
         return self.name is not None and self.state != "deleting"
 
 
@@ -137,22 +136,22 @@ class HostPage:
     runs: tuple[LogRun, ...]
     history: tuple[LogRun, ...]
     night_words: str
-    """What a night of its strip is."""
+    """The meaning of a night of its strip."""
     also: tuple[CopyElsewhere, ...] = ()
-    """What other pools said that they have of it; of a copy, what this one has in common with where it comes from."""
+    """The copies of it in other pools; for a copy, the backups in common with its origin."""
     alive: int | None = None
-    """What it wrote and is still alive, bytes, as of the last sample; None where simple quotas do not count it."""
+    """Bytes that it wrote and that still exist, as of the last sample; None if simple quotas do not count them."""
 
     @property
     def newest(self) -> str | None:
-        """The newest backup out of which files can be got, a complete one if there is one."""
+        """Returns the newest backup that files can be restored from, a complete one if there is one."""
         found = [one for one in self.backups if one.restorable]
         found.sort(key=lambda one: (one.ahead, one.state != "complete"))
         return found[0].name if found else None
 
 
 def known_names(source: RequestContext, viewer: Viewer) -> list[str]:
-    """All hosts that the viewer may see, in order, those that only had runs too."""
+    """Returns all hosts that the viewer may see, in order, including those that only had runs."""
     names = {row.host for row in hosts.every_row(source)} | set(source.catalogue.hosts())
     return sorted(name for name in names if viewer.may_see(name))
 
@@ -181,8 +180,7 @@ def host_page(
     """Returns everything about a host that the viewer may see; None if the host is unknown.
 
     `exact`: the root service's answer to `retention`, which then replaces the decisions from the catalogue. `time_words`: formats
-    the
-    end of a hold for a sentence.
+    the end of a hold for a sentence.
     """
     row = host_row(source, host)
     if row is None:
@@ -248,7 +246,7 @@ def _retention(row: HostRow, policy: Retention | None) -> str:
 
 
 def backup_of(page: HostPage, name: str) -> BackupRow | None:
-    """The backup of that name."""
+    """Returns the backup of that name."""
     return next((one for one in page.backups if one.name is not None and one.name == name), None)
 
 

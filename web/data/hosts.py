@@ -24,9 +24,9 @@ from web.source import RequestContext
 
 PER_PAGE = 100
 UNCONFIGURED = "unconfigured"
-"""The state of a host that has backups, and that the configuration does not name any more."""
+"""The state of a host that has backups, but is not in the configuration any longer."""
 COPY = "copy"
-"""The state of a host whose backups are fetched from another pool: nothing is backed up here."""
+"""The state of a host whose backups are fetched from another pool: no backup is made here."""
 ALL_STATES = (*STATES, UNCONFIGURED, COPY)
 NOT_OURS = (UNCONFIGURED, COPY)
 _WORST_FIRST = {state: place for place, state in enumerate(("failing", "suspect", "never", "late", "ok", UNCONFIGURED, COPY))}
@@ -57,7 +57,7 @@ class HostRow:
     words: str
     tone: str
     nights: tuple[HostNight, ...] = ()
-    """Its last 30 nights, oldest first; only of hosts that are shown."""
+    """Its last 30 nights, oldest first; only for hosts that are shown."""
     strip: str = ""
     """The same in words."""
 
@@ -91,7 +91,7 @@ class HostList:
 
 
 def every_row(source: RequestContext) -> tuple[HostRow, ...]:
-    """All hosts, configured or with backups, by name; kept between requests. Whose they are must be asked after."""
+    """Returns all hosts, configured or with backups, by name; cached between requests. The caller must filter them by viewer."""
     return source.cached("hosts", lambda: _rows(source))
 
 
@@ -118,9 +118,10 @@ def row_of(
     now: datetime,
     replica: str | None = None,
 ) -> HostRow:
-    """A host as `backupd status` reports it; one that is not configured (None) is known by its backups only: nothing is due.
+    """Returns a host as `backupd status` reports it; one that is not configured (None) is known by its backups only: no backup is
+    due.
 
-    `replica`: by which it is fetched from another pool; then this pool does not back it up, configured or not.
+    `replica`: the replica that fetches it from another pool; then this pool does not back it up, configured or not.
     """
     status = host_status(host, facts, zone, now) if host and not replica else _not_ours(name, facts, now, replica)
     return HostRow(
@@ -171,7 +172,7 @@ def state_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
 
 
 def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
-    """The page that was asked for, of the hosts that the viewer may see."""
+    """Returns the requested page, of the hosts that the viewer may see."""
     mine = seen_by(viewer, every_row(source))
     wanted = [row for row in mine if _matches(row, query)]
     chosen = [row for row in wanted if not query.state or row.state == query.state]
@@ -220,7 +221,7 @@ def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
 
 
 def with_strips(source: RequestContext, rows: Sequence[HostRow], count: int = nights.COUNT) -> tuple[HostRow, ...]:
-    """The rows with their last nights, which are kept between requests, and with words as who asks may read them."""
+    """Returns the rows with their last nights, which are cached between requests, and with messages as the viewer may read them."""
     names = tuple(row.host for row in rows)
     found = source.cached(("strips", names, count), lambda: _strips(source, names, count))
     facts = every_facts(source)

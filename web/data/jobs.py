@@ -91,11 +91,11 @@ class RequestedJob:
     exit: int | None
     error: str | None
     queue: QueuePosition | None = None
-    """Of one that waits, for who may know of others."""
+    """The position of a waiting backup, for viewers who may know about others."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Returns True if it has ended, successfully or not."""
         return self.state in ("done", "failed")
 
     @property
@@ -113,7 +113,7 @@ def parse_id(text: str) -> tuple[str, int] | None:
 def jobs(
     catalogue: Catalogue, filesystem: str | None, now: datetime, days: int, kinds: Collection[str] = (), goal: float = 1.0
 ) -> tuple[JobRow, ...]:
-    """All of so many days, at most LIMIT of each kind. `goal`: see `night_row`."""
+    """Returns all jobs of so many days, at most LIMIT of each kind. `goal`: see `night_row`."""
     since = now - timedelta(days=days)
     wanted = tuple(kind for kind in KINDS if not kinds or kind in kinds)
     found = [row for kind in wanted for row in _of_kind(kind, catalogue, filesystem, now, since, goal)]
@@ -136,7 +136,7 @@ def _of_kind(
 
 
 def _among(now: datetime, since: datetime) -> int:
-    """Among how many runs to look for the nights since then: those of a pool of some thousand hosts, with one night more."""
+    """Returns how many runs to read to find the nights since then: enough for a pool of some thousand hosts, and one night more."""
     return min(_MOST_RUNS, _RUNS_A_DAY * ((now - since).days + 1))
 
 
@@ -147,7 +147,7 @@ def by_hand(catalogue: Catalogue, hosts: Collection[str] | None, now: datetime, 
 
 
 def run_row(run: LogRun) -> JobRow:
-    """A run of one host as a job."""
+    """Returns a run of one host as a job."""
     new = f"{format_size(run.literal_bytes)} new" if run.literal_bytes else ""
     said = run.error or (f"rsync {run.exit_code}: {run.meaning}" if run.exit_code else "")
     about = ", ".join(part for part in (new, said) if part)
@@ -155,7 +155,9 @@ def run_row(run: LogRun) -> JobRow:
 
 
 def night_row(night: Night, now: datetime, goal: float) -> JobRow:
-    """A night as a job. `goal`: the share of hosts that have to be complete, [notify] ping_goal; then the others are few enough."""
+    """Returns a night as a job. `goal`: the share of hosts that have to be complete, [notify] ping_goal; the others are then
+    few enough.
+    """
     heard = night.finished or now
     state = _night_state(night, goal, is_runs=bool(night.outcomes.get("")) and is_alive(night.pid, night.pid_started, heard, now))
     return JobRow(
@@ -171,7 +173,7 @@ def night_row(night: Night, now: datetime, goal: float) -> JobRow:
 
 
 def _night_state(night: Night, goal: float, *, is_runs: bool) -> str:
-    """Complete when all are; mostly when the goal was met; else as badly as its worst host."""
+    """Returns complete if all hosts are; mostly if the goal was met; else the state of the worst host."""
     if is_runs or night.outcomes.get(""):
         return "running" if is_runs else "killed"
     worst = next((bad for bad in ("failed", "suspect", "partial") if night.outcomes.get(bad)), "complete")

@@ -12,7 +12,7 @@ from web.data.same_names import of_row
 from web.redaction import host_error, host_line
 
 OUTCOMES = (*RUN_OUTCOMES, "unfinished")
-"""That can be asked for; unfinished: those that run now, and those that were killed."""
+"""Filters for runs; unfinished: running and killed ones."""
 PAGE = 50
 
 
@@ -31,7 +31,7 @@ class LogRun:
     night: bool
     attempts: int
     exit_code: int | None
-    """rsync's; negative for a signal; None: it did not run."""
+    """rsync's exit code; negative for a signal; None if rsync did not run."""
     meaning: str | None
     error: str | None
     last_lines: tuple[str, ...]
@@ -60,14 +60,14 @@ def log_page(catalogue: Catalogue, wanted: PastRuns, now: datetime, limit: int =
 def wanted_runs(
     hosts: Collection[str] | None, host: str | None, outcome: str | None, since: datetime | None, before: int | None
 ) -> PastRuns:
-    """`hosts`: those that may be seen, None: all; `host`: the one that is asked for."""
+    """Returns the filter. `hosts`: those that the viewer may see, None: all; `host`: the requested one."""
     seen = hosts if host is None else {host} if hosts is None or host in hosts else set[str]()
     outcomes = () if outcome is None else ("" if outcome == "unfinished" else outcome,)
     return replace(PastRuns(), hosts=seen, outcomes=outcomes, since=since, before=before)
 
 
 def log_run(run: Run, now: datetime) -> LogRun:
-    """A run as it is shown."""
+    """Returns a run as it is shown."""
     return as_shown(run, run.finished is None and is_alive(run.pid, run.pid_started, run.started, now))
 
 

@@ -16,7 +16,7 @@ _INSTANT = timedelta(microseconds=1)
 _ALL_NAMES, _SOME_NAMES = 8, 5  # so few are all named; of more the first ones
 _PAUSE = timedelta(minutes=15)  # between two hosts of a night there is one now and then
 _PARTS = (*OUTCOMES[: OUTCOMES.index("none")], "waiting", "missed")
-"""What a host may be in a night: as in OUTCOMES, and of those without a run: waiting for its turn, or missed."""
+"""The outcomes of a host in a night: those of OUTCOMES, and without a run: waiting for its turn, or missed."""
 _UNWELL = ("failed", "suspect", "partial", "missed")
 _VERB = {"missed": "not tried", "waiting": "to come"}
 
@@ -61,12 +61,12 @@ class NightSum:
 
     @property
     def unwell(self) -> tuple[Part, ...]:
-        """The parts that somebody has to look at."""
+        """Returns the parts that need attention."""
         return tuple(part for part in self.parts if part.outcome in _UNWELL)
 
     @property
     def sentence(self) -> str:
-        """All of it: "312 of 314 hosts complete between 22:00 and 03:41; 2 failed: db1, web7"."""
+        """Returns all parts: "312 of 314 hosts complete between 22:00 and 03:41; 2 failed: db1, web7"."""
         said = [f"{part.words}{_named(part)}" for part in self.parts if part.outcome != "complete"]
         return "; ".join([self.head, *said])
 
@@ -96,14 +96,14 @@ class Known:
 
 
 def since(hosts: Iterable[HostConfig], zone: ZoneInfo, now: datetime) -> datetime:
-    """From when on runs are needed."""
+    """Returns the beginning of the period for which runs are needed."""
     return boundaries(usual_window(hosts), zone, now, 2)[0]
 
 
 def runs_of_backups(
     facts: Mapping[str, HostFacts], runs: Iterable[HostRuns], unknown: Sequence[tuple[datetime, datetime]]
 ) -> list[HostRuns]:
-    """The runs that must have made the newest complete backups, of those times of which no run can be known."""
+    """Returns the runs that must have made the newest complete backups, for the periods without known runs."""
     ended = {run.host: run.finished for run in runs if run.finished}
     return [
         HostRuns(
@@ -154,7 +154,7 @@ def by_hand(known: Known, begin: datetime, window: Window | None) -> NightSum | 
 
 
 def _has_a_night(known: Known, runs: Sequence[HostRuns], begin: datetime, window: Window | None) -> bool:
-    """Whether there was anything to back up, or was backed up, while the window was open; otherwise all was run by hand since."""
+    """Returns True if a host was due or was backed up while the window was open; otherwise all runs since were made by hand."""
     if window is None:
         return True
     closed = last_chance(begin, window, known.zone)
@@ -174,7 +174,7 @@ def _was_there(known: Known, name: str, moment: datetime) -> bool:
 
 
 def _is_a_night(runs: Sequence[HostRuns], hosts: Mapping[str, HostConfig]) -> bool:
-    """Whether these are more than some hosts that somebody ran by hand in the afternoon."""
+    """Returns True if these runs are more than a few hosts backed up by hand in the afternoon."""
     return any(run.night for run in runs) or 2 * len({run.host for run in runs}) >= len(hosts)
 
 
@@ -201,7 +201,7 @@ def _tried(known: Known, runs: Iterable[HostRuns]) -> dict[str, str]:
 
 
 def _is_busy(known: Known, runs: Iterable[HostRuns]) -> bool:
-    """Whether somebody is at it: a host is being backed up, or one was some minutes ago."""
+    """Returns True if a host is being backed up, or one was some minutes ago."""
     return any(run.id in known.alive or (run.finished and known.now - run.finished < _PAUSE) for run in runs)
 
 
@@ -216,7 +216,7 @@ def _was_expected(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, end
 
 
 def _may_come(host: HostConfig, known: Known, *, busy: bool) -> bool:
-    """Whether the host's turn may come yet: its window is open; it has none, and the others are being backed up."""
+    """Returns True if the host may still get its turn: its window is open, it has no run, and others are being backed up."""
     return busy if host.window is None else window_end(host.window, known.zone, known.now) is not None
 
 

@@ -67,12 +67,12 @@ def end_of(begin: datetime, window: Window | None, zone: ZoneInfo) -> datetime:
 
 
 def last_chance(begin: datetime, window: Window | None, zone: ZoneInfo) -> datetime:
-    """Until when a host had to be there to have its turn in the night that began then."""
+    """Returns the moment by which a host had to exist to get its turn in the night that began then."""
     return (window and window_end(window, zone, begin)) or begin + _HALF_A_DAY
 
 
 def usual_window(hosts: Iterable[HostConfig]) -> Window | None:
-    """The window that most enabled hosts have, of equally many the earliest in the evening: what "the night" means for the pool."""
+    """Returns the window of most enabled hosts, the earliest one of equally common ones: it defines "the night" of the pool."""
     found = Counter(host.window for host in hosts if host.enabled)
     if not found:
         return None
@@ -159,7 +159,7 @@ def _night(
 
 
 def _as_it_is_now(run: HostRuns, backups: Mapping[str, BackupFate], alive: frozenset[int]) -> str:
-    """A suspect backup that was accepted is complete since, whatever its run ended with."""
+    """Returns the present state of a suspect run's backup (complete after it was accepted), else the outcome of the run."""
     made = backups.get(run.backup) if run.backup else None
     if made and made.outcome in _RANK and run.outcome == "suspect":
         return str(made.outcome)
@@ -173,7 +173,7 @@ def _fate(backup: BackupFate | None) -> str:
 
 
 def words(nights: Sequence[HostNight]) -> str:
-    """The strip for who cannot see it: how many went how, and which did not go well."""
+    """Describes the strip for screen readers: the number of nights by outcome, and the nights that failed."""
     counts = Counter(night.outcome for night in nights)
     there = len(nights) - counts["before"]
     if not there:

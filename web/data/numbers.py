@@ -22,7 +22,7 @@ from web.data.hosts import NOT_OURS, HostRow, every_row
 from web.source import RequestContext
 
 ERRORS = ("write", "read", "flush", "corruption", "generation")
-"""The counters of a device, in the order in which a sample has them after its size and what is allocated of it."""
+"""The counters of a device, in the order in which a sample has them after size and allocated bytes."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Samples:
     found: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, metric: Metric, value: float | None, *labels: str) -> None:
-        """One; None is not known, and gives none."""
+        """Adds one value; None is unknown and adds none."""
         if value is None:
             return
         if (lines := self.found.get(metric.name)) is None:
@@ -43,7 +43,7 @@ class _Samples:
 
 
 def text(source: RequestContext) -> str:
-    """All of them in the order of the table, as Prometheus reads them.
+    """Returns all of them in the order of the table, in Prometheus's text format.
 
     https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
     """

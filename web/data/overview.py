@@ -47,8 +47,7 @@ class Overview:
     `alarms_looked`: when alarms were last checked, None if that was not recently: then `alarms` may be incomplete.
 
     `nights`: the newest first, at most two; empty if no host was tried yet. `first_night`: when the window of most hosts opens
-    next,
-    None without one. `configured`: hosts in the configuration, `total` also includes hosts that only have backups.
+    next, None without one. `configured`: hosts in the configuration, `total` also includes hosts that only have backups.
     """
 
     name: str
@@ -66,15 +65,15 @@ class Overview:
     alarms: tuple[OpenAlarm, ...]
     limited: bool
     proven: str
-    """When a restore was last proven, in one sentence; "" where none ever was."""
+    """The last proven restore, in one sentence; "" without one."""
     verified: str
-    """When data of the hosts was last read, and what is damaged, in one sentence; "" where nobody ever looked."""
+    """When data of the hosts was last verified, and the damage found, in one sentence; "" if it never was."""
     copies: str
-    """Of copies in and from other pools, in one sentence; "" where there is none."""
+    """The copies in and from other pools, in one sentence; "" without any."""
 
 
 def overview(source: RequestContext, viewer: Viewer) -> Overview:
-    """All of the first page."""
+    """Returns the content of the first page."""
     site = source.site
     rows, health = hosts.seen_by(viewer, hosts.every_row(source)), pool_health(source)
     window = usual_window(host for host in site.hosts.values() if viewer.may_see(host.name))
@@ -126,7 +125,7 @@ def _last_try(source: RequestContext, viewer: Viewer) -> datetime | None:
 
 
 def pool_now(source: RequestContext) -> PoolSummary | None:
-    """The pool by its newest sample; None without one."""
+    """Returns the pool from its newest sample; None without one."""
     filesystem = source.site.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     if filesystem is None or sample is None:

@@ -40,7 +40,7 @@ class DeviceRow:
 
     @property
     def has_errors(self) -> bool:
-        """Whether any was ever counted."""
+        """Returns True if any error was ever counted."""
         return any(self.errors or ())
 
 
@@ -62,7 +62,7 @@ def pool_now(catalogue: Catalogue, filesystem: str) -> PoolNow | None:
 
 
 def _now(sample: Sample, scored: FreeSpaceScore | None) -> PoolNow:
-    """Free space may have been scored since the sample: by a balance."""
+    """Returns the sample with the newest score: a balance may have scored the free space since."""
     is_newer = scored and (sample.scored is None or scored.taken > sample.scored)
     return of_row(
         PoolNow,

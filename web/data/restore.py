@@ -20,9 +20,9 @@ OVERWRITE = {
     "older": "Overwrite what is older than in the backup",
     "all": "Overwrite everything that differs, also in its content alone: all of it is read",
 }
-"""What `overwrite` may be, in words."""
+"""The values of `overwrite`, in words."""
 WHATS = ("new", "overwritten", "kept", "same", "entered", "refused")
-"""What may happen to a name. entered: a folder that is there; refused: something of another kind is in the way."""
+"""The possible effects on a name. entered: an existing folder; refused: another file type is in the way."""
 OVER = ("done", "failed")
 _SHOWN = 10  # paths of a command that a page shows
 _JOB = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
@@ -40,7 +40,7 @@ class RestoreForm:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The paths as texts."""
+        """Returns the paths as texts."""
         return tuple(text_of(path) for path in self.paths)
 
     def arguments(self) -> dict[str, Any]:
@@ -52,8 +52,7 @@ class RestoreForm:
 @dataclass(frozen=True, slots=True)
 class ByHand:
     """The commands to type by hand. `file` and `line`: the file that admits the host's key, and the beginning of its line while the
-    key may
-    write; `server`: the command of the backup server that restores the same files without the host's help.
+    key may write; `server`: the command of the backup server that restores the same files without the host's help.
     """
 
     file: str
@@ -84,7 +83,7 @@ def _word(path: bytes) -> str:
 
 
 def may_go_elsewhere(agent: Asks) -> bool:
-    """Whether the root service restores to another folder of a host than where the files were. False when it does not tell."""
+    """Returns True if the root service permits a restore to another folder of the host. False if it does not answer."""
     try:
         return agent.ask("hello").get("elsewhere") is True
     except OperatorError:

@@ -77,16 +77,16 @@ class RunningNow:
     orphans_at: datetime | None
     pool: bool
     rate: float | None
-    """Of all transfers together."""
+    """The total of all transfers."""
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs at all."""
+        """Returns True if nothing is running."""
         return not (self.transfers or self.expiries or self.balances)
 
 
 def alive_runs(catalogue: Catalogue, now: datetime) -> frozenset[int]:
-    """The ids of the runs that have no end and are not dead: a killed one has none either."""
+    """Returns the ids of the runs without an end whose process still exists: a killed run has no end either."""
     heard = {entry.run_id: entry.updated for entry in catalogue.progress()}
     unfinished = catalogue.unfinished_runs()
     return frozenset(run.id for run in unfinished if is_alive(run.pid, run.pid_started, heard.get(run.id, run.started), now))

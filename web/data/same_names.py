@@ -13,7 +13,7 @@ Shown = TypeVar("Shown")
 
 
 def of_row(kind: type[Shown], row: object, /, **others: Any) -> Shown:
-    """A dataclass whose fields are those attributes of the row, but for `others`, which are given."""
+    """Returns a dataclass whose fields are the attributes of the row, except `others`, which are given."""
     names = [name for name, _ in _fields(kind) if name not in others]  # type: ignore[arg-type]  # a class is hashable
     return kind(**{name: getattr(row, name) for name in names}, **others)
 

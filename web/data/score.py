@@ -36,7 +36,7 @@ class ScoreLook:
 
     @property
     def free(self) -> int:
-        """Allocated to data, and not used."""
+        """Returns the bytes allocated to data and unused."""
         return self.length - self.used
 
 
@@ -64,5 +64,5 @@ def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> S
 
 
 def _thinned(found: list[FreeSpaceScore], since: datetime, step: timedelta) -> list[FreeSpaceScore]:
-    """The last one of each step."""
+    """Returns the last one of each step."""
     return list({int((one.taken - since) / step): one for one in found}.values())

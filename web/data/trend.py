@@ -10,7 +10,7 @@ from btrkeep.decisions.trend import points, step_for
 from web.data.same_names import of_row
 
 SPANS = {1: "a day", 7: "a week", 30: "a month", 90: "three months", 180: "half a year", 365: "a year", 3650: "all"}
-"""Days that can be chosen, and their names."""
+"""The numbers of days to choose from, and their names."""
 USUAL = 180
 _DAY = timedelta(days=1)
 
@@ -25,11 +25,11 @@ class TrendPoint:
     used: int
     unallocated: int
     unused: int
-    """Allocated and not used: what balance gives back."""
+    """Allocated and not used: the space that balance returns."""
     metadata_share: float
     orphans: int | None
     most_orphans: int | None
-    """The most since the point before: of those that wait for the cleaner only for some minutes the last sample knows nothing."""
+    """The most since the point before: the last sample misses subvolumes that wait for the cleaner for a few minutes only."""
     score: float | None
 
 

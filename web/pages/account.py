@@ -14,7 +14,7 @@ from web.redirects import within
 
 blueprint = Blueprint("account", __name__)
 _AT_ONCE = threading.BoundedSemaphore(6)
-"""Who log in at the same time, each on a thread of the server's."""
+"""Logins at the same time, each on a thread of the server's."""
 _WRONG = "Wrong name or password."
 
 
@@ -30,7 +30,7 @@ def login() -> str | Response:
 @blueprint.post("/login")
 @public
 def log_in() -> str | Response | tuple[str, int] | tuple[str, int, dict[str, str]]:
-    """Name and password. The answer is the same, and takes as long, whether the name or the password is wrong."""
+    """Checks name and password. The answer is the same, and takes as long, for a wrong name and a wrong password."""
     with _place():
         return _logged_in()
 
@@ -88,7 +88,7 @@ def _account(wrong: str = "") -> str:
 
 @blueprint.post("/account/elsewhere")
 def log_out_elsewhere() -> Response:
-    """All other browsers."""
+    """Ends the sessions of all other browsers."""
     sessions.ask("elsewhere", g.word, address=sessions.address())
     flash("Every other browser is logged out.")
     return redirect(url_for("account.account"), 303)
@@ -96,7 +96,7 @@ def log_out_elsewhere() -> Response:
 
 @blueprint.post("/account/password")
 def change_password() -> Response | tuple[str, int]:
-    """Another password, for who knows the one so far. It ends all sessions; this browser gets a new one."""
+    """Changes the password for a user who gives the present one. Ends all sessions; this browser gets a new one."""
     given = {"password": request.form.get("password", ""), "new": request.form.get("new", "")}
     if given["new"] != request.form.get("again", ""):
         return _account("The new passwords do not match."), 400

@@ -44,8 +44,7 @@ class Answers:
         """Asks again, unless the last answer is fresh. Other requests meanwhile wait for the same answer.
 
         Raises RequestRefused if many wait already, or if this viewer may not ask, or not now. This concerns only that viewer: it is
-        not
-        cached, and the requests that waited ask again.
+        not cached, and the requests that waited ask again.
         """
         if not self._places.acquire(blocking=False):
             raise RequestRefused(

@@ -23,6 +23,6 @@ def index() -> str:
 @blueprint.post("")
 @whole_pool
 def look() -> Response:
-    """Have it look now, which takes a second or two."""
+    """Starts an examination, which takes a second or two."""
     answers().ask(_VERB)
     return redirect(url_for(".index"), 303)

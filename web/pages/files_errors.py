@@ -31,7 +31,7 @@ def absent(error: Absent) -> Response:
 
 
 def too_many(error: downloads.TooMany) -> Response:
-    """Later."""
+    """Asks the user to try again later."""
     return errors.page(429, error.message, error.hint)
 
 
@@ -71,7 +71,7 @@ def _looked(host: str, backup: str, path: bytes) -> data.Listing | None:
 
 
 def _nearest_folder(host: str, backup: str, path: bytes) -> data.Listing | None:
-    """The deepest entry on the way to a path that the backup has. Few are asked for: a path may have a thousand components."""
+    """Returns the deepest entry above a path that the backup has, by bisection: a path may have a thousand components."""
     above = data.ancestors(path)
     low, high, found = 0, len(above) - 1, None
     while low <= high:

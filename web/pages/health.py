@@ -66,7 +66,7 @@ def _method(name: str) -> str:
 @blueprint.get("/healthz")
 @public
 def healthz() -> Response:
-    """200 when the catalogue can be read and has a sample that is not old, else 503."""
+    """Returns 200 if the catalogue can be read and has a recent sample, else 503."""
     try:
         found = health(source())
     except OperatorError:  # it may name places of this machine
@@ -77,9 +77,9 @@ def healthz() -> Response:
 @blueprint.get("/metrics")
 @public
 def metrics() -> Response:
-    """The site's numbers, kept as long as the catalogue stays as it is, and this process's own.
+    """Returns the site's numbers, cached as long as the catalogue is unchanged, and this process's own.
 
-    Public only for Flask: a program without a token gets 401, where a person would be led to the login.
+    Public only for Flask: a program without a token gets 401, where a person would be redirected to the login.
     """
     who = somebody()
     if who is None or who.limited:

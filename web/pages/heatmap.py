@@ -26,14 +26,14 @@ _RAMP = 24
 @blueprint.get("/heatmap")
 @whole_pool
 def index() -> str:
-    """The picture of a moment, with a choice of how."""
+    """Shows the picture of a moment, with options."""
     return _page("pool/heatmap.html", wish_of(request.args))
 
 
 @blueprint.get("/timelapse")
 @whole_pool
 def timelapse() -> str:
-    """The same with all moments, one after the other and all to one scale."""
+    """Shows the pictures of all moments, one after the other and all at one scale."""
     return _page("pool/timelapse.html", wish_of(request.args, steady=True))
 
 
@@ -68,7 +68,7 @@ def _chosen() -> tuple[Gallery, int | None]:
 
 
 def _problem(one: Recorded | None, wish: DrawingRequest) -> tuple[bool, str]:
-    """Whether it can be drawn so, and why not."""
+    """Returns whether it can be drawn this way, and the reason if not."""
     if one is None:
         return False, ""
     try:
@@ -92,7 +92,7 @@ def _swatches(key: ColourKey) -> dict[str, object]:
 @blueprint.get("/heatmap/<id>.png")
 @whole_pool
 def image(id: str) -> Response:  # noqa: A002  it is called so in the address
-    """The picture of a moment. `steady=1`: to the scale of all."""
+    """Returns the picture of a moment. `steady=1`: at the scale of all."""
     gallery, one = _recorded(id)
     return picture(painter(), gallery, one, _wish())
 
@@ -129,7 +129,7 @@ def _recorded(id: str) -> tuple[Gallery, Recorded]:  # noqa: A002
 @blueprint.get("/blockgroups")
 @whole_pool
 def table() -> str:
-    """All block groups of a moment."""
+    """Shows all block groups of a moment."""
     gallery, place = _chosen()
     one = gallery.recorded[place] if place is not None else None
     found = groups(painter().state(one), request.args.get("order", "score"), number("offset", 0) or 0) if one else None
@@ -139,7 +139,7 @@ def table() -> str:
 @blueprint.get("/blockgroup")
 @whole_pool
 def find_group() -> Redirect:
-    """From a form: an address that somebody typed."""
+    """Redirects to the block group of an address typed into the form."""
     return redirect(url_for(".group", vaddr=request.args.get("vaddr", "").strip()[:40] or "none"))
 
 

@@ -35,7 +35,7 @@ _MOST_JOBS = 1000
 
 @blueprint.get("/hosts")
 def index() -> str:
-    """The list, as `q`, `state`, `group`, `sort` and `page` say."""
+    """Shows the list, by `q`, `state`, `group`, `sort` and `page`."""
     query = Query(
         q=request.args.get("q", "").strip(),
         state=_one_of("state", ALL_STATES),
@@ -72,7 +72,7 @@ def host(host: str) -> Response | str | tuple[str, int]:
 
 
 def _time_words(moment: datetime) -> str:
-    """In the pool's zone, as the pages tell all times."""
+    """Returns a time in the pool's zone, like all times of the pages."""
     return absolute(moment, source().site.zone, source().now)
 
 
@@ -158,7 +158,7 @@ def ask(host: str, verb: str) -> str:
 
 
 def _not_over(host: str) -> RequestedJob | None:
-    """The backup of it that was asked for and waits or runs; None too when the root service does not tell."""
+    """Returns the requested backup of it that waits or runs; None too if the root service does not answer."""
     try:
         known = agent().ask("jobs", limit=_MOST_JOBS)
     except OperatorError:
@@ -203,7 +203,7 @@ def _name_of_form() -> str:
 
 
 def _until() -> datetime | None:
-    """The beginning of the day that was given, in the pool's zone; None without one."""
+    """Returns the beginning of the given day, in the pool's zone; None without one."""
     text = request.form.get("until", "").strip()
     if not text:
         return None

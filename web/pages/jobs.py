@@ -21,7 +21,7 @@ blueprint = Blueprint("jobs", __name__, url_prefix="/jobs")
 
 @blueprint.get("")
 def index() -> str:
-    """A list of what ran in the last days."""
+    """Shows the jobs of the last days."""
     kinds = tuple(kind for kind in request.args.getlist("kind") if kind in KINDS)
     wanted = number("days", USUAL, 36500) or USUAL
     days = min(DAYS, key=lambda one: abs(one - wanted))

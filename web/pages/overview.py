@@ -30,7 +30,7 @@ class Picture:
 
 @blueprint.get("/")
 def index() -> str:
-    """All of it."""
+    """Shows the overview."""
     here, who = source(), viewer()
     found = overview(here, who)
     return render_template(
@@ -68,6 +68,6 @@ def space_chart(here: RequestContext) -> Markup | None:
 
 
 def _picture(here: RequestContext) -> Picture | None:
-    """The newest heatmap; None without one."""
+    """Returns the newest heatmap; None without one."""
     recorded = painter().shelf.gallery(here.site.filesystem).recorded
     return Picture(url_for("pool.picture_latest"), recorded[-1].taken) if recorded else None

@@ -46,7 +46,7 @@ def painter() -> Painter:
 @blueprint.get("")
 @whole_pool
 def index() -> str:
-    """Space: now, over months, and when it is full."""
+    """Shows space: now, over months, and when it is full."""
     here, of = source(), filesystem()
     days = days_asked()
     return render_template(
@@ -82,7 +82,7 @@ def _some(points: tuple[TrendPoint, ...]) -> tuple[TrendPoint, ...]:
 @blueprint.get("/charts/trend/<name>.svg")
 @whole_pool
 def trend_picture(name: str) -> Response:
-    """A chart over months."""
+    """Returns a chart over months."""
     if name not in TREND_CHARTS:
         abort(404, "there is no such chart")
     found, zone = trend_of(days_asked()), source().site.zone
@@ -92,7 +92,7 @@ def trend_picture(name: str) -> Response:
 @blueprint.get("/day")
 @whole_pool
 def day() -> str:
-    """A day of the disks, and what ran."""
+    """Shows a day of the disks, and the jobs that ran."""
     return render_template("pool/day.html", day=_day(), words=day_words, today=source().now.astimezone(source().site.zone).date())
 
 
@@ -148,7 +148,7 @@ def _scores() -> Scores:
 @blueprint.get("/charts/scores.svg")
 @whole_pool
 def scores_picture() -> Response:
-    """Block groups by their score, of the newest recorded state."""
+    """Returns a chart of block groups by their score, of the newest recorded state."""
     gallery = painter().shelf.gallery(filesystem())
     found = distribution(painter().state(gallery.recorded[-1])) if gallery.recorded else None
     if found is None:

@@ -36,7 +36,7 @@ def moment(name: str, now: datetime) -> datetime | None:
 
 
 def which_of_request(name: str) -> str | None:
-    """The backup that is asked for, None without one; 400 when it can be none."""
+    """Returns the requested backup, None without one; aborts with 400 if it is invalid."""
     found = request.values.get(name)
     if not found:
         return None

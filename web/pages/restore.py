@@ -25,7 +25,7 @@ blueprint = Blueprint("restore", __name__)
 add_handlers(blueprint)
 
 MOST = 1000
-"""Paths at once; the root service takes no more."""
+"""Paths at once; the root service has the same limit."""
 _LONGEST_FOLDER = 900
 Page = str | Response | tuple[str, int]
 
@@ -73,7 +73,7 @@ def look(host: str, job: str) -> Page:
 @blueprint.post("/restore/<host>/start")
 @operator_only
 def start(host: str) -> Page:
-    """Has it done, and leads to the job."""
+    """Starts the restore, and redirects to its job."""
     return _asked(host, lambda wish: redirect(url_for("jobs.job", job=restore.start(agent(), wish)), 303))
 
 
