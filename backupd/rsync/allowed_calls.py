@@ -87,7 +87,7 @@ def seccomp_filter(machine: str = platform.machine(), *, receives: bool = False)
 
 
 def program(architecture: int, clone: int, ioctl: int, fcntl: int, allowed: Sequence[int], ioctls: Sequence[int]) -> bytes:
-    """The instructions, of which the last two refuse and allow."""
+    """Returns the instructions, of which the last two refuse and allow."""
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),

@@ -1,7 +1,7 @@
-"""A repaired copy of a backup, made as a night makes a backup: `.working` from a snapshot, the final name when all is on the disk.
+"""Makes a repaired copy of a backup by the steps of a night: `.working` from a snapshot, the final name when all is on the disk.
 
-The damaged backup is read-only and stays as it is: what it shares with others, and what other pools have in common with it, is left
-alone. It is given up to the next expiry, for the copy stands in its place, unless something needs it; then the copy is held.
+The damaged backup is read-only and stays unchanged: this preserves the data that it shares with others, and its relation to copies
+in other pools. It is marked for the next expiry, because the copy replaces it, unless something needs it; then the copy is held.
 """
 
 import errno
@@ -59,9 +59,9 @@ class RepairDone:
 
 
 def repair(site: ExpiryContext, plan: RepairPlan) -> RepairDone:
-    """Makes the copy, unless an earlier repair did, and gives the damaged backup up. Whoever calls this has the host's lock.
+    """Makes the copy, unless an earlier repair did, and marks the damaged backup for expiry. The caller holds the host's lock.
 
-    Raises Unfit when the host or its backup is not as it was, PoolUnusable, DataLost, OSError. What was begun is discarded then.
+    Raises Unfit if the host or its backup has changed, PoolUnusable, DataLost, OSError. An unfinished copy is discarded then.
     """
     pool, backup = site.pool, plan.backup
     require_own(pool, backup.host)
@@ -81,7 +81,7 @@ def repair(site: ExpiryContext, plan: RepairPlan) -> RepairDone:
 
 
 def _made_before(site: ExpiryContext, backup: Restorable) -> str | None:
-    """The copy of a repair that was killed, or came before this one."""
+    """Returns the copy of a repair that was killed, or came before this one."""
     copies = (one.record for one in final_backups(site.pool, backup.host))
     return next((one.name for one in copies if (one.repaired or {}).get("of_uuid") == backup.record.uuid), None)
 
@@ -241,8 +241,8 @@ def _carry_notes(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
 
 
 def _give_up(site: ExpiryContext, plan: RepairPlan, name: str) -> str:
-    """Marks the damaged backup, so that the copy stands in its place; else why not. Then the copy is held, for the retention keeps
-    the first of two backups of a day only.
+    """Marks the damaged backup for expiry, so that the copy replaces it; returns why not otherwise. Then the copy is held,
+    because the retention keeps only the first of two backups of a day.
     """
     host, old = plan.backup.host, plan.backup.name
     asked = DeletionRequest(f"repaired in {name}")
