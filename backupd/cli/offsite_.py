@@ -16,7 +16,7 @@ from backupd.offsite.sample_check import check_sample
 from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.parsed import Parsed
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
 from btrkeep.decisions.due import is_due, window_end
@@ -356,6 +356,7 @@ class _Lines:
 
     def __init__(self) -> None:
         self._live = has_live_terminal()
+        self._waits = SaidOnce(lambda text: prose(text, err=True))
 
     def __call__(self, event: OffsiteEvent) -> None:
         match event:
@@ -373,7 +374,7 @@ class _Lines:
             case Notice():
                 prose(printable(event.text), err=True)
             case Waiting():
-                prose(f"waits: {printable(event.why)}", err=True)
+                self._waits(f"waits: {printable(event.why)}")
 
     def _clear(self) -> None:
         if self._live:

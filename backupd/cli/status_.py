@@ -166,7 +166,9 @@ def _running_as_json(running: RunningFetch) -> dict[str, Any]:
         "backups": running.done,
         "backups_planned": running.planned,
         "bytes": running.bytes,
+        "bytes_announced": running.announced or None,
         "rate": round(running.rate) if running.rate is not None else None,
+        "left": round(running.left) if running.left is not None else None,
         "hosts": list(running.hosts),
     }
 

@@ -87,6 +87,8 @@ class BackupSender:
     hosts: tuple[str, ...] = ()
     before_piece: Callable[[int], None] = lambda _: None
     """Hears of each piece of a stream how many bytes it has. It may take its time, and raise: the stream ends there."""
+    before_backup: Callable[[], None] = lambda: None
+    """Is called before each backup is sent. It may take its time, and raise."""
 
     @property
     def verbs(self) -> Verbs:
@@ -125,6 +127,7 @@ class BackupSender:
 
     def _send(self, asked: Mapping[str, Any]) -> None:
         """An object with what follows, then the stream in pieces."""
+        self.before_backup()  # first: an expiry that it waits for may delete what is asked for
         chosen, parent, said = self._asked(asked)
         version = min(int(asked.get("stream", 1)), newest_stream())
         with read(chosen.path), read(parent.path if parent else chosen.path):
@@ -149,6 +152,7 @@ class BackupSender:
             "state": effective_state(chosen.record, notes),
             "notes": {key: notes.note(chosen.path.name, key) for key in (HOLD, "accepted")},
             "bytes": chosen.record.new_bytes if parent else chosen.record.total("bytes"),
+            "total": chosen.record.total("bytes"),
         }
         return chosen, parent, said
 

@@ -106,7 +106,10 @@ class HostLag:
 
 @dataclass(frozen=True, slots=True)
 class RunningFetch:
-    """A running replication. `updated`: time of this record; `bytes` of streams since `began`; the hosts being fetched."""
+    """A running replication. `updated`: time of this record; `bytes` of streams since `began`; the hosts being fetched.
+
+    `announced`: `bytes` and what is still to come of the streams under way, as far as the other side says.
+    """
 
     pid: int
     pid_started: str | None
@@ -116,6 +119,13 @@ class RunningFetch:
     done: int = 0
     bytes: int = 0
     hosts: tuple[str, ...] = ()
+    announced: int = 0
+
+    @property
+    def left(self) -> float | None:
+        """Estimates the seconds left: as long for each backup as for those that are done. None before the first is."""
+        seconds = (self.updated - self.began).total_seconds()
+        return seconds / self.done * (self.planned - self.done) if self.done and seconds > 0 else None
 
     @property
     def rate(self) -> float | None:

@@ -219,7 +219,7 @@ def test_what_is_fetched_now_and_what_is_not_listed_any_more_are_shown(tmp_path:
         note_running(found, "office", RunningFetch(me, start_time(me), NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("db1",)))
         note_session(found, "office", ReplicaSession(NOW, NOW, "", "p", 2, 5, 7340032, 7.0, gone=("web1", "own1")))
     whole, part = client(tmp_path).get("/copies").text, client(tmp_path, "viewer", ("web1",)).get("/copies").text
-    assert "office is being fetched: 3 of 12 backups, 35.2 MiB, 10.0 KiB/s, at db1" in whole
+    assert "office is being fetched: 3 of 12 backups, 35.2 MiB, 10.0 KiB/s, about 3h left, at db1" in whole
     assert "being fetched" not in part
     assert "Not listed any more: office" in whole
     assert "had 1 host and does not list it" in part
