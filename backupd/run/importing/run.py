@@ -93,8 +93,8 @@ class ImportSite:
 
 @dataclass(frozen=True, slots=True)
 class ImportedBackup:
-    """A backup made of a tree. `literal`: bytes of data that were copied. `nested`: folders that stand for subvolumes in a snapshot,
-    and are not in the backup.
+    """A backup made of a tree. `literal`: bytes of data that were copied. `nested`: folders that stand for subvolumes in a
+    snapshot, and are not in the backup.
     """
 
     record: Record
