@@ -56,7 +56,7 @@ def register(app: Flask) -> None:
 
 
 def number(value: float) -> str:
-    """12,345; of a fraction one digit."""
+    """Formats 12,345; a fraction with one digit."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 

@@ -52,7 +52,7 @@ def path_query(path: bytes, **more: str | int | None) -> str:
 
 
 def _in_query() -> list[bytes]:
-    """Yields the raw values of the parameter. A form writes a blank in an address as a plus."""
+    """Returns the raw values of the parameter. A form writes a blank in an address as a plus."""
     found = []
     for part in request.query_string.split(b"&"):
         name, _, value = part.partition(b"=")

@@ -96,7 +96,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
 
 
 def server_of(app: "WSGIApplication", settings: Settings) -> Any:
-    """Listens. Raises OSError if it cannot."""
+    """Returns a listening server. Raises OSError if it cannot listen."""
     connections: dict[int, Any] = {}
     made = server.create_server(
         app,

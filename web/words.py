@@ -27,7 +27,7 @@ _FEW = 1.5  # less than so many of a unit are told in the next smaller one
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """ "3 hours ago", "in 2 days", "just now"."""
+    """Returns "3 hours ago", "in 2 days", "just now"."""
     seconds = (now - moment).total_seconds()
     for size, noun in _UNITS:
         if abs(seconds) >= size * (_FEW if noun != "minute" else 1):

@@ -179,7 +179,7 @@ def _prepare(system: Path) -> None:
 
 
 def _command(host: str, pool: str, folder: Path, own_users: bool) -> tuple[str, ...]:
-    """systemd reads the words behind --boot as it reads the kernel's command line."""
+    """Returns the command. systemd reads the words behind --boot like the kernel's command line."""
     hostname = host if len(host) < _LONGEST_HOSTNAME and re.fullmatch(r"[a-z0-9][a-z0-9.-]*[a-z0-9]", host) else "rehearsal"
     return (
         PROGRAM,
@@ -195,13 +195,17 @@ def _command(host: str, pool: str, folder: Path, own_users: bool) -> tuple[str, 
 
 
 def _in_groups(groups: Sequence[Path], words: Sequence[str]) -> tuple[str, ...]:
-    """The program enters the groups before it begins. Two systems in one would take each other's processes for their own."""
+    """Makes the program enter the groups before it starts. Two systems in one group would mistake each other's processes for
+    their own.
+    """
     script = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"'
     return ("sh", "-ec", script, "-", *map(str, groups), "--", *words)
 
 
 async def _follow(site: DrillSite, command: Sequence[str], console: Console, timeout: float) -> bool:
-    """Until the system has told all, or ended, or took too long; whether that. Raises DrillStopped, NotFinished, OSError."""
+    """Reads until the system has reported everything; returns True if it took too long. Raises DrillStopped,
+    NotFinished, OSError.
+    """
     group = Group.start(command, on_stdout=console.take, on_stderr=console.take)
     ended, begun = asyncio.create_task(group.wait()), time.monotonic()
     try:

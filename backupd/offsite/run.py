@@ -89,7 +89,7 @@ class OffsiteSummary:
 
     @property
     def bytes(self) -> int:
-        """What had to be added for all."""
+        """Returns the bytes that were added for all of them."""
         return sum(one.bytes for one in self.sent)
 
 

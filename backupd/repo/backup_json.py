@@ -53,7 +53,7 @@ class PathOutcome(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 is best."""
+        """Returns the rank; 0 is best."""
         return list(PathOutcome).index(self)
 
 
@@ -180,7 +180,7 @@ def _path_fields(result: PathResult) -> dict[str, Any]:
 
 
 def parse(text: str) -> Record:
-    """The record that `text` holds. Raises UnreadableRecord; unknown fields of a newer minor version are passed over."""
+    """Parses the record in `text`. Raises UnreadableRecord; ignores unknown fields of a newer minor version."""
     try:
         fields = json.loads(text)
         if fields["format"] > FORMAT:

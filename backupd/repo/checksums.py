@@ -158,9 +158,9 @@ def _parsed(record: bytes) -> ReadBefore | None:
 
 
 def _pieces(blocks: Iterator[list[bytes]], new: Mapping[Key, ReadBefore], since: int) -> Iterator[bytes]:
-    """The file, a block at a time: all new records, and of the old ones those that are not replaced.
+    """Yields the file, a block at a time: all new records, and the old ones that are not replaced.
 
-    An old record that fails its check or is older than `since` is left out.
+    Leaves out an old record that fails its check or is older than `since`.
     """
     yield _MAGIC
     keys, start = sorted(new), 0

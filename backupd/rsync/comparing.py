@@ -87,7 +87,9 @@ class HostFolder:
 def comparing_command(
     folder: HostFolder, names: str, buckets: Sequence[Bucket] = (), shell: Sequence[str] = (), options: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The command. `names`: a file with their names below the path, each with a NUL behind it. `shell`: as in rsync_command."""
+    """Returns the command. `names`: a file with their names below the path, each with a NUL behind it. `shell`: as in
+    rsync_command.
+    """
     host, path = folder.host, folder.path
     return (
         "rsync",
@@ -204,7 +206,7 @@ class Reader:
         return hear
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of its output."""
+        """Parses the next bytes of its output."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[-LONGEST_REST:]
         for line in lines:

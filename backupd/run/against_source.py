@@ -239,7 +239,7 @@ def _joined(path: str, name: bytes) -> bytes:
 
 
 def _order_of(path: str | bytes) -> list[bytes]:
-    """The walk is in this order, whatever the characters before a slash are."""
+    """Returns the sort key of a path in the order of the walk, whatever the characters before a slash are."""
     return components(os.fsencode(path))
 
 

@@ -91,7 +91,7 @@ class RunningTransfer:
             self._seen.popleft()
 
     def finish_path(self) -> None:
-        """The current path is done."""
+        """Records that the current path is done."""
         self.done_files, self.done_bytes = self.files, self.bytes
         self.output = None
 
@@ -111,7 +111,7 @@ class NightEnded:
 
 
 NightEvent = NightStarted | RunningTransfer | HostResult | Notice | NightEnded
-"""What a run tells, in the loop's thread. A RunningTransfer is told when it begins; it goes on changing."""
+"""The events of a run, sent in the loop's thread. A RunningTransfer is sent when it begins; its fields change afterwards."""
 
 
 @dataclass(slots=True)

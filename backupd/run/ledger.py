@@ -27,7 +27,7 @@ _NONE = 0  # the id of a run that is not in the catalogue
 
 @contextmanager
 def catalogue_or_stand_in(state: Path, pool_id: str) -> Iterator[tuple[Catalogue, OperatorError | None]]:
-    """Returns the catalogue in `state`; if it cannot be read or written, an empty one in memory, and the reason.
+    """Yields the catalogue in `state`; if it cannot be read or written, an empty one in memory, and the reason.
 
     The reconciling at the beginning of every run fills an empty one. Raises OperatorError for one of a newer version.
     """

@@ -302,9 +302,9 @@ class NightRunner:
             del self.runs[host.name]
 
     async def _pause(self, run: HostRun, places: HeldSlots, seconds: float, silent: bool) -> None:
-        """Between two attempts of a host others have its place. One that was silent or cannot be reached waits until all others
-        have begun, or for an hour. Each has some open files meanwhile, so it keeps its place where hundreds would take those of the
-        others.
+        """Gives up the place between two attempts of a host. A host that was silent or cannot be reached waits until all others
+        have begun, or for an hour. Each has some open files meanwhile, so it keeps its place if hundreds would take those of
+        the others.
         """
         if not self.waits or not has_files_for(self._most + 1, self._each):  # without: it may be one more than there are places for
             await run.stopper.wait(seconds)

@@ -56,7 +56,7 @@ class HostQuota:
             await asyncio.to_thread(quota.limit, self._pool, self._group, None)
 
     def exceeded(self, messages: Messages) -> Cause | None:
-        """Returns True if rsync ended because the quota is used up."""
+        """Returns the cause if rsync ended because the quota is used up."""
         if self._most is None or not messages.count(Class.OVER_QUOTA):
             return None
         found = quota.referenced(self._pool, self._group) or 0

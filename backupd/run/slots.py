@@ -35,7 +35,9 @@ class Slots:
 
 
 def slots_of(config: Config, host: HostConfig) -> tuple[Slots, ...]:
-    """A transfer of the host needs one of each, and takes them in this order as all others do: none waits for one that waits."""
+    """Returns the slots that a transfer of the host needs, in the fixed order in which all runs take them: this avoids
+    deadlocks.
+    """
     group = config.groups.get(host.group or "")
     own = (Slots(f"slot-of-{host.group}", group.concurrency, f" of {host.group}"),) if group and group.concurrency else ()
     return (*own, Slots("slot", config.backup.concurrency, ""))

@@ -105,15 +105,15 @@ def prepare(
     cancelled: Cancellation | None = None,
     damages: Iterable[Damage] = (),
 ) -> Prepared:
-    """A writable `.working` that fits: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
+    """Prepares a writable `.working`: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
 
-    One that is continued was marked as synced, or is a first copy, which has all of its files in doubt then. `disk` is the run's.
+    A continued one was marked as synced, or is a first copy, whose files are then all in doubt. `disk` is the run's.
 
-    What of `damages` is in the base is not in it, unless a run that is continued fetched it since.
+    Files of `damages` in the base are removed, unless a continued run has fetched them since.
 
-    When it is `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises StoppedEarly.
+    After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises StoppedEarly.
 
-    Raises Forgotten, NotOurs when a `.working` lies there that we did not make, OSError as the filesystem gives it.
+    Raises Forgotten, NotOurs for a `.working` that we did not make, OSError as the filesystem gives it.
     """
     folder = pool.host(host.name)
     _ensure_folder(folder)
@@ -154,10 +154,10 @@ def _ensure_folder(folder: Path, mode: int = 0o700) -> None:
 
 
 def _linked_since(base: FinalBackup | None) -> int:
-    """The generation before which nothing that a snapshot of `base` holds can have been linked: a hundredth of the tree to search.
+    """Returns the generation before which no file in a snapshot of `base` can have been linked: a hundredth of the tree to search.
 
-    Every run splits before its rsync, so the links in a backup were made after the snapshot that it grew in. One that does not say
-    that its run did so (of another version, or made by hand) is searched as a whole; so is what has no base.
+    Every run splits before its rsync, so the links in a backup were made after the snapshot that it started from. A base that does
+    not record this (of another version, or made by hand) is searched as a whole, and so is a subvolume without a base.
     """
     return base.subvolume.created if base and base.record.split else 0
 
@@ -336,7 +336,7 @@ def finalise(
 
 
 def _without_doubt(prepared: Prepared, record: Record) -> Record:
-    """The record of a backup without files in doubt. One that failed keeps them, to be restored: it is never a base."""
+    """Returns the record of a backup without files in doubt. A failed one keeps them, to be restored: it is never a base."""
     if not record.doubted or record.state == FAILED:
         return record
     dropped = drop_doubted(prepared.path)

@@ -143,7 +143,7 @@ def _body(kind: type) -> dict[str, Any]:
 
 
 def _properties(kind: type) -> dict[str, dict[str, Any]]:
-    """Yields each field as a schema, with its default. A default of None means left out, because a query cannot express it."""
+    """Returns each field as a schema, with its default. A default of None means left out, because a query cannot express it."""
     found = {}
     defaults = {one.name: one.default for one in fields(kind)}
     for name, adapter in adapters_of(kind).items():

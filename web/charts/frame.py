@@ -53,7 +53,7 @@ def time_scale(most: float) -> AxisScale:
 
 
 def _time_words(seconds: float) -> str:
-    """ "20 s", "5 min", "2 h"."""
+    """Formats seconds: "20 s", "5 min", "2 h"."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:g} min" if seconds < 3600 else f"{seconds / 3600:g} h"

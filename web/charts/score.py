@@ -46,7 +46,7 @@ def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyl
 
 
 def class_words(one: ScoreClass) -> str:
-    """ "50 to 100", "250 and more"."""
+    """Names a class of scores: "50 to 100", "250 and more"."""
     return f"{one.least:g} and more" if one.most is None else f"{one.least:g} to {one.most:g}"
 
 

@@ -38,10 +38,9 @@ def opened(ctx: click.Context) -> Iterator[Store]:
 
 
 def become_owner(data: Path) -> None:
-    """Root becomes the user whose folder it is, for good; of a folder that only root can change it stays root.
+    """Changes from root to the owner of the folder, for good; stays root for a folder that only root can change.
 
-    The usual places are made for their users where they are missing. Raises OperatorError when somebody else could put another
-    folder there meanwhile.
+    Creates missing usual places for their users. Raises OperatorError if another user could replace the folder meanwhile.
     """
     for usual, name in ((DATA, READERS), (USERS, LOGIN_USER)):
         if data.parent == usual and not os.path.lexists(usual):
@@ -91,7 +90,7 @@ def _owner(path: Path) -> tuple[int, int]:
 
 
 def _group(entry: os.stat_result) -> int:
-    """The user's own group; never root's, which a folder may be of."""
+    """Returns the user's own group; never root's, which may own a folder."""
     try:
         return pwd.getpwuid(entry.st_uid).pw_gid
     except KeyError:

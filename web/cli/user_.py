@@ -163,7 +163,9 @@ def _require_user(store: Store, name: str) -> User:
 
 
 def _password(name: str) -> str:
-    """Never from the command line, which everybody on the machine can read."""
+    """Reads the password from a terminal or standard input; never from the command line, which every user of the machine can
+    read.
+    """
     if sys.stdin.isatty():
         text: str = click.prompt(f"Password for {name}", hide_input=True, confirmation_prompt="Repeat the password", err=True)
         return text

@@ -134,14 +134,14 @@ def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]
 
 
 def standing(rows: Iterable[StoredAlarm], viewer: Viewer, ripe: datetime) -> tuple[OpenAlarm, ...]:
-    """The same of any rows."""
+    """Returns the open alarms among the given rows that the viewer may see."""
     found = [_alarm(row) for row in rows if row.stands(ripe)]
     mine = [one for one in found if (viewer.may_see(one.host) if one.host is not None else not viewer.limited)]
     return tuple(sorted(mine, key=lambda one: (_place(one.what), one.since, one.subject)))
 
 
 def grouped(alarms: Iterable[OpenAlarm]) -> tuple[AlarmGroup, ...]:
-    """In the order given, those of one kind together: 500 hosts fail together when the network is gone."""
+    """Keeps the order, and puts alarms of one kind together: 500 hosts fail together if the network fails."""
     found: dict[tuple[str, str], list[OpenAlarm]] = {}
     for one in alarms:
         found.setdefault((one.what, one.advice.words), []).append(one)

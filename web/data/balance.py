@@ -91,7 +91,7 @@ class OneBalance:
 
 
 def balances(catalogue: Catalogue, filesystem: str, now: datetime, limit: int = LAST) -> tuple[BalanceRun, ...]:
-    """The last runs, newest first."""
+    """Returns the last runs, newest first."""
     return tuple(_run(one, now) for one in catalogue.balances(filesystem, limit))
 
 

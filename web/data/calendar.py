@@ -81,7 +81,7 @@ def _months(days: Mapping[date, Sequence[Mark]], today: date) -> Iterator[Month]
 
 
 def _gap(before: date, skipped: int) -> Iterator[Month]:
-    """The months between `before` and a later one that is on the calendar."""
+    """Yields the months between `before` and a later one that is on the calendar."""
     if not skipped:
         return
     last = (before + timedelta(days=31)).replace(day=1)

@@ -63,7 +63,7 @@ class ReplicaView:
     gone: tuple[str, ...] = ()
     """Hosts that were fetched, and that the other pool does not list any more."""
     running: "FetchingNow | None" = None
-    """What it fetches now."""
+    """The transfer in progress."""
     kind: str = REPLICA
     size: int = 0
     """Size of all files in the newest backup of each host there, as far as this pool knows these backups."""

@@ -45,7 +45,7 @@ class DayView:
 
     @property
     def has_samples(self) -> bool:
-        """Whether anything is known of that day."""
+        """Returns True if there are samples of that day."""
         return any(slot.read is not None for slot in self.slots)
 
 
@@ -71,7 +71,7 @@ def day_view(catalogue: Catalogue, filesystem: str, zone: ZoneInfo, now: datetim
 
 
 def _ended(job: Job, now: datetime) -> Job:
-    """With an end: now for one that runs; when it was last heard of, or not at all, for one that was killed."""
+    """Returns the job with an end: now for a running one, the last sign of life for a killed one."""
     if job.finished:
         return job
     heard = job.updated or job.started
@@ -79,7 +79,7 @@ def _ended(job: Job, now: datetime) -> Job:
 
 
 def parse_day(text: str | None) -> date | None:
-    """The day that a page was asked for. Raises ValueError."""
+    """Parses the requested day. Raises ValueError."""
     if not text:
         return None
     found = date.fromisoformat(text)

@@ -20,9 +20,9 @@ class FindingView:
     risk: str
     commands: tuple[str, ...]
     fixable: bool
-    """Whether `backupd doctor --fix NAME` does it."""
+    """True if `backupd doctor --fix NAME` repairs it."""
     unmounted: bool
-    """Whether the commands need the filesystem unmounted."""
+    """True if the commands need the filesystem unmounted."""
 
 
 @dataclass(frozen=True, slots=True)

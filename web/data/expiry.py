@@ -31,18 +31,18 @@ class ExpiryRun:
     rate: float | None
     """Subvolumes a second."""
     eta: float | None
-    """Seconds that are left, of one that runs."""
+    """Seconds left, for a running one."""
     written: int | None
-    """To the devices meanwhile, by everybody."""
+    """Bytes that the devices wrote meanwhile, for all programs."""
     written_each: float | None
-    """That for each backup that was deleted."""
+    """The same for each deleted backup."""
     mount_option: str | None
     paused: str | None
     error: str | None
 
 
 def expiries(catalogue: Catalogue, now: datetime, limit: int = LAST) -> tuple[ExpiryRun, ...]:
-    """The last runs, newest first."""
+    """Returns the last runs, newest first."""
     return tuple(_run(one, now) for one in catalogue.expiries(limit))
 
 

@@ -25,7 +25,7 @@ class Asks(Protocol):
     """Somebody who asks the agent: `Agent`, or a test's stand-in."""
 
     def ask(self, verb: str, **arguments: Any) -> Any:
-        """The verb's answer, as JSON has it. Raises Refused or Absent."""
+        """Returns the verb's answer as JSON values. Raises RequestRefused or Absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class File:
     inode: int
     links: int
     target: str | None
-    """What a symlink says. It is shown, never followed."""
+    """The target of a symlink. It is shown, never followed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class Part:
 
     @property
     def words(self) -> str:
-        """ "2 failed", "3 to come"."""
+        """Returns "2 failed", "3 to come"."""
         return f"{self.count:,} {_VERB.get(self.outcome, self.outcome)}"
 
 

@@ -19,9 +19,9 @@ from btrkeep.units import parse_backup_name
 COUNT = 30
 NOON = Window(time(12), time(12))
 OUTCOMES = ("complete", "running", "suspect", "failed", "partial", "skipped", "none", "unknown", "before")
-"""How a night went, the best first: the best of its runs stands for it.
+"""The outcomes of a night, the best first: the best of its runs represents it.
 
-none: there was no run; unknown: nobody knows, since the catalogue was lost; before: there was no such host yet.
+none: there was no run; unknown: the catalogue was lost; before: the host did not exist yet.
 """
 KEPT, EXPIRED, GONE = "kept", "expired", "gone"
 _RANK = {outcome: place for place, outcome in enumerate(OUTCOMES)}

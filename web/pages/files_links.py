@@ -45,7 +45,7 @@ class PageLinks:
 
 
 def steps(path: str) -> Iterator[str]:
-    """Returns the folders above a path, the root first, and the path itself."""
+    """Yields the folders above a path, the root first, and the path itself."""
     names = [name for name in path.split("/") if name]
     return ("/" + "/".join(names[:count]) for count in range(len(names) + 1))
 

@@ -115,7 +115,7 @@ def config_of(config: Config, tree: OldTree) -> HostConfig:
 
 @contextmanager
 def opened_tree(tree: OldTree) -> Iterator[Path]:
-    """Returns a path of the very folder whose time was read, whatever its name is now. Raises OperatorError if it is another
+    """Yields a path of the very folder whose time was read, whatever its name is now. Raises OperatorError if it is another
     one, or has another time since.
     """
     try:

@@ -195,7 +195,9 @@ class RepairPlanner:
         return RepairProof.READABLE if equal else RepairProof.TIME
 
     def _candidates(self, backup: Restorable, entry: Entry, expected: RecordedSums) -> Iterator[tuple[GoodCopy, Entry]]:
-        """Other files at that path, of that size; without a recorded sum of that time, too. Those of the same time come first."""
+        """Yields other files at that path, of that size; without a recorded checksum also of that time. Those of the same time
+        come first.
+        """
         found = list(self._others(backup, entry))
         if not expected.are_known:
             found = [one for one in found if one[1].mtime == entry.mtime]

@@ -19,9 +19,9 @@ class RepairProof(StrEnum):
     CHECKSUM = "checksum"
     """It has the recorded SHA-256."""
     READABLE = "readable"
-    """Nothing was recorded; size and time are the same, and so is all that can still be read."""
+    """Nothing was recorded; size and time are the same, and so are all readable blocks."""
     TIME = "time"
-    """Nothing was recorded and nothing can be read; size and time are the same."""
+    """Nothing was recorded and no block is readable; size and time are the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,8 +87,8 @@ def _made_before(site: ExpiryContext, backup: Restorable) -> str | None:
 
 
 def _start(site: ExpiryContext, backup: Restorable) -> datetime:
-    """A second after the start of the damaged backup, or as many as other copies take. Raises Unfit when the next backup is
-    as near, for the copy must not come behind it.
+    """Returns a second after the start of the damaged backup, or later if other copies have that. Raises Unfit if the next
+    backup is too near, because the copy must not come behind it.
     """
     moment, taken = backup.started + timedelta(seconds=1), names_of(site.pool, backup.host)
     while (name := backup_name(moment)) in taken:
@@ -227,7 +227,7 @@ def _copy(source: int, fd: int, size: int) -> None:
 
 
 def _carry_notes(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
-    """The copy is held and accepted as the damaged backup is."""
+    """Copies the hold and the acceptance of the damaged backup."""
     folder = site.pool.host(plan.backup.host)
     notes = before = read_notes(folder)
     for what in (HOLD, ACCEPTED):
