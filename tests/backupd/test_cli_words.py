@@ -65,8 +65,9 @@ def test_help_lists_every_command_with_what_it_does() -> None:
 def test_every_command_that_prints_results_has_json_and_takes_another_time() -> None:
     without = {"completion", "serve"}  # one prints a script, the other answers on a socket
     # What init and setup make is what allows --now, host edits files, progress, scrub and quota show watch the kernel, and what
-    # in a repository lies there.
+    # in a repository lies there; a rehearsal has a pool and a clock of its own.
     timeless = {
+        "rehearse",
         "init",
         "setup",
         "progress",
