@@ -13,7 +13,7 @@ from backupd.cli.inside import complete_which, reading
 from backupd.cli.restore_view import Teller
 from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
 from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill
-from backupd.drill.site import DrillSite, DrillStopped
+from backupd.drill.site import DrillSite
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
 from backupd.repo.context import PoolContext
 from backupd.repo.listing import hosts_of
@@ -35,7 +35,7 @@ from btrkeep.decisions.drills import (
 )
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import signal_status
+from btrkeep.process.cancellation import Cancelled, signal_status
 from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_size, parse_duration, printable
 
@@ -125,7 +125,7 @@ def command(
                     shown.append(drill_object(done))
                     if not as_json:
                         say_drill(done)
-            except DrillStopped:
+            except Cancelled:
                 teller.clear()
                 prose("stopped; nothing of it is left", err=True)
                 return signal_status(site.cancellation.signal)

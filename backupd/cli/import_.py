@@ -17,14 +17,14 @@ from backupd.repo.context import PoolContext
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
 from backupd.run.importing.formats import READERS, HostNames, OldHistory, OldTree
-from backupd.run.importing.run import ImportedBackup, ImportSite, ImportStopped, import_tree, known_names, opened_tree
+from backupd.run.importing.run import ImportedBackup, ImportSite, import_tree, known_names, opened_tree
 from backupd.run.importing.tree_links import look_at
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
 from btrkeep.process.service import Status
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
@@ -149,7 +149,7 @@ class _Import:
             return
         try:
             await self._host(host, trees)
-        except ImportStopped:
+        except Cancelled:
             return
         except PoolUnusable as error:
             self._unusable = self._unusable or error
@@ -179,13 +179,13 @@ class _Import:
             prose(f"{printable(record.host)}@{record.name}: {counted(record.files or 0, 'file')}, {format_size(made.literal)} new")
 
     async def _compare(self, tree: OldTree, made: ImportedBackup) -> None:
-        """By a program that knows nothing of us. Raises ImportStopped, OperatorError."""
+        """By a program that knows nothing of us. Raises Cancelled, OperatorError."""
         record = made.record
         copy = self.site.pool.host(record.host) / (record.name or "") / DATA / tree.path.strip("/")
         with opened_tree(tree) as folder:
             found = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False)
         if not self.work.goes_on:
-            raise ImportStopped
+            raise Cancelled
         self.compared.append({"host": record.host, "name": record.name, "differences": found.number, "samples": found.samples})
         name = f"{printable(record.host)}@{record.name}"
         if found.number:

@@ -17,7 +17,7 @@ from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import find, parse_which
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.notes_json import read_notes
-from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner, RepairStopped
+from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner
 from backupd.run.repair.proof import RepairProof
 from backupd.run.repair.work import RepairDone, repair
 from btrkeep.backup_states import EXPIRED
@@ -25,7 +25,7 @@ from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
 from btrkeep.units import counted, printable
 
 _HEADERS = ["HOST", "PATH", "BACKUPS", "REPAIRED FROM", "PROVEN BY"]
@@ -85,7 +85,7 @@ def command(
     with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
         try:
             plans = list(_plans(site, which, [one.absolute() for one in folders], cancellation, unproven=unproven))
-        except RepairStopped:
+        except Cancelled:
             return int(signal_status(cancellation.signal))
         todo = [one for one in plans if one.repairs or one.repaired_in]
         if not as_json:

@@ -16,7 +16,7 @@ from backupd.files.backup_selector import Restorable, parse_which
 from backupd.files.conflict_policy import ALL, OVERWRITE
 from backupd.files.destination import require_destination
 from backupd.files.objects import backup_object
-from backupd.files.restoration import ORIGINAL, RestoreProgress, RestoreRequest, RestoreStopped
+from backupd.files.restoration import ORIGINAL, RestoreProgress, RestoreRequest
 from backupd.files.restore_request import prepared, preview_object, result_object
 from backupd.files.restoring import LocalRestore
 from backupd.files.suggestions import entry_at, path_given
@@ -29,7 +29,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, UsageError
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
 from btrkeep.units import counted, format_size
 
 _ON_HOST = "\0"  # no value of an option can be that
@@ -140,7 +140,7 @@ def command(
                 return _tar(found, config, request, tar, dry_run, as_json, watch)
             restore = prepared(config, pool, found.backup, found.tree, request, watch)
             return (_preview if dry_run else _restore)(found.backup, restore, watch, as_json)
-    except RestoreStopped:
+    except Cancelled:
         say_stopped()
         return watch.exit_status
 
@@ -239,7 +239,7 @@ def _say_tar(found: Looked, as_json: bool, fields: dict[str, object], words: str
 
 
 class _Watch:
-    """Prints progress, and raises RestoreStopped after a signal, which ends the context cleanly."""
+    """Prints progress, and raises Cancelled after a signal, which ends the context cleanly."""
 
     def __init__(self, teller: Teller) -> None:
         self._teller = teller
@@ -247,7 +247,7 @@ class _Watch:
 
     def __call__(self, progress: RestoreProgress) -> None:
         if self._cancellation:
-            raise RestoreStopped
+            raise Cancelled
         self._teller(progress)
 
     def clear(self) -> None:

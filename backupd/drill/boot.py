@@ -128,7 +128,7 @@ def require_bootable(backup: Restorable) -> None:
 
 
 def run_boot_drill(site: DrillSite, drill: BootDrill) -> DrillResult:
-    """Does it; what came of it. Raises DrillStopped, LockHeld, and OperatorError when the pool cannot be worked in."""
+    """Does it; what came of it. Raises Cancelled, LockHeld, and OperatorError when the pool cannot be worked in."""
     begun, backup = time.monotonic(), drill.backup
     done = DrillResult(backup.host, backup.name, site.now, DrillOutcome.FAILED, kind=DrillKind.BOOT)
     with site.scratch() as folder, read(backup.path):
@@ -201,7 +201,7 @@ def _in_groups(groups: Sequence[Path], words: Sequence[str]) -> tuple[str, ...]:
 
 
 async def _follow(site: DrillSite, command: Sequence[str], console: Console, timeout: float) -> bool:
-    """Until the system has told all, or ended, or took too long; whether that. Raises DrillStopped, NotFinished, OSError."""
+    """Until the system has told all, or ended, or took too long; whether that. Raises Cancelled, NotFinished, OSError."""
     group = Group.start(command, on_stdout=console.take, on_stderr=console.take)
     ended, begun = asyncio.create_task(group.wait()), time.monotonic()
     try:

@@ -57,7 +57,7 @@ def restore_plan(site: DrillSite, drill: RestoreDrill, tell: Tell) -> RestorePla
 
 
 def run_restore_drill(site: DrillSite, drill: RestoreDrill, tell: Tell) -> DrillResult:
-    """Does it; what came of it. Raises DrillStopped, LockHeld, and OperatorError when the pool cannot be worked in."""
+    """Does it; what came of it. Raises Cancelled, LockHeld, and OperatorError when the pool cannot be worked in."""
     begun = time.monotonic()
     backup = drill.backup
     done = DrillResult(backup.host, backup.name, site.now, DrillOutcome.FAILED, sample=str(drill.sample))

@@ -29,7 +29,7 @@ from btrkeep.fs.openat import FILE, FOLDER, open_folder
 from btrkeep.fs.reflink import NOCOW, inode_flags
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.subvolume import commit, describe
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.treescan import FolderPaths, written_bytes, written_files
 from btrkeep.units import printable
 
@@ -63,8 +63,8 @@ class DugResult:
     bytes: int
 
 
-class _Cancelled(Exception):
-    """The work was cancelled, or the pool is full."""
+class _PoolFull(Exception):
+    """No room is left to punch or rewrite."""
 
 
 @Checkpoint("holes punched")
@@ -122,7 +122,7 @@ def punch(
             for name in names:
                 dug = _dig_name(folders, name, at_least, cancelled)
                 files, total = files + bool(dug), total + dug
-    except _Cancelled:  # the file that it was at has some of its holes, and may not be counted
+    except (Cancelled, _PoolFull):  # the file that it was at has some of its holes, and may not be counted
         pass
     finally:
         os.close(root)
@@ -202,7 +202,7 @@ def _dig_file(fd: int, cancelled: Cancellation | None) -> int:
         if error.errno not in NO_ROOM:
             raise
         log.warning("the pool is full: zeros in files that came dense stay allocated")
-        raise _Cancelled from error  # it would have saved room, and is not worth the backup
+        raise _PoolFull from error  # it would have saved room, and is not worth the backup
     finally:
         if dug:
             _put_back(fd, status, capability)
@@ -211,7 +211,7 @@ def _dig_file(fd: int, cancelled: Cancellation | None) -> int:
 
 def _raise_if_cancelled(cancelled: Cancellation | None) -> None:
     if cancelled:
-        raise _Cancelled
+        raise Cancelled
 
 
 def _private_windows(fd: int, size: int, cancelled: Cancellation | None) -> Iterator[Run]:

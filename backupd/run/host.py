@@ -42,6 +42,7 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.room import mount_options
 from btrkeep.pool.syncfs import Syncfs, syncing
+from btrkeep.process.cancellation import Cancelled
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time
 
@@ -156,7 +157,7 @@ class HostRun:
 
     async def _backup(self, lock: Lock, running: RunningTransfer) -> HostResult:
         if not self.stopper.reason:
-            with syncing(self.site.pool.path) as disk, suppress(working.StoppedEarly):  # from before anything is written until
+            with syncing(self.site.pool.path) as disk, suppress(Cancelled):  # from before anything is written until
                 return await self._written(lock, running, disk)  # all of it is on the disk
         cause = self.stopper.reason
         error = cause_words(cause) if cause else None

@@ -35,7 +35,7 @@ from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
 from btrkeep.pool.syncfs import Syncfs, syncing
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.units import backup_name, format_time, printable
 
@@ -51,10 +51,6 @@ _CP = (
     "--no-target-directory",
     "--",
 )
-
-
-class ImportStopped(Exception):
-    """Somebody has stopped it. What was not whole is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +121,7 @@ def known_names(pool: Pool, host: str) -> set[str]:
 
 
 async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -> ImportedBackup:
-    """One tree; `before` is the one before it in the same history. Raises ImportStopped, OperatorError, OSError.
+    """One tree; `before` is the one before it in the same history. Raises Cancelled, OperatorError, OSError.
 
     What is not whole is discarded: the next import makes it again.
     """
@@ -145,10 +141,7 @@ async def _made(
     site: ImportSite, tree: OldTree, before: OldTree | None, host: HostConfig, folders: tuple[Path, Path | None], disk: Syncfs
 ) -> ImportedBackup:
     """`folders`: of the tree and of the one before it, open."""
-    try:
-        _, prepared = await asyncio.to_thread(working.recover_and_prepare, site.pool, host, tree.started, disk, site.cancellation)
-    except working.StoppedEarly:
-        raise ImportStopped from None
+    _, prepared = await asyncio.to_thread(working.recover_and_prepare, site.pool, host, tree.started, disk, site.cancellation)
     try:
         said = await _filled(site, tree, before, prepared, folders)
         record = _record(site, tree, working.first_record(prepared, host, tree.started), said)
@@ -225,9 +218,9 @@ def _remove(target: Path, names: Sequence[bytes]) -> None:
 
 
 def _require_going(site: ImportSite) -> None:
-    """Raises ImportStopped."""
+    """Raises Cancelled."""
     if not site.goes_on:
-        raise ImportStopped
+        raise Cancelled
 
 
 def _require_room(site: ImportSite) -> None:
@@ -270,7 +263,7 @@ async def _rsync(site: ImportSite, command: Sequence[str]) -> Output:
 
 
 async def _copied(site: ImportSite, command: Sequence[str], hear: Callable[[bytes], None]) -> None:
-    """Raises ImportStopped, PoolUnusable, and OperatorError with the program's first words when not all could be copied."""
+    """Raises Cancelled, PoolUnusable, and OperatorError with the program's first words when not all could be copied."""
     said, ticks = bytearray(), 0
     group = Group.start(command, on_stdout=hear, on_stderr=lambda data: said.extend(data[: max(0, _LONGEST - len(said))]))
     ended = asyncio.create_task(group.wait())
