@@ -58,7 +58,7 @@ class ConfigError(OperatorError):
         self.problems = list(problems)
 
 
-class Unfit(OperatorError):
+class StateConflict(OperatorError):
     """The request does not fit the present state: accepting a complete backup, releasing one that is not held.
 
     The message is only about the host in question, because users who may see no other host read it.

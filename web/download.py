@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class AgentStream(Protocol):
-    """What `Agent.stream` gives: bytes in pieces; raises OperatorError when it fails midway."""
+    """What `RootServiceClient.stream` gives: bytes in pieces; raises OperatorError when it fails midway."""
 
     @property
     def length(self) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 from flask import current_app, g
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.client import Agent, Stream
+from btrkeep.serving.client import RootServiceClient, Stream
 from btrkeep.serving.protocol import RequestRefused
 from web import redaction as telling
 from web.access import viewer
@@ -22,19 +22,20 @@ OF_ONE = 5
 _PLACES = ViewerLimits(AT_ONCE, OF_ONE)
 
 
-class Bounded(Agent):
-    """An agent that does not ask while much is being asked: RequestRefused of kind busy at once, and all that Agent raises.
+class BoundedServiceClient(RootServiceClient):
+    """A client that limits how many requests run at once: it raises RequestRefused of kind busy beyond that, and what
+    RootServiceClient raises.
 
     What it is told, and why it is told nothing, is as whoever is logged in may know it: see redaction.
     """
 
     def ask(self, verb: str, **arguments: Any) -> Any:
-        """As Agent does."""
+        """As RootServiceClient does."""
         with _place():
             return telling.answer(verb, super().ask(verb, **arguments))
 
     def stream(self, verb: str, **arguments: Any) -> Stream:
-        """As Agent does; what is streamed then is the reader's to bound."""
+        """As RootServiceClient does; what is streamed then is the reader's to bound."""
         with _place():
             return super().stream(verb, **arguments)
 
@@ -56,6 +57,6 @@ def _place() -> Iterator[None]:
         _PLACES.leave(who)
 
 
-def agent() -> Agent:
+def agent() -> RootServiceClient:
     """The root service, for this request. It connects when it is asked something, and raises Absent when nobody listens then."""
-    return Bounded(current_app.extensions["btrkeep"].socket, viewer().name, session=g.word)
+    return BoundedServiceClient(current_app.extensions["btrkeep"].socket, viewer().name, session=g.word)

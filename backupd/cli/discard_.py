@@ -10,7 +10,7 @@ from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, req
 from backupd.repo.context import PoolContext
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
-from btrkeep.errors import Exit, Unfit
+from btrkeep.errors import Exit, StateConflict
 from btrkeep.pool.locks import held_by
 from btrkeep.pool.subvolume import describe
 from btrkeep.units import format_duration, format_size, format_time
@@ -47,16 +47,18 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
 
 
 def _found(site: PoolContext, host: str) -> Unfinished:
-    """Returns the unfinished backup. Raises Unfit."""
+    """Returns the unfinished backup. Raises StateConflict."""
     if one := look(site.pool, host):
         return one
     path = site.pool.working(host)
     there = describe(path)
     if there is None:
-        raise Unfit(f"{host} has nothing unfinished", f"`backupd list {host}` shows what there is")
+        raise StateConflict(f"{host} has nothing unfinished", f"`backupd list {host}` shows what there is")
     if there.read_only:
-        raise Unfit(f"{path} is finished and lacks its name only", "the next run or expiry gives it that; then `backupd delete`")
-    raise Unfit(f"{path} is not ours", "look at it, and move it away")
+        raise StateConflict(
+            f"{path} is finished and lacks its name only", "the next run or expiry gives it that; then `backupd delete`"
+        )
+    raise StateConflict(f"{path} is not ours", "look at it, and move it away")
 
 
 def _lost(one: Unfinished, now: datetime) -> str:

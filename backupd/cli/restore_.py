@@ -10,7 +10,7 @@ import click
 
 from backupd.cli.context import clock_for, load_config, now_option
 from backupd.cli.inside import Looked, complete_path, complete_which, looked
-from backupd.cli.restore_view import Teller, say_backup, say_plan, say_result, say_stopped
+from backupd.cli.restore_view import RestoreProgressPrinter, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived
 from backupd.files.backup_selector import Restorable, parse_which
 from backupd.files.conflict_policy import ALL, OVERWRITE
@@ -133,7 +133,7 @@ def command(
     config = load_config(ctx)
     pool = open_configured(config)
     clock_for(pool, now)
-    watch = _Watch(Teller(progress_lines))
+    watch = _Watch(RestoreProgressPrinter(progress_lines))
     try:
         with looked(pool, name, which, now) as found, read(found.backup.path), watch.watching():
             if tar is not None:
@@ -241,18 +241,18 @@ def _say_tar(found: Looked, as_json: bool, fields: dict[str, object], words: str
 class _Watch:
     """Prints progress, and raises Cancelled after a signal, which ends the context cleanly."""
 
-    def __init__(self, teller: Teller) -> None:
-        self._teller = teller
+    def __init__(self, printer: RestoreProgressPrinter) -> None:
+        self._printer = printer
         self._cancellation = Cancellation()
 
     def __call__(self, progress: RestoreProgress) -> None:
         if self._cancellation:
             raise Cancelled
-        self._teller(progress)
+        self._printer(progress)
 
     def clear(self) -> None:
         """Takes the line of progress away."""
-        self._teller.clear()
+        self._printer.clear()
 
     @property
     def exit_status(self) -> int:
@@ -266,4 +266,4 @@ class _Watch:
             try:
                 yield
             finally:
-                self._teller.clear()
+                self._printer.clear()

@@ -22,7 +22,7 @@ _VERBS_WORDS = {"time": "mtime"}
 
 
 class Asks(Protocol):
-    """Somebody who asks the agent: `Agent`, or a test's stand-in."""
+    """Somebody who asks the agent: `RootServiceClient`, or a test's stand-in."""
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """The verb's answer, as JSON has it. Raises Refused or Absent."""

@@ -87,7 +87,7 @@ class Gallery:
         return next((place for place, one in enumerate(self.recorded) if one.id == id), None)
 
 
-class Shelf:
+class RecordedStates:
     """Looks through a folder of recorded states; what was read of a file is kept as long as the file stays the same."""
 
     def __init__(self, folder: Path) -> None:

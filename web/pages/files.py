@@ -15,7 +15,7 @@ from web import errors
 from web.access import see, viewer
 from web.data import files as data
 from web.data.files_compare import LIMIT, compare_at
-from web.data.files_history import Around, HistoryPage, around, history
+from web.data.files_history import HistoryPage, NeighbouringBackups, history, neighbouring_backups
 from web.data.files_text import Beginning, beginning
 from web.pages.files_errors import add_handlers
 from web.pages.files_links import PageLinks, add_filters
@@ -57,7 +57,7 @@ def browse(host: str) -> str | Answer:
         "listing": listing,
         "known": known,
         "zone": source().site.zone,
-        "around": around(past, listing.backup.name) if past else Around(None, None),
+        "around": neighbouring_backups(past, listing.backup.name) if past else NeighbouringBackups(None, None),
         "may_restore": _may_restore(),
         "history": past,
         "unsorted": sort.removeprefix("-") if sort != listing.sort else "",

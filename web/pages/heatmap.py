@@ -59,7 +59,7 @@ def _page(template: str, wish: DrawingRequest) -> str:
 
 def _chosen() -> tuple[Gallery, int | None]:
     """All states, and which of them is asked for; 404: there is none of that time."""
-    gallery = painter().shelf.gallery(source().site.filesystem)
+    gallery = painter().states.gallery(source().site.filesystem)
     wanted = request.args.get("picture") or None
     place = gallery.at(wanted)
     if wanted and place is None:
@@ -119,7 +119,7 @@ def _wish() -> DrawingRequest:
 
 
 def _recorded(id: str) -> tuple[Gallery, Recorded]:  # noqa: A002
-    gallery = painter().shelf.gallery(source().site.filesystem)
+    gallery = painter().states.gallery(source().site.filesystem)
     place = gallery.at(id)
     if place is None:
         abort(404, "no state was recorded then, or it is not kept any more")
