@@ -68,7 +68,7 @@ def whole_pool(view: View) -> View:
     return guarded  # type: ignore[return-value]  # the same arguments and the same answer
 
 
-def see(host: str) -> str:
+def require_visible_host(host: str) -> str:
     """The host, if there is one of that name that the viewer may see; 404 otherwise, the same in both cases."""
     here = source()
     if not viewer().may_see(host) or (host not in here.site.hosts and host not in here.catalogue.hosts()):

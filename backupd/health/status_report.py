@@ -188,7 +188,7 @@ def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> Sta
         score=catalogue.newest_score(pool.filesystem),
         balance=next((one for one in catalogue.balances(pool.filesystem, 2) if _has_ended(one)), None),
         balance_totals=catalogue.balance_totals(pool.filesystem),
-        alive=quota.alive(pool),
+        alive=quota.live_bytes(pool),
     )
 
 

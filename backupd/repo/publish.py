@@ -36,7 +36,7 @@ def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Cloc
 
 def tell_alive(pool: Pool, catalogue: Catalogue) -> None:
     """Publish what each host wrote and is still alive, which the dashboard cannot see. Raises OSError, CatalogueBusy."""
-    found = quota.alive(pool)
+    found = quota.live_bytes(pool)
     text = json.dumps(found, separators=(",", ":"), sort_keys=True) if found else None
     if text != catalogue.get_fact(ALIVE):
         catalogue.set_fact(ALIVE, text)

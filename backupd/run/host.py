@@ -19,7 +19,7 @@ from typing import Any
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import discard, require_own
-from backupd.repo.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, punch_written
+from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, punch_written
 from backupd.rsync.confined import require_harmless
 from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
@@ -210,7 +210,7 @@ class HostRun:
         site = self.site
         # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
         literal = record.total("literal") or 0
-        written = not prepared.fresh or literal >= WORTH_DIGGING
+        written = not prepared.fresh or literal >= WORTH_PUNCHING
         with_holes = transfer.sparse and literal >= WORTH_COUNTING
         try:
             if written and not transfer.sparse:

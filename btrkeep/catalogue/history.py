@@ -183,7 +183,7 @@ def put_back(session: Session, found: Mapping[str, Sequence[dict[str, Any]]], is
                 new_ids = {row["id"]: first + place for place, row in enumerate(missing)}
             missing = [{**row, "id": first + place} for place, row in enumerate(missing)]
         try:
-            session.run_many(kind.table.insert(), [kind.table.kept(row) for row in missing])
+            session.run_many(kind.table.insert(), [kind.table.column_values(row) for row in missing])
         except (sqlite3.IntegrityError, CatalogueContradicted) as error:
             raise OperatorError(f"rows of {kind.name} do not fit: {error}", "nothing was brought back") from error
     return counts

@@ -21,7 +21,7 @@ from heatmap.state import DATA
 from tests.beds.cli import TOP
 from tests.heatmap.states import FIRST_DAY, FSID, GIB, growing
 from web.charts.heat import Painter
-from web.data.groups import BOUNDS, beside, distribution, groups, nearest, one_group
+from web.data.groups import BOUNDS, distribution, groups, nearest, neighbours, one_group
 from web.data.heat import LARGEST, DrawingRequest, RecordedStates, wish_of
 from web.result_cache import ResultCache
 
@@ -193,8 +193,8 @@ def test_a_block_group_is_found_by_its_address_alone_and_others_are_near() -> No
     assert one_group(state, vaddrs[3] + 1) is None
     assert one_group(state, 2**64 - 1) is None
     assert nearest(state, vaddrs[3] + 1)[0] == vaddrs[3]
-    assert beside(state, vaddrs[0]) == (None, vaddrs[1])
-    assert beside(state, vaddrs[-1]) == (vaddrs[-2], None)
+    assert neighbours(state, vaddrs[0]) == (None, vaddrs[1])
+    assert neighbours(state, vaddrs[-1]) == (vaddrs[-2], None)
     assert nearest(state, 2**64 - 1)[0] == vaddrs[-1]
 
 

@@ -12,7 +12,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from web import download as downloads
 from web import errors
-from web.access import see, viewer
+from web.access import require_visible_host, viewer
 from web.data import files as data
 from web.data.files_compare import LIMIT, compare_at
 from web.data.files_history import HistoryPage, NeighbouringBackups, history, neighbouring_backups
@@ -44,7 +44,7 @@ class Column:
 @blueprint.get("/files/<host>")
 def browse(host: str) -> str | Answer:
     """A folder of a backup, or what is known of anything else that is in it."""
-    see(host)
+    require_visible_host(host)
     which = which_of_request("backup") or "latest"
     if "quoted" in request.args:  # the form that chooses a backup carries only text
         return redirect(PageLinks(host, which).browse(data.text_of(path_of_text(request.args["quoted"]))), 303)
@@ -70,7 +70,7 @@ def browse(host: str) -> str | Answer:
 @blueprint.get("/files/<host>/versions")
 def versions(host: str) -> str:
     """Every version of a path over all backups."""
-    see(host)
+    require_visible_host(host)
     path, by_content = path_of_request(), request.args.get("content") == "1"
     past = history(agent(), host, path, by_content, which_of_request("since"))
     given = {"at": PageLinks(host, which_of_request("backup")), "history": past, "path": data.text_of(path)}
@@ -80,7 +80,7 @@ def versions(host: str) -> str:
 @blueprint.get("/files/<host>/compare")
 def compare(host: str) -> str | Answer:
     """What differs at a path between two backups."""
-    see(host)
+    require_visible_host(host)
     known = data.choices(source().catalogue.backups(host), source().now)
     after = which_of_request("after") or "latest"
     before = which_of_request("before") or data.one_before(known, after)
@@ -95,7 +95,7 @@ def compare(host: str) -> str | Answer:
 @blueprint.get("/files/<host>/download")
 def download(host: str) -> Answer:
     """A file, or a file or folder as an archive, as a stream."""
-    see(host)
+    require_visible_host(host)
     kind = request.args.get("as", "file")
     if kind not in downloads.KINDS:
         abort(400, "a download is as file, tar or zip")

@@ -13,18 +13,18 @@ from web.data.heat import DrawingRequest, Gallery, Recorded
 
 def svg(draw: Callable[[ChartStyle], bytes]) -> Response:
     """A chart, on the ground and as wide as the request asks for."""
-    return kept(draw(look_of(request.args)), "image/svg+xml")
+    return revalidated(draw(look_of(request.args)), "image/svg+xml")
 
 
 def picture(painter: Painter, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Response:
     """A recorded state, drawn. 404 where it cannot be drawn so: it may have no scores, or be gone."""
     try:
-        return kept(painter.png(gallery, one, wish), "image/png")
+        return revalidated(painter.png(gallery, one, wish), "image/png")
     except OperatorError as error:
         abort(404, f"{error.message}; {error.hint}")
 
 
-def kept(data: bytes, kind: str) -> Response:
+def revalidated(data: bytes, kind: str) -> Response:
     """The browser asks each time whether it is still the same, and gets it only when it is not."""
     answer = Response(data, mimetype=kind)
     answer.headers["Cache-Control"] = "private, no-cache"
