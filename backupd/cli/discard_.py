@@ -5,7 +5,7 @@ from datetime import datetime
 import click
 
 from backupd.actions.discard import Unfinished, discard, is_busy, look
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import dry_run_option, now_option, opened, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
 from backupd.repo.context import PoolContext
 from btrkeep.cli import echo_json, json_option
@@ -18,8 +18,8 @@ from btrkeep.units import format_duration, format_size, format_time
 
 @click.command("discard")
 @click.argument("host", shell_complete=complete_host_of_pool)
-@click.option("--dry-run", is_flag=True, help="Show what would be lost; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option("what would be lost")
+@yes_option
 @json_option
 @now_option
 @click.pass_context

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import dry_run_option, now_option, opened
 from backupd.cli.inside import complete_which, reading
 from backupd.cli.restore_view import RestoreProgressPrinter
 from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
@@ -67,7 +67,7 @@ SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
 )
 @click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and check that it comes up.")
 @click.option("--time", "seconds", type=DURATION, metavar="TIME", help="How long one drill may take. [default: as configured, 2h]")
-@click.option("--dry-run", is_flag=True, help="Show what would be restored; change nothing.")
+@dry_run_option("what would be restored")
 @json_option
 @now_option
 @click.pass_context

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import dry_run_option, now_option, opened
 from backupd.drill.comparison import compare
 from backupd.repo.backup_json import DATA
 from backupd.repo.catalogue_row import backup_row
@@ -33,7 +33,7 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 @click.argument("kind", type=click.Choice(list(READERS)), metavar="rsnapshot|dirvish|tree")
 @click.argument("place", type=click.Path(exists=True, path_type=Path))
 @click.option("--host", "hosts", multiple=True, metavar="NAME[=OWN]", help="The host's name here. May be given several times.")
-@click.option("--dry-run", is_flag=True, help="Show which backups would be made, and how much is new in them; change nothing.")
+@dry_run_option("which backups would be made, and how much is new in them")
 @click.option("--delta", is_flag=True, help="Change files in place: backups share what is equal in them. It takes longer.")
 @click.option(
     "--verify",

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import dry_run_option, now_option, opened, yes_option
 from backupd.cli.damaged_ import ranges
 from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
@@ -54,8 +54,8 @@ _LEFT = {
     help="Also use copies in this folder, at the same paths as on the host. May be given several times.",
 )
 @click.option("--unproven", is_flag=True, help="Also use a copy of the same size and time that no recorded checksum proves.")
-@click.option("--dry-run", is_flag=True, help="Show what would be repaired, and from where; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option("what would be repaired, and from where")
+@yes_option
 @json_option
 @now_option
 @click.pass_context

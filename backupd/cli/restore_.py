@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import clock_for, load_config, now_option
+from backupd.cli.context import clock_for, dry_run_option, load_config, now_option
 from backupd.cli.inside import Looked, complete_path, complete_which, looked
 from backupd.cli.restore_view import RestoreProgressPrinter, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived
@@ -74,7 +74,7 @@ _ON_HOST = "\0"  # no value of an option can be that
     hidden=True,
     help="For `backupd serve`: write nowhere else.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing.")
+@dry_run_option("what would happen")
 @click.option("--progress-lines", is_flag=True, help="Print progress every few seconds to standard error, terminal or not.")
 @json_option
 @now_option

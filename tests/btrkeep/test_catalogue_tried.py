@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import make_catalogue
+from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Catalogue, HostRuns
 from tests.beds.template import with_catalogue
 
@@ -65,7 +66,7 @@ def test_what_began_under_a_clock_that_was_set_back_is_found_by_what_the_clock_s
     later, earlier = datetime(2026, 11, 20, 23, 0, tzinfo=UTC), datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
     plain = make_catalogue.run_of(make_catalogue.backup_of(1, 0, later))
     with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
-        catalogue.add_runs(replace(plain, started=moment, finished=moment + timedelta(minutes=1)) for moment in (later, earlier))
+        add_runs(catalogue, (replace(plain, started=moment, finished=moment + timedelta(minutes=1)) for moment in (later, earlier)))
         assert [one.started for one in catalogue.runs_since(later)] == [later]
         assert [one.started for one in catalogue.runs_since(earlier)] == [later, earlier]
 
