@@ -14,7 +14,7 @@ cd "$TOP"
 . scripts/ground.sh
 
 TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again restore
-    weeks strip expiry what_is_left trends second_copy takeover damage old_history doctor fragments balance pictures dashboard)
+    weeks strip expiry what_is_left trends second_copy takeover damage old_history doctor fragments balance rehearse pictures dashboard)
 NAME=btrkeep-demo
 HEADER="btrkeep demo, format 1"
 PLACES=(/var/tmp /srv /home /root /dev/shm)
@@ -29,8 +29,9 @@ Shows two nights of backups on a btrfs of its own, and brings an earlier
 version of a file back; weeks of them on a second one, of which most expire;
 fetches those into a third, which takes over when the second one is lost;
 imports a month that rsnapshot might have made;
-scores and balances free space, and draws it; ends with the dashboard, for a
-browser on this machine; and removes it all again, but for two pictures.
+scores and balances free space, and draws it; tries two settings on a
+throwaway pool; ends with the dashboard, for a browser on this machine; and
+removes it all again, but for two pictures.
 Takes about a minute, and some minutes the first time, when it installs what
 is missing: Debian packages, and a virtual environment in .venv.
 
@@ -697,6 +698,21 @@ step_balance() {
     try "btrfs-balancer run pool --config demo.toml --budget 512MiB"
     remember
     awk -v before="$before" -v after="$(score_of_pool)" 'BEGIN { exit after < before ? 0 : 1 }' || fail "the balance removed nothing of the score"
+}
+
+step_rehearse() {
+    tell "Would another setting be better for this server? A throwaway pool with hosts like these tries it, before anything is changed."
+    try "backupd --config demo.toml rehearse --variant configured --variant tight:compression=zstd:3,balance=usage:10% --days 2 --age 0 --seeds 1 --size 256MiB --on . --json >rehearsal.json"
+    python - <<'END' || fail "the rehearsal has not compared the two settings"
+import json
+found = json.load(open("rehearsal.json"))
+[judged] = found["judgements"]
+for one in judged["measures"][:4]:
+    print(f"{one['measure']:>10}: configured {one['first']:14,.0f}   tight {one['second']:14,.0f}")
+print(*found["conclusion"], sep="\n")
+assert len(found["runs"]) == 2
+END
+    note "With five seeds and more nights it says which is better; --html FILE makes a page of it, with charts."
 }
 
 step_pictures() {

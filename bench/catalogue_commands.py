@@ -9,11 +9,12 @@ real backup (a read-only subvolume with its record), since that is what --dry-ru
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from backupd.repo import backup_json as records
@@ -45,6 +46,7 @@ class Measured:
     cpu: float
     memory: int
     printed: int
+    output: bytes = field(default=b"", repr=False)
 
 
 def make_site(pool: Path, folder: Path, hosts: int = 3000, count: int = 32, state: Path | None = None) -> Path:
@@ -99,24 +101,49 @@ os.write(int(sys.argv[1]), " ".join(map(str, told)).encode())
 """
 
 
+class Started:
+    """A program that reads from one pipe of the filesystem and writes into another; at the end `measured` says what it took."""
+
+    def __init__(self, argv: Sequence[str], source: Path, sink: Path) -> None:
+        told, tells = os.pipe()
+        words = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
+        script = f'exec "$@" <{shlex.quote(str(source))} >{shlex.quote(str(sink))}'
+        self._process = subprocess.Popen(["sh", "-c", script, "sh", *words], cwd=TOP, pass_fds=[tells])
+        os.close(tells)
+        self._told = told
+        self.measured: Measured | None = None
+
+    def __enter__(self) -> "Started":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind:  # it may wait for a reader that never comes
+            self._process.kill()
+        self._process.wait()
+        said = os.read(self._told, 200)
+        os.close(self._told)
+        if not kind:
+            self.measured = _measured(said, b"", "the other side")
+
+
 def measure(config: Path, words: Sequence[str]) -> Measured:
-    """Runs `backupd WORDS` once. Its output goes through a pipe and is thrown away, as by a program that reads it."""
+    """Runs `backupd WORDS` once. Its output goes through a pipe, as to a program that reads it."""
     argv = [sys.executable, "-m", "backupd", "--config", str(config), *words, "--now", NOW]
     told, tells = os.pipe()
     starter = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
     process = subprocess.Popen(starter, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=TOP, pass_fds=[tells])
     os.close(tells)
-    assert process.stdout is not None
-    printed = 0
-    while piece := process.stdout.read(1 << 16):
-        printed += len(piece)
-    process.wait()
-    process.stdout.close()
-    seconds, cpu, kib, status = os.read(told, 200).decode().split()
+    output, _ = process.communicate()
+    said = os.read(told, 200)
     os.close(told)
+    return _measured(said, output, f"backupd {' '.join(words)}")
+
+
+def _measured(said: bytes, output: bytes, what: str) -> Measured:
+    seconds, cpu, kib, status = said.decode().split()
     if int(status):
-        raise SystemExit(f"backupd {' '.join(words)} ended with {status}")
-    return Measured(float(seconds), float(cpu), int(kib) * 1024, printed)
+        raise SystemExit(f"{what} ended with {status}: {output.decode(errors='replace')[-2000:]}")
+    return Measured(float(seconds), float(cpu), int(kib) * 1024, len(output), output)
 
 
 def _measure_all(options: argparse.Namespace, place: Bed) -> dict[str, dict[str, dict[str, float]]]:

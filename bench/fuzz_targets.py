@@ -14,37 +14,21 @@ import sqlite3
 import struct
 import sys
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench import fuzz_replicate as replicate_targets
+from bench.fuzz_target import Seeds, Target
+from bench.fuzz_target import scratch_folder as _folder
 from btrkeep.errors import OperatorError
 
 if TYPE_CHECKING:
     from tests.web.gate import Gate
-
-Seeds = Iterable[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """`make` gives what is called with each input. `longest`: bytes of one."""
-
-    about: str
-    seeds: Callable[[], Seeds]
-    make: Callable[[], Callable[[bytes], object]]
-    longest: int = 4096
-
-
-def _folder() -> Path:
-    """A folder of this process, in memory; `bench.fuzz` removes it."""
-    return Path(tempfile.mkdtemp(prefix="fuzz-"))
-
 
 # What rsync prints
 
@@ -455,6 +439,7 @@ TARGETS = {
     "tree-items": Target("buffers of a tree search", _items_seeds, _items, 8192),
     "recorded-states": Target("recorded states of a filesystem", _state_seeds, _state, 1 << 16),
     "archives": Target("headers of tar and zip", _member_seeds, _member),
+    **replicate_targets.TARGETS,
 }
 
 

@@ -13,12 +13,13 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from backupd.repo import backup_json as records
 from backupd.repo.notes_json import Notes, write_notes
-from bench.catalogue_commands import Measured, make_site, measure
+from bench.catalogue_commands import Measured, Started, make_site, measure
 from bench.common import Sides, Timed, alternate, noise, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
 from btrkeep.backup_states import COMPLETE
 from btrkeep.pool.subvolume import create, describe, set_read_only, snapshot
@@ -29,6 +30,7 @@ FILES, SIZE = 100, 16384
 FIRST = datetime(2026, 3, 1, 22, tzinfo=UTC)
 RATIO, OWN_CPU, PLAN_SECONDS, PLAN_MEMORY = 1.10, 0.010, 5.0, 200.0
 _POOL = ".btrkeep/pool.json"
+_OTHER_ID = "00000000-0000-4000-8000-00000000beef"
 
 
 def make_first(top: Path, hosts: int, nights: int) -> Path:
@@ -100,25 +102,54 @@ def _lines(first: Path, top: Path) -> Iterator[str]:
             before = f"-p {backup} "
 
 
-def plan_nothing(options: argparse.Namespace, folder: Path) -> list[Measured]:
-    """The plan of a large pool of which everything is here: whole processes, ours and the one that lists."""
+@dataclass(frozen=True, slots=True)
+class PlanSides:
+    """The plan of a large pool of which everything is here: the process that plans, and the one that lists, each measured alone."""
+
+    plans: Measured
+    lists: Measured
+
+
+def plan_nothing(options: argparse.Namespace, folder: Path) -> list[PlanSides]:
+    """Measures it `options.pairs` times, after one run with cold caches that is left out."""
+    mine, theirs, pipes = make_two_sites(options, folder)
+    found = [_plan_once(mine, theirs, pipes) for _ in range(options.pairs + 1)]
+    return found[1:]
+
+
+def make_two_sites(options: argparse.Namespace, folder: Path) -> tuple[Path, Path, Path]:
+    """Makes a pool, and a second one that has everything of it already; both configurations, and the folder of the pipes."""
     far, near = (btrfs.make("4G", options="noatime") for _ in range(2))
     (folder / "far").mkdir()
     (folder / "near").mkdir()
     theirs = make_site(far / "pool", folder / "far", options.plan_hosts, options.plan_backups)
     mine = make_site(near / "pool", folder / "near", options.plan_hosts, options.plan_backups)
     marker = json.loads((near / "pool" / _POOL).read_text())
-    (near / "pool" / _POOL).write_text(json.dumps({**marker, "id": "00000000-0000-4000-8000-00000000beef"}))
-    with_other_id(folder / "near" / "state", "00000000-0000-4000-8000-00000000beef")
+    (near / "pool" / _POOL).write_text(json.dumps({**marker, "id": _OTHER_ID}))
+    with_other_id(folder / "near" / "state", _OTHER_ID)
     mark = Notes(replica={"pool": marker["id"], "name": "first", "at": "2026-03-01T00:00:00Z"})
     for host in (near / "pool" / "hosts").iterdir():
         write_notes(host, mark)
+    for name in ("asked", "answered"):
+        os.mkfifo(folder / name)
     answers = folder / "ssh"
-    answers.write_text(f"#!/bin/sh\ncd {TOP}\nexec {sys.executable} -m backupd --config {theirs} send-only\n")
+    answers.write_text(f"#!/bin/sh\ncd {shlex.quote(str(folder))}\nexec 3<&0\ncat <&3 >asked &\nexec cat answered\n")
     answers.chmod(0o755)
     text = "\n".join(line for line in mine.read_text().splitlines() if not line.startswith(("[host", "group =", "address =")))
     mine.write_text(f'{text}\n[ssh]\ncommand = "{answers}"\n[replica.first]\nfrom = "ssh://root@first"\n')
-    return [measure(mine, ("replicate", "--dry-run")) for _ in range(options.pairs + 1)][1:]
+    return mine, theirs, folder
+
+
+def _plan_once(mine: Path, theirs: Path, pipes: Path) -> PlanSides:
+    """The side that lists is not a child of the one that plans: the kernel would count its memory as that one's."""
+    argv = (sys.executable, "-m", "backupd", "--config", str(theirs), "send-only")
+    with Started(argv, pipes / "asked", pipes / "answered") as lists:
+        plans = measure(mine, ("replicate", "--dry-run", "--json"))
+    said = json.loads(plans.output)[0]
+    if said["fetches"] or said["obstacles"] or not said["there"]:
+        raise SystemExit(f"the two made pools do not agree: {plans.output[:2000]!r}")
+    assert lists.measured
+    return PlanSides(plans, lists.measured)
 
 
 def with_other_id(state: Path, pool_id: str) -> None:
@@ -163,9 +194,17 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> dict[str, object]
     if options.plan_hosts:
         say(f"making a pool of {options.plan_hosts} hosts with {options.plan_backups} backups each, twice")
         some = plan_nothing(options, folder)
-        found["nothing is new"] = {
-            "seconds": {**spread([one.seconds for one in some]), "limit": PLAN_SECONDS},
-            "MB of memory": {**spread([one.memory / 1e6 for one in some]), "limit": PLAN_MEMORY},
+        planning, listing = [one.plans for one in some], [one.lists for one in some]
+        found["nothing is new: seconds of the whole plan"] = {
+            "ours": {**spread([one.seconds for one in planning]), "limit": PLAN_SECONDS}
+        }
+        found["nothing is new: MB of memory"] = {
+            side: {**spread([one.memory / 1e6 for one in of_side]), "limit": PLAN_MEMORY}
+            for side, of_side in (("the side that plans", planning), ("the side that lists", listing))
+        }
+        found["nothing is new: seconds of CPU time"] = {
+            side: spread([one.cpu for one in of_side])
+            for side, of_side in (("the side that plans", planning), ("the side that lists", listing))
         }
     return found
 

@@ -143,6 +143,12 @@ DRILL_PROVEN = Metric(
     "When a restore was last proven; never: no sample.",
 )
 UNVERIFIED = Metric("btrkeep_unverified_hosts", "gauge", "Hosts of which no data was read for longer than [verify] max_age.")
+IN_DOUBT = Metric(
+    "btrkeep_hosts_in_doubt",
+    "gauge",
+    "Hosts with a backup that a crash of this server may have damaged, and that was not read since.",
+)
+VERIFIED = Metric("btrkeep_backups_verified", "gauge", "Backups in the pool, by verification state.", ("state",))
 DRILL_FAILED = Metric("btrkeep_drill_failed_hosts", "gauge", "Hosts whose newest drill has failed.")
 
 HEALTH = Metric(

@@ -20,6 +20,7 @@ from tests.beds import TOP, session, work
 TINY = {
     "one_host": ("--files", "60", "--bytes", "600kB", "--per-folder", "20", "--share", "0.4"),
     "many_hosts": ("--hosts", "5", "--files", "20"),
+    "replicate": ("--hosts", "2", "--pairs", "1", "--plan-hosts", "3", "--plan-backups", "2"),
     "rsnapshot_night": ("--files", "60", "--bytes", "600kB", "--changed", "20"),
 }
 MEASURED = {
@@ -94,6 +95,17 @@ def test_the_night_against_rsnapshot_runs_through_and_leaves_nothing(place: Path
     told = json.loads(bench("rsnapshot_night", place=place).stdout)
     for measure in MEASURED["rsnapshot_night"]:
         see_that_it_adds_up(told[measure])
+    assert left(place) == []
+
+
+@pytest.mark.long
+@needs_btrfs
+def test_the_bench_of_a_second_copy_runs_through_and_leaves_nothing(place: Path) -> None:
+    """It ends with an error if the two made pools do not agree, so that it measures a plan of nothing and no refusal."""
+    told = json.loads(bench("replicate", place=place).stdout)
+    assert len(told["seconds, one host at a time"]["ratio"]["pairs"]) == 1
+    memory = told["nothing is new: MB of memory"]
+    assert 10 < memory["the side that lists"]["median"] != memory["the side that plans"]["median"] > 10
     assert left(place) == []
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
+from backupd.cli.check_ import show
 from backupd.cli.context import clock_for, load_config, now_option
+from backupd.doctor.copies import reach_copies
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.finding import Examined
 from backupd.doctor.fix import findings_of, fix, refusal, rule_named
@@ -19,7 +21,7 @@ from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
-from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
 from btrkeep.units import counted, printable
 
@@ -31,20 +33,27 @@ _WIDTH = 110
 @click.option("--fix", "name", metavar="NAME", help="Repair what the check of that name finds, if it can be done while mounted.")
 @click.option("--dry-run", is_flag=True, help="With --fix: only show what it would do.")
 @click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also list the checks that passed.")
+@click.option("--connect", is_flag=True, help="Also reach the other side of every replica and push: version, key, clock, room.")
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: bool, as_json: bool, now: datetime | None) -> int:
+def command(
+    ctx: click.Context, name: str | None, dry_run: bool, all_checks: bool, connect: bool, as_json: bool, now: datetime | None
+) -> int:
     """Find what is wrong or slow with the pool; for each problem, print the reason, the commands that solve it, and their risk.
 
     Examines how the filesystem was made and mounted, the storage below it, its state, and the machine. Changes nothing without
     --fix NAME: then the check is repeated, the commands are run, and the check is repeated again to see whether the problem is
     solved. Repairs that need an unmounted filesystem are only described.
 
+    With --connect it also asks the other side of every replica and push, as `backupd check --connect` does.
+
     A check that could not be made says so; it is neither well nor a finding.
 
     Exit status 0: nothing, or only notes; 1: there is something to do.
     """
+    if connect and name:
+        raise UsageError("--connect does not go with --fix NAME", "run them one after the other")
     if dry_run and not name:
         raise UsageError("--dry-run goes with --fix NAME", "without --fix nothing is changed anyway")
     config = load_config(ctx)
@@ -56,11 +65,16 @@ def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: boo
         return _fix(rule_named(name), look(), dry_run, as_json, look)
     facts = look()
     found = examine(facts)
+    reached = list(reach_copies(config)) if connect else []
     if as_json:
-        echo_json(_as_json(facts, found))
+        echo_json({**_as_json(facts, found), "copies": [check_as_json(finding) for finding in reached]})
     else:
         _show(facts, found, all_checks)
-    return Exit.ATTENTION if any(finding.level != "note" for finding in found.findings) else Exit.OK
+        if connect:
+            click.echo()
+            show(reached) if reached else click.echo("no replica and no push is configured")
+    levels = {finding.level for finding in [*found.findings, *reached]}
+    return Exit.ATTENTION if levels & {"warning", "error"} else Exit.OK
 
 
 def _as_json(facts: DoctorFacts, found: Examined) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """`backupd import`: the history that another program has made becomes backups."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,23 @@ from typing import Any
 import click
 
 from backupd.cli.context import dry_run_option, now_option, opened
+from backupd.cli.import_live import ImportDisplay
+from backupd.cli.import_plan import planned, say_plan
+from backupd.cli.import_suggest import suggested
 from backupd.drill.comparison import compare
-from backupd.repo.backup_json import DATA
+from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.context import PoolContext
+from backupd.repo.read_lock import read
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
-from backupd.run.importing.formats import READERS, HostNames, OldHistory, OldTree
-from backupd.run.importing.run import ImportedBackup, ImportSite, import_tree, known_names, opened_tree
-from backupd.run.importing.tree_links import look_at
-from btrkeep.cli import complain, echo_json, json_option, table
-from btrkeep.cli.progress import prose
+from backupd.run.importing.compared_trees import ComparedTrees
+from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
+from backupd.run.importing.rsnapshot_conf import read_conf
+from backupd.run.importing.run import ImportedBackup, ImportSite, import_tree, known_backups, opened_tree
+from backupd.run.importing.takeover import take_over
+from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
@@ -30,9 +36,12 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 
 
 @click.command("import")
-@click.argument("kind", type=click.Choice(list(READERS)), metavar="rsnapshot|dirvish|tree")
+@click.argument("kind", type=click.Choice(list(READERS)), metavar="rsnapshot|dirvish|tree|btrbk|snapper")
 @click.argument("place", type=click.Path(exists=True, path_type=Path))
 @click.option("--host", "hosts", multiple=True, metavar="NAME[=OWN]", help="The host's name here. May be given several times.")
+@click.option(
+    "--path", default="/", show_default=True, metavar="PATH", help="Where the host has what is in a snapshot of btrbk or snapper."
+)
 @dry_run_option("which backups would be made, and how much is new in them")
 @click.option("--delta", is_flag=True, help="Change files in place: backups share what is equal in them. It takes longer.")
 @click.option(
@@ -51,6 +60,7 @@ def command(
     kind: str,
     place: Path,
     hosts: tuple[str, ...],
+    path: str,
     dry_run: bool,
     delta: bool,
     verify: str,
@@ -59,36 +69,43 @@ def command(
     now: datetime | None,
 ) -> int:
     """Make backups of the history that another program has made: of a snapshot root of rsnapshot (or its configuration), of a vault
-    or bank of dirvish, or of a folder with a tree for each date. Nothing is changed there.
+    or bank of dirvish, or of a folder with a tree for each date. Nothing is changed there. Snapshots of btrbk or snapper
+    on the pool's filesystem are taken over without copying.
 
     Oldest first, each from a snapshot of the one before it, so that only differences are written. A file that is a hard link to the
     tree before is the same file, and is not read; hard links within a tree are kept. A backup is as old as its tree. The next night
     of the host goes on from the newest one.
 
-    It can be stopped and run again: what is here already is passed over. Without --host each host has the name that it has there;
-    NAME=OWN chooses and renames. A tree needs --host NAME.
+    It can be stopped and run again: what is here already is passed over, or compared if that was not done yet. Without --host each
+    host has the name that it has there; NAME=OWN chooses and renames. A tree needs --host NAME.
 
     The retention holds for imported backups as for others: `backupd retention explain HOST` says which would go.
 
     Exit status 0: all is here; 1: some tree could not be imported, or differs; 3: a host is being backed up; 4: this pool is
     unusable.
     """
-    history = READERS[kind](place.absolute(), HostNames.parse(hosts))
+    names = HostNames.parse(hosts)
+    history = _below(READERS[kind](place.absolute(), names), kind, path)
     cancellation, status = Cancellation(), Status()
     with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
-        todo, here, ahead = _todo(site, history)
+        todo, known, ahead = _todo(site, history)
+        here = sum(backup_name(one.started) in known[host] for host, trees in todo.items() for one in trees)
         left_out = {**history.left_out, **ahead}
         for folder, why in left_out.items():
             prose(f"left out: {printable(folder)}: {printable(why)}", err=True)
         if dry_run:
-            said = _planned(todo, cancellation)
-            _say_plan(said, here, left_out, as_json=as_json)
+            conf = read_conf(place) if kind == "rsnapshot" and place.is_file() else None
+            suggestion = suggested(conf, names, site.config.hosts) if conf else None
+            say_plan(planned(todo, known, cancellation, reads=kind not in TAKEN_OVER), here, left_out, suggestion, as_json=as_json)
             return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
         ensure_reserve(site.pool.path)
         reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
-        work = ImportSite(site.config, site.pool, rsync_version(), site.clock, cancellation, delta)
-        done = _Import(site, work, verify, status, as_json=as_json)
-        asyncio.run(done.run(todo, jobs))
+        display = ImportDisplay(is_shown=not as_json and has_live_terminal())
+        work = ImportSite(site.config, site.pool, rsync_version(), site.clock, cancellation, delta, display.note)
+        make = _take_over if kind in TAKEN_OVER else import_tree
+        done = _Import(site, work, verify, status, display, make, as_json=as_json)
+        with display:
+            asyncio.run(done.run(todo, jobs))
     if as_json:
         found: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
         echo_json(found | {"compared": done.compared})
@@ -98,21 +115,33 @@ def command(
     return int(signal_status(cancellation.signal)) if cancellation else done.status
 
 
-def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], int, dict[str, str]]:
-    """Returns all trees by host, including those imported already; the number of the latter; and the trees that cannot be
-    imported because they are stamped in the future.
+def _below(history: OldHistory, kind: str, path: str) -> OldHistory:
+    """The snapshots with that path of their host. Raises UsageError."""
+    if path == "/":
+        return history
+    if kind not in TAKEN_OVER or not path.startswith("/") or ".." in path.split("/"):
+        raise UsageError(f"--path {path}: an absolute path, for btrbk and snapper")
+    return replace(history, trees=tuple(replace(one, path=path.rstrip("/") or "/") for one in history.trees))
+
+
+def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], dict[str, set[str]], dict[str, str]]:
+    """All trees by host, those that have a backup too; the names of the backups of each host; and the trees that cannot be
+    imported, with the reason: they are stamped in the future.
     """
-    found, here, ahead = dict[str, list[OldTree]](), 0, dict[str, str]()
+    found, known, ahead = dict[str, list[OldTree]](), dict[str, set[str]](), dict[str, str]()
     until = latest(site.clock.now())
     for host in history.hosts:
-        known = known_names(site.pool, host)
+        known[host] = set(known_backups(site.pool, host))
         for one in history.of(host):
             if one.started > until:
                 ahead[str(one.folder)] = "it is stamped in the future"
             else:
                 found.setdefault(host, []).append(one)
-                here += backup_name(one.started) in known
-    return found, here, ahead
+    return found, known, ahead
+
+
+async def _take_over(site: ImportSite, tree: OldTree, _before: OldTree | None) -> ImportedBackup:
+    return await take_over(site, tree)
 
 
 @dataclass(slots=True)
@@ -123,6 +152,8 @@ class _Import:
     work: ImportSite
     verify: str
     says: Status
+    display: ImportDisplay
+    make: Callable[[ImportSite, OldTree, OldTree | None], Awaitable[ImportedBackup]]
     as_json: bool = field(kw_only=True)
     backups: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -148,7 +179,8 @@ class _Import:
         if self._unusable or not self.work.goes_on:
             return
         try:
-            await self._host(host, trees)
+            with self.display.host(host):
+                await self._host(host, trees)
         except Cancelled:
             return
         except PoolUnusable as error:
@@ -159,16 +191,33 @@ class _Import:
             complain(OperatorError(f"{host}: {error}", error.hint if isinstance(error, OperatorError) else ""))
 
     async def _host(self, host: str, trees: Sequence[OldTree]) -> None:
-        before, known = None, known_names(self.site.pool, host)
+        before, known = None, known_backups(self.site.pool, host)
         new = [one for one in trees if backup_name(one.started) not in known]
         for tree in trees:
-            if backup_name(tree.started) not in known:
+            if here := known.get(backup_name(tree.started)):
+                record = here
+            else:
                 self.says.say(f"{host}: {new.index(tree)} of {counted(len(new), 'tree')}")
-                made = await import_tree(self.work, tree, before)
+                self.display.begin(host, new.index(tree) + 1, len(new))
+                made = await self.make(self.work, tree, before)
                 self._note(tree, made)
-                if self.verify == "all" or (self.verify == "newest" and tree is trees[-1]):
-                    await self._compare(tree, made)
+                record = made.record
+                if made.nested:
+                    self._say_nested(tree, made)
+                    before = tree
+                    continue
+            if (self.verify == "all" or (self.verify == "newest" and tree is trees[-1])) and self._is_unproven(record):
+                await self._compare(tree, record)
             before = tree
+
+    def _say_nested(self, tree: OldTree, made: ImportedBackup) -> None:
+        ComparedTrees(self.site.config.pool.state).add(made.record)
+        said = f"{counted(made.nested, 'empty folder')} in the place of subvolumes left out, so it is not compared"
+        prose(f"{printable(str(tree.folder))}: {said}", err=True)
+
+    def _is_unproven(self, record: Record) -> bool:
+        """Whether it is of an import, and was not compared yet: that import may have been killed before."""
+        return record.imported is not None and not ComparedTrees(self.site.config.pool.state).has(record)
 
     def _note(self, tree: OldTree, made: ImportedBackup) -> None:
         record = made.record
@@ -176,13 +225,16 @@ class _Import:
         said = {"host": record.host, "name": record.name, "from": str(tree.folder), "files": record.files, "bytes": made.literal}
         self.backups.append(said)
         if not self.as_json:
-            prose(f"{printable(record.host)}@{record.name}: {counted(record.files or 0, 'file')}, {format_size(made.literal)} new")
+            self.display.say(
+                f"{printable(record.host)}@{record.name}: {counted(record.files or 0, 'file')}, {format_size(made.literal)} new"
+            )
 
-    async def _compare(self, tree: OldTree, made: ImportedBackup) -> None:
+    async def _compare(self, tree: OldTree, record: Record) -> None:
         """By a program that knows nothing of us. Raises Cancelled, OperatorError."""
-        record = made.record
-        copy = self.site.pool.host(record.host) / (record.name or "") / DATA / tree.path.strip("/")
-        with opened_tree(tree) as folder:
+        backup = self.site.pool.host(record.host) / (record.name or "")
+        self.display.compares(record.host)
+        with opened_tree(tree) as folder, read(backup):
+            copy = backup / DATA / tree.path.strip("/")
             found = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False)
         if not self.work.goes_on:
             raise Cancelled
@@ -191,34 +243,7 @@ class _Import:
         if found.number:
             self.status = max(self.status, int(Exit.ATTENTION))
             complain(OperatorError(f"{name} differs from {tree.folder} in {counted(found.number, 'name')}: {found.samples[0]}"))
-        elif not self.as_json:
-            prose(f"{name}: compared by content with its tree, and equal")
-
-
-def _planned(todo: dict[str, list[OldTree]], cancellation: Cancellation) -> list[dict[str, Any]]:
-    """By host: how many trees, from when to when, and how much data is in them that is not in the tree before."""
-    said = []
-    for host, trees in todo.items():
-        before, files, size = None, 0, 0
-        for tree in trees:
-            found = look_at(tree.folder, before, lambda: not cancellation)
-            files, size, before = found.files, size + found.new_bytes, tree.folder
-        first, last = (format_time(one.started) for one in (trees[0], trees[-1]))
-        said.append({"host": host, "backups": len(trees), "first": first, "last": last, "files": files, "bytes": size})
-    return said
-
-
-def _say_plan(said: list[dict[str, Any]], here: int, left_out: dict[str, str], *, as_json: bool) -> None:
-    if as_json:
-        echo_json({"hosts": said, "here_already": here, "left_out": left_out})
-        return
-    if not said:
-        raise UsageError("there is nothing to import")
-    rows = [
-        (printable(one["host"]), f"{one['backups']:,}", one["first"], one["last"], f"{one['files']:,}", format_size(one["bytes"]))
-        for one in said
-    ]
-    headers = ["HOST", "TREES", "OLDEST", "NEWEST", "FILES", "DATA"]
-    click.echo(table(rows, headers, right=["TREES", "FILES", "DATA"], spare=["FILES"]))
-    if here:
-        prose(f"{counted(here, 'tree')} of these are here already")
+            return
+        ComparedTrees(self.site.config.pool.state).add(record)
+        if not self.as_json:
+            self.display.say(f"{name}: compared by content with its tree, and equal")

@@ -25,7 +25,7 @@ from btrkeep.cli.progress import prose
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest
-from btrkeep.decisions.verification import VerificationState, Verified, VerifiedBackups, verified_briefly
+from btrkeep.decisions.verification import VerificationState, Verified, VerifiedBackups, damaged_words, verified_briefly
 from btrkeep.decisions.words import by_hand, goes_words, hold_words
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
@@ -189,7 +189,7 @@ def _remark(backup: Backup, notes: _BackupNotes) -> str:
     wrong = error_words(backup.error, backup.cause) or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
     ahead = "stamped in the future: a clock was wrong" if backup.started > latest(notes.now) else None
     found = [
-        f"{counted(verified.damages, 'file')} damaged" if verified.damages else None,
+        damaged_words(verified) if verified.damages else None,
         goes_words(deletable, notes.now) if deletable else None,
         by_hand(notes.asked(backup)),
         notes.hold_words(backup),

@@ -9,14 +9,14 @@ import click
 
 from backupd.cli.context import completing_config, now_option, opened
 from backupd.expire.words import expiry_words, left_out_words
-from backupd.offsite.repository import KnownRepository, make, require_there, snapshots
+from backupd.offsite.repository import KnownRepository, make, note_size, require_there, snapshots
 from backupd.offsite.restic import Restic, RunEnds, end_when, restic_of
 from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
 from backupd.offsite.sample_check import check_sample
 from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.parsed import Parsed
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
 from btrkeep.decisions.due import is_due, window_end
@@ -186,6 +186,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
             try:
                 with take_lock(_lock(site, settings), "backupd offsite check", format_time(site.clock.now())):
                     done = check_sample(restic, site.pool, sample, files, lambda: end_when(cancellation))
+                    note_size(restic, site.catalogue)
                 found |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
                 if not as_json:
                     what = f"; {counted(done.files, 'file')} of {found['backup']} equal to the pool's" if done.host else ""
@@ -271,6 +272,8 @@ def _one(
         summary, there, sendings = run.plan(hosts)
         run.send(summary, there, sendings)
         run.remove(summary, forced)
+        if summary.sent and not summary.cancelled:
+            note_size(restic, site.catalogue)
     if not hosts and not summary.cancelled:
         _note(site, settings, summary, begun)
     return _report(summary, run.cancellation, as_json)
@@ -353,6 +356,7 @@ class _Lines:
 
     def __init__(self) -> None:
         self._live = has_live_terminal()
+        self._waits = SaidOnce(lambda text: prose(text, err=True))
 
     def __call__(self, event: OffsiteEvent) -> None:
         match event:
@@ -370,7 +374,7 @@ class _Lines:
             case Notice():
                 prose(printable(event.text), err=True)
             case Waiting():
-                prose(f"waits: {printable(event.why)}", err=True)
+                self._waits(f"waits: {printable(event.why)}")
 
     def _clear(self) -> None:
         if self._live:

@@ -12,7 +12,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.rsync.bandwidth import prepare
 from btrkeep.cli import complain
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import SaidOnce, prose
 from btrkeep.config.model import PushSettings
 from btrkeep.decisions.copies import PUSH, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.due import latest
@@ -46,7 +46,8 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
         begun = time.monotonic()
         with piped(push_command(site.config, push), own_modules()) as program:
             sender = BackupSender(site.pool, site.catalogue, program.input, push.name, push.hosts)
-            done = Push(sender, program, buckets, cancellation, (lambda _: None) if as_json else _say).run()
+            said_waiting = SaidOnce(lambda why: prose(f"waits: {printable(why)}", err=True))
+            done = Push(sender, program, buckets, cancellation, (lambda _: None) if as_json else _say, said_waiting).run()
             program.end()
             said = last_remote_error(program.said())
     if not cancellation:

@@ -56,7 +56,12 @@ def command(ctx: click.Context, replica: str, now: datetime | None) -> int:
 def _take(site: PoolContext, replica: ReplicaSettings, out: int) -> int:
     room = read_room(site.pool.path)
     free = max(0, room.available - site.config.pool.min_free.bytes_of(room.total))
-    says = {"version": __version__, "now": format_time(datetime.now(UTC)), "free": free}  # for `check --connect` over there
+    says = {
+        "may_wait": True,
+        "version": __version__,
+        "now": format_time(datetime.now(UTC)),
+        "free": free,
+    }  # for `check --connect` over there
     far = FarPool(OwnStreams(out, 0), lambda: None, says)
 
     @contextmanager

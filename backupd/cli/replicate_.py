@@ -14,6 +14,7 @@ import click
 
 from backupd.cli.context import completing_config, now_option, opened
 from backupd.cli.push_to import push_to
+from backupd.cli.replicate_live import ReplicationDisplay, fetched_line, plan_line
 from backupd.cli.seed_to import make_seed, parse_part_size
 from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, replica_buckets, seed_command, send_command
 from backupd.replicate.outcome import (
@@ -35,11 +36,12 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.allowed_calls import seccomp_filter
+from backupd.rsync.bandwidth import BudgetPace
 from backupd.rsync.confined import PROGRAM
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose
 from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.decisions.copies import CopyState, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
 from btrkeep.decisions.copy_words import done_words
@@ -222,14 +224,18 @@ def fetch_one(
     `connect` makes the connections, if they differ from the configuration. `damaged`: fetches damaged copies again.
     """
     since = format_time(site.clock.now())
-    buckets = replica_buckets(site.config, site.pool, replica) if not dry_run else []
+    buckets = [] if dry_run or seed else replica_buckets(site.config, site.pool, replica)
     if seed:  # its parts are streams
         replica = replace(replica, engine="send")
     command = seed_command(seed) if seed else send_command(site.config, replica, buckets)
+    is_begun_there = connect is not None
     connect = connect or (lambda look: connected(command, look))
     running = RunningNoted(site.catalogue, replica.name, site.clock.now())
-    observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines(), running)
+    display = ReplicationDisplay() if has_live_terminal() and not as_json and not dry_run else None
+    observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else display or _Lines(), running)
     with ExitStack() as held:
+        if display:
+            held.callback(display.close)
         if not dry_run:
             held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
             if damaged:  # what is known of a copy goes with it
@@ -249,6 +255,8 @@ def fetch_one(
             confined=_is_confined(is_foreign=bool(replica.folder is None or seed)),
             seconds_left=(end - site.clock.now()).total_seconds() if end else None,
         )
+        if is_begun_there:  # no program of ours passes the stream on
+            far.pace = BudgetPace(buckets, context.cancellation.sleep, lambda: bool(context.cancellation))
         plan, listed = make_plan(context, far, hosts, damaged=damaged)
         if unlisted := next((host for host in hosts if host not in listed), None):
             raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")
@@ -365,28 +373,21 @@ def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bo
 
 
 class _Lines:
-    """A line for each backup, and on a terminal how far it is."""
+    """A line for each backup, where there is no terminal."""
 
     def __init__(self) -> None:
-        self._live = has_live_terminal()
-        self._begun = time.monotonic()
+        self._waits = SaidOnce(lambda text: prose(text, err=True))
 
     def __call__(self, event: ReplicationEvent) -> None:
         match event:
             case ReplicationPlan():
                 if event.count:
-                    prose(f"{counted(event.count, 'backup')} of {counted(len(event.hosts), 'host')} to fetch")
+                    prose(plan_line(event))
             case Fetched():
-                how = f"after {event.parent}" if event.parent else "whole"
-                prose(f"{event.host}@{event.name}: {format_size(event.bytes)} in {format_duration(event.seconds)}, {how}")
-            case ReplicationProgress():
-                if self._live:
-                    seconds = max(0.001, time.monotonic() - self._begun)
-                    rate = format_size(round(event.bytes / seconds))
-                    click.echo(f"\r{event.done} of {event.planned}, {format_size(event.bytes)}, {rate}/s\033[K", nl=False, err=True)
+                prose(fetched_line(event))
             case Notice():
                 prose(printable(event.text), err=True)
             case Waiting():
-                prose(f"waits: {printable(event.why)}", err=True)
-            case HostFailed():
-                pass  # told at the end
+                self._waits(f"waits: {printable(event.why)}")
+            case HostFailed() | ReplicationProgress():
+                pass  # a failure is told at the end

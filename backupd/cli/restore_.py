@@ -1,8 +1,9 @@
 """`backupd restore`: files of a backup, given back to a folder, to the host, or as a tar."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import click
 
 from backupd.cli.context import clock_for, dry_run_option, load_config, now_option
 from backupd.cli.inside import Looked, complete_path, complete_which, looked
+from backupd.cli.other_sources import naming_copies
 from backupd.cli.restore_view import RestoreProgressPrinter, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived
 from backupd.files.backup_selector import Restorable, parse_which
@@ -110,6 +112,9 @@ def command(
     same size, time, owner, mode and attributes counts as the same; all reads it before it passes it over. Without all the
     comparison afterwards names it when its content is another one.
 
+    If the pool or the backup is gone, the error names replicas and offsite repositories that have the host, with the command that
+    gets the files from there.
+
     Stopped, the same command continues with the rest. Exit status 1: something could not be restored or is not as in the backup.
     """
     name, which = parse_which(host)
@@ -131,11 +136,15 @@ def command(
         only_below=only_below,
     )
     config = load_config(ctx)
-    pool = open_configured(config)
-    clock_for(pool, now)
     watch = _Watch(RestoreProgressPrinter(progress_lines))
     try:
-        with looked(pool, name, which, now) as found, read(found.backup.path), watch.watching():
+        with ExitStack() as held:
+            with naming_copies(config, name, which, [os.fsdecode(path) for path in request.paths], to or ""):
+                pool = open_configured(config)
+                clock_for(pool, now)
+                found = held.enter_context(looked(pool, name, which, now))
+                held.enter_context(read(found.backup.path))
+            held.enter_context(watch.watching())
             if tar is not None:
                 return _tar(found, config, request, tar, dry_run, as_json, watch)
             restore = prepared(config, pool, found.backup, found.tree, request, watch)

@@ -33,10 +33,11 @@ _COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yello
 
 @click.command("status")
 @click.argument("host", required=False, shell_complete=complete_host)
+@click.option("--copies", "with_copies", is_flag=True, help="Also list the newest backup of each host in each copy.")
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bool, now: datetime | None) -> int:
     """How every host is doing: ok, late, failing, suspect or never.
 
     late: the newest complete backup is older than 1.5 times `every`. failing: the newest run brought no complete backup. suspect:
@@ -45,7 +46,7 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
     Below the hosts stand the replicas that are fetched into this pool: ok, late, failing or never; and what is wrong with the pool
     itself, as `backupd check` has it.
 
-    With HOST, that one alone and at length.
+    With HOST, that one alone and at length, with its newest backup in each copy. --copies lists these of all hosts.
     """
     synchronised = clock_synchronised()
     with opened(ctx, now) as site:
@@ -88,9 +89,12 @@ def command(ctx: click.Context, host: str | None, as_json: bool, now: datetime |
         _show_one(found[0], running, moment, looks.get(host)) if found else click.echo(
             f"{printable(host)} has backups but is not configured any more"
         )
+        _show_lags(copies, host)
     else:
         _show_all(found, running, moment, has_copies=bool(copies))
         _show_copies(copies, fetching)
+        if with_copies:
+            _show_lags(copies)
         _show_drills(drills)
         _show_unverified(unverified, site.config.verify.oldest)
         if in_doubt:
@@ -162,7 +166,9 @@ def _running_as_json(running: RunningFetch) -> dict[str, Any]:
         "backups": running.done,
         "backups_planned": running.planned,
         "bytes": running.bytes,
+        "bytes_announced": running.announced or None,
         "rate": round(running.rate) if running.rate is not None else None,
+        "left": round(running.left) if running.left is not None else None,
         "hosts": list(running.hosts),
     }
 
@@ -211,9 +217,7 @@ def _show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, 
             click.style(copy.state, fg=_COLOURS[copy.state]),
             format_duration(copy.age),
             f"{copy.session.hosts:,}" if copy.session else "-",
-            f"{format_size(copy.session.bytes)}, {counted(copy.session.fetched, 'backup')}"
-            if copy.session and copy.age is not None
-            else "-",
+            _last_time(copy),
             _copy_remark(copy),
         )
         for copy in copies
@@ -229,6 +233,27 @@ def _show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, 
             click.echo(f"{copy.replica.name}: {printable(line)}")
         if len(lines) > _MOST_BEHIND:
             click.echo(f"{copy.replica.name}: and {counted(len(lines) - _MOST_BEHIND, 'more host')}")
+
+
+def _last_time(copy: CopyStatus[CopySettings]) -> str:
+    """Formats the bytes, backups and rate of the newest update."""
+    session = copy.session
+    if session is None or copy.age is None:
+        return "-"
+    rate = f", {format_size(round(session.rate))}/s" if session.rate else ""
+    return f"{format_size(session.bytes)}, {counted(session.fetched, 'backup')}{rate}"
+
+
+def _show_lags(copies: list[CopyStatus[CopySettings]], host: str | None = None) -> None:
+    """Prints the newest backup of each host, or of one, in each copy, the oldest first."""
+    rows = [
+        (printable(copy.replica.name), printable(lag.host), lag.newest, format_duration(lag.age), "not listed any more" * lag.gone)
+        for copy in copies
+        for lag in copy.lags
+        if host in (None, lag.host)
+    ]
+    if rows:
+        click.echo(table(rows, ["COPY", "HOST", "NEWEST IN BOTH", "AGE", "REMARK"], right=["AGE"]))
 
 
 def _copy_remark(copy: CopyStatus[CopySettings]) -> str:

@@ -8,11 +8,14 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, told_time
+from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, told_size, told_time
+from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.sender import request_lines
 from backupd.replicate.wire import LineBroken, parse_object
+from backupd.repo.common import common_with
 from backupd.repo.context import open_configured
 from backupd.rsync.confined import PROGRAM
+from btrkeep import __version__
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings, PushSettings, ReplicaSettings
@@ -125,8 +128,10 @@ def reach_copies(config: Config) -> Iterator[Finding]:
         try:
             with connected(send_command(config, one, [])) as far:
                 count = sum(1 for _ in far.hosts())
-                itself = far.id == open_configured(config).id
+                pool = open_configured(config)
+                itself = far.id == pool.id
                 clock, by_rsync = far.now, far.sends_by_rsync
+                lacking = "" if common_with(pool, one.name) else lacking_room(config, far)
         except OperatorError as error:
             level = "note" if one.comes_and_goes else "error"
             yield Finding(_CHECK, level, printable(error.message), error.hint, subject=f"replica {one.name}")
@@ -138,9 +143,25 @@ def reach_copies(config: Config) -> Iterator[Finding]:
             text = f"btrkeep {far.version} there cannot send by rsync"
             yield Finding(_CHECK, "error", text, 'update it, or leave out engine = "rsync"', subject=f"replica {one.name}")
             continue
-        text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch from"
+        text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch from" + _room_words(far.free, far.used)
         against = [*(_of_key(config, one, "send-only") if one.address else ()), *_of_clock(one, clock)]
+        if lacking:
+            hint = "give this pool more room, name fewer `hosts`, or keep less, before the first fetch"
+            against.append(Finding(_CHECK, "warning", lacking, hint, subject=f"replica {one.name}"))
+        yield from _of_version(one, far.version)
         yield from against or [Finding(_CHECK, "ok", text, subject=f"replica {one.name}")]
+
+
+def _room_words(free: int | None, used: int | None) -> str:
+    words = [f"{format_size(size)} {what} there" for size, what in ((used, "used"), (free, "free")) if size is not None]
+    return "".join(f", {one}" for one in words)
+
+
+def _of_version(copy: ReplicaSettings | PushSettings, there: str) -> Iterator[Finding]:
+    if there != __version__:
+        text = f"it runs btrkeep {there}, and this server {__version__}"
+        hint = "install the same version on both when you can; different ones work together as far as both know the protocol"
+        yield Finding(_CHECK, "note", text, hint, subject=f"{copy.kind} {copy.name}")
 
 
 def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
@@ -157,9 +178,11 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
         yield Finding(_CHECK, "error", why, hint, subject=subject)
         return
     told = _told(asked)
-    free, version = told.get("free"), told.get("version")
-    text = "reached, and it would take backups" + (f", btrkeep {printable(str(version))[:40]}" if version else "")
-    text += f", {format_size(free)} free" if isinstance(free, int) and free >= 0 else ""
+    version = printable(str(told["version"]))[:40] if told.get("version") else ""
+    text = "reached, and it would take backups" + (f", btrkeep {version}" if version else "")
+    text += _room_words(told_size(told, "free"), told_size(told, "used"))
+    if version:
+        yield from _of_version(push, version)
     against = [*_of_key(config, push, "receive-only"), *_of_clock(push, told_time(told))]
     yield from against or [Finding(_CHECK, "ok", text, subject=subject)]
 

@@ -25,12 +25,13 @@ from btrkeep.catalogue.model_sample import read_space_name
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions.copies import CopyStatus, copy_statuses
+from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.drills import DrillStatus, drill_status, read_drills
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
-from btrkeep.decisions.verification import last_looks, late_looks
+from btrkeep.decisions.verification import VerificationState, last_looks, late_looks, verification_counts
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
@@ -92,6 +93,10 @@ class StatusReport:
     """The hosts of which that is too long ago."""
     damaged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By host, how many of its backups have damaged files, and how many files the worst of them has."""
+    verifications: Mapping[VerificationState, int] = field(default_factory=dict)
+    """How many backups there are in each verification state."""
+    in_doubt: frozenset[str] = frozenset()
+    """The hosts with a backup that a crash of this server may have damaged, and that was not read since."""
 
     @property
     def fault(self) -> str:
@@ -136,6 +141,8 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         looks=looks,
         unverified=unverified,
         damaged=_damaged(catalogue.damaged_files()),
+        verifications=verification_counts(catalogue, now),
+        in_doubt=frozenset(host for host, _ in doubtful.backups) if (doubtful := read_in_doubt(catalogue)) else frozenset(),
     )
     if report.fault:
         return report

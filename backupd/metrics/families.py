@@ -18,6 +18,7 @@ from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import STATES
+from btrkeep.decisions.verification import VerificationState
 from btrkeep.metric_table import Metric
 from btrkeep.units import elapsed, parse_backup_name
 
@@ -124,6 +125,9 @@ def _replicas(samples: _Samples, report: StatusReport) -> None:
 
 def _drills(samples: _Samples, report: StatusReport) -> None:
     samples.add(table.UNVERIFIED, len(report.unverified))
+    samples.add(table.IN_DOUBT, len(report.in_doubt))
+    for each in VerificationState:
+        samples.add(table.VERIFIED, report.verifications.get(each, 0), each)
     drills = report.drills
     if drills is None:
         return

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from backupd.offsite.restic import Restic, ResticFailed
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.sources import name_fault
-from btrkeep.decisions.copies import OFFSITE_THERE, offsite_newest, read_offsite
+from btrkeep.decisions.copies import OFFSITE_THERE, note_stored, offsite_newest, read_offsite
 from btrkeep.decisions.offsite import OffsiteSnapshot, newest_there
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
@@ -49,6 +50,15 @@ def make(restic: Restic) -> None:
         except OSError as error:
             raise OperatorError(f"{made}: {error.strerror}", "is the disk mounted?") from None
     restic.ask("init")
+
+
+def note_size(restic: Restic, catalogue: Catalogue) -> None:
+    """Records how much room the repository takes. A repository that cannot say it keeps the size that was recorded before."""
+    with suppress(ResticFailed):
+        for line in restic.ask("stats", "--no-lock", "--mode", "raw-data").lines:
+            size = line.get("total_size") if isinstance(line, dict) else None
+            if type(size) is int and size >= 0:
+                note_stored(catalogue, restic.settings.name, size)
 
 
 class KnownRepository:

@@ -37,13 +37,16 @@ def size_and_time_tell(pool: Pool, host: str, chosen: FinalBackup, parent: Final
 
 
 def _grew_from(pool: Pool, host: str, chosen: FinalBackup, parent: FinalBackup) -> bool:
-    origins = {one.subvolume.uuid: one.subvolume.parent_uuid for one in final_backups(pool, host)}
-    origin = chosen.subvolume.parent_uuid
-    for _ in origins:
-        if origin is None or origin == parent.subvolume.uuid:
+    """Whether `chosen` is a snapshot of `parent`, or of one that is, and nobody has written to `parent` since."""
+    known = {one.subvolume.uuid: one.subvolume for one in final_backups(pool, host)}
+    at = chosen.subvolume
+    for _ in range(len(known)):
+        if at.parent_uuid == parent.subvolume.uuid:
+            return parent.subvolume.written <= at.created
+        if at.parent_uuid not in known:
             break
-        origin = origins.get(origin)
-    return origin == parent.subvolume.uuid
+        at = known[at.parent_uuid]
+    return False
 
 
 def _changed_paths(root: int, subvolume: int, since: int) -> Iterator[tuple[_Path, ChangedInode]]:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,13 +23,15 @@ from btrkeep.pool.marker import Pool
 from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed
-from btrkeep.units import parse_backup_name, parse_time, printable
+from btrkeep.units import format_duration, parse_backup_name, parse_time, printable
 
 _MOST_HOSTS, _MOST_BACKUPS = 200_000, 100_000
 _LONGEST_REASON = 1000
 _PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
 _KEPT_NOTES = 64 << 10
+_LONGEST_WAIT = 86400.0  # seconds: a night, or an expiry, of the other pool
 _MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
+_LARGEST_SIZE = 1 << 63
 
 
 class FarPoolMissing(OperatorError):
@@ -51,11 +54,14 @@ class FarHost:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What the other pool says of a stream before it comes. `notes`: what it notes of the backup; `bytes` None: unknown."""
+    """What the other pool says of a stream before it comes. `notes`: what it notes of the backup; `bytes`: how long the stream may
+    become; `total`: of all files of the backup. None: unknown.
+    """
 
     notes: dict[str, dict[str, Any]]
     bytes: int | None
     stream: int
+    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +76,16 @@ class CopyTold(Announced):
 
 
 def replica_buckets(config: Config, pool: Pool, replica: ReplicaSettings) -> list[Bucket]:
-    """The bandwidth budgets of what the replica fetches: the pool's and its own."""
-    rates = (("pool", config.backup.bandwidth), (f"replica-{replica.name}", replica.bandwidth))
+    """The bandwidth budgets of what the replica fetches: its own, and over a network the one of all transfers."""
+    shared = None if replica.folder else config.backup.bandwidth
+    rates = (("pool", shared), (f"replica-{replica.name}", replica.bandwidth))
     return [prepare(pool.bandwidth, name, rate) for name, rate in rates if rate]
 
 
 def send_command(config: Config, replica: ReplicaSettings, buckets: Sequence[Bucket]) -> tuple[str, ...]:
     """The command that answers for the other pool, within a bandwidth budget."""
     if replica.folder:
-        return (sys.executable, "-m", "backupd", "send-only", "--path", str(replica.folder))
+        return relay_command(buckets, (sys.executable, "-m", "backupd", "send-only", "--path", str(replica.folder)))
     remote = f"backupd --pool {replica.pool_name} send-only"
     return (*relay_command(buckets, remote_shell(config, replica)), replica.address or "", remote)
 
@@ -134,6 +141,8 @@ class FarPool:
     def __init__(self, program: Answering, look: Callable[[], None], says: Mapping[str, Any] | None = None) -> None:
         """`says`: what the other side is told of this one. Raises FarPoolMissing."""
         self._program, self.look = program, look
+        self.pace: Callable[[int], None] = lambda _: None
+        """Is given each count of bytes that came, and may take its time: the other side waits meanwhile."""
         self._frames = AnswerReader(program.output, self._count)
         self.bytes = 0
         try:
@@ -148,10 +157,15 @@ class FarPool:
         self.sends_by_rsync = isinstance(engines, list) and "rsync" in engines
         self.now = told_time(said)
         """What its clock said just now; None: an earlier version does not tell."""
+        self.waits: Callable[[str], None] = lambda _: None
+        """Is given why the other side sends nothing yet."""
+        self.free, self.used = told_size(said, "free"), told_size(said, "used")
+        """Bytes of data that fit there, and that are used there; None: an earlier version does not say."""
         self._frames.patience = _PATIENCE
 
     def _count(self, size: int) -> None:
         self.bytes += size
+        self.pace(size)
         self.look()
 
     def hosts(self) -> Iterator[FarHost]:
@@ -165,11 +179,18 @@ class FarPool:
     def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[Announced, Iterator[bytes]]:
         """What is said of the stream, and the stream in pieces. Raises LineBroken, Refused."""
         self._ask({"verb": "send", "stream": version} | _asked(host, fetch))
-        answer = self._frames.answer()
-        kind, content = next(answer, (b"", b""))
-        if kind != OBJECT:
-            raise LineBroken("the other side does not say what it sends")
-        return _announced(parse_object(content), version), _pieces(answer)
+        answer, end = self._frames.answer(), time.monotonic() + _LONGEST_WAIT
+        while True:
+            kind, content = next(answer, (b"", b""))
+            if kind != OBJECT:
+                raise LineBroken("the other side does not say what it sends")
+            said = parse_object(content)
+            if "waits" not in said:
+                return _announced(said, version), _pieces(answer)
+            if time.monotonic() > end:
+                raise LineBroken(f"the other side has waited for more than {format_duration(_LONGEST_WAIT)}")
+            self.waits(printable(str(said["waits"]))[:_LONGEST_REASON])
+            self._frames.begin_span()
 
     def announce_copy(self, host: str, fetch: Fetch) -> CopyTold:
         """What is said of a backup that is to come by rsync, on a connection of its own. Raises LineBroken, Refused."""
@@ -182,7 +203,7 @@ class FarPool:
         said, told = found[0], _announced(found[0], 1)
         transid = said.get("transid")
         known = transid if type(transid) is int and 0 <= transid < 1 << 63 else 0
-        return CopyTold(told.notes, told.bytes, told.stream, known, said.get("size_and_time") is True)
+        return CopyTold(told.notes, told.bytes, told.stream, told.total, known, said.get("size_and_time") is True)
 
     def note_common(self, replica: str, hosts: dict[str, str]) -> None:
         """Has the other pool leave these backups, by host, alone. Raises LineBroken, Refused."""
@@ -231,6 +252,12 @@ class FarPool:
         """The program's last error, else its last line, when it has had the time to say it."""
         self._program.end()
         return printable(last_remote_error(self._program.said()))[:_LONGEST_REASON]
+
+
+def told_size(said: Mapping[str, Any], name: str) -> int | None:
+    """Returns a number of bytes that the other side gave; None if it gave none that is possible."""
+    size = said.get(name)
+    return size if type(size) is int and 0 <= size < _LARGEST_SIZE else None
 
 
 def told_time(said: Mapping[str, Any]) -> datetime | None:
@@ -301,7 +328,11 @@ def _announced(said: dict[str, Any], version: int) -> Announced:
     notes = said.get("notes")
     if not isinstance(notes, dict) or len(json.dumps(notes)) > _KEPT_NOTES:
         raise LineBroken("the other side says of a backup what cannot be noted")
-    size = said.get("bytes")
     kept = {key: dict(note) for key, note in notes.items() if isinstance(note, dict)}
     stream = said.get("stream")
-    return Announced(kept, size if type(size) is int else None, stream if type(stream) is int and stream <= version else 1)
+    stream = stream if type(stream) is int and 0 < stream <= version else 1
+    return Announced(kept, _size(said.get("bytes")), stream, _size(said.get("total")))
+
+
+def _size(said: Any) -> int | None:
+    return said if type(said) is int and said >= 0 else None

@@ -1,6 +1,7 @@
 """One host's backups fetched, one after the other, under that host's lock."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from backupd.replicate.outcome import (
     Fetched,
     ReplicationContext,
 )
-from backupd.replicate.receiver import Expected, newest_received, receive
+from backupd.replicate.receiver import Expected, NotReceived, newest_received, receive
 from backupd.replicate.room import require_room
 from backupd.replicate.rsync_engine import fetch_by_rsync
 from backupd.repo.compared import forget_compared
@@ -21,30 +22,47 @@ from btrkeep.decisions.replication import (
     FarBackup,
     Fetch,
 )
+from btrkeep.decisions.stream_limit import longest_stream
 from btrkeep.errors import OperatorError
-from btrkeep.pool.locks import Lock, take_lock
+from btrkeep.pool.locks import Lock, at_work, take_lock
 from btrkeep.pool.marker import Pool
-from btrkeep.units import format_time
+from btrkeep.units import format_size, format_time
 
 _LOOK = 64 << 20  # bytes between two looks at the room
+_LOOK_AROUND = 0.1  # seconds; a look takes a millisecond, a small difference twenty
+_LOOK_THERE = "look at the other server: no backup is that long"
 
 
 @dataclass(frozen=True, slots=True)
 class HostCopies:
-    """`is_over` says whether to stop between two backups; `follow` takes the bytes of the one that is coming.
+    """`is_over` says whether to stop between two backups; `wait` returns when nothing else works in the pool.
 
-    `tell` takes each that has come.
+    `expect` takes the announced bytes of the backup that is coming, None if unknown, and `follow` those that have come; `tell`
+    takes each that has come.
     """
 
     site: ReplicationContext
     far: FarPool
     host: str
     is_over: Callable[[], bool]
+    wait: Callable[[], None]
+    expect: Callable[[int | None], None]
     follow: Callable[[int], None]
     tell: Callable[[Fetched], None]
 
     def fetch(self, fetches: Iterable[Fetch]) -> None:
-        """Fetches them in that order. Raises OperatorError, OSError; PoolUnusable when nothing more can be fetched at all."""
+        """Fetches them in that order. Raises OperatorError, OSError; PoolUnusable when nothing more can be fetched at all.
+
+        It gives way to a night, an expiry and a balance between two backups, and the host's lock is free meanwhile.
+        """
+        left = deque(fetches)
+        while left and not self.is_over():
+            self.wait()
+            if not self.is_over():
+                self._fetch_while_idle(left)
+
+    def _fetch_while_idle(self, left: deque[Fetch]) -> None:
+        """Fetches the first of them, and more until something else works in the pool; takes those that have come from `left`."""
         site, host = self.site, self.host
         folder = site.pool.host(host)
         what, since = f"replication of {host}", format_time(site.now)
@@ -54,10 +72,13 @@ class HostCopies:
             require_marked(site, self.far, host)
             discard_received(site.pool, host)
             try:
-                for fetch in fetches:
-                    if self.is_over():
-                        return
-                    self._fetch(fetch, lock)
+                looked = time.monotonic()
+                while left and not self.is_over():
+                    if time.monotonic() - looked > _LOOK_AROUND:
+                        if at_work(site.pool.locks):
+                            return
+                        looked = time.monotonic()
+                    self._fetch(left.popleft(), lock)
             finally:
                 point_latest(site.pool, host)
 
@@ -82,16 +103,20 @@ class HostCopies:
         before = far.bytes
         announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
         expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None, fetch.again)
-        looked = before
+        looked, longest = before, longest_stream(announced.total, require_room(site).total)
+        self.expect(announced.bytes)
 
         def look() -> None:
             nonlocal looked
             self.follow(far.bytes - before)
+            if far.bytes - before > longest:
+                raise NotReceived(
+                    f"{host}@{fetch.backup.name}: more than {format_size(longest)} came, so it has no end", _LOOK_THERE
+                )
             if far.bytes - looked >= _LOOK:
                 looked = far.bytes
                 require_room(site)
 
-        require_room(site)
         take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)  # first: it comes but once
         receive(site.pool, expected, pieces, version=announced.stream, confined=site.confined, look=look)
         return far.bytes - before

@@ -63,12 +63,15 @@ class HostFailed:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationProgress:
-    """How far it is: backups done of how many, bytes so far, and the hosts that are at it."""
+    """The progress: backups done and planned, bytes so far, and the hosts that are being fetched. `announced`: `bytes` and what is
+    still to come of the streams under way, as far as the other side says.
+    """
 
     done: int
     planned: int
     bytes: int
     hosts: tuple[str, ...]
+    announced: int = 0
 
 
 @dataclass(slots=True)

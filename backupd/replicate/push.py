@@ -13,16 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backupd.replicate.sender import BackupSender, request_lines, serve
-from backupd.rsync.bandwidth import Bucket
-from backupd.rsync.throttle import OpenBucket
+from backupd.replicate.wire import object_frame, write_all
+from backupd.rsync.bandwidth import Bucket, BudgetPace
 from btrkeep.errors import OperatorError
+from btrkeep.pool.locks import at_work
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.piped import PipedProgram
 from btrkeep.units import printable
 
 _MOST_HOSTS, _LONGEST_REASON = 100_000, 1000
-_NANO = 1_000_000_000
 _LOOK, _PATIENCE = 0.5, 1800.0  # seconds
+_PAUSE, _TELL = 1.0, 60.0
 
 
 class NotWanted(OperatorError):
@@ -74,21 +75,31 @@ class Push:
         buckets: Sequence[Bucket],
         cancellation: Cancellation,
         tell: Callable[[SentBackup], None],
+        waits: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`tell` hears of each backup that was sent."""
+        """`tell` hears of each backup that was sent, `waits` of whom this gives way to."""
         self.summary = PushSummary()
-        self._sender = replace(sender, out=program.input, before_piece=self._before_piece)
+        self._sender = replace(sender, out=program.input, before_piece=self._before_piece, before_backup=self._before_backup)
         self._program, self._cancellation, self._tell = program, cancellation, tell
-        self._buckets = [OpenBucket(str(bucket.path)) for bucket in buckets]
+        self._wait_told = waits
+        self._pace = BudgetPace(buckets, cancellation.sleep, lambda: bool(cancellation))
         self._asks = select.poll()
         self._asks.register(program.output, select.POLLIN)
         self._bytes = 0
+        self._may_wait = False  # an earlier version there knows no waiting
         self._since: float | None = None
         self._is_through = threading.Event()
 
     def run(self) -> PushSummary:
         """Answers until the other side ends, or until cancelled. Raises NotOurs for what is no request."""
-        verbs = {**self._sender.verbs, "list": self._list, "send": self._send, "common": self._common, "ended": self._ended}
+        verbs = {
+            **self._sender.verbs,
+            "hello": self._hello,
+            "list": self._list,
+            "send": self._send,
+            "common": self._common,
+            "ended": self._ended,
+        }
         lines = request_lines(self._program.output, lambda: bool(self._cancellation) or self.summary.is_ended)
         watch = threading.Thread(target=self._watch, daemon=True)
         watch.start()
@@ -121,6 +132,24 @@ class Push:
         self.summary.sent.append(done)
         self._tell(done)
 
+    def _before_backup(self) -> None:
+        """Gives way to a night, an expiry and a balance of this pool, and tells the other side, which would give up otherwise."""
+        told = 0.0
+        while not self._cancellation and (who := at_work(self._sender.pool.locks)):
+            if not self._may_wait:
+                return
+            if time.monotonic() - told >= _TELL:
+                told = time.monotonic()
+                self._wait_told(who)
+                write_all(self._sender.out, object_frame({"waits": who}))
+            if self._asks.poll(0):
+                raise NotWanted("the other side wants no more of it")
+            self._cancellation.sleep(_PAUSE)
+
+    def _hello(self, asked: Mapping[str, Any]) -> None:
+        self._may_wait = asked.get("may_wait") is True or self._may_wait
+        self._sender.verbs["hello"](asked)
+
     def _before_piece(self, size: int) -> None:
         if self._cancellation:
             raise _Over
@@ -128,9 +157,7 @@ class Push:
             raise NotWanted("the other side wants no more of it")
         self._bytes += size
         self._since = time.monotonic()
-        until = max((bucket.draw(size) for bucket in self._buckets), default=0)
-        while (left := until - time.monotonic_ns()) > 0 and not self._cancellation:
-            self._cancellation.sleep(left / _NANO)
+        self._pace(size)
 
     def _common(self, asked: Mapping[str, Any]) -> None:
         self._sender.verbs["common"](asked)

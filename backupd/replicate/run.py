@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 
 from backupd.replicate.far_pool import FarHost, FarPool
+from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.host_copies import HostCopies
 from backupd.replicate.outcome import (
     Fetched,
@@ -49,6 +50,8 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     _discard_left(site, listed)
     blocked = {name for one in plan.obstacles for name in (one.host, one.former_name) if name}
     known = common_with(site.pool, site.replica.name)
+    if not known and plan.count and (words := lacking_room(site.config, far)):
+        site.observer.notice(f"this is the first fetch, and {words}: all of it may not fit")
     others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked or host in plan.gone}
     work = _Work(site, plan, listed, summary, {**others, **plan.common})
     work.run()
@@ -88,6 +91,7 @@ class _Work:
         self._waiting: queue.SimpleQueue[HostFetches] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[tuple[ReplicationEvent | None, Backup | None]] = queue.SimpleQueue()
         self._at: dict[str, int] = {}
+        self._expected: dict[str, int | None] = {}
         self._unusable: PoolUnusable | None = None
         self._ends = False
         self._end = time.monotonic() + site.seconds_left if site.seconds_left is not None else None
@@ -134,9 +138,15 @@ class _Work:
             self._tell()
 
     def note_common(self) -> dict[str, str]:
-        """Has this pool leave alone what both have by now, whatever becomes of this process; that."""
+        """Has this pool keep what both have by now, whatever becomes of this process; returns it.
+
+        On a full pool the file of before stays, so an earlier backup is kept instead.
+        """
         begun = time.monotonic()
-        write_common(self.site.pool, self.site.replica.name, self._common)
+        try:
+            write_common(self.site.pool, self.site.replica.name, self._common)
+        except OSError as error:
+            self.site.observer.notice(f"what both pools have in common cannot be noted here: {error.strerror}")
         self._noted = time.monotonic()
         self._took = self._noted - begun
         return self._common
@@ -146,8 +156,10 @@ class _Work:
         if time.monotonic() - self._told < _TELL:
             return
         self._told, at = time.monotonic(), dict(self._at)
-        size = self.summary.bytes + sum(at.values())
-        self.site.observer(ReplicationProgress(len(self.summary.fetched), self.summary.planned, size, tuple(at)))
+        size, expected = self.summary.bytes + sum(at.values()), dict(self._expected)
+        coming = sum(max(0, (expected.get(host) or 0) - come) for host, come in at.items())
+        done, planned = len(self.summary.fetched), self.summary.planned
+        self.site.observer(ReplicationProgress(done, planned, size, tuple(at), size + coming))
 
     def _work(self) -> None:
         """One host after the other. After a failure the connection is closed: nobody knows where in an answer it is."""
@@ -157,9 +169,7 @@ class _Work:
                 while not self._is_over and (planned := self._next()):
                     try:
                         far = far or held.enter_context(self.site.connect(self._require_going))
-                        self._wait()
-                        if not self._is_over:
-                            self._host(far, planned)
+                        self._host(far, planned)
                     except PoolUnusable as error:
                         self._unusable = self._unusable or error
                     except (OperatorError, OSError) as error:
@@ -173,6 +183,7 @@ class _Work:
                         far = None
                     finally:
                         self._at.pop(planned.host, None)
+                        self._expected.pop(planned.host, None)
         finally:
             self._events.put((None, None))
 
@@ -208,10 +219,15 @@ class _Work:
     def _host(self, far: FarPool, planned: HostFetches) -> None:
         host = planned.host
 
+        def expect(size: int | None) -> None:
+            self._expected[host], self._at[host] = size, 0
+
         def follow(size: int) -> None:
             self._at[host] = size
 
         def tell(done: Fetched) -> None:
+            self._at[host], self._expected[host] = 0, None
             self._events.put((done, row_of(self.site.pool, host, done.name)))
 
-        HostCopies(self.site, far, host, lambda: self._begins_no_more, follow, tell).fetch(planned.fetches)
+        far.waits = lambda why: self._events.put((Waiting(f"{why}, on the other server"), None))
+        HostCopies(self.site, far, host, lambda: self._begins_no_more, self._wait, expect, follow, tell).fetch(planned.fetches)

@@ -27,7 +27,7 @@ class RunningNoted:
             case ReplicationPlan():
                 self._is = replace(self._is, planned=event.count)
             case ReplicationProgress():
-                self._is = replace(self._is, done=event.done, bytes=event.bytes, hosts=event.hosts)
+                self._is = replace(self._is, done=event.done, bytes=event.bytes, hosts=event.hosts, announced=event.announced)
         if self._is.planned and time.monotonic() - self._said >= _EVERY:
             self._said = time.monotonic()
             self._is = replace(self._is, updated=self._is.began + timedelta(seconds=self._said - self._begun))

@@ -10,6 +10,7 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -31,6 +32,7 @@ from btrkeep.catalogue import Backup, BackupState, Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.room import read_room
 from btrkeep.pool.send import newest_stream, send
 from btrkeep.units import format_time, parse_backup_name
 
@@ -85,6 +87,8 @@ class BackupSender:
     hosts: tuple[str, ...] = ()
     before_piece: Callable[[int], None] = lambda _: None
     """Hears of each piece of a stream how many bytes it has. It may take its time, and raise: the stream ends there."""
+    before_backup: Callable[[], None] = lambda: None
+    """Is called before each backup is sent. It may take its time, and raise."""
 
     @property
     def verbs(self) -> Verbs:
@@ -92,8 +96,11 @@ class BackupSender:
         return {"hello": self._hello, "list": self._list, "send": self._send, "copy": self._copy, "common": self._common}
 
     def _hello(self, _: Mapping[str, Any]) -> None:
-        said = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
+        said: dict[str, Any] = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
         said["engines"] = list(ENGINES)
+        with suppress(OSError):  # it only helps the other side to say before the first fetch whether all of it fits
+            room = read_room(self.pool.path)
+            said |= {"free": room.available, "used": max(0, room.total - room.available)}
         write_all(self.out, object_frame({**said, "now": format_time(datetime.now(UTC))}))
 
     def _list(self, _: Mapping[str, Any]) -> None:
@@ -120,6 +127,7 @@ class BackupSender:
 
     def _send(self, asked: Mapping[str, Any]) -> None:
         """An object with what follows, then the stream in pieces."""
+        self.before_backup()  # first: an expiry that it waits for may delete what is asked for
         chosen, parent, said = self._asked(asked)
         version = min(int(asked.get("stream", 1)), newest_stream())
         with read(chosen.path), read(parent.path if parent else chosen.path):
@@ -144,6 +152,7 @@ class BackupSender:
             "state": effective_state(chosen.record, notes),
             "notes": {key: notes.note(chosen.path.name, key) for key in (HOLD, "accepted")},
             "bytes": chosen.record.new_bytes if parent else chosen.record.total("bytes"),
+            "total": chosen.record.total("bytes"),
         }
         return chosen, parent, said
 

@@ -66,7 +66,7 @@ class AnswerReader:
         self._fd = fd
         self._on_read = on_read
         self.patience = patience
-        self._since, self._read = time.monotonic(), 0
+        self.begin_span()
         self.is_open, self.is_torn = False, False
         """Whether the end of an answer is still to come; and whether part of a frame was read and not the rest."""
         self._poll = select.poll()
@@ -74,9 +74,13 @@ class AnswerReader:
 
     def answer(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the frames of one answer, kind and content, without its END. Raises LineBroken, Refused."""
-        self._since, self._read = time.monotonic(), 0
+        self.begin_span()
         self.is_open = True
         return self.rest()
+
+    def begin_span(self) -> None:
+        """From now on a span is measured: the other side had a reason to send little."""
+        self._since, self._read = time.monotonic(), 0
 
     def rest(self) -> Iterator[tuple[bytes, bytes]]:
         """What of an answer nobody has taken yet, in the same way."""

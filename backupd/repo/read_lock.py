@@ -15,8 +15,11 @@ from btrkeep.fs.openat import FOLDER
 
 
 @contextmanager
-def read(backup: Path) -> Iterator[None]:
-    """Protects the backup at that path from deletion by our programs. Raises OperatorError if it is being or has been deleted."""
+def read(backup: Path) -> Iterator[int]:
+    """Protects the backup at that path from deletion by our programs; yields the descriptor with the lock.
+
+    Raises OperatorError if it is being or has been deleted.
+    """
     try:
         fd = _locked(backup, fcntl.LOCK_SH)
     except FileNotFoundError:
@@ -24,7 +27,7 @@ def read(backup: Path) -> Iterator[None]:
     try:
         if fd is None or not _is_at(backup, fd):
             raise OperatorError(f"{backup} is being deleted", "restore from another one: `backupd list` shows what there is")
-        yield
+        yield fd
     finally:
         if fd is not None:
             os.close(fd)
@@ -41,6 +44,24 @@ def unread(backup: Path) -> Iterator[bool]:
     finally:
         if fd is not None:
             os.close(fd)
+
+
+def is_read_by_others(fd: int) -> bool:
+    """Whether another process has the lock of `read`, too; `fd` is from there. Raises OperatorError if it is being deleted.
+
+    The lock is held alone for a moment; a restore that begins in it is told that the backup is being deleted.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        found = True
+    else:
+        found = False
+    try:  # a conversion that fails may lose what was held
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OperatorError("it is being deleted") from None
+    return found
 
 
 def _locked(backup: Path, how: int) -> int | None:

@@ -10,7 +10,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -64,6 +64,20 @@ def brought_to(record: bytes, rate: int, *, boot: bytes, now: int) -> bytes:
     elif arrival > now:
         arrival = now + (arrival - now) * its_rate // rate
     return throttle.RECORD.pack(throttle.MAGIC, boot, rate, arrival)
+
+
+class BudgetPace:
+    """Draws on budgets from within this process. `sleep` takes seconds and may return early; `is_over` ends all waiting."""
+
+    def __init__(self, buckets: Sequence[Bucket], sleep: Callable[[float], object], is_over: Callable[[], bool]) -> None:
+        self._buckets = [throttle.OpenBucket(str(bucket.path)) for bucket in buckets]
+        self._sleep, self._is_over = sleep, is_over
+
+    def __call__(self, size: int) -> None:
+        """Returns when `size` more bytes are within all budgets. They share evenly with the relays that draw on them."""
+        until = max((bucket.draw(size) for bucket in self._buckets), default=0) if size else 0
+        while (left := until - time.monotonic_ns()) > 0 and not self._is_over():
+            self._sleep(left / throttle.SECOND)
 
 
 def relay_command(buckets: Sequence[Bucket], shell: Sequence[str]) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ The files come first, into a subvolume in which nothing of the other host ever w
 snapshot of the other's backup it would keep whatever the host's rsync said nothing about.
 """
 
-import errno
 import logging
 import os
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from backupd.repo.final_backups import find_base
 from backupd.repo.read_lock import read
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
-from btrkeep.fs.dedupe import shared_pieces
+from btrkeep.fs.dedupe import OF_ONE_FILE, shared_pieces
 from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import describe
@@ -26,19 +25,6 @@ from btrkeep.treescan import FolderPaths, written_files
 from btrkeep.units import counted, format_size
 
 _log = logging.getLogger(__name__)
-
-# Of the one file: it is not there, is none, lies behind a symlink or a mount, has no checksums, or cannot be read or shared.
-_PASSED_OVER = {
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.EXDEV,
-    errno.EINVAL,
-    errno.EIO,
-    errno.EOPNOTSUPP,
-    errno.ETXTBSY,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +80,7 @@ def _share_all(subvolume: Path, other: Path, cancelled: Cancellation) -> SharedD
                     top, *names = paths.of(ino)
                     shared = _share_file(old, new, names, cancelled) if top == os.fsencode(DATA) else 0
                 except OSError as error:
-                    if error.errno not in _PASSED_OVER:
+                    if error.errno not in OF_ONE_FILE:
                         raise
                     continue
                 files, total = files + bool(shared), total + shared

@@ -16,6 +16,7 @@ _FORGET = (
     "DELETE FROM comparison WHERE host = :host AND name = :name",
 )
 _COUNTS = "SELECT host, name, count(DISTINCT path) FROM damage WHERE fate IS NULL GROUP BY host, name"
+_FIRST = "SELECT host, name, min(path) FROM damage WHERE fate IS NULL GROUP BY host, name"
 
 
 class DamageStore(CatalogueSession):
@@ -30,6 +31,10 @@ class DamageStore(CatalogueSession):
     def damaged_files(self) -> dict[tuple[str, str], int]:
         """Returns the number of damaged files of each backup that has any, by host and name. Resolved damages are not counted."""
         return {(host, name): files for host, name, files in self._reader.all(_COUNTS)}
+
+    def first_damaged(self) -> dict[tuple[str, str], str]:
+        """Returns the path of one damaged file of each backup that has any, by host and name. Resolved damages are not counted."""
+        return {(host, name): path for host, name, path in self._reader.all(_FIRST)}
 
     def put_damages(self, found: Iterable[Damage]) -> None:
         """Insert damages, or replace those of the same backup, path and start."""

@@ -1,9 +1,10 @@
 """Queries over many rows: runs and backups of many hosts as lists, and totals added up by the database."""
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from btrkeep.catalogue.columns import names_in
+from btrkeep.catalogue.columns import Json, escape, names_in
 from btrkeep.catalogue.model_summary import BackupFate, BalanceTotals, ExpiryTotals, HostRuns, RunTotals
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.tables import backup, run
@@ -26,6 +27,9 @@ _BALANCE_TOTALS = """
     SELECT count(*), coalesce(sum(block_groups), 0), coalesce(sum(moved), 0), coalesce(sum(written), 0) FROM balance
     WHERE filesystem = :filesystem"""
 _EXPIRY_TOTALS = "SELECT count(*), coalesce(sum(deleted), 0) FROM expiry"
+_SIZES = """SELECT backup.host, backup.bytes FROM json_each(:newest) AS one JOIN backup
+    ON backup.host = json_extract(one.value, '$[0]') AND backup.name = json_extract(one.value, '$[1]')
+    WHERE backup.bytes IS NOT NULL"""
 _STATES = "SELECT state, count(*) FROM backup GROUP BY state"
 
 
@@ -68,6 +72,11 @@ class RunSummaries(CatalogueSession):
         """Returns totals of all runs of `expire`."""
         (row,) = self._reader.all(_EXPIRY_TOTALS)
         return ExpiryTotals(*row)
+
+    def sizes(self, newest: Mapping[str, str]) -> dict[str, int]:
+        """Returns the size of all files of one backup of each host, given by name. Unknown backups are left out."""
+        pairs = Json(json.dumps([[escape(host), name] for host, name in newest.items()]))
+        return dict(self._reader.all(_SIZES, {"newest": pairs}))
 
     def state_counts(self) -> dict[str, int]:
         """Returns the number of backups by state; a state without any is absent."""

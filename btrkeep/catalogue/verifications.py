@@ -1,6 +1,7 @@
 """Rows of verifications, and of comparisons with hosts."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from btrkeep.catalogue.model_verification import ComparedBackup, VerifiedBackup
@@ -18,6 +19,20 @@ _OLDEST = (
 
 _HOSTS = "SELECT DISTINCT host FROM backup WHERE name <> '' AND finished < :finished AND subvolume_id <= :subvolume_id"
 _NEWEST_ID = "SELECT max(subvolume_id) FROM backup WHERE name <> ''"
+_OF_EACH = """WITH damaged AS (SELECT DISTINCT host, name FROM damage WHERE fate IS NULL), judged AS (
+    SELECT backup.host, backup.name, CASE
+        WHEN damaged.host IS NOT NULL THEN 'damaged'
+        WHEN backup.finished < :begun AND backup.subvolume_id <= :newest THEN 'whole'
+        WHEN verification.whole <= :until THEN 'whole'
+        WHEN verification.read > 0 OR (comparison.alike > 0 AND comparison.differing = 0) THEN 'in part'
+        ELSE 'never' END AS state
+    FROM backup
+    LEFT JOIN damaged ON damaged.host = backup.host AND damaged.name = backup.name
+    LEFT JOIN verification ON verification.host = backup.host AND verification.name = backup.name AND verification.at <= :until
+    LEFT JOIN comparison ON comparison.host = backup.host AND comparison.name = backup.name AND comparison.at <= :until
+    WHERE backup.name <> '')"""
+_STATES = f"{_OF_EACH} SELECT state, count(*) FROM judged GROUP BY state"
+_STATE_OF_EACH = f"{_OF_EACH} SELECT host, name, state FROM judged"
 
 
 class VerificationStore(CatalogueSession):
@@ -44,6 +59,20 @@ class VerificationStore(CatalogueSession):
     def hosts_with_backups(self, finished: datetime, subvolume_id: int) -> set[str]:
         """The hosts with a final backup that was finished before, and whose subvolume's id is not higher."""
         return {host for (host,) in self._reader.all(_HOSTS, {"finished": finished, "subvolume_id": subvolume_id})}
+
+    def verification_states(
+        self, until: datetime, begun: datetime | None, newest: int, in_doubt: Collection[tuple[str, str]]
+    ) -> Counter[str]:
+        """Counts final backups by verification state, as btrkeep.decisions.verification.verified has it.
+
+        `until`: later verifications are ignored. `begun`, `newest`: of the scrub that read all of what there was; None: there was
+        none. `in_doubt`: hosts and names of the backups that a crash may have damaged.
+        """
+        values = {"until": until, "begun": begun, "newest": newest}
+        if not in_doubt:
+            return Counter(dict(self._reader.all(_STATES, values)))
+        every = self._reader.all(_STATE_OF_EACH, values)
+        return Counter("in doubt" if state != "damaged" and (host, name) in in_doubt else state for host, name, state in every)
 
     def newest_subvolume(self) -> int:
         """The highest id of a final backup's subvolume; 0 without any."""

@@ -109,6 +109,8 @@ def complain(error: OperatorError) -> None:
         prose(click.style(ERROR_MARK, fg="red", bold=True) + printable(line), err=True, color=_colour())
     if error.hint:
         prose(click.style("hint: ", fg="cyan") + printable(error.hint), err=True, color=_colour())
+    for note in getattr(error, "__notes__", ()):  # never broken: a shell line may be in it
+        click.echo(printable(note), err=True)
 
 
 def echo_json(value: object) -> None:

@@ -85,6 +85,18 @@ class _Terminal:
         return getattr(self._stream, name)
 
 
+class SaidOnce:
+    """Passes a text on, unless it is the same as the one before: for what is repeated while it lasts."""
+
+    def __init__(self, say_it: Callable[[str], None]) -> None:
+        self._say, self._before = say_it, ""
+
+    def __call__(self, text: str) -> None:
+        if text != self._before:
+            self._say(text)
+        self._before = text
+
+
 def has_live_terminal() -> bool:
     """Whether standard output is a terminal on which a picture can be drawn again in its place."""
     return os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"

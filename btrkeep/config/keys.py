@@ -56,7 +56,8 @@ TABLE = (
     ConfigKey("bandwidth", _WITH_COPIES, kinds.RATE, None, '"16MB"',
         "Bytes per second for all transfers together, those of replicas over ssh included; in a group for the group's hosts "
         "together, in a host for that host, in a replica for that replica. "
-        "All of these limits apply. In an offsite repository: what restic sends, which is not counted among them. "
+        "All of these limits apply; to a replica from a folder of this machine its own alone. "
+        "In an offsite repository: what restic sends, which is not counted among them. "
         "Without it: no limit.", False),
     ConfigKey("confine", (BACKUP,), kinds.CONFINE, "auto", '"always"',
         "Whether the rsync that talks to a host is confined, so that it can write nothing but that host's new backup: where this "

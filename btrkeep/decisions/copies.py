@@ -22,6 +22,7 @@ REPLICA, PUSH, OFFSITE = "replica", "push", "offsite"
 OFFSITE_THERE = "offsite-there:"
 """Begins the fact of what lies in a repository."""
 _RUNNING = "replicating:"
+_STORED = "offsite-size:"
 
 
 class CopyState(StrEnum):
@@ -105,7 +106,10 @@ class HostLag:
 
 @dataclass(frozen=True, slots=True)
 class RunningFetch:
-    """A running replication. `updated`: time of this record; `bytes` of streams since `began`; the hosts being fetched."""
+    """A running replication. `updated`: time of this record; `bytes` of streams since `began`; the hosts being fetched.
+
+    `announced`: `bytes` and what is still to come of the streams under way, as far as the other side says.
+    """
 
     pid: int
     pid_started: str | None
@@ -115,6 +119,13 @@ class RunningFetch:
     done: int = 0
     bytes: int = 0
     hosts: tuple[str, ...] = ()
+    announced: int = 0
+
+    @property
+    def left(self) -> float | None:
+        """Estimates the seconds left: as long for each backup as for those that are done. None before the first is."""
+        seconds = (self.updated - self.began).total_seconds()
+        return seconds / self.done * (self.planned - self.done) if self.done and seconds > 0 else None
 
     @property
     def rate(self) -> float | None:
@@ -283,6 +294,17 @@ def read_offsite(facts: FactReader, name: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def note_stored(facts: FactWriter, name: str, size: int) -> None:
+    """Keeps how many bytes a repository takes where it is, after compression and encryption."""
+    facts.set_fact(_STORED + name, str(size))
+
+
+def read_stored(facts: FactReader, name: str) -> int | None:
+    """Returns that size; None if it was never recorded."""
+    said = facts.get_fact(_STORED + name) or ""
+    return int(said) if said.isdecimal() else None
 
 
 def copies_text(copies: KnownCopies) -> str:

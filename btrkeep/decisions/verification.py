@@ -6,6 +6,7 @@ against btrfs' own checksums; and a comparison with the host. A comparison relie
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ from typing import Protocol
 from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerifiedBackup
 from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.due import latest
-from btrkeep.units import counted, format_duration, format_time, parse_time
+from btrkeep.units import counted, format_duration, format_time, parse_time, printable
 
 SCRUB, _BEGUN = "scrub", "scrub-begun"
 """The names of the facts of the newest scrub that came to its end, and of what there was when the newest one began."""
@@ -106,7 +107,8 @@ class FinishedScrub:
 class Verified:
     """The verification state of a backup, its source and time. `read`, `compared`: numbers of files, if `backupd verify` read them.
 
-    `source`: the result of a comparison with the host, whichever source decides the state.
+    `damaged`: the path of one of the `damages` files, or "". `source`: the result of a comparison with the host, whichever source
+    decides the state.
     """
 
     state: VerificationState
@@ -116,6 +118,7 @@ class Verified:
     compared: int = 0
     damages: int = 0
     source: ComparedBackup | None = None
+    damaged: str = ""
 
 
 class ScrubFacts(Protocol):
@@ -139,9 +142,10 @@ def verified(
     now: datetime,
     source: ComparedBackup | None = None,
     in_doubt: datetime | None = None,
+    damaged: str = "",
 ) -> Verified:
     """Returns the verification state of a backup. `scrub`: one that has read all of it; `damages`: number of its files known to be
-    damaged; `in_doubt`: since when a crash may have damaged it.
+    damaged, `damaged`: the path of one of them; `in_doubt`: since when a crash may have damaged it.
 
     Damage comes first, however old: data does not repair itself. Then the newest source that read the whole backup, then the newest
     one that did not. Times in the future come from a clock that was ahead and are ignored.
@@ -152,7 +156,7 @@ def verified(
     if source and source.at > until:
         source = None
     if damages:
-        return Verified(VerificationState.DAMAGED, at=found.at if found else None, damages=damages, source=source)
+        return Verified(VerificationState.DAMAGED, at=found.at if found else None, damages=damages, source=source, damaged=damaged)
     if in_doubt:
         return Verified(VerificationState.IN_DOUBT, at=in_doubt, source=source)
     whole = found.whole if found and found.whole and found.whole <= until else None
@@ -221,6 +225,7 @@ class VerifiedBackups:
     def __init__(self, catalogue: Catalogue, now: datetime) -> None:
         self._catalogue, self._now, self._scrub = catalogue, now, read_scrub(catalogue)
         self._damages, self._until, self._in_doubt = catalogue.damaged_files(), latest(now), read_in_doubt(catalogue)
+        self._first = catalogue.first_damaged() if self._damages else {}
         self._host, self._found, self._compared = "", dict[str, VerifiedBackup](), dict[str, ComparedBackup]()
 
     def of(self, backup: Backup) -> Verified:
@@ -231,7 +236,18 @@ class VerifiedBackups:
         scrub = self._scrub if self._scrub and self._scrub.has_read(backup.finished, backup.subvolume_id, self._until) else None
         since = self._in_doubt.since if self._in_doubt and (host, name) in self._in_doubt.backups else None
         damages = self._damages.get((host, name), 0)
-        return verified(self._found.get(name), scrub, damages, self._now, self._compared.get(name), since)
+        first = self._first.get((host, name), "")
+        return verified(self._found.get(name), scrub, damages, self._now, self._compared.get(name), since, first)
+
+
+def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[VerificationState]:
+    """Counts the final backups of all hosts by their verification state, with one query of the catalogue."""
+    until, scrub, doubtful = latest(now), read_scrub(catalogue), read_in_doubt(catalogue)
+    if scrub and not (scrub.is_whole and scrub.finished <= until):
+        scrub = None
+    in_doubt = doubtful.backups if doubtful else frozenset[tuple[str, str]]()
+    states = catalogue.verification_states(until, scrub.begun if scrub else None, scrub.newest if scrub else 0, in_doubt)
+    return Counter({VerificationState(state): number for state, number in states.items()})
 
 
 def note_begin(facts: ScrubNotes, newest: int) -> None:
@@ -284,13 +300,20 @@ def source_words(one: ComparedBackup, date: Callable[[datetime], str]) -> str:
     return ", ".join([f"{some} alike when compared with the host on {date(one.at)}", *filter(None, rest)])
 
 
+def damaged_words(one: Verified) -> str:
+    """Formats how many files are damaged, and names one of them. Paths are escaped."""
+    if not one.damaged:
+        return f"damaged: {counted(one.damages, 'file')}"
+    return f"damaged: {printable(one.damaged)}" + (f", {counted(one.damages, 'file')}" if one.damages > 1 else "")
+
+
 def _words(one: Verified, date: Callable[[datetime], str]) -> str:
     day = date(one.at) if one.at else ""
     match one.state:
         case VerificationState.NEVER:
             return "never verified"
         case VerificationState.DAMAGED:
-            return f"{counted(one.damages, 'file')} damaged"
+            return damaged_words(one)
         case VerificationState.IN_DOUBT:
             return f"written last before a crash of this server, seen {day}, and not read since"
         case VerificationState.WHOLE if one.by == VerifiedBy.SCRUB:

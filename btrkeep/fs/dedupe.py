@@ -3,6 +3,7 @@
 Times, owner and attributes stay. Root may do it with files that are open for reading, also in a read-only subvolume.
 """
 
+import errno
 from collections.abc import Iterator
 from struct import Struct
 
@@ -11,6 +12,20 @@ from btrkeep.ioctl import ioctl
 
 PIECE = 16 << 20
 """Bytes of one call: what btrfs compares at a time, and so what a cancellation waits for."""
+OF_ONE_FILE = frozenset(
+    (
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.EXDEV,
+        errno.EINVAL,
+        errno.EIO,
+        errno.EOPNOTSUPP,
+        errno.ETXTBSY,
+    )
+)
+"""Errors of one file: missing, of another kind, behind a symlink or a mount, without checksums, not to be read or shared."""
 _FIDEDUPERANGE = 0xC0189436
 _RANGE = Struct("=QQHHIqQQiI")  # source offset, length, count; of the one destination: fd, offset, bytes shared, status
 _SAME = 0

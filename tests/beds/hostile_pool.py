@@ -53,6 +53,15 @@ def symlink(path: bytes, target: bytes) -> bytes:
 
 def attack(kind: str, target: bytes) -> Iterator[bytes]:
     yield b"btrfs-stream\0" + struct.pack("<I", 1)
+    if kind == "wrong-parent":
+        origin = ((15, _LATER.encode()), (1, UUID(_LATER_UUID).bytes), (2, struct.pack("<Q", 5)))
+        yield command(2, *origin, (20, UUID(int=99).bytes), (21, struct.pack("<Q", 5))) + command(21)
+        return
+    if kind == "endless":
+        yield subvolume(_LATER.encode(), _LATER_UUID) + file(b"same", b"")
+        again = write(b"same", b"x" * 40_000) * 6
+        while True:  # the same place of the same file: that needs no room
+            yield again
     if kind == "renamed-away":
         yield subvolume(_LATER.encode(), _LATER_UUID)
         yield file(b"backup.json", json.dumps({**_RECORD, "uuid": _LATER_UUID, "name": _LATER}).encode())
@@ -104,12 +113,16 @@ def main() -> None:
             host = "../other" if kind == "bad-host" else "web1"
             name = "../../2026-03-01T220000Z" if kind == "bad-name" else _NAME
             backups = [[name, _UUID, "complete"]]
-            if kind == "renamed-away":
+            if kind in ("renamed-away", "endless"):
                 backups = [[_LATER, _LATER_UUID, "complete"]]
+            if kind == "wrong-parent":
+                backups.append([_LATER, _LATER_UUID, "complete"])
             out.write(frame(b"o", json.dumps({"host": host, "was": [], "backups": backups}).encode()))
         if verb == "send":
             hold = {"hold": {"at": "2026-03-02T01:00:00Z", "until": None, "why": WORDS}} if kind == "words" else {}
-            said = {"uuid": _UUID, "state": "complete", "notes": hold, "bytes": 1, "stream": 1}
+            said = {"uuid": _UUID, "state": "complete", "notes": hold, "bytes": 1, "total": 1 << 70, "stream": 1}
+            if kind == "endless":
+                said["total"] = 1000
             out.write(frame(b"o", json.dumps(said).encode()))
             for piece in attack(kind, target):
                 out.write(frame(b"p", piece))

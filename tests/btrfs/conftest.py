@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import session
+from tests.beds import session, work
 from tests.beds.nights import Nights
 
 
@@ -24,3 +24,16 @@ def public_folder() -> Iterator[Path]:
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture
+def ext4(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem with hard links and no snapshots."""
+    image, point = tmp_path / "ext4", tmp_path / "old"
+    with image.open("wb") as file:
+        file.truncate(512 << 20)
+    work("mkfs.ext4", "-q", image)
+    point.mkdir()
+    work("mount", "-o", "loop", image, point)
+    yield point
+    work("umount", point)

@@ -1,10 +1,9 @@
 """Histories of other programs become backups: of a real rsnapshot on ext4, of dirvish, of dated folders; compared by rsync."""
 
-import json
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,45 +13,16 @@ import pytest
 from tests.beds import manifest, work
 from tests.beds.everything import everything
 from tests.beds.nights import Nights
-from tests.beds.watch import wait_for
+from tests.beds.old_trees import data, dated, differing, imported
+from tests.beds.watch import killed, wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(240)]
 DAY = timedelta(days=1)
 
 
 @pytest.fixture
-def ext4(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem with hard links and no snapshots."""
-    image, point = tmp_path / "ext4", tmp_path / "old"
-    with image.open("wb") as file:
-        file.truncate(512 << 20)
-    work("mkfs.ext4", "-q", image)
-    point.mkdir()
-    work("mount", "-o", "loop", image, point)
-    yield point
-    work("umount", point)
-
-
-@pytest.fixture
 def nights(make_btrfs: Callable[..., Path]) -> Nights:
     return Nights(make_btrfs(size="900M"))
-
-
-def differing(tree: Path, copy: Path) -> str:
-    """By a program that knows nothing of us: content, owners, modes, times, ACLs, attributes, hard links."""
-    words = ("rsync", "-n", "-aHAXc", "--numeric-ids", "--modify-window=-1", "--delete", "-i")
-    return work(*words, f"{tree}/", f"{copy}/").stdout
-
-
-def data(nights: Nights, host: str, name: str) -> Path:
-    return nights.pool / "hosts" / host / name / "data"
-
-
-def imported(nights: Nights, *words: str | Path, status: int = 0) -> Any:
-    done = nights.backupd("import", *words, "--json", check=False)
-    assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return json.loads(done.stdout) if done.stdout else done.stderr
 
 
 class Rsnapshot:
@@ -147,21 +117,6 @@ def test_a_month_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(ni
     restored = nights.top / "back"
     nights.backupd("restore", f"web1@{nights.names('web1')[3]}", f"{month.source}/sub", "--to", restored)
     assert (restored / "sub/log").is_file() or (restored / "log").is_file()
-
-
-def dated(place: Path, count: int, fill: Callable[[Path, int], None]) -> Path:
-    """Folders with a date, each made of the one before by hard links, as rsync --link-dest does it."""
-    root, before = place / "dated", None
-    root.mkdir()
-    source = place / "src"
-    source.mkdir()
-    for number in range(count):
-        fill(source, number)
-        tree = root / f"2026-03-{number + 1:02}"
-        link = (f"--link-dest={before}",) if before else ()
-        work("rsync", "-aHAX", *link, f"{source}/", f"{tree}/")
-        before = tree
-    return root
 
 
 def test_dated_trees_go_below_the_root_and_what_deceives_by_size_and_time_is_read(nights: Nights, ext4: Path) -> None:
@@ -282,6 +237,24 @@ def test_stopped_in_the_middle_nothing_half_is_left_and_the_next_one_makes_the_r
     for place, name in enumerate(names):
         assert differing(root / f"2026-03-{place + 1:02}", data(nights, "old1", name)) == ""
     assert not (nights.pool / "hosts/old1/.working").exists()
+
+
+def test_killed_before_it_was_compared_a_backup_is_compared_the_next_time(nights: Nights, ext4: Path) -> None:
+    root = dated(ext4, 2, one_file)
+    killed(nights, "after", "backup named", "import", "tree", str(root), "--host", "old1", count=2)
+    newest = nights.names("old1")[-1]
+    assert len(nights.names("old1")) == 2
+    file = root / "2026-03-02" / "file"
+    when = file.stat()
+    file.write_text("y")  # so that it differs, which the comparison must find
+    for _ in range(2):  # it is not forgotten either
+        told = imported(nights, "tree", root, "--host", "old1", status=1)
+        assert [(one["name"], one["differences"]) for one in told["compared"]] == [(newest, 1)]
+    file.write_text("x")
+    os.utime(file, ns=(when.st_atime_ns, when.st_mtime_ns))
+    told = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
+    assert [one["differences"] for one in told["compared"]] == [0, 0]
+    assert imported(nights, "tree", root, "--host", "old1", "--verify", "all")["compared"] == []  # once is enough
 
 
 def test_bad_input_changes_nothing(nights: Nights, ext4: Path) -> None:

@@ -432,3 +432,39 @@ def test_a_retention_with_a_key_that_cannot_delete_is_told(far: Offsite) -> None
         assert KEY not in said.stderr + said.stdout
         assert "cannot delete" in said.stderr
     assert len(far.there()) == 2
+
+
+def test_when_the_pool_or_the_backup_is_gone_restore_gives_the_line_that_gets_it_back(far: Offsite) -> None:
+    fill(far.night.source)
+    first = far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    far.run()
+    (far.night.source / "a").write_text("second\n")
+    second = far.backup("2026-03-02T22:00:00Z")
+    far.run()
+    wanted, target = (far.night.source / "folder", far.night.source / "b"), far.away / "back"
+    gone = far.night.pool / "hosts" / "web1" / first
+    work("btrfs", "property", "set", "-f", "-ts", gone, "ro", "false")
+    work("btrfs", "subvolume", "delete", gone)
+    notes = far.night.backupd("restore", f"web1@{first}", far.night.source, "--to", target, check=False).stderr
+    assert f"offsite far: the newest there is {second}" in notes
+    subprocess.run(["bash", "-euc", restic_line_of(notes)], check=True, capture_output=True)
+    shown = f"{target}/btrkeep/data{far.night.source}"
+    assert Path(shown, "a").read_text() == "first\n"
+    far.night.settings("pool", path=str(far.away / "empty"))
+    (far.away / "empty").mkdir()
+    done = far.night.backupd("restore", "web1", *wanted, "--to", far.away / "two", check=False)
+    assert done.returncode == 4
+    assert PASSWORD not in done.stderr
+    subprocess.run(["bash", "-euc", restic_line_of(done.stderr)], check=True, capture_output=True)
+    for path in wanted:
+        assert work("rsync", "-n", "-aHAXci", "--delete", path, f"{far.away}/two/btrkeep/data{path.parent}/").stdout == ""
+    (far.night.state / "catalogue.sqlite").unlink()
+    done = far.night.backupd("restore", "web1", "/", "--to", far.away / "later", check=False)
+    assert "its newest backup there is not known here" in done.stderr
+    assert f"--include /btrkeep/data --target {far.away}/later" in restic_line_of(done.stderr)
+
+
+def restic_line_of(said: str) -> str:
+    (line,) = [line.strip() for line in said.splitlines() if line.strip().startswith(("restic ", "(set -a"))]
+    return line

@@ -274,7 +274,7 @@ def test_by_ssh_the_key_takes_backups_and_does_nothing_else_and_check_says_so(tw
     (text,) = [
         text for level, text in checked() if level == "ok" and text.startswith("reached, and it would take backups, btrkeep ")
     ]
-    assert re.search(r", [\d.]+ [MG]iB free$", text)
+    assert re.search(r", [\d.]+ [MG]iB free there$", text)
     assert two.copies()["tried_at"] is None  # asking who is there is no try
     assert [one["backup"] for one in two.push()["sent"]] == [name]
     assert two.differences(name) == ""

@@ -259,8 +259,10 @@ def test_a_change_by_hand_is_noticed_and_not_built_upon(two: TwoPools, by: str) 
         work("btrfs", "property", "set", "-f", copy, "ro", "false")
     (copy / "mine").write_text("x")
     flag_by_ioctl(copy, 2)
-    two.night("2026-03-02T22:00:00Z", "b")
-    two.fetch(status=1)
+    second = two.night("2026-03-02T22:00:00Z", "b")
+    (failed,) = two.fetch(status=1)[0]["failed"]
+    assert failed["host"] == "web1"
+    assert f"web1@{first} is not here any more" in failed["error"] or "is no copy of it" in failed["error"], second
     assert two.names(two.second.pool) == [first]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -14,7 +15,7 @@ from btrkeep import __version__
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
 from tests.beds.ssh import Sshd
-from tests.beds.two_pools import TwoPools
+from tests.beds.two_pools import TwoPools, shown
 
 pytestmark = pytest.mark.btrfs
 
@@ -73,7 +74,11 @@ def test_check_says_how_a_copy_is_doing_and_whether_the_key_runs_anything_else_t
     assert level == "warning"
     assert text.startswith("not fetched for")
     answered = of_replicas(two.second, "--connect")[-1]
-    assert answered == ("ok", f"reached, btrkeep {__version__}, 1 host to fetch from")
+    assert answered[0] == "ok"
+    assert re.fullmatch(
+        rf"reached, btrkeep {re.escape(__version__)}, 1 host to fetch from, [\d.]+ [KMG]iB used there, [\d.]+ [MG]iB free there",
+        answered[1],
+    )
     two.over_ssh('exec "$@"')
     file = two.second.top / "ssh"
     file.write_text(file.read_text().replace("cd ", 'last="${@: -1}"; [[ $last != echo* ]] || exec bash -c "$last"\ncd ', 1))
@@ -170,3 +175,29 @@ def test_by_ssh_the_key_lists_and_sends_and_does_nothing_else(two: TwoPools, ssh
         assert "root:" not in said.stdout
         assert "error" in said.stdout
     assert two.names(two.first.pool) == [first]
+
+
+def test_a_difference_to_another_backup_than_the_one_that_was_named_is_refused(two: TwoPools) -> None:
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool device x")
+    two.fetch()
+    before = everything(two.second.pool)
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool wrong-parent x")
+    (failed,) = two.fetch(status=1)[0]["failed"]
+    assert "difference to another subvolume" in failed["error"]
+    assert everything(two.second.pool) == before
+
+
+def test_a_stream_without_an_end_is_stopped_and_the_earlier_copy_stays(make_btrfs: Callable[..., Path]) -> None:
+    """It writes to the same place again and again, so that the pool does not become full. The filesystem has 300 MB."""
+    two = TwoPools(make_btrfs(size="1G"), make_btrfs(size="300M"))
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool device x")
+    two.fetch()
+    before = everything(two.second.pool)
+    copy = two.second.pool / "hosts/web1/2026-03-01T220000Z"
+    was = (shown(copy), work("sha256sum", copy / "backup.json").stdout)
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool endless x")
+    (failed,) = two.fetch(status=1)[0]["failed"]
+    assert failed["host"] == "web1"
+    assert "so it has no end" in failed["error"]
+    assert everything(two.second.pool) == before
+    assert (shown(copy), work("sha256sum", copy / "backup.json").stdout) == was

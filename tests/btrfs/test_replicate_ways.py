@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from btrkeep import __version__
 from tests.beds import work
 from tests.beds.two_pools import TwoPools, shown
 
@@ -107,11 +108,22 @@ def test_what_comes_is_a_stream_that_the_program_here_knows(make_btrfs: Callable
     assert int.from_bytes(sent[begin : begin + 4], "little") == version
 
 
-def test_check_tells_of_a_clock_that_is_another_there(make_btrfs: Callable[..., Path]) -> None:
+def test_check_and_doctor_tell_of_another_clock_version_and_of_too_little_room_for_the_first_fetch(
+    make_btrfs: Callable[..., Path],
+) -> None:
     two = TwoPools(make_btrfs(), make_btrfs())
     two.night("2026-03-01T22:00:00Z", "a")
-    ago = r"""re.sub(rb'"now": "20\d\d', b'"now": "2019', data)"""
+    ago = r"""re.sub(rb'"version": "0', b'"version": "7', re.sub(rb'"now": "20\d\d', b'"now": "2019', data))"""
     relay = f"import os, re\nwhile data := os.read(0, 65536):\n    os.write(1, {ago})"
     two.over_ssh(f'python3 -c {shlex.quote(relay)} < <("$@")')
+    two.second.settings("pool", min_free="99%")
     found = json.loads(two.second.backupd("check", "--connect", "--json", check=False).stdout)
-    assert any(one["message"].startswith("its clock is") and "behind this one" in one["message"] for one in found), found
+    told = {one["message"]: one["level"] for one in found}
+    (clock,) = [text for text in told if text.startswith("its clock is")]
+    (room,) = [text for text in told if "are used there" in text]
+    version = f"it runs btrkeep 7{__version__[1:]}, and this server {__version__}"
+    assert "behind this one" in clock
+    assert room.endswith(" and 0 B are free here above min_free")
+    assert (told[clock], told[room], told[version]) == ("warning", "warning", "note")
+    doctor = json.loads(two.second.backupd("doctor", "--connect", "--json", check=False).stdout)
+    assert {clock, room, version} <= {one["message"] for one in doctor["copies"]}

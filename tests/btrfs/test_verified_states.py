@@ -125,7 +125,7 @@ def test_damage_counts_more_than_the_scrub_that_found_it_and_the_other_backups_a
     assert looks(nights) == [("damaged", None), ("whole", "scrub")]
     first, second = (line for line in nights.backupd("list", "web").stdout.splitlines() if line.startswith("web"))
     assert "damaged" in first
-    assert "1 file damaged" in first
+    assert f"damaged: {tree}/file" in first
     assert "scrub 2" in second
 
 

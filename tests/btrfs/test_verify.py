@@ -86,7 +86,7 @@ def test_what_the_disk_flipped_is_named_in_every_backup_that_shares_it(make_btrf
     ]
     listed = {one["name"]: one["verified"] for one in nights.listed("web")}
     assert (listed[first]["state"], listed[first]["damages"]) == ("damaged", 1)
-    assert "1 file damaged" in nights.backupd("list", "web").stdout
+    assert "damaged: /" in nights.backupd("list", "web").stdout
     assert "damaged web" in {one["subject"] for one in nights.json("notify", "--dry-run")["alarms"]}
     assert 'btrkeep_host_damaged_backups{host="web",pool="main"} 2' in nights.backupd("metrics").stdout
     with at_a_terminal((sys.executable, "-m", "backupd", "--config", nights.config, "verify"), cwd=TOP) as terminal:

@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from btrkeep.config.model import ReplicaSettings
-from btrkeep.decisions.copies import CopyState, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
+from btrkeep.decisions.copies import (
+    CopyState,
+    HostBehind,
+    ReplicaSession,
+    RunningFetch,
+    copy_status,
+    note_failure,
+    note_session,
+    read_session,
+)
+from btrkeep.decisions.copy_words import running_words
+from btrkeep.units import format_duration, format_size
 
 NOW = datetime(2026, 3, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -79,3 +90,13 @@ def test_a_copy_is_stale_when_even_the_newest_backup_there_was_old() -> None:
     whole = replace(FINE, behind=())
     assert not copy_status(OFFICE, whole, NOW).is_stale
     assert copy_status(OFFICE, replace(whole, newest=NOW - 50 * HOUR), NOW).is_stale
+
+
+def test_the_time_left_of_a_running_fetch_is_estimated_from_the_backups_that_are_done() -> None:
+    began = datetime(2026, 3, 1, 22, tzinfo=UTC)
+    running = RunningFetch(1, "1", began, began + timedelta(seconds=30), 40, done=10, bytes=3 << 20, announced=4 << 20)
+    assert running.left == 90
+    words = running_words(running)
+    assert f"{format_size(3 << 20)} of {format_size(4 << 20)} announced" in words
+    assert f"about {format_duration(90)} left" in words
+    assert RunningFetch(1, "1", began, began, 40).left is None

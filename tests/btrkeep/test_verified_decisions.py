@@ -1,13 +1,16 @@
 """What is known of a backup by the looks at its data, and whose was not looked at for long; and its rows in the catalogue."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerifiedBackup
+from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, Damage, VerifiedBackup
+from btrkeep.decisions.crash import BackupsInDoubt, note_in_doubt
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import (
     FinishedScrub,
@@ -21,6 +24,7 @@ from btrkeep.decisions.verification import (
     looks_in_a_sentence,
     note_scrub,
     read_scrub,
+    verification_counts,
     verified,
     verified_briefly,
     verified_words,
@@ -119,6 +123,8 @@ def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
     for known in (
         Verified(VerificationState.NEVER),
         Verified(VerificationState.DAMAGED, at=NOW, damages=2),
+        Verified(VerificationState.DAMAGED, at=NOW, damages=3, damaged="/srv/a\nb"),
+        Verified(VerificationState.DAMAGED, at=NOW, damages=1, damaged="/srv/c"),
         Verified(VerificationState.WHOLE, VerifiedBy.SCRUB, NOW),
         Verified(VerificationState.WHOLE, VerifiedBy.VERIFY, NOW, 1200, 1000),
         Verified(VerificationState.IN_PART, VerifiedBy.VERIFY, NOW, 1),
@@ -128,12 +134,14 @@ def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
         told[verified_words(known, day)] = verified_briefly(known, day)
     assert told == {
         "never verified": "never",
-        "2 files damaged": "damaged 20.03.",
+        "damaged: 2 files": "damaged 20.03.",
+        "damaged: /srv/a\\nb, 3 files": "damaged 20.03.",
+        "damaged: /srv/c": "damaged 20.03.",
         "all data read by the scrub of 20.03., no errors in it": "scrub 20.03.",
         "all files read on 20.03., 1,000 compared with their checksums": "whole 20.03.",
         "1 file read on 20.03., 0 compared with their checksums": "in part 20.03.",
         "198 files alike when compared with the host on 20.03.": "source 20.03.",
-        "1 file damaged; 197 of 198 files alike when compared with the host on 17.03., 1 with another content there": "damaged",
+        "damaged: 1 file; 197 of 198 files alike when compared with the host on 17.03., 1 with another content there": "damaged",
     }
 
 
@@ -191,6 +199,37 @@ def test_rows_of_looks_come_back_stay_with_their_backup_and_go_with_it(tmp_path:
         catalogue.drop_backups([("web2", "n1")])
         catalogue.drop_backup("web2", "n2")
         assert catalogue.verifications("web2") == {}
+
+
+@pytest.mark.parametrize("in_doubt", [(), ("n3", "n20", "n40", "n70")])
+@pytest.mark.parametrize("scrub", [None, SCRUB, replace(SCRUB, is_whole=False), replace(SCRUB, finished=NOW + DAY)])
+def test_the_catalogue_counts_states_as_they_are_decided_one_by_one(
+    tmp_path: Path, scrub: FinishedScrub | None, in_doubt: tuple[str, ...]
+) -> None:
+    read = (None, READ, replace(READ, whole=None), replace(READ, whole=None, read=0), replace(READ, at=NOW + DAY))
+    compared = (None, COMPARED, replace(COMPARED, differing=0), replace(COMPARED, differing=0, alike=0))
+    made = (NOW - 9 * DAY, NOW - DAY)
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+        every = []
+        for number, (found, with_host, finished, is_bad) in enumerate(product(read, compared, made, (False, True))):
+            one = replace(BACKUP, name=f"n{number}", finished=finished, subvolume_id=300)
+            every.append(one)
+            catalogue.put_backup(one)
+            name = one.name or ""
+            if found:
+                row = VerifiedBackup("web1", name, found.begun, found.at, found.read, found.compared, found.whole)
+                catalogue.put_verifications([row])
+            if with_host:
+                catalogue.put_comparisons([replace(with_host, name=name)])
+            if is_bad and number % 3 == 0:
+                catalogue.put_damages([Damage("web1", name, path, 0, 0, "verify", NOW) for path in ("/a", "/b")])
+        catalogue.put_backup(replace(BACKUP, name=None, state="running"))
+        if scrub:
+            note_scrub(catalogue, scrub)
+        note_in_doubt(catalogue, BackupsInDoubt(NOW, frozenset(("web1", name) for name in in_doubt)) if in_doubt else None)
+        one_by_one = VerifiedBackups(catalogue, NOW)
+        assert verification_counts(catalogue, NOW) == Counter(one_by_one.of(one).state for one in every)
+        assert {one_by_one.of(one).damaged for one in every} == {"", "/a"}
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", '"x"', '{"begun": 1}', '{"begun": "now", "finished": "then"}', "{"])

@@ -85,6 +85,8 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
         (www / f"{number}.jpg").unlink()
     said["run"] = [nights.run("web1", status=1)["web1"]]
     said["usage"] = nights.json("usage", "web1", "--method", "sampled", "--time", "1s")
+    said["dedupe --dry-run"] = nights.json("dedupe", "--dry-run")
+    said["dedupe"] = nights.json("dedupe")
     said["quota"] = nights.json("quota", "show")
     said["drill --dry-run"], said["drill"] = nights.json("drill", "--dry-run"), nights.json("drill")
     said["notify"] = nights.json("notify", "--dry-run")
@@ -101,6 +103,7 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
     said["notes.json"] = json.loads((nights.backup("web1", "notes.json")).read_text())
     said["pool.json"] = json.loads((nights.pool / ".btrkeep" / "pool.json").read_text())
     said["status"] = status_while_running(nights, www, backupd_running)
+    said["rehearse --dry-run"] = nights.json("rehearse", "--question", "balance", "--dry-run", "--on", str(nights.state.parent))
     return said | about_keeping(nights)
 
 

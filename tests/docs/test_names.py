@@ -7,7 +7,7 @@ from functools import cache
 import click
 import pytest
 
-from backupd.cli import COMMANDS, group
+from backupd.cli import COMMANDS, HIDDEN, group
 from backupd.cli.quota_ import STATES as QUOTA_STATES
 from backupd.repo.backup_json import Record
 from backupd.repo.synced import MARK
@@ -51,7 +51,7 @@ def faults(call: str) -> list[str]:
         words = words[2:] if words[0] in ("--pool", "--config") else words[1:]
     if not words:
         return []
-    if words[0] not in COMMANDS:
+    if words[0] not in COMMANDS and words[0] not in HIDDEN:
         return [f"there is no command {words[0]}"]
     options = options_of(command_of(words[0]))
     given = [word.partition("=")[0] for word in words[1:] if word.startswith("-")]

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +23,7 @@ from btrkeep.decisions.copies import (
     note_failure,
     note_running,
     note_session,
+    note_stored,
 )
 from btrkeep.process.proc import start_time
 from btrkeep.units import backup_name
@@ -106,6 +108,44 @@ def test_an_offsite_repository_stands_beside_replicas_and_covers_hosts(tmp_path:
     assert ">far" not in stranger
 
 
+def test_a_push_stands_there_with_its_size_and_progress_and_a_backup_says_in_which_copies_it_is_the_newest(tmp_path: Path) -> None:
+    second(tmp_path)
+    with Catalogue.open(tmp_path) as found:
+        older = replace(backup("own1", EVENING - DAY), bytes=5 << 20)
+        found.put_backup(older)
+        found.put_backup(replace(backup("own1", EVENING), bytes=7 << 20))
+        found.put_backup(replace(backup("web1", EVENING), bytes=3 << 20))
+        published = found.get_fact(FACT)
+        assert published
+        published = published.replace('"pushes":{}', '"pushes":{"away":172800.0}')
+        found.set_fact(FACT, published.replace('"offsites":{}', '"offsites":{"far":172800.0}'))
+        known = KnownCopies({"web1": "office"}, {"office": {"web1": NEWEST}, "away": {"own1": older.name or "", "web1": NEWEST}})
+        found.set_fact(COPIES, copies_text(known))
+        found.set_fact("offsite-there:far", json.dumps({"incomplete": [], "newest": {"own1": NEWEST}}))
+        note_stored(found, "far", 12345)
+        note_session(found, "far", ReplicaSession(NOW, NOW, "", "p", 1, 1, 5, 1.0), "offsite")
+        note_session(found, "away", ReplicaSession(NOW - HOUR, NOW - HOUR, "", "p", 2, 4, 5 << 20, 5.0), "push")
+        me = os.getpid()
+        note_running(found, "away", RunningFetch(me, start_time(me), NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("own1",)))
+    visitor = client(tmp_path)
+    told = {one["name"]: one for one in visitor.get("/api/v1/copies").json["replicas"]}  # type: ignore[index]
+    away = told["away"]
+    assert (away["kind"], away["state"], away["hosts"], away["rate"]) == ("push", "ok", 2, 1048576.0)
+    assert {name: (one["size"], one["stored"]) for name, one in told.items()} == {
+        "away": (8 << 20, None),
+        "far": (7 << 20, 12345),
+        "office": (3 << 20, None),
+    }
+    page = visitor.get("/copies").text
+    assert "away is being sent to: 3 of 12 backups" in page
+    assert "12.1 KiB" in page
+    listed = visitor.get("/api/v1/hosts/own1/backups").json["backups"]  # type: ignore[index]
+    assert {one["name"]: one["copies"] for one in listed} == {NEWEST: ["far"], older.name: ["away"]}
+    assert "newest in away" in visitor.get("/hosts/own1").text
+    part = {one["name"]: one for one in client(tmp_path, "viewer", ("own1",)).get("/api/v1/copies").json["replicas"]}  # type: ignore[index]
+    assert {name: (one["size"], one["stored"]) for name, one in part.items()} == {"away": (5 << 20, None), "far": (7 << 20, None)}
+
+
 def test_what_failed_is_said_to_who_may_see_it(tmp_path: Path) -> None:
     behind = tuple(HostBehind(host, "2026-03-02T220000Z", None, "no room") for host in ("web1", "db1"))
     second(tmp_path, error="ssh: no route to backup1", behind=behind)
@@ -179,7 +219,7 @@ def test_what_is_fetched_now_and_what_is_not_listed_any_more_are_shown(tmp_path:
         note_running(found, "office", RunningFetch(me, start_time(me), NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("db1",)))
         note_session(found, "office", ReplicaSession(NOW, NOW, "", "p", 2, 5, 7340032, 7.0, gone=("web1", "own1")))
     whole, part = client(tmp_path).get("/copies").text, client(tmp_path, "viewer", ("web1",)).get("/copies").text
-    assert "office is being fetched: 3 of 12 backups, 35.2 MiB, 10.0 KiB/s, at db1" in whole
+    assert "office is being fetched: 3 of 12 backups, 35.2 MiB, 10.0 KiB/s, about 3h left, at db1" in whole
     assert "being fetched" not in part
     assert "Not listed any more: office" in whole
     assert "had 1 host and does not list it" in part

@@ -193,7 +193,7 @@ def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_
     page = text_of(client(state, "viewer", ("mine*",)).get("/").text)
     assert "Verified: data of every host was read within the last 2d." in page
     page = client(state).get("/hosts/secret1").text
-    assert "1 file damaged; 5 files alike when compared with the host on" in page
+    assert "damaged: /etc/passwd; 5 files alike when compared with the host on" in page
 
 
 def test_what_is_kept_for_one_is_not_shown_to_another(tmp_path: Path) -> None:

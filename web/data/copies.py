@@ -18,6 +18,7 @@ from btrkeep.decisions.copies import (
     offsite_newest,
     read_running,
     read_session,
+    read_stored,
 )
 from btrkeep.decisions.copy_words import command_of, done_words, running_words
 from btrkeep.serving.viewer import Viewer
@@ -64,6 +65,10 @@ class ReplicaView:
     running: "FetchingNow | None" = None
     """What it fetches now."""
     kind: str = REPLICA
+    size: int = 0
+    """Size of all files in the newest backup of each host there, as far as this pool knows these backups."""
+    stored: int | None = None
+    """Bytes that a repository takes where it is, as of its newest run or check; None: not known, or nothing for this viewer."""
 
     @property
     def done(self) -> str:
@@ -170,6 +175,8 @@ def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], vie
         gone=tuple(one.host for one in found if one.replica == name and one.gone),
         running=_running(source, name) if terms and not viewer.limited else None,
         kind=terms.kind if terms else REPLICA,
+        size=sum(source.catalogue.sizes({one.host: one.backup for one in found if one.replica == name}).values()),
+        stored=read_stored(source.catalogue, name) if told and terms and terms.kind == OFFSITE else None,
     )
 
 

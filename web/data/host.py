@@ -78,6 +78,8 @@ class BackupRow:
     """What is known of its data; None for `.working`."""
     verified_words: str = ""
     """The same in a sentence."""
+    copies: tuple[str, ...] = ()
+    """Copies whose newest backup of the host this is."""
 
     @property
     def restorable(self) -> bool:
@@ -188,8 +190,17 @@ def host_page(
     policy = _policy(source, row, config)
     decisions = by_service(exact) if exact is not None else decided(found, policy, source, host)
     looks = VerifiedBackups(source.catalogue, source.now)
+    also = also_on(source, host)
     backups = [
-        backup_row(one, decisions.get(one.name or ""), source.now, time_words, looks.of(one) if one.name else None) for one in found
+        backup_row(
+            one,
+            decisions.get(one.name or ""),
+            source.now,
+            time_words,
+            looks.of(one) if one.name else None,
+            tuple(copy.replica for copy in also if copy.backup == one.name),
+        )
+        for one in found
     ]
     runs = [run_row(run, {one.name for one in found}, alive) for run, alive in _runs(source, host)]
     zone = source.site.zone
@@ -213,7 +224,7 @@ def host_page(
         runs=tuple(runs[:RUNS]),
         history=tuple(run for run in reversed(runs) if run.seconds is not None and run.outcome in _FINAL),
         night_words=explained(config.window if config else None),
-        also=also_on(source, host),
+        also=also,
         alive=json.loads(source.catalogue.get_fact(ALIVE) or "{}").get(host),
     )
 
@@ -296,6 +307,7 @@ def backup_row(
     now: datetime,
     time_words: Callable[[datetime], str] = format_time,
     verified: Verified | None = None,
+    copies: tuple[str, ...] = (),
 ) -> BackupRow:
     """One row, with what becomes of it, and what is known of its data."""
     hold = hold_of(backup)
@@ -320,6 +332,7 @@ def backup_row(
         ahead=backup.started > latest(now),
         verified=verified,
         verified_words=verified_words(verified, time_words) if verified else "",
+        copies=copies,
     )
 
 

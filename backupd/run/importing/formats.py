@@ -1,4 +1,4 @@
-"""Where the trees of a history lie, and of which host and time each is: rsnapshot, dirvish, and folders with a date in their name.
+"""Where the trees of a history lie, and of which host and time each is: rsnapshot, dirvish, dated folders, btrbk, snapper.
 
 Nothing is changed there, and only names, times and small text files are read.
 """
@@ -8,17 +8,20 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 
+from backupd.run.importing.rsnapshot_conf import read_conf, read_lines
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import UsageError
 from btrkeep.fs.openat import FOLDER
 
-_LARGEST = 1 << 20  # bytes of a configuration or a summary
 _INTERVAL = re.compile(r"([A-Za-z][\w-]*)\.(\d{1,5})")
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)(?:[T_ .-]?(\d\d)[:.h-]?(\d\d)(?:[:.m-]?(\d\d))?)?(?!\d)")
+_BTRBK = re.compile(r"(.+)\.(\d{8})(?:T(\d{4})(?:(\d\d)([+-]\d{4}))?)?(?:_\d+)?")
+_SNAPPER_DATE = re.compile(r"<date>([^<]*)</date>")
+_SUBVOLUME = 256  # inode number of every subvolume's root folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +111,8 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
 
 
 def _root_of(conf: Path) -> Path:
-    for line in _lines(conf):
-        key, _, value = line.partition("\t")
-        if key.strip() == "snapshot_root" and value.strip():
-            return Path(value.strip())
+    if root := read_conf(conf).root:
+        return root
     raise UsageError(f"{conf} has no snapshot_root", "give the folder itself")
 
 
@@ -162,10 +163,74 @@ def read_dated(root: Path, names: HostNames) -> OldHistory:
     return _history(found, left_out)
 
 
+def read_btrbk(folder: Path, names: HostNames) -> OldHistory:
+    """Snapshots of btrbk: NAME.YYYYMMDD, with THHMM, or THHMMSS and a zone, and _N behind it. Each NAME is a host."""
+    found, left_out = list[OldTree](), dict[str, str]()
+    for one in _folders(folder):
+        match = _BTRBK.fullmatch(one.name)
+        started = _btrbk_time(match) if match else None
+        if match is None or started is None:
+            left_out[str(one)] = "its name is not one of btrbk's, such as home.20261120T2200"
+        else:
+            _take_snapshot(found, left_out, names.of(match[1]), OldTree(match[1], started, one))
+    return _snapshots(folder, found, left_out)
+
+
+def _btrbk_time(match: "re.Match[str]") -> datetime | None:
+    """Without a zone it is a local time."""
+    _, day, minute, second, zone = match.groups()
+    try:
+        text = f"{day}{minute or '0000'}{second or '00'}"
+        if zone:
+            return datetime.strptime(text + zone, "%Y%m%d%H%M%S%z")
+        return datetime.strptime(text, "%Y%m%d%H%M%S").astimezone()
+    except ValueError:
+        return None
+
+
+def read_snapper(folder: Path, names: HostNames) -> OldHistory:
+    """A `.snapshots` of snapper, or the subvolume that it is in: N/info.xml with the time, in UTC, and N/snapshot."""
+    if names.alone is None:
+        raise UsageError("whose snapshots are they?", "give --host NAME")
+    inner = folder / ".snapshots"
+    folder = inner if inner.is_dir() and not inner.is_symlink() else folder
+    found, left_out = list[OldTree](), dict[str, str]()
+    for one in _folders(folder):
+        if not (one / "snapshot").is_dir() or (one / "snapshot").is_symlink():
+            left_out[str(one)] = "there is no folder `snapshot` in it"
+            continue
+        match = _SNAPPER_DATE.search(" ".join(read_lines(one / "info.xml")) if (one / "info.xml").is_file() else "")
+        try:
+            started = datetime.strptime(match[1] if match else "", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+        except ValueError:
+            left_out[str(one)] = "its info.xml has no date"
+            continue
+        _take_snapshot(found, left_out, names.alone, OldTree(names.alone, started, one / "snapshot"))
+    return _snapshots(folder, found, left_out)
+
+
+def _take_snapshot(found: list[OldTree], left_out: dict[str, str], name: str | None, tree: OldTree) -> None:
+    identity = _identity(tree.folder)
+    if identity[1] != _SUBVOLUME:
+        left_out[str(tree.folder)] = "it is no subvolume"
+    else:
+        _take(found, left_out, name, replace(tree, identity=identity))
+
+
+def _snapshots(folder: Path, found: list[OldTree], left_out: dict[str, str]) -> OldHistory:
+    if not found and not left_out:
+        raise UsageError(f"there are no snapshots in {folder}")
+    return _history(found, left_out)
+
+
+TAKEN_OVER = ("btrbk", "snapper")
+"""Formats whose trees are snapshots on the pool's filesystem, which are not copied (takeover.py)."""
 READERS: Mapping[str, Callable[[Path, HostNames], OldHistory]] = {
     "rsnapshot": read_rsnapshot,
     "dirvish": read_dirvish,
     "tree": read_dated,
+    "btrbk": read_btrbk,
+    "snapper": read_snapper,
 }
 """By the format's name. Each raises UsageError for what is not of it, OSError."""
 
@@ -231,13 +296,8 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(one for one in folder.iterdir() if one.is_dir() and not one.is_symlink())
 
 
-def _lines(file: Path) -> list[str]:
-    with file.open("rb") as opened:
-        return opened.read(_LARGEST).decode("utf-8", "replace").splitlines()
-
-
 def _pairs(file: Path) -> Iterator[tuple[str, str]]:
-    for line in _lines(file):
+    for line in read_lines(file):
         key, colon, value = line.partition(":")
         if colon and not line.startswith((" ", "\t")):
             yield key.strip().lower(), value.strip()

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
+from btrkeep.pool.subvolume import inodes_made
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.group import ENDS_WITH_US, Group
@@ -41,6 +42,7 @@ from btrkeep.units import backup_name, format_time, printable
 
 _TICK = 0.2
 _TICKS = 25  # between two looks at the room
+_TOLD = 5  # ticks between two words about the progress
 _LONGEST = 1 << 16  # bytes of messages that are kept
 _CP = (
     *ENDS_WITH_US,
@@ -54,6 +56,15 @@ _CP = (
 
 
 @dataclass(frozen=True, slots=True)
+class TreeProgress:
+    """How far a tree is: `files` of about `of` were made. `of` is 0 while its folders are read."""
+
+    host: str
+    files: int = 0
+    of: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ImportSite:
     """What an import works with. `delta`: files are changed in place, so that both backups share the blocks that are equal."""
 
@@ -63,6 +74,9 @@ class ImportSite:
     clock: Clock
     cancellation: Cancellation
     delta: bool = False
+    tell: Callable[[TreeProgress], None] = lambda _: None
+    """Is called about once a second while a tree is copied."""
+    tick: Callable[[], None] = lambda: None
     own: set[str] = field(default_factory=set)
     """Names of backups that this import has made: nobody has changed their trees since."""
 
@@ -74,11 +88,14 @@ class ImportSite:
 
 @dataclass(frozen=True, slots=True)
 class ImportedBackup:
-    """A backup that was made of a tree. `literal`: bytes of data that were copied."""
+    """A backup that was made of a tree. `literal`: bytes of data that were copied. `nested`: folders that stood for subvolumes in a
+    snapshot, and are not in the backup.
+    """
 
     record: Record
     subvolume_id: int
     literal: int
+    nested: int = 0
 
 
 def config_of(config: Config, tree: OldTree) -> HostConfig:
@@ -115,9 +132,9 @@ def _require_same(tree: OldTree, fd: int) -> None:
         raise OperatorError(f"{tree.folder} is another one than it was: the history was rotated meanwhile", "run it again")
 
 
-def known_names(pool: Pool, host: str) -> set[str]:
-    """The backups that the host has."""
-    return {one.record.name for one in final_backups(pool, host) if one.record.name}
+def known_backups(pool: Pool, host: str) -> dict[str, Record]:
+    """The backups that the host has, by name."""
+    return {one.record.name: one.record for one in final_backups(pool, host) if one.record.name}
 
 
 async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -> ImportedBackup:
@@ -128,8 +145,8 @@ async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -
     host = config_of(site.config, tree)
     with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
         require_own(site.pool, tree.host)
-        _require_room(site)
-        _require_no_other_work(site.pool, host)
+        require_room(site)
+        require_no_other_work(site.pool, host)
         with ExitStack() as held:
             source = held.enter_context(opened_tree(tree))
             old = held.enter_context(opened_tree(before)) if before else None
@@ -144,7 +161,7 @@ async def _made(
     _, prepared = await asyncio.to_thread(working.recover_and_prepare, site.pool, host, tree.started, disk, site.cancellation)
     try:
         said = await _filled(site, tree, before, prepared, folders)
-        record = _record(site, tree, working.first_record(prepared, host, tree.started), said)
+        record = import_record(site, tree, working.first_record(prepared, host, tree.started), said.numbers)
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk, NO_SUMS)
     except BaseException:
         with suppress(OSError):  # then the next import begins it anew
@@ -163,10 +180,13 @@ async def _filled(
     through all names: by size and time where that is of the tree before, else by content.
     """
     source, old = folders
+    site.tell(TreeProgress(tree.host))
     follows = before is not None and prepared.base is not None and prepared.base.name == backup_name(before.started)
     links = await asyncio.to_thread(look_at, source, old if follows else None, lambda: site.goes_on)
     _require_going(site)
     target = prepared.path / DATA / tree.path.strip("/")
+    of = len(links.changed) if links.is_compared else links.files
+    site = replace(site, tick=_Ticker(site.tell, TreeProgress(tree.host, 0, max(1, of)), prepared.path))
     if target.is_file():  # of a host whose source path it was
         target.unlink()
     target.mkdir(mode=0o755, parents=True, exist_ok=True)  # what stands above it is a folder: see config_of
@@ -190,6 +210,18 @@ async def _filled(
         said.numbers["literal"] = said.numbers.get("transferred_bytes", 0)
     await asyncio.to_thread(_link, target, links)
     return said
+
+
+class _Ticker:
+    """Tells how many files were made, by the inode numbers of the subvolume: asking costs nothing, however many there are."""
+
+    def __init__(self, tell: Callable[[TreeProgress], None], begun: TreeProgress, path: Path) -> None:
+        self._tell, self._begun, self._path, self._before = tell, begun, path, inodes_made(path)
+        tell(begun)
+
+    def __call__(self) -> None:
+        made = inodes_made(self._path) - self._before
+        self._tell(replace(self._begun, files=max(0, min(self._begun.of, made))))
 
 
 def _totals(base: Record, links: TreeLinks) -> dict[str, int]:
@@ -223,12 +255,13 @@ def _require_going(site: ImportSite) -> None:
         raise Cancelled
 
 
-def _require_room(site: ImportSite) -> None:
+def require_room(site: ImportSite) -> None:
+    """Raises PoolUnusable."""
     if why := lacks_room(read_room(site.pool.path), site.config.pool.min_free):
         raise PoolUnusable(why, "expire backups, or give the pool more room")
 
 
-def _require_no_other_work(pool: Pool, host: HostConfig) -> None:
+def require_no_other_work(pool: Pool, host: HostConfig) -> None:
     """An unfinished backup of a night would be discarded for the tree. Raises OperatorError."""
     path = pool.working(host.name)
     if not os.path.lexists(path):
@@ -270,12 +303,14 @@ async def _copied(site: ImportSite, command: Sequence[str], hear: Callable[[byte
     while not ended.done():
         await asyncio.wait((ended,), timeout=_TICK)
         ticks += 1
+        if ticks % _TOLD == 0:
+            site.tick()
         if not site.goes_on or (ticks % _TICKS == 0 and lacks_room(read_room(site.pool.path), site.config.pool.min_free)):
             group.signal(signal.SIGKILL)
     status = await ended
     _require_going(site)
     if status < 0:
-        _require_room(site)
+        require_room(site)
     if status:
         words = said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
         raise OperatorError(f"not all of it could be copied: {printable(words[0])}", "nothing of this tree was kept")
@@ -305,13 +340,14 @@ def _replace_by_link(first: bytes, path: bytes) -> None:
         os.close(fd)
 
 
-def _record(site: ImportSite, tree: OldTree, first: Record, said: Output) -> Record:
+def import_record(site: ImportSite, tree: OldTree, first: Record, numbers: Mapping[str, int]) -> Record:
+    """The record of a complete backup that was made of the tree. `numbers` are as PathResult has them."""
     return replace(
         first,
         state=COMPLETE,
         finished=site.clock.now().replace(microsecond=0),  # before that nothing of it was here
         attempts=1,
-        paths=(PathResult(tree.path, PathOutcome.COMPLETE, exit_code=0, numbers=dict(said.numbers)),),
+        paths=(PathResult(tree.path, PathOutcome.COMPLETE, exit_code=0, numbers=dict(numbers)),),
         rsync_version=site.rsync.version,
         protocol=site.rsync.protocol,
         version=__version__,

@@ -24,8 +24,8 @@ class TreeLinks:
     `changed`: what is no folder and has another inode, and `doubted` the files of these that are as large and as old as before.
     `folders`: those that are new or have other attributes, and those in which a name came, went or changed. `gone`: names that are
     not there any more, or are of another kind. `groups`: names that are hard links of each other. `files`: how many regular files
-    there are; `new_bytes`: what those of them take on the disk that have another inode; `grown`: by how many bytes files and
-    symlinks are more than before.
+    there are; `new_bytes`: the room on the disk of those that have another inode, each file once; `grown`: by how many bytes files
+    and symlinks are more than before.
 
     `is_compared`: whether there was a tree before whose inodes could be compared; the four lists are empty without.
     """
@@ -81,7 +81,20 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool]) -> Tre
             found.folders.clear()
     if twice := inodes.twice():
         found.groups = _groups(tree, twice, goes_on)
+        found.new_bytes -= _counted_again(tree, found)
     return found
+
+
+def _counted_again(tree: Path, found: TreeLinks) -> int:
+    """Bytes that were counted for more than one name of a file, or for a further name of a file of the tree before."""
+    changed, total = set(found.changed), 0
+    for names in found.groups:
+        mine = [name for name in names if name in changed] if found.is_compared else names
+        again = len(mine) - (len(mine) == len(names))
+        if again:
+            status = os.lstat(os.fsencode(tree) + b"/" + names[0])
+            total += again * status.st_blocks * 512 if stat.S_ISREG(status.st_mode) else 0
+    return total
 
 
 def _take(found: TreeLinks, entry: "os.DirEntry[bytes]", relative: bytes, before: bytes | None) -> None:

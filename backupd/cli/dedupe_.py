@@ -1,0 +1,149 @@
+"""`backupd dedupe`: equal files of backups share their data."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+
+from backupd.cli.context import now_option, opened
+from backupd.cli.names import complete_host_of_pool
+from backupd.dedupe.domains import domains
+from backupd.dedupe.pace import Pacer
+from backupd.dedupe.work import Deduper, SharedBackup, SharingPlan
+from backupd.files.backup_selector import Restorable, find, parse_which, restorable
+from backupd.repo.context import PoolContext, writing
+from backupd.repo.listing import hosts_of
+from btrkeep.backup_states import COMPLETE
+from btrkeep.cli import echo_json, json_option
+from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.progress import prose
+from btrkeep.errors import Exit
+from btrkeep.pool.allocation import Space, read_allocation
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.subvolume import commit
+from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.service import Status
+from btrkeep.units import counted, format_size, format_time, parse_duration, parse_share, parse_size, printable
+
+
+@click.command("dedupe")
+@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
+@click.option(
+    "--min-size",
+    type=Parsed("size", parse_size),
+    metavar="SIZE",
+    help="Only files of at least this size. Without it: 32 KiB for each backup of a host, so that it saves more than it costs.",
+)
+@click.option(
+    "--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
+)
+@click.option(
+    "--pace",
+    type=Parsed("share", parse_share),
+    metavar="P%",
+    help="Pause while processes wait for I/O more than this share of the time.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what is known to be equal, and how much would be read; change nothing.")
+@json_option
+@now_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    which: tuple[str, ...],
+    min_size: int | None,
+    seconds: float | None,
+    pace: float | None,
+    dry_run: bool,
+    as_json: bool,
+    now: datetime | None,
+) -> int:
+    """Make equal files of backups share their data, whatever they are called: moved and copied files, and files of several hosts.
+
+    All complete backups of all hosts, or those of each HOST, or HOST@BACKUP. Hosts share only within their group, unless
+    share_across_groups is set for them. Contents are known from `backupd verify`; files that it has not read yet are read if
+    another file has the same size. The kernel compares all data before it shares it, so no content changes.
+
+    It pauses while backups are made, expired or balanced, and leaves a backup that is restored or sent. Ctrl-C, SIGTERM and --time
+    end it; the next one continues.
+
+    Exit status 0: done, or ended by --time; 3: a verify or another dedupe is at work; 4: the pool is full or read-only.
+    """
+    cancellation, status = Cancellation(), Status()
+    with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
+        pacer = Pacer(site.pool.locks, cancellation, seconds=seconds, pressure=pace, tell=status.say)
+        parts = [_chosen(site, hosts, which) for hosts in domains(hosts_of(site.pool), site.config.hosts)]
+        moment = site.clock.now()
+
+        def deduper() -> Deduper:
+            return Deduper(site.pool, moment, pacer, min_size, lambda line: status.go_on(lambda: line))
+
+        if dry_run:
+            _say_plan([deduper().plan(part) for part in parts if part], as_json=as_json)
+            return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
+        with take_lock(site.pool.locks / "verify", "backupd dedupe", format_time(moment)), writing(site.pool):
+            before = _used(site)
+            done = [_told(one, as_json) for part in parts if part for one in deduper().share(part)]
+            after = _used(site)
+    _say(done, before, after, is_whole=not pacer.is_over, as_json=as_json)
+    return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
+
+
+def _chosen(site: PoolContext, hosts: Sequence[str], which: Sequence[str]) -> list[Restorable]:
+    """The complete backups of these hosts that are meant, newest first. Raises UsageError."""
+    if not which:
+        return [one for host in hosts for one in restorable(site.pool, host) if one.state == COMPLETE]
+    found: dict[tuple[str, str], Restorable] = {}
+    for text in which:
+        host, name = parse_which(text)
+        for one in [find(site.pool, host, name)] if name else restorable(site.pool, host):
+            if host in hosts and one.state == COMPLETE:
+                found[one.host, one.name] = one
+    return list(found.values())
+
+
+def _used(site: PoolContext) -> tuple[int, int]:
+    """Bytes of data and of metadata in use, as files have them, when all is committed."""
+    commit(site.pool.path)
+    spaces = read_allocation(site.pool.path).spaces
+    return _of(spaces, ("data", "mixed")), _of(spaces, ("metadata",))
+
+
+def _of(spaces: Sequence[Space], types: tuple[str, ...]) -> int:
+    return sum(one.used for one in spaces if one.type in types)
+
+
+def _told(one: SharedBackup, as_json: bool) -> SharedBackup:
+    if not as_json and (one.files or one.left):
+        words = f"{counted(one.files, 'file')} share {format_size(one.shared)}" + (f"; left: {one.left}" if one.left else "")
+        prose(f"{printable(one.backup.host)} {one.backup.name}: {words}")
+    return one
+
+
+def _say(done: Sequence[SharedBackup], before: tuple[int, int], after: tuple[int, int], *, is_whole: bool, as_json: bool) -> None:
+    total = sum(one.shared for one in done)
+    if as_json:
+        backups = [_fields(one) for one in done]
+        sums = {"shared_bytes": total, "read_bytes": sum(one.read for one in done), "is_whole": is_whole}
+        used = {"data_before": before[0], "data_after": after[0], "metadata_before": before[1], "metadata_after": after[1]}
+        echo_json(sums | used | {"backups": backups})
+        return
+    prose(f"{format_size(total)} share data now that did not before" + ("" if is_whole else "; the next one continues"))
+    saved, more = before[0] - after[0], after[1] - before[1]
+    prose(
+        f"the pool uses {format_size(abs(saved))} {'less' if saved >= 0 else 'more'} for data, and {format_size(abs(more))} "
+        f"{'more' if more >= 0 else 'less'} for metadata, other work on it included"
+    )
+
+
+def _fields(one: SharedBackup) -> dict[str, str | int | None]:
+    numbers = {"files": one.files, "shared_bytes": one.shared, "read_bytes": one.read}
+    return {"host": one.backup.host, "name": one.backup.name, **numbers, "left": one.left or None}
+
+
+def _say_plan(plans: Sequence[SharingPlan], *, as_json: bool) -> None:
+    files, equal, unread = (sum(getattr(one, name) for one in plans) for name in ("files", "equal", "unread"))
+    if as_json:
+        echo_json({"files": files, "equal_bytes": equal, "unread_bytes": unread})
+        return
+    prose(f"{counted(files, 'file')}, {format_size(equal)}, are known to be equal to another one; some may share data already")
+    prose(f"{format_size(unread)} would be read to know more")

@@ -1,0 +1,51 @@
+"""When `backupd dedupe` waits: for I/O pressure, and while backups are made, expired or balanced."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from btrkeep.pool.locks import at_work
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.procfs import IoPressure
+
+_LOOK = 1.0  # seconds
+
+
+class Pacer:
+    """Is asked between small steps. `pressure`: the share of time in which processes may wait for I/O; `seconds`: for the whole."""
+
+    def __init__(
+        self,
+        locks: Path,
+        cancellation: Cancellation,
+        *,
+        seconds: float | None,
+        pressure: float | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._locks, self._cancellation, self._tell = locks, cancellation, tell
+        self._seconds, self._most = seconds, pressure
+        self._begun, self._looked = time.monotonic(), 0.0
+        self._pressure = IoPressure()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further file is begun: cancelled, or out of time."""
+        return bool(self._cancellation) or (self._seconds is not None and time.monotonic() - self._begun >= self._seconds)
+
+    def goes_on(self) -> bool:
+        """Waits while it has to; False once it is over."""
+        if time.monotonic() - self._looked >= _LOOK:
+            while not self.is_over and (why := self._obstacle()):
+                self._tell(why)
+                self._pressure.restart()
+                self._cancellation.sleep(_LOOK)
+            self._pressure.restart()
+            self._looked = time.monotonic()
+        return not self.is_over
+
+    def _obstacle(self) -> str:
+        if who := at_work(self._locks):
+            return f"waits for {who}"
+        busy = self._most is not None and (self._pressure.share() or 0.0) > self._most
+        return "waits for the disks" if busy else ""

@@ -1,0 +1,271 @@
+"""Equal files of backups found by their content, and made to share their data by FIDEDUPERANGE.
+
+The first file with a content keeps its data, and every later one refers to it: in each of its snapshots, for data is freed when
+nothing refers to it any more. Contents are known from `checksums`, where `backupd verify` keeps them; what was never read is read.
+
+Nothing here changes what a backup holds, its read-only flag or its UUIDs. btrfs counts the subvolume as changed, though. For a copy
+that was received that would mean that it is no copy any more, so these are left out.
+"""
+
+import errno
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from backupd.dedupe.pace import Pacer
+from backupd.dedupe.sizes import SizeCounter
+from backupd.files.backup_selector import Restorable
+from backupd.files.file_digest import read_file
+from backupd.files.tree import Tree, components, joined, open_plain
+from backupd.files.walking import WalkEntry, walk
+from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
+from backupd.repo.read_lock import is_read_by_others, read
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.errors import OperatorError
+from btrkeep.fs.dedupe import OF_ONE_FILE, shared_pieces
+from btrkeep.fs.fiemap import share_all
+from btrkeep.pool.locks import read_holder
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import describe
+
+_MOST_RECORDS = 100_000  # that are held in memory before they are written down
+_COST = 32 << 10
+"""Bytes that sharing a file costs in each snapshot that has it: a leaf of its tree, stored twice (docs/benchmarks.rst)."""
+_BATCH = 1.0  # seconds between two looks at who else reads the backup
+_LEFT = (errno.EAGAIN, errno.EROFS)  # the subvolume is being sent; nothing can be written
+
+_ROOT = b"/"
+
+
+class _Elsewhere(Exception):
+    """Somebody else works with the backup; its argument says who."""
+
+
+class _SourceGone(Exception):
+    """The backup was deleted meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The file that keeps its data."""
+
+    backup: Restorable
+    path: bytes
+    key: Key
+
+
+@dataclass(slots=True)
+class SharedBackup:
+    """What came of one backup: files that share data now and did not before, the bytes of them, and the bytes that were read."""
+
+    backup: Restorable
+    files: int = 0
+    shared: int = 0
+    read: int = 0
+    left: str = ""
+    """Why it was left, in part or as a whole."""
+
+
+@dataclass(slots=True)
+class SharingPlan:
+    """For a dry run: files that are known to be equal to another one, their bytes, and bytes that would be read to know."""
+
+    files: int = 0
+    equal: int = 0
+    unread: int = 0
+
+
+@dataclass(slots=True)
+class Deduper:
+    """Shares data among backups. Whoever makes one has the lock `verify` of the pool: `checksums` has one writer."""
+
+    pool: Pool
+    now: datetime
+    pacer: Pacer
+    smallest: int | None
+    """Bytes of the smallest file that is looked at; None: as many as sharing it costs, by the backups of its host."""
+    tell: Callable[[str], None]
+    shared: int = 0
+    """Bytes so far."""
+    _sources: dict[bytes, _Source] = field(default_factory=dict)
+    _least: dict[str, int] = field(default_factory=dict)
+
+    def share(self, backups: Sequence[Restorable]) -> Iterator[SharedBackup]:
+        """Shares among these, which belong to hosts that may share. Yields what came of each. Raises OSError for a full pool."""
+        sizes = self._repeated_sizes(backups)
+        self._sources.clear()
+        for backup in backups:
+            if not self.pacer.goes_on():
+                return
+            done = SharedBackup(backup, left=self._why_left(backup))
+            if not done.left:
+                try:
+                    _BackupSharing(self, done, sizes).take()
+                except (_Elsewhere, OperatorError) as error:
+                    done.left = str(error)
+            yield done
+
+    def plan(self, backups: Sequence[Restorable]) -> SharingPlan:
+        """What `share` would do, as far as it is known without reading any file."""
+        sizes, found = self._repeated_sizes(backups), SharingPlan()
+        seen, digests = set[tuple[str, Key]](), set[bytes]()
+        for backup, entry, key in self._files(backups):
+            if entry.entry.size not in sizes or (backup.host, key) in seen:
+                continue
+            seen.add((backup.host, key))
+            with Checksums(self.pool.host(backup.host)) as known:
+                before = known.find(key)
+            if before is None or before.digest == NO_DIGEST:
+                found.unread += entry.entry.allocated
+            elif before.digest in digests:
+                found.files, found.equal = found.files + 1, found.equal + entry.entry.allocated
+            else:
+                digests.add(before.digest)
+        return found
+
+    def _repeated_sizes(self, backups: Sequence[Restorable]) -> frozenset[int]:
+        count = Counter(one.host for one in backups)
+        self._least = {host: self.smallest or _COST * number for host, number in count.items()}
+        counter = SizeCounter()
+        for backup, found, key in self._files(backups):
+            counter.add(backup.host, key, found.entry.size)
+        return counter.repeated()
+
+    def _files(self, backups: Sequence[Restorable]) -> Iterator[tuple[Restorable, WalkEntry, Key]]:
+        for backup in backups:
+            self.tell(f"looks at {backup.host} {backup.name}")
+            if self._why_left(backup):
+                continue
+            try:
+                with read(backup.path), Tree(backup.path) as tree:
+                    for found in self.candidates(backup.host, tree):
+                        yield backup, found, key_of(found.entry.inode, found.entry.changed, found.entry.size)
+            except OperatorError:  # it is being deleted, or gone
+                continue
+            if not self.pacer.goes_on():
+                return
+
+    def candidates(self, host: str, tree: Tree) -> Iterator[WalkEntry]:
+        """Plain files that are large enough. What cannot be read is passed over."""
+        for found in walk(tree, _ROOT, lambda _path, _error: None):
+            entry = found.entry
+            if not found.left and entry.kind == "file" and min(entry.size, entry.allocated) >= self._least[host]:
+                yield found
+
+    def _why_left(self, backup: Restorable) -> str:
+        there = describe(backup.path)
+        if there is None:
+            return "it is gone"
+        if there.received_uuid:
+            return "it is a copy of another pool's, which would count as changed"
+        return ""
+
+
+class _BackupSharing:
+    """One backup's turn."""
+
+    def __init__(self, work: Deduper, done: SharedBackup, sizes: frozenset[int]) -> None:
+        self._work, self._done, self._sizes, self._backup = work, done, sizes, done.backup
+        self._new: dict[Key, ReadBefore] = {}
+        self._looked = 0.0
+
+    def take(self) -> None:
+        """Goes through its files. Raises _Elsewhere, OperatorError, OSError."""
+        folder = self._work.pool.host(self._backup.host)
+        with read(self._backup.path) as fd, Tree(self._backup.path) as tree, Checksums(folder) as known:
+            try:
+                for found in self._work.candidates(self._backup.host, tree):
+                    if found.entry.size in self._sizes:
+                        if not self._goes_on(fd):
+                            break
+                        self._file(found, known)
+            finally:
+                if self._new:
+                    known.write(self._new, None)
+
+    def _goes_on(self, fd: int) -> bool:
+        """Whether nobody else has the backup, and it is not over. Raises _Elsewhere."""
+        if time.monotonic() - self._looked < _BATCH:
+            return not self._work.pacer.is_over
+        if not self._work.pacer.goes_on():
+            return False
+        holder = read_holder(self._work.pool.locks / f"host-{self._backup.host}")
+        if holder and holder.is_alive:
+            raise _Elsewhere(f"{holder.what} is at work (process {holder.pid})")
+        if is_read_by_others(fd):
+            raise _Elsewhere("it is being read")
+        self._looked = time.monotonic()
+        return True
+
+    def _file(self, found: WalkEntry, known: Checksums) -> None:
+        key = key_of(found.entry.inode, found.entry.changed, found.entry.size)
+        digest = None
+        try:
+            digest = self._digest(found, key, known)
+            if digest is None:
+                return
+            source = self._work._sources.setdefault(digest, _Source(self._backup, found.entry.path, key))
+            if (source.backup.host, source.key) == (self._backup.host, key):
+                return  # a snapshot of the very file
+            self._share(found, source)
+        except _SourceGone:
+            assert digest is not None
+            self._work._sources[digest] = _Source(self._backup, found.entry.path, key)
+        except OSError as error:
+            if error.errno in _LEFT:
+                raise _Elsewhere("it is being sent") from None
+            if error.errno not in OF_ONE_FILE:
+                raise
+
+    def _digest(self, found: WalkEntry, key: Key, known: Checksums) -> bytes | None:
+        """Of its content; None if that cannot be read, or nobody waits for it any more."""
+        before = self._new.get(key) or known.find(key)
+        if before and before.digest != NO_DIGEST:
+            return None if before.damaged else before.digest
+        entry, goes_on = found.entry, lambda: not self._work.pacer.is_over
+        done = read_file(open_plain(found.name, found.folder), entry.path, entry.size, key, goes_on)
+        if done is None or done.bad is not None:
+            return None  # a damaged one is for `backupd verify`
+        self._done.read += done.size
+        if len(self._new) < _MOST_RECORDS:
+            self._new[key] = ReadBefore(round(self._work.now.timestamp() * 10**6), False, done.digest)
+        return done.digest
+
+    @Checkpoint("file shared")
+    def _share(self, found: WalkEntry, source: _Source) -> None:
+        """Raises OSError, _SourceGone."""
+        with _opened(source) as one:
+            other = open_plain(found.name, found.folder)
+            try:
+                if os.fstat(one).st_size != found.entry.size or share_all(one, other):
+                    return
+                bytes_ = 0
+                for shared in shared_pieces(one, other, found.entry.size):
+                    bytes_ += shared
+                    if self._work.pacer.is_over:
+                        break
+            finally:
+                os.close(other)
+        self._done.files, self._done.shared = self._done.files + bool(bytes_), self._done.shared + bytes_
+        self._work.shared += bytes_
+        self._work.tell(f"{self._backup.host} {self._backup.name}")
+
+
+@contextmanager
+def _opened(source: _Source) -> Iterator[int]:
+    """The file. Raises OSError, and _SourceGone when its backup is deleted or being deleted."""
+    try:
+        with read(source.backup.path), Tree(source.backup.path) as tree:
+            names = components(source.path)
+            with tree.folder(joined(names[:-1])) as folder:
+                fd = open_plain(names[-1], folder)
+    except OperatorError:
+        raise _SourceGone from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)

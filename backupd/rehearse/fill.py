@@ -1,0 +1,172 @@
+"""Writes a night into the throwaway pool, as a run would leave it, but with changes that are made here instead of by rsync.
+
+For each host a snapshot of its newest backup, the changes, backup.json, a commit, and the subvolume becomes read-only. As many
+hosts as the configuration lets run at once take turns, file by file, so that their data lie mixed on the disk. One thread does it
+all: the order is the same for every variant.
+"""
+
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from backupd.rehearse.churn import BLOCK, Change, ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
+from backupd.repo import backup_json as records
+from backupd.repo.backup_json import PathOutcome, PathResult, Record
+from backupd.repo.catalogue_row import backup_row
+from backupd.rsync.command import LARGE
+from btrkeep.backup_states import COMPLETE
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import HostConfig
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import Subvolume, commit, create, describe, set_read_only, snapshot
+from btrkeep.units import backup_name
+
+NOISE = 8 << 20
+_PACKED = 2048
+"""Of each 4 KiB so many bytes are noise and the rest is text that compresses well: about half of real data does."""
+_DURATION = 20.0
+
+
+def noise(seed: int) -> bytes:
+    """What files are made of."""
+    rng = random.Random(seed)  # noqa: S311  no secret
+    text = (b"backup " * 300)[: BLOCK - _PACKED]
+    return b"".join(rng.randbytes(_PACKED) + text for _ in range(NOISE // BLOCK))
+
+
+@dataclass(slots=True)
+class _HostState:
+    config: HostConfig
+    files: HostFiles
+    newest: str | None = None
+    changes: list[Change] = field(default_factory=list)
+    subvolume: Subvolume | None = None
+
+
+class NightWriter:
+    """The nights of one variant with one seed. `inplace` None: as each host is configured. `largest`: bytes of the largest file."""
+
+    def __init__(
+        self, pool: Pool, catalogue: Catalogue, hosts: Mapping[str, tuple[HostConfig, HostFiles]], inplace: str | None
+    ) -> None:
+        self._pool, self._catalogue, self._inplace = pool, catalogue, inplace
+        self._hosts = [_HostState(config, files) for config, files in hosts.values()]
+        self._noise = noise(1)
+        self._at = 0
+
+    def write(self, started: datetime, at_once: int) -> int:
+        """A night; how many bytes of it are new. Raises OSError."""
+        return sum(self._together(some, started) for some in _batches(self._hosts, at_once))
+
+    def _together(self, some: Sequence[_HostState], started: datetime) -> int:
+        for host in some:
+            self._begin(host, started)
+        new = 0
+        for host, change in _in_turns(some):
+            self._apply(host, change, started)
+            new += new_bytes(change)
+        for host in some:
+            self._record(host, started)
+        commit(self._pool.path)
+        for host in some:
+            self._finalise(host, started)
+        return new
+
+    def _begin(self, host: _HostState, started: datetime) -> None:
+        path = self._pool.backup(host.config.name, started)
+        if host.newest:
+            snapshot(path.parent / host.newest, path)
+            host.changes = host.files.night()
+        else:
+            path.parent.mkdir(mode=0o700)
+            create(path)
+            (path / records.DATA).mkdir(mode=0o777)
+            host.changes = host.files.first()
+        host.subvolume = describe(path)
+
+    def _apply(self, host: _HostState, change: Change, started: datetime) -> None:
+        path = self._pool.backup(host.config.name, started) / records.DATA / change.name
+        match change:
+            case DeleteFile():
+                path.unlink()
+            case WriteFile():
+                self._write(path, change.size)
+            case ChangeFile() if self._changes_in_place(host, change):
+                self._change(path, change)
+            case ChangeFile():
+                self._write(path.with_name(f".{path.name}.new"), change.size)
+                path.with_name(f".{path.name}.new").replace(path)
+
+    def _changes_in_place(self, host: _HostState, change: ChangeFile) -> bool:
+        how = self._inplace or host.config.inplace
+        return how == "always" or (how == "large" and change.size >= LARGE)
+
+    def _write(self, path: Path, size: int) -> None:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            path.parent.mkdir(exist_ok=True)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            for data in self._data(size):
+                _write_all(fd, data)
+        finally:
+            os.close(fd)
+
+    def _change(self, path: Path, change: ChangeFile) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            for offset, length in change.pieces:
+                os.lseek(fd, offset, os.SEEK_SET)
+                for data in self._data(length):
+                    _write_all(fd, data)
+        finally:
+            os.close(fd)
+
+    def _data(self, size: int) -> Iterator[memoryview]:
+        """Of the noise, from another place each time."""
+        whole = memoryview(self._noise)
+        while size:
+            self._at = (self._at + BLOCK * 37) % NOISE
+            data = whole[self._at : self._at + size]
+            size -= len(data)
+            yield data
+
+    def _record(self, host: _HostState, started: datetime) -> None:
+        records.write(self._pool.backup(host.config.name, started), self._record_of(host, started))
+
+    def _record_of(self, host: _HostState, started: datetime) -> Record:
+        assert host.subvolume is not None
+        files, new = len(host.files), sum(map(new_bytes, host.changes))
+        numbers = {"files": files, "regular": files, "bytes": host.files.bytes, "literal": new}
+        path = PathResult("/data", PathOutcome.COMPLETE, numbers=numbers, seconds=_DURATION)
+        name, ended = backup_name(started), started + timedelta(seconds=_DURATION)
+        uuid = host.subvolume.uuid
+        return Record(
+            host.config.name, uuid, COMPLETE, started, name, host.newest, finished=ended, duration=_DURATION, paths=(path,)
+        )
+
+    def _finalise(self, host: _HostState, started: datetime) -> None:
+        assert host.subvolume is not None
+        record = self._record_of(host, started)
+        set_read_only(self._pool.backup(host.config.name, started))
+        self._catalogue.put_backup(backup_row(self._pool, record, COMPLETE, host.subvolume.id))
+        host.newest = record.name
+
+
+def _batches(hosts: Sequence[_HostState], at_once: int) -> Iterator[Sequence[_HostState]]:
+    return (hosts[start : start + at_once] for start in range(0, len(hosts), at_once))
+
+
+def _in_turns(some: Sequence[_HostState]) -> Iterator[tuple[_HostState, Change]]:
+    """One change of each host after the other, until none has any left."""
+    for number in range(max((len(host.changes) for host in some), default=0)):
+        yield from ((host, host.changes[number]) for host in some if number < len(host.changes))
+
+
+def _write_all(fd: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

@@ -1,0 +1,139 @@
+"""Charts of a rehearsal as SVG, by matplotlib, to stand in a page: its colours are the page's, so they fit light and dark.
+
+Each variant has a colour and a kind of line, and nothing is told by colour alone. A line is the median over the seeds, the shade
+behind it reaches from the least to the most of them.
+"""
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
+INK, LINE, GREY = "#222222", "#dddddd", "#777777"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+_IN_PAGE = {
+    INK: "currentColor",
+    LINE: "var(--line)",
+    GREY: "var(--grey)",
+    **{colour: f"var(--c{number})" for number, colour in enumerate(COLOURS)},
+}
+_SIZE = (5.6, 2.9)  # inches
+_ROW = 0.36
+_CLOCK = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
+
+Band = Sequence[tuple[float, float, float]]
+"""Of each night the least, the median and the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A row of `intervals`: a relative change, its range, and which variant it is of, by number."""
+
+    name: str
+    least: float
+    median: float
+    most: float
+    variant: int
+
+
+def curves(
+    bands: Mapping[str, Band],
+    words: Callable[[float], str],
+    described: str,
+    faint: Mapping[str, Band] | None = None,
+    *,
+    binary: bool = False,
+) -> str:
+    """A line for each variant over the nights. `faint`: thin lines of the same variants. `words` writes a number of the axis, which
+    has numbers that are round in a binary unit if it is `binary`.
+    """
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
+    for number, (name, band) in enumerate(bands.items()):
+        colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
+        nights = range(1, len(band) + 1)
+        mark = "o" if len(band) == 1 else ""
+        axes.fill_between(
+            nights, [least for least, _, _ in band], [most for *_, most in band], color=colour, alpha=0.14, linewidth=0
+        )
+        axes.plot(nights, [middle for _, middle, _ in band], color=colour, linestyle=style, linewidth=1.9, label=name, marker=mark)
+        if faint:
+            axes.plot(nights, [middle for _, middle, _ in faint[name]], color=colour, linestyle=style, linewidth=0.8)
+    head = _head(bands, faint)
+    axes.set_ylim(0, head)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
+    axes.yaxis.set_major_locator(FixedLocator(_binary(head)) if binary else MaxNLocator(5))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.set_xlabel("night", fontsize=9, color=INK)
+    _plain(axes, "y")
+    return _svg(figure, described)
+
+
+def _head(*many: Mapping[str, Band] | None) -> float:
+    return max((most for bands in many if bands for band in bands.values() for *_, most in band), default=0.0) * 1.12 or 1.0
+
+
+def _binary(head: float) -> list[float]:
+    """Three to six numbers."""
+    unit = 1024.0 ** int(log(max(head, 1), 1024))
+    steps = (nice * 10**power * unit for power in range(-1, 4) for nice in (1, 2, 2.5, 5))
+    step = next(step for step in steps if step * 5 >= head)
+    return [step * number for number in range(int(head / step) + 1)]
+
+
+def intervals(rows: Sequence[Interval], names: Sequence[str], words: Callable[[float], str], described: str) -> str:
+    """Changes against the first variant, a row for each measure: the median, and the least to the most of all pairs."""
+    count = len(rows) + len({row.name for row in rows})
+    figure = Figure(figsize=(7.6, 0.8 + _ROW * count / 2.4), layout="constrained")
+    axes = figure.subplots()
+    labels, at, before = [], 0.0, ""
+    for row in rows:
+        at -= 1.0 if row.name == before else 1.6
+        if row.name != before:
+            labels.append((at, row.name))
+        before = row.name
+        colour = COLOURS[row.variant % len(COLOURS)]
+        axes.plot([row.least, row.most], [at, at], color=colour, linewidth=1.8, solid_capstyle="butt")
+        axes.plot([row.median], [at], color=colour, marker="osD^vP"[row.variant % 6], markersize=5, linestyle="")
+    for number in sorted({row.variant for row in rows}):
+        axes.plot([], [], color=COLOURS[number % len(COLOURS)], marker="osD^vP"[number % 6], linewidth=1.8, label=names[number])
+    axes.axvline(0, color=INK, linewidth=1)
+    widest = max((max(abs(row.least), abs(row.most)) for row in rows), default=0.1)
+    axes.set_xlim(-max(widest, 0.02) * 1.08, max(widest, 0.02) * 1.08)
+    axes.set_yticks([place for place, _ in labels], [name for _, name in labels])
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value) if abs(value) < 1 else ""))
+    axes.xaxis.set_major_locator(MaxNLocator(7))
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize=9, labelcolor=INK)
+    _plain(axes, "x")
+    axes.spines["left"].set_visible(False)
+    return _svg(figure, described)
+
+
+def _plain(axes: Axes, grid: str) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+    axes.grid(axis=grid, color=LINE, linewidth=0.8)  # type: ignore[arg-type]
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK, labelsize=9)
+
+
+def _svg(figure: Figure, described: str) -> str:
+    """The element alone, with a description for who does not see it. Text stays text."""
+    figure.patch.set_alpha(0)
+    for axes in figure.axes:
+        axes.patch.set_alpha(0)
+    out = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": described, "font.family": "sans-serif"}):
+        figure.savefig(out, format="svg", transparent=True)
+    text = _CLOCK.sub("", out.getvalue())
+    text = text[text.index("<svg") :]
+    for colour, name in _IN_PAGE.items():
+        text = text.replace(colour, name)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)

@@ -1,0 +1,142 @@
+"""What a rehearsal knows of the server: its configuration, its catalogue, and how its pool is made and mounted. It only reads."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from backupd.rehearse.learn import learned
+from backupd.rehearse.model import Fleet, RehearsalPlan, RehearsedBalance, Variant, VariantSettings
+from backupd.rehearse.scale import Scaled, scaled
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import Config, Retention
+from btrkeep.config.published import published
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.allocation import Allocation, read_allocation
+from btrkeep.pool.marker import filesystem_uuid, open_pool
+from btrkeep.pool.mounts import allocator, mount_of
+
+FILL, LEAST_FILL, MOST_FILL = 0.5, 0.3, 0.65
+"""The share of the throwaway pool that is used at the end: as of the pool, within limits."""
+_BUDGET = 0.05
+_DAY, _WEEK, _MONTH = 86400.0, 7, 30
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """`unknown`: what could not be read, in the words of the error; then typical values stand in its place.
+
+    `filesystem`: the UUID of the pool's, as it is mounted or as the catalogue knows it.
+    """
+
+    fleet: Fleet
+    settings: VariantSettings
+    fill: float
+    filesystem: str | None
+    unknown: tuple[str, ...] = ()
+
+
+def server_facts(config: Config) -> ServerFacts:
+    """Raises UsageError when no host is enabled."""
+    unknown: list[str] = []
+    names = [host.name for host in config.hosts.values() if host.enabled]
+    fleet, balanced, filesystem = Fleet(()), False, None
+    try:
+        with Catalogue.open_readonly(config.pool.state) as catalogue:
+            fleet = learned(names, catalogue.backups(with_detail=True))
+            filesystem = published(catalogue).filesystem
+            balanced = bool(filesystem and catalogue.balances(filesystem, 1))
+    except OperatorError as error:
+        unknown.append(error.message)
+        fleet = learned(names, ())
+    settings, fill = VariantSettings(expiry=config.expiry.mount_option), FILL
+    try:
+        open_pool(config.pool.path)
+        filesystem = filesystem_uuid(config.pool.path)
+        allocation = read_allocation(config.pool.path)
+        fill = min(max(allocation.used / allocation.size, LEAST_FILL), MOST_FILL)
+        settings = _as_mounted(config, filesystem, allocation, balanced=balanced)
+    except PoolUnusable as error:
+        unknown.append(error.message)
+    return ServerFacts(fleet, settings, fill, filesystem, tuple(unknown))
+
+
+def _as_mounted(config: Config, filesystem: str, allocation: Allocation, *, balanced: bool) -> VariantSettings:
+    mount = mount_of(config.pool.path)
+    copies = [space.factor for space in allocation.spaces if space.type == "metadata"]
+    return VariantSettings(
+        allocator=allocator(mount),
+        expiry=config.expiry.mount_option,
+        balance=_balancing(config, allocation) if balanced else None,
+        compression=_compression(mount.super_options),
+        nodesize=int((Path("/sys/fs/btrfs") / filesystem / "nodesize").read_text()),
+        metadata="single" if copies and max(copies) < 2 else "dup",
+    )
+
+
+def _balancing(config: Config, allocation: Allocation) -> RehearsedBalance:
+    """The budget as a share of the data: a small pool would be balanced as a whole by as many bytes."""
+    data = sum(space.used for space in allocation.spaces if space.type == "data")
+    budget = config.balance.budget
+    return RehearsedBalance(config.balance.policy, min(max(budget / data, 0.001), 1.0) if budget and data else _BUDGET)
+
+
+def _compression(options: Iterable[str]) -> str:
+    found = [word.partition("=")[2] for word in options if word.startswith(("compress=", "compress-force="))]
+    return found[-1] if found else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How long a rehearsal is, and how large its pool at the most. `age`: nights that come first, unmeasured."""
+
+    days: int
+    seeds: int
+    size: int
+    age: int = 0
+    heatmaps: bool = field(default=False, kw_only=True)
+
+
+def make_plan(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], extent: Extent) -> RehearsalPlan:
+    """The plan."""
+    fitting = _fitting(config, facts, variants, extent)
+    return RehearsalPlan(
+        fleet=fitting.fleet,
+        hosts={host.name: config.hosts[host.name] for host in fitting.fleet.hosts},
+        variants=variants,
+        days=extent.days,
+        seeds=extent.seeds,
+        size=fitting.size,
+        fraction=fitting.fraction,
+        zone=config.pool.zone.key,
+        concurrency=config.backup.concurrency,
+        max_orphans=config.expiry.max_orphans,
+        age=extent.age,
+        aged_with=facts.settings.allocator,
+        heatmaps=extent.heatmaps,
+    )
+
+
+def _fitting(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], extent: Extent) -> Scaled:
+    """As much as the most demanding variant leaves room for."""
+    nights = extent.age + extent.days
+    kept = max(_kept(config, variant, nights) for variant in variants)
+    whole = any((variant.settings.inplace or _widest(config)) != "always" for variant in variants)
+    return scaled(facts.fleet, extent.size, facts.fill, nights, kept, whole_files=whole)
+
+
+def _widest(config: Config) -> str:
+    return "always" if all(host.inplace == "always" for host in config.hosts.values()) else "never"
+
+
+def _kept(config: Config, variant: Variant, nights: int) -> int:
+    """How many older backups of a host there are after so many nights, at the most."""
+    policies = {replace(host.retention, **variant.settings.retention) for host in config.hosts.values()} or {Retention()}
+    return max(_kept_by(policy, nights) for policy in policies)
+
+
+def _kept_by(policy: Retention, nights: int) -> int:
+    if policy.missing:
+        return nights
+    long_ago = min(policy.weekly, nights // _WEEK + 1) + min(policy.monthly, nights // _MONTH + 1) + min(policy.yearly, 1)
+    # A weekly backup shares less with its neighbours than a daily one does.
+    return min(nights, max(policy.daily, policy.min_keep) + 3 * long_ago + round(policy.grace / _DAY) + 1)

@@ -1,0 +1,172 @@
+"""Settings side by side, as an operator writes them: `NAME:KEY=VALUE,KEY=VALUE`. Pure.
+
+What a variant does not name is as it is configured. Balance and compression have values with a colon in them, so a name ends at the
+first colon before the first equals sign.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from backupd.rehearse.model import RehearsedBalance, Variant, VariantSettings
+from btrkeep.config import Retention
+from btrkeep.errors import UsageError, did_you_mean
+from btrkeep.units import parse_duration, parse_share, parse_size
+
+CONFIGURED = "configured"
+"""The name of the settings as they are."""
+POLICIES = ("benefit", "score", "usage")
+_ALLOCATORS = ("ssd", "nossd", "ssd_spread")
+_LEVELS = {"zstd": 15, "zlib": 9}
+_NODESIZES = tuple(1 << power for power in range(12, 17))
+_RETENTION = tuple(field.name for field in fields(Retention))
+_LONGEST_NAME = 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """How a value is read (it raises ValueError), and which values there are, in words."""
+
+    parse: Callable[[str], Any]
+    values: str
+
+
+def _one_of(*words: str) -> _Key:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(text)
+        return text
+
+    return _Key(parse, ", ".join(words))
+
+
+def _balance(text: str) -> RehearsedBalance | None:
+    """Of "score:5%"; None of "none"."""
+    if text == "none":
+        return None
+    policy, _, budget = text.partition(":")
+    share = parse_share(budget or "5%")
+    if policy not in POLICIES or not share:
+        raise ValueError(text)
+    return RehearsedBalance(policy, share)
+
+
+def _compression(text: str) -> str:
+    kind, colon, level = text.partition(":")
+    if colon and not (level.isascii() and level.isdecimal() and 1 <= int(level) <= _LEVELS.get(kind, 0)):
+        raise ValueError(text)
+    if kind not in ("none", "lzo", *_LEVELS):
+        raise ValueError(text)
+    return text
+
+
+def _nodesize(text: str) -> int:
+    size = parse_size(text)
+    if size not in _NODESIZES:
+        raise ValueError(text)
+    return size
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(text)
+    return int(text)
+
+
+KEYS: Mapping[str, _Key] = {
+    "allocator": _one_of(*_ALLOCATORS),
+    "expiry": _one_of(*_ALLOCATORS, "none"),
+    "balance": _Key(
+        _balance, "none, or benefit, score or usage with the share of the data that a night may move, such as score:5%"
+    ),
+    "inplace": _one_of("always", "large", "never"),
+    "compression": _Key(_compression, "none, lzo, zlib:1 to zlib:9, zstd:1 to zstd:15"),
+    "nodesize": _Key(_nodesize, "4KiB, 8KiB, 16KiB, 32KiB, 64KiB"),
+    "metadata": _one_of("single", "dup"),
+    **dict.fromkeys(("daily", "weekly", "monthly", "yearly", "min_keep"), _Key(_count, "a number")),
+    "grace": _Key(parse_duration, "a duration, such as 3d"),
+}
+"""Every key of a variant."""
+
+
+def parse_variant(text: str, base: VariantSettings) -> Variant:
+    """The variant. Raises UsageError, which names the nearest key."""
+    name, rest = _parted(text)
+    changed: dict[str, Any] = {}
+    retention = dict(base.retention)
+    for pair in filter(None, rest.split(",")):
+        word, equals, value = (part.strip() for part in pair.partition("="))
+        key = KEYS.get(word)
+        if key is None:
+            known = f"the keys are {', '.join(KEYS)}"
+            raise UsageError(f"variant {text!r}: there is no key {word!r}", did_you_mean(word, KEYS, known))
+        if not equals:
+            raise UsageError(f"variant {text!r}: {word} has no value", f"write {word}=VALUE: {key.values}")
+        if word in changed:
+            raise UsageError(f"variant {text!r}: {word} is there twice", "name each key once")
+        try:
+            changed[word] = key.parse(value)
+        except ValueError:
+            raise UsageError(f"variant {text!r}: {value!r} is nothing for {word}", f"{word} takes {key.values}") from None
+    retention |= {word: value for word, value in changed.items() if word in _RETENTION}
+    others = {word: value for word, value in changed.items() if word not in _RETENTION}
+    return Variant(name, replace(base, retention=retention, **others), rest)
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """The name and the settings. Raises UsageError."""
+    text = text.strip()
+    if text == CONFIGURED:
+        return text, ""
+    before, equals, _ = text.partition("=")
+    name, colon, _ = before.partition(":")
+    rest = text[len(name) + 1 :] if colon else text
+    name = (name if colon else text).strip()
+    if not name or not name.isprintable() or (not equals and not colon):
+        raise UsageError(f"{text!r} is no variant", f"write NAME:KEY=VALUE,KEY=VALUE, or {CONFIGURED} for the settings as they are")
+    return name[:_LONGEST_NAME], rest.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A standing question: which variants answer it, the first being what the others are compared with, and by which measures."""
+
+    variants: tuple[str, ...]
+    measures: tuple[str, ...]
+
+
+QUESTIONS: Mapping[str, Question] = {
+    "holes": Question(("ssd:allocator=ssd,expiry=none", "nossd:allocator=nossd,expiry=none"), ("unused", "fragments", "score")),
+    "expiry": Question(
+        ("nossd:allocator=nossd,expiry=none", "toggled:allocator=nossd,expiry=ssd", "ssd:allocator=ssd,expiry=none"),
+        ("expiry_seconds", "expiry_written"),
+    ),
+    "balance": Question(
+        ("usage:balance=usage:5%", "score:balance=score:5%", "benefit:balance=benefit:5%", "none:balance=none"),
+        ("score", "fragments", "unused", "balance_written"),
+    ),
+    "inplace": Question(
+        ("always:inplace=always", "large:inplace=large", "never:inplace=never"), ("used", "fragments", "written", "night_seconds")
+    ),
+    "compression": Question(
+        ("none:compression=none", "zstd1:compression=zstd:1", "zstd3:compression=zstd:3"), ("used", "written", "night_seconds")
+    ),
+    "nodesize": Question(
+        ("16KiB:nodesize=16KiB", "4KiB:nodesize=4KiB", "64KiB:nodesize=64KiB"), ("metadata", "written", "expiry_seconds")
+    ),
+}
+"""By its name: what `--question NAME` asks."""
+
+
+def variants_of(question: str | None, texts: tuple[str, ...], base: VariantSettings) -> tuple[Variant, ...]:
+    """Those of the question, then those that are given. One alone is compared with the settings as they are. Raises UsageError."""
+    given = (*(QUESTIONS[question].variants if question else ()), *texts)
+    found = [parse_variant(text, base) for text in given]
+    if len(found) == 1 and found[0].changed:
+        found.insert(0, Variant(CONFIGURED, base))
+    names = [variant.name for variant in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two variants are named {twice!r}", "give each a name: NAME:KEY=VALUE")
+    if len(found) < 2:
+        raise UsageError("there is nothing to compare", "give --question NAME, or --variant NAME:KEY=VALUE, as often as you like")
+    return tuple(found)

@@ -1,0 +1,147 @@
+"""The folder that a rehearsal works in, and everything that hangs on it: an image, a loop device, a mount. All of it goes again.
+
+The folder's name begins with PREFIX and its rehearsal holds a flock on it. So what a killed one left is known by its name in the
+kernel's own tables (mounts, loop devices) or in the folder, and by a lock that nobody holds; the next rehearsal removes it.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.errors import OperatorError
+from btrkeep.process.programs import ProgramFailed, run
+from btrkeep.procfs import mounts
+
+PREFIX = "btrkeep-rehearsal-"
+_PATIENCE, _PAUSE = 20.0, 0.2
+_LONG = 900.0
+"""Seconds: an unmount waits for the tree that the cleaner is dropping."""
+
+
+@contextmanager
+def workspace(base: Path) -> Iterator[Path]:
+    """A new folder in `base`, locked, and removed at the end with all that is mounted in it. Raises OperatorError."""
+    path, fd = _made(base)
+    try:
+        yield path
+    finally:
+        try:
+            remove(path)
+        finally:
+            os.close(fd)
+
+
+def _made(base: Path) -> tuple[Path, int]:
+    """Another rehearsal may take it for one that was left, as long as it is not locked: then there is another one."""
+    while True:
+        try:
+            path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        except OSError as error:
+            raise OperatorError(f"{base}: no folder can be made: {error.strerror}", "name another one with --on") from None
+        with suppress(FileNotFoundError):
+            if (fd := _locked(path)) is not None:
+                if path.exists():
+                    return path, fd
+                os.close(fd)
+
+
+def _locked(path: Path) -> int | None:
+    """A descriptor that holds the folder's lock; None when somebody else has it. Raises FileNotFoundError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def remove_left(bases: Iterable[Path]) -> list[Path]:
+    """Removes what killed rehearsals left: anywhere on this machine where something is mounted or attached, and folders in `bases`.
+
+    Returns the folders.
+    """
+    gone = []
+    for path in sorted(_named(bases)):
+        try:
+            fd = _locked(path)
+        except OSError as error:  # no folder of ours: a link, or not there
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                continue
+            raise
+        if fd is None:
+            continue
+        try:
+            if os.fstat(fd).st_uid == os.geteuid():
+                remove(path)
+                gone.append(path)
+        finally:
+            os.close(fd)
+    return gone
+
+
+def _named(bases: Iterable[Path]) -> set[Path]:
+    """Folders with the name of a rehearsal's."""
+    inside = [mount.target for mount in mounts()] + [image for _, image in _loops()]
+    found = {top for path in inside if (top := _top(path))}
+    for base in bases:
+        with suppress(OSError):
+            found |= {path for path in base.iterdir() if path.name.startswith(PREFIX)}
+    return found
+
+
+def _top(path: Path) -> Path | None:
+    """The folder of a rehearsal that a path lies in."""
+    return next((one for one in (path, *path.parents) if one.name.startswith(PREFIX)), None)
+
+
+def _loops() -> Iterator[tuple[str, Path]]:
+    """Each loop device that has a file, and that file."""
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with suppress(OSError):  # detached meanwhile
+            yield f"/dev/{file.parts[3]}", Path(file.read_text().rstrip("\n"))
+
+
+def patiently(command: Sequence[str]) -> None:
+    """Runs it until it succeeds, for some seconds: a program that was killed takes a moment to be gone, and others look at devices.
+
+    Raises ProgramFailed.
+    """
+    end = time.monotonic() + _PATIENCE
+    while True:
+        done = run(command, timeout=_LONG, check=False)
+        if not done.returncode:
+            return
+        if time.monotonic() > end:
+            raise ProgramFailed(done)
+        time.sleep(_PAUSE)
+
+
+@Checkpoint("rehearsal removed")
+def remove(folder: Path) -> None:
+    """Unmounts all that is mounted below the folder, detaches its loop devices, and removes it. Raises ProgramFailed, OSError."""
+    for mount in reversed(mounts()):
+        if mount.target.is_relative_to(folder):
+            patiently(["umount", str(mount.target)])
+    for device, image in _loops():
+        if image.is_relative_to(folder):
+            run(["btrfs", "device", "scan", "--forget", device], check=False)
+            run(["losetup", "--detach", device], check=False)  # the kernel may have let go of it by itself meanwhile
+    _wait_until_detached(folder)
+    shutil.rmtree(folder)
+
+
+def _wait_until_detached(folder: Path) -> None:
+    """A device that somebody has open for a moment is detached when it is closed. Raises OperatorError."""
+    end = time.monotonic() + _PATIENCE
+    while left := [device for device, image in _loops() if image.is_relative_to(folder)]:
+        if time.monotonic() > end:
+            raise OperatorError(f"{left[0]} is still in use", "the next rehearsal removes it")
+        time.sleep(_PAUSE / 10)

@@ -1,0 +1,93 @@
+"""rsnapshot.conf: where its snapshots lie, and which of its settings this program has, too.
+
+Parameters stand between tabs; rsnapshot wants tabs, but copies of the file often have blanks, which are read as well. A command in
+backquotes is never run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from btrkeep.errors import UsageError
+
+LARGEST = 1 << 20  # bytes of a file
+_DEEPEST = 8  # files that include each other
+_RETAINED = {name: name for name in ("daily", "weekly", "monthly", "yearly")}
+
+
+@dataclass(frozen=True, slots=True)
+class BackupPoint:
+    """A `backup` line: the host as its folder is named, how ssh reaches it (None: this machine), and the source path."""
+
+    host: str
+    address: str | None
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RsnapshotConf:
+    """What is read of it. `untranslated`: lines that have no equal here, for people."""
+
+    root: Path | None = None
+    retain: Mapping[str, int] = field(default_factory=dict)
+    points: tuple[BackupPoint, ...] = ()
+    exclude: tuple[str, ...] = ()
+    untranslated: tuple[str, ...] = ()
+
+
+def read_conf(conf: Path) -> RsnapshotConf:
+    """Reads the file, and those that it includes. Raises UsageError, OSError."""
+    root, retain = None, dict[str, int]()
+    points, exclude, untranslated = list[BackupPoint](), list[str](), list[str]()
+    for key, *values in _statements(conf, _DEEPEST):
+        value = values[0] if values else ""
+        match key:
+            case "snapshot_root" if value:
+                root = Path(value)
+            case "retain" | "interval" if len(values) > 1 and values[1].isdecimal() and value in _RETAINED:
+                retain[_RETAINED[value]] = int(values[1])
+            case "exclude" if value:
+                exclude.append(value)
+            case "exclude_file" if value and Path(value).is_file():
+                exclude += [line for line in read_lines(Path(value)) if line.strip() and line[0] not in "#;"]
+            case "backup" if len(values) > 1 and (point := _point(value, values[1])):
+                points.append(point)
+                untranslated += [" ".join((key, *values))] if len(values) > 2 else []
+            case "retain" | "interval" | "backup" | "backup_script" | "include" | "include_file" | "exclude_file":
+                untranslated.append(" ".join((key, *values)))
+    return RsnapshotConf(root, retain, tuple(points), tuple(exclude), tuple(untranslated))
+
+
+def _statements(conf: Path, depth: int) -> Iterator[Sequence[str]]:
+    """Yields a key and its values for each line that has any."""
+    if not depth:
+        raise UsageError(f"{conf}: files include each other without end", "give the snapshot_root itself")
+    for line in read_lines(conf):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        words = [word.strip() for word in line.split("\t")] if "\t" in line.strip() else line.split()
+        key, *values = [word for word in words if word]
+        if key == "include_conf" and values:
+            if "`" in " ".join(values):
+                raise UsageError(f"{conf}: include_conf would run a command, which is not done", "give the snapshot_root itself")
+            yield from _statements(conf.parent / values[0], depth - 1)
+        else:
+            yield key, *values
+
+
+def _point(source: str, destination: str) -> BackupPoint | None:
+    """None for a source that is neither a path nor one over ssh (a daemon's module, LVM)."""
+    host = destination.strip("/").partition("/")[0]
+    address, colon, path = source.rpartition(":")
+    if "::" in source or "://" in source or not path.startswith("/") or not host or host in (".", ".."):
+        return None
+    return BackupPoint(host, address if colon else None, "/" + path.strip("/"))
+
+
+def read_lines(file: Path) -> list[str]:
+    """The lines of a text file, up to LARGEST bytes. Raises UsageError if it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(LARGEST).decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from None

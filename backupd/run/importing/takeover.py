@@ -1,0 +1,190 @@
+"""A snapshot of btrbk or snapper, on the pool's own filesystem, made a backup without copying: a snapshot of it, put in order.
+
+All is done in the staged subvolume, which the next run deletes if this one is killed; the original is only read. Its hard links are
+older than the new subvolume, so the record does not say `split`, and the next night searches all of it for them.
+"""
+
+import asyncio
+import errno
+import os
+import stat
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from backupd.repo import backup_json as records
+from backupd.repo.backup_json import DATA
+from backupd.repo.final_backups import discard, recover, require_own
+from backupd.rsync.output import bounded
+from backupd.run import quota
+from backupd.run import work_subvolume as working
+from backupd.run.fresh_sums import NO_SUMS
+from backupd.run.importing.formats import OldTree
+from backupd.run.importing.run import (
+    ImportedBackup,
+    ImportSite,
+    config_of,
+    import_record,
+    opened_tree,
+    require_no_other_work,
+    require_room,
+)
+from backupd.run.work_subvolume import Prepared
+from btrkeep.checkpoints import Checkpoint
+from btrkeep.errors import OperatorError
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import is_on
+from btrkeep.pool.subvolume import delete, describe, snapshot
+from btrkeep.pool.syncfs import syncing
+from btrkeep.process.cancellation import Cancelled
+from btrkeep.units import format_time, printable
+
+_ASIDE = ".btrkeep-takeover"
+_EMPTY = 2  # inode number of the folder that a snapshot has where the original has a subvolume
+
+
+@dataclass(slots=True)
+class TakenTree:
+    """What was found in the snapshot: regular files, their bytes, and folders that stood for subvolumes in it, which are gone."""
+
+    files: int = 0
+    bytes: int = 0
+    nested: int = 0
+
+
+async def take_over(site: ImportSite, tree: OldTree) -> ImportedBackup:
+    """Raises Cancelled, OperatorError, OSError. What is not whole is deleted, by the next run if need be."""
+    host = config_of(site.config, tree)
+    with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
+        require_own(site.pool, tree.host)
+        require_room(site)
+        require_no_other_work(site.pool, host)
+        with ExitStack() as held:
+            held.enter_context(opened_tree(tree))
+            if not is_on(tree.folder, site.pool.filesystem):
+                hint = "`backupd import tree` copies a folder of dated snapshots"
+                raise OperatorError(f"{tree.folder} is on another filesystem than the pool, so it has to be copied", hint)
+            disk = held.enter_context(syncing(site.pool.path))
+            recover(site.pool, tree.host)
+            _discard_own(site, tree)
+            staged = site.pool.staged(tree.host)
+            try:
+                found = await asyncio.to_thread(_arranged, site, tree, staged)
+                prepared = await asyncio.to_thread(_named, site, staged, tree)
+            except BaseException:
+                if left := describe(staged):
+                    with suppress(OSError):
+                        delete(staged.parent, left.id)
+                raise
+            try:
+                numbers = {"files": found.files, "regular": found.files, "bytes": bounded(found.bytes), "literal": 0}
+                record = import_record(site, tree, working.first_record(prepared, host, tree.started), numbers)
+                _, final = await asyncio.to_thread(
+                    lambda: working.finalise(site.pool, prepared, record, disk, NO_SUMS, split=False)
+                )
+            except BaseException:
+                with suppress(OSError):
+                    discard(prepared.path, prepared.uuid)
+                raise
+            return ImportedBackup(final, prepared.id, 0, found.nested)
+
+
+def _discard_own(site: ImportSite, tree: OldTree) -> None:
+    """Discards what a killed takeover of this very tree has left. Raises OperatorError for any other unfinished backup."""
+    path = site.pool.working(tree.host)
+    if not os.path.lexists(path):
+        return
+    there = describe(path)
+    try:
+        record = records.read(path)
+    except records.UnreadableRecord:
+        record = None
+    if there is None or record is None or (record.uuid, record.started) != (there.uuid, tree.started):
+        raise OperatorError(f"{tree.host} has an unfinished backup", f"`backupd discard {tree.host}` gives it up")
+    discard(path, there.uuid)
+
+
+def _arranged(site: ImportSite, tree: OldTree, staged: Path) -> TakenTree:
+    """The staged subvolume with the snapshot's content below data/PATH. Raises Cancelled, OperatorError, OSError."""
+    for folder in (site.pool.host(tree.host), staged.parent.parent, staged.parent):
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700)
+    if left := describe(staged):  # by a run that was killed here
+        delete(staged.parent, left.id)
+    before = describe(tree.folder)
+    snapshot(tree.folder, staged)
+    made = describe(staged)
+    if before is None or made is None or made.parent_uuid != before.uuid:
+        raise OperatorError(f"{tree.folder} is another one than it was", "run it again")
+    found = _cleaned(site, staged)
+    with Checkpoint("snapshot arranged"):
+        _move(staged, tree.path)
+    return found
+
+
+def _move(staged: Path, path: str) -> None:
+    """Has all that lies in the subvolume below data/PATH; that folder is what the subvolume's root was."""
+    was, aside = staged.stat(), staged / _ASIDE
+    names = [one.name for one in staged.iterdir()]
+    if _ASIDE in names:
+        raise OperatorError(f"{_ASIDE} is in it already, which is where its content would go for a moment")
+    try:
+        aside.mkdir(mode=0o700)
+        for name in names:
+            (staged / name).rename(aside / name)
+    except OSError as error:
+        if error.errno != errno.EPERM:
+            raise
+        name = printable(error.filename or "its root")
+        raise OperatorError(f"{name} cannot be moved: it is immutable (lsattr)", "`backupd import tree` copies it") from None
+    os.chown(aside, was.st_uid, was.st_gid)
+    aside.chmod(stat.S_IMODE(was.st_mode))
+    for attribute in os.listxattr(staged):
+        os.setxattr(aside, attribute, os.getxattr(staged, attribute))
+        os.removexattr(staged, attribute)
+    os.chown(staged, 0, 0)
+    staged.chmod(0o755)
+    target = staged / DATA / path.strip("/")
+    if path.strip("/"):
+        target.parent.mkdir(parents=True)
+    aside.rename(target)
+    os.utime(target, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def _cleaned(site: ImportSite, top: Path) -> TakenTree:
+    """Counts what is there, and removes the empty folders that stand for subvolumes; the folders above these keep their times."""
+    found, waiting = TakenTree(), [top]
+    while waiting:
+        if not site.goes_on:
+            raise Cancelled
+        folder, nested = waiting.pop(), list[str]()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    if status.st_ino == _EMPTY:
+                        nested.append(entry.path)
+                    else:
+                        waiting.append(Path(entry.path))
+                else:
+                    found.files += stat.S_ISREG(status.st_mode)
+                    found.bytes += status.st_size if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode) else 0
+        if nested:
+            was = folder.stat()
+            for path in nested:
+                Path(path).rmdir()
+            os.utime(folder, ns=(was.st_atime_ns, was.st_mtime_ns))
+        found.nested += len(nested)
+    return found
+
+
+def _named(site: ImportSite, staged: Path, tree: OldTree) -> Prepared:
+    """`.working`, with its first record."""
+    there = describe(staged)
+    assert there is not None
+    prepared = Prepared(site.pool.working(tree.host), None, True, there.id, there.uuid)
+    quota.join(site.pool, tree.host, there.id)
+    records.write(staged, working.first_record(prepared, config_of(site.config, tree), tree.started))
+    with Checkpoint("working subvolume named"):
+        staged.rename(prepared.path)
+    return prepared

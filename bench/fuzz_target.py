@@ -1,0 +1,23 @@
+"""The definition of a fuzz target, and the folder that one may use."""
+
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+Seeds = Iterable[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`make` gives what is called with each input. `longest`: bytes of one."""
+
+    about: str
+    seeds: Callable[[], Seeds]
+    make: Callable[[], Callable[[bytes], object]]
+    longest: int = 4096
+
+
+def scratch_folder() -> Path:
+    """Makes a folder of this process, in memory; `bench.fuzz` removes it."""
+    return Path(tempfile.mkdtemp(prefix="fuzz-"))

@@ -1,0 +1,146 @@
+"""Replication in trouble: ends that are killed, a pool that is full or read-only, two at once, a lost catalogue."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds import TOP, work
+from tests.beds.two_pools import TwoPools
+
+pytestmark = pytest.mark.btrfs
+
+KILL = """
+import os, signal, sys
+left = 2_000_000
+while data := os.read(0, 65536):
+    if 0 <= left < len(data):
+        os.kill(int(open(sys.argv[1]).read()), signal.SIGKILL)
+    left -= len(data)
+    os.write(1, data)
+"""
+MEET = """
+import os, sys, time
+left, folder = 200_000, sys.argv[1]
+while data := os.read(0, 65536):
+    if 0 <= left < len(data):
+        open(f"{folder}/{os.getpid()}", "w").close()
+        end = time.monotonic() + 20
+        while len(os.listdir(folder)) < 2:
+            assert time.monotonic() < end, "nobody else fetches at the same time"
+            time.sleep(0.02)
+    left -= len(data)
+    os.write(1, data)
+"""
+
+
+@pytest.fixture
+def two(make_btrfs: Callable[..., Path]) -> TwoPools:
+    return TwoPools(make_btrfs(), make_btrfs())
+
+
+def more_hosts(two: TwoPools, *names: str) -> None:
+    for name in names:
+        source = two.first.source / name
+        source.mkdir()
+        (source / "file").write_bytes(os.urandom(1 << 20))
+        two.first.host(name, source)
+        two.first.backupd("run", name, "--now", "2026-03-01T22:00:00Z")
+
+
+def mount_of(path: Path) -> str:
+    return work("findmnt", "-no", "TARGET", "-T", path).stdout.strip()
+
+
+def test_hosts_are_fetched_at_the_same_time_and_one_that_fails_costs_the_others_nothing(two: TwoPools, tmp_path: Path) -> None:
+    """Each of two streams stops in its middle until the other one is there, too."""
+    more_hosts(two, "aaa", "web2", "web3")
+    theirs = two.second.pool / "hosts/aaa" / two.names(two.first.pool, "aaa")[0]
+    theirs.mkdir(parents=True)  # somebody's own
+    two.over_ssh(f'"$@" | {shlex.quote(sys.executable)} -c {shlex.quote(MEET)} {shlex.quote(str(tmp_path))}')
+    told = two.fetch(status=1)[0]
+    assert [one["host"] for one in told["failed"]] == ["aaa"]
+    assert [len(two.names(two.second.pool, host)) for host in ("web2", "web3")] == [1, 1]
+    assert list(theirs.iterdir()) == []
+
+
+def test_a_sender_that_is_killed_leaves_nothing_and_the_next_one_fetches_it(two: TwoPools, tmp_path: Path) -> None:
+    (two.source / "large").write_bytes(os.urandom(6_000_000))
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    pid = shlex.quote(str(tmp_path / "pid"))
+    two.over_ssh(
+        f'bash -c \'echo $$ >"$0"; exec "$@"\' {pid} "$@" | {shlex.quote(sys.executable)} -c {shlex.quote(KILL)} {pid}; exit 1'
+    )
+    (failed,) = two.fetch(status=1)[0]["failed"]
+    assert "connection has ended" in failed["error"]
+    assert two.names(two.second.pool) == []
+    assert not (two.second.pool / "hosts/web1/.receiving").exists()
+    two.over_ssh('"$@"')
+    two.fetch()
+    assert two.differences(first) == ""
+
+
+def test_a_pool_that_becomes_full_in_the_middle_of_a_stream_keeps_what_it_has(make_btrfs: Callable[..., Path]) -> None:
+    two = TwoPools(make_btrfs(), make_btrfs(size="500M"))
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    (two.source / "large").write_bytes(os.urandom(60_000_000))
+    second = two.night("2026-03-02T22:00:00Z", "b")
+    filled = two.second.top / "filled"
+    left = int(work("stat", "-f", "-c", "%a", two.second.pool).stdout) * 4096
+    work("fallocate", "-l", str(left - 25_000_000), filled)
+    (failed,) = two.fetch(status=1)[0]["failed"]
+    assert "No space left" in failed["error"]
+    assert two.names(two.second.pool) == [first]
+    assert two.differences(first) == ""
+    filled.unlink()
+    work("btrfs", "filesystem", "sync", two.second.pool)
+    assert [one["parent"] for one in two.fetch()[0]["fetched"]] == [first]
+    assert two.differences(second) == ""
+
+
+def test_a_read_only_pool_fetches_nothing_says_so_and_goes_on_afterwards(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    mount = mount_of(two.second.pool)
+    work("mount", "-o", "remount,ro", mount)
+    done = two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z", check=False)
+    work("mount", "-o", "remount,rw", mount)
+    assert done.returncode == 4
+    assert "is read-only" in done.stderr
+    assert "Traceback" not in done.stderr
+    two.fetch()
+    assert two.names(two.second.pool) == [first]
+
+
+def test_of_two_at_once_the_second_is_refused_and_the_first_is_not_disturbed(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    go_on = two.second.top / "go-on"
+    two.over_ssh(f'while [ ! -e {shlex.quote(str(go_on))} ]; do sleep 0.05; done; exec "$@"')
+    words = [sys.executable, "-m", "backupd", "--config", str(two.second.config), "replicate", "--now", "2026-03-20T12:00:00Z"]
+    lock, end = two.second.pool / ".btrkeep/locks/replicate-office", time.monotonic() + 30
+    with subprocess.Popen(words, cwd=TOP, stdout=subprocess.DEVNULL) as earlier:
+        while not (lock.exists() and lock.stat().st_size):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        refused = two.fetch(status=3)
+        go_on.touch()
+        assert earlier.wait(60) == 0
+    assert "the lock is held" in json.dumps(refused)
+    assert two.differences(first) == ""
+
+
+def test_after_a_lost_catalogue_only_differences_are_fetched(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    shutil.rmtree(two.second.state)
+    two.second.backupd("rebuild")
+    second = two.night("2026-03-02T22:00:00Z", "b")
+    assert [(one["backup"], one["parent"]) for one in two.fetch()[0]["fetched"]] == [(second, first)]
+    assert two.differences(second) == ""

@@ -1,0 +1,133 @@
+"""Snapshots of btrbk and snapper become backups without copying: compared by rsync, their room measured by btrfs."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds import manifest, work
+from tests.beds.everything import everything
+from tests.beds.nights import Nights
+from tests.beds.old_trees import data, differing, imported
+from tests.beds.watch import checkpoints, killed
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(240)]
+_STEPS = {"snapshot made", "snapshot arranged", "working subvolume named", "subvolume made read-only", "backup named"}
+TIMES = ("20260301T2200", "20260302T220000+0100", "20260303T2200_1")
+
+
+@pytest.fixture
+def nights(make_btrfs: Callable[..., Path]) -> Nights:
+    return Nights(make_btrfs(size="500M"))
+
+
+def snapshots(nights: Nights, *names: str) -> list[Path]:
+    """Of a subvolume that changes; read-only, as btrbk makes them."""
+    live, folder = nights.top / "live", nights.top / "btrbk"
+    folder.mkdir()
+    work("btrfs", "subvolume", "create", live)
+    everything(live / "all")
+    (live / "data").mkdir()
+    (live / "backup.json").write_text("{}")
+    (live / "linked").write_bytes(os.urandom(3 << 20))
+    os.link(live / "linked", live / "linked too")
+    work("setfacl", "-m", "u:daemon:rx", live)
+    work("setfattr", "-n", "user.of", "-v", "root", live)
+    os.chown(live, 3, 4)
+    live.chmod(0o2751)
+    made = list[Path]()
+    for name in names:
+        (live / name).write_bytes(os.urandom(100_000))
+        os.utime(live, ns=(10**18 + len(made), 10**18 + len(made)))
+        work("btrfs", "subvolume", "snapshot", "-r", live, folder / f"home.{name}")
+        made.append(folder / f"home.{name}")
+    return made
+
+
+def exclusive(folder: Path) -> int:
+    work("btrfs", "filesystem", "sync", folder)
+    return int(work("btrfs", "filesystem", "du", "-s", "--raw", folder).stdout.splitlines()[-1].split()[1])
+
+
+def test_snapshots_of_btrbk_are_taken_over_and_the_next_night_goes_on_from_them(nights: Nights) -> None:
+    made = snapshots(nights, *TIMES)
+    before = [manifest(one) for one in made]
+    planned = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", "--path", "/srv/home", "--dry-run")
+    assert [(one["host"], one["backups"]) for one in planned["hosts"]] == [("web1", 3)]
+    told = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", "--path", "/srv/home", "--verify", "all")
+    assert [one["differences"] for one in told["compared"]] == [0, 0, 0]
+    names = nights.names("web1")
+    assert names[1] == "2026-03-02T210000Z"
+    for snapshot, name in zip(made, names, strict=True):
+        assert differing(snapshot, data(nights, "web1", name) / "srv/home") == ""
+        assert exclusive(nights.backup("web1", name)) <= 16 << 10  # backup.json
+    assert [manifest(one) for one in made] == before
+    assert imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1")["here_already"] == 3
+
+    source = nights.source / "srv"
+    work("cp", "-a", "--reflink=never", made[-1], source)
+    (source / "linked too").unlink()
+    (source / "linked too").write_bytes((source / "linked").read_bytes()[:-1] + b"\0")  # the link is broken, and this one changed
+    work("mount", "--mkdir", "--bind", source, "/srv/home")
+    try:
+        nights.host("web1", "/srv/home", address=None)
+        assert nights.run("web1")["web1"]["outcome"] == "complete"
+    finally:
+        work("umount", "/srv/home")
+    assert nights.record("web1")["base"] == names[-1]
+    newest = data(nights, "web1", nights.names("web1")[-1]) / "srv/home"
+    assert (newest / "linked").read_bytes() == (source / "linked").read_bytes()
+    assert (newest / "linked too").read_bytes() == (source / "linked too").read_bytes()
+
+
+def test_snapshots_of_snapper_have_their_time_in_info_xml(nights: Nights) -> None:
+    (made,) = snapshots(nights, "one")
+    folder = nights.top / "live" / ".snapshots"
+    work("btrfs", "subvolume", "create", folder)
+    for number in ("1", "2", "3"):
+        (folder / number).mkdir()
+        (folder / number / "info.xml").write_text(
+            f"<snapshot><num>{number}</num><date>2026-03-0{number} 22:00:03</date></snapshot>"
+        )
+    work("btrfs", "subvolume", "snapshot", "-r", made, folder / "1" / "snapshot")
+    work("btrfs", "subvolume", "snapshot", "-r", nights.top / "live", folder / "2" / "snapshot")
+    told = imported(nights, "snapper", nights.top / "live", "--host", "web1")
+    assert list(told["left_out"]) == [str(folder / "3")]
+    assert nights.names("web1") == ["2026-03-01T220003Z", "2026-03-02T220003Z"]
+    second = data(nights, "web1", "2026-03-02T220003Z")
+    assert not (second / ".snapshots").exists()  # an empty folder in the place of a subvolume
+    (folder / "2" / "snapshot").stat()
+    assert differing(made, data(nights, "web1", "2026-03-01T220003Z")) == ""
+    assert second.stat().st_mtime_ns == (nights.top / "live").stat().st_mtime_ns
+
+
+def test_what_cannot_be_taken_over_is_refused_and_nothing_is_left(nights: Nights, make_btrfs: Callable[..., Path]) -> None:
+    live = nights.top / "live"
+    snapshots(nights)
+    (live / "fixed").write_text("x")
+    work("chattr", "+i", live / "fixed")
+    work("btrfs", "subvolume", "snapshot", "-r", live, nights.top / "btrbk" / "home.20260301")
+    told = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", status=1)
+    assert "immutable" in told["failed"]["web1"]
+    work("chattr", "-i", live / "fixed")
+    elsewhere = make_btrfs(size="200M")
+    work("btrfs", "subvolume", "create", elsewhere / "home.20260301")
+    told = imported(nights, "btrbk", elsewhere, "--host", "web1", status=1)
+    assert "another filesystem" in told["failed"]["web1"]
+    assert "web1" not in str(work("btrfs", "subvolume", "list", nights.top).stdout)
+
+
+def test_killed_at_each_checkpoint_the_next_one_makes_it(nights: Nights) -> None:
+    (made,) = snapshots(nights, "20260301")
+    words = ("import", "btrbk", str(nights.top / "btrbk"), "--host", "web1", "--verify", "none")
+    listed = [one.split(" ", 1)[1] for one in checkpoints(nights, *words) if one.startswith("before ")]
+    steps = [one for one in dict.fromkeys(listed) if listed.count(one) == 1]
+    assert {*steps} >= _STEPS
+    for number, step in enumerate(step for step in steps if step in _STEPS):
+        host = f"web{number + 2}"
+        killed(nights, "before" if number % 2 else "after", step, *(host if word == "web1" else word for word in words))
+        imported(nights, "btrbk", nights.top / "btrbk", "--host", host, "--verify", "none")
+        (name,) = nights.names(host)
+        assert differing(made, data(nights, host, name)) == "", step
+        assert not (nights.pool / "hosts" / host / ".working").exists()
