@@ -99,7 +99,7 @@ def command(
     Examples:
       backupd rehearse --question balance
       backupd rehearse --variant inplace=never --html report.html
-      backupd rehearse --variant configured --variant tight:daily=7,balance=score:2% --days 60
+      backupd rehearse --variant configured --variant tight:daily=7 --days 60
 
     Exit status 0: all nights were run; 1: a pool was full before the last; 2: wrong usage, or a device that is in use.
     """

@@ -77,8 +77,8 @@ def test_help_lists_every_command_with_what_it_does() -> None:
 
 def test_every_command_that_prints_results_has_json_and_takes_another_time() -> None:
     without = {"completion", "serve"}  # one prints a script, the other answers on a socket
-    # What init and setup make is what allows --now, host edits files, progress, scrub and quota show watch the kernel, and what
-    # in a repository lies there.
+    # init and setup make the pool that allows --now, host edits files, progress, scrub and quota show watch the kernel, offsite
+    # reads a repository, and rehearse has nights of its own pool.
     timeless = {
         "init",
         "setup",
@@ -89,6 +89,7 @@ def test_every_command_that_prints_results_has_json_and_takes_another_time() -> 
         "offsite init",
         "offsite list",
         "offsite check",
+        "rehearse",
     }
     for name, command in doers().items():
         options = {option for param in command.params for option in param.opts}
