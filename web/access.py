@@ -1,7 +1,7 @@
-"""Who asks, and what they may see.
+"""The viewer of a request, and access control.
 
-Every view wants a login unless it is `@public`. A viewer may be limited to hosts, by patterns as of the shell: to such a one the
-others do not exist, in no count, list or answer.
+Every view requires a login unless it is `@public`. A viewer may be limited to hosts by shell patterns: the other hosts then
+appear in no count, list or answer.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _PUBLIC, _WHOLE = "btrkeep_public", "btrkeep_whole_pool"
 
 
 def viewer() -> Viewer:
-    """Who asks. Raises Unauthorized when nobody is logged in, on a public page."""
+    """Returns the viewer. Raises Unauthorized if no user is logged in, on a public page."""
     found: Viewer | None = g.get("viewer")
     if found is None:
         abort(401)
@@ -26,13 +26,13 @@ def viewer() -> Viewer:
 
 
 def somebody() -> Viewer | None:
-    """Who asks, None when nobody is logged in."""
+    """Returns the viewer, None if no user is logged in."""
     found: Viewer | None = g.get("viewer")
     return found
 
 
 def public(view: View) -> View:
-    """This view wants no login."""
+    """Marks a view that requires no login."""
     setattr(view, _PUBLIC, True)
     return view
 
@@ -50,13 +50,13 @@ def operator_only(view: View) -> View:
 
 
 def require_folder_right(folder: str | None) -> None:
-    """403 for whoever may not choose where on a host a restore goes; None is where the files were."""
+    """Aborts with 403 if the viewer may not choose the folder of a restore; None is the original place, which is always allowed."""
     if folder is not None and not viewer().admin:
         abort(403, "only admins may restore into another folder of a host")
 
 
 def whole_pool(view: View) -> View:
-    """This view names hosts of everybody: those who are limited to some get 403."""
+    """Marks a view that names all hosts: viewers who are limited to some hosts get 403."""
 
     @wraps(view)
     def guarded(*words: Any, **named: Any) -> Any:
@@ -69,7 +69,7 @@ def whole_pool(view: View) -> View:
 
 
 def require_visible_host(host: str) -> str:
-    """The host, if there is one of that name that the viewer may see; 404 otherwise, the same in both cases."""
+    """Returns the host if it exists and the viewer may see it; aborts with 404 otherwise, the same in both cases."""
     here = source()
     if not viewer().may_see(host) or (host not in here.site.hosts and host not in here.catalogue.hosts()):
         abort(404, "there is no such host")
@@ -83,5 +83,5 @@ def seen_hosts() -> frozenset[str] | None:
 
 
 def is_public(view: Callable[..., Any] | None) -> bool:
-    """Whether the view wants no login."""
+    """Returns True if the view requires no login."""
     return getattr(view, _PUBLIC, False)

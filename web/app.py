@@ -18,7 +18,7 @@ _STATIC = 3600  # seconds; the address of a file has its version in it
 
 
 def create_app(settings: Settings) -> Flask:
-    """The dashboard of one pool. Raises OperatorError when its own folder cannot be used."""
+    """Creates the dashboard of one pool. Raises OperatorError if its own folder cannot be used."""
     app = Flask("web")
     app.config.update(
         MAX_CONTENT_LENGTH=_LARGEST,
@@ -74,7 +74,7 @@ def _is_open(app: Flask, view: object) -> bool:
 
 
 def _version_of(app: Flask, name: str) -> str:
-    """So that a browser asks anew for a stylesheet that has changed."""
+    """Returns a version of a static file for its URL, so that browsers load it again after a change."""
     try:
         return f"{(Path(app.static_folder or '') / name).stat().st_mtime_ns:x}"
     except OSError:

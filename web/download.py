@@ -1,7 +1,7 @@
-"""What leaves the dashboard as a download: the agent's stream, handed on piece by piece, never shown, never cut unseen.
+"""Downloads: passes on the agent's stream piece by piece, never displayed, never truncated unnoticed.
 
-Nothing is kept: the server's own buffer is bounded, and the agent waits while it is full. A transfer that fails midway ends without
-its end, so that no client takes half an archive for a whole one.
+Nothing is stored: the server's own buffer is bounded, and the agent waits while it is full. A transfer that fails midway ends
+without its end marker, so that no client takes half an archive for a whole one.
 """
 
 import logging
@@ -20,9 +20,9 @@ from btrkeep.units import printable
 
 KINDS = ("file", "tar", "zip")
 AT_ONCE = 4
-"""Downloads at the same time. Each keeps one of the server's threads for as long as its client takes."""
+"""Downloads at the same time. Each occupies one of the server's threads as long as its client reads."""
 OF_ONE = 2
-"""Of them, those of one viewer."""
+"""The limit for one viewer."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     # If it is shown after all, then without rights: no script, no form, no origin.
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class AgentStream(Protocol):
-    """What `RootServiceClient.stream` gives: bytes in pieces; raises OperatorError when it fails midway."""
+    """The interface of `RootServiceClient.stream`: bytes in pieces; raises OperatorError if it fails midway."""
 
     @property
     def length(self) -> int | None:
@@ -44,7 +44,7 @@ class AgentStream(Protocol):
     def __iter__(self) -> Iterator[bytes]: ...
 
     def close(self) -> None:
-        """No more of it is wanted; whoever makes it ends."""
+        """Closes the stream; its producer ends."""
 
 
 class TooMany(OperatorError):
@@ -52,7 +52,7 @@ class TooMany(OperatorError):
 
 
 class ViewerLimits:
-    """What runs now, by viewer: downloads, or questions to the root service."""
+    """Limits running operations by viewer: downloads, or questions to the root service."""
 
     def __init__(self, at_once: int = AT_ONCE, of_one: int = OF_ONE) -> None:
         self._at_once, self._of_one = at_once, of_one
@@ -60,7 +60,7 @@ class ViewerLimits:
         self._lock = threading.Lock()
 
     def take(self, who: str) -> None:
-        """One more. Raises TooMany."""
+        """Counts one more. Raises TooMany."""
         with self._lock:
             if self._taken[who] >= self._of_one:
                 raise TooMany(f"{self._of_one} downloads of yours are running", "try again when one of them has ended")
@@ -69,7 +69,7 @@ class ViewerLimits:
             self._taken[who] += 1
 
     def leave(self, who: str) -> None:
-        """One less."""
+        """Counts one less."""
         with self._lock:
             self._taken[who] -= 1
 
@@ -105,7 +105,7 @@ class _Body:
 
 @contextmanager
 def place(who: str, places: ViewerLimits = PLACES) -> Iterator[ViewerLimits]:
-    """A place for a download, taken back when the context ends with an error. Raises TooMany."""
+    """Takes a place for a download; returns it if the context ends with an error. Raises TooMany."""
     places.take(who)
     try:
         yield places
@@ -115,7 +115,7 @@ def place(who: str, places: ViewerLimits = PLACES) -> Iterator[ViewerLimits]:
 
 
 def sent(stream: AgentStream, name: bytes, who: str, places: ViewerLimits) -> Response:
-    """The stream as an answer that every browser stores under `name`, in a place that was taken; it gives the place back."""
+    """Returns the stream as a response that browsers save under `name`. The caller has taken a place; the response returns it."""
     response = Response(_Body(stream, who, printable(name), places), mimetype="application/octet-stream", headers=_HEADERS)
     response.headers["Content-Disposition"] = disposition(name)
     if stream.length is not None:
@@ -124,7 +124,7 @@ def sent(stream: AgentStream, name: bytes, who: str, places: ViewerLimits) -> Re
 
 
 def name_of(host: str, backup: str, path: bytes, kind: str) -> bytes:
-    """What a download is called: a file as it is, an archive after its host, its folder and its backup's day."""
+    """Returns the name of a download: the file's name for a file, else host, folder and the backup's day for an archive."""
     last = path.rstrip(b"/").rsplit(b"/", 1)[-1]
     if kind == "file":
         return last or b"file"
@@ -133,9 +133,10 @@ def name_of(host: str, backup: str, path: bytes, kind: str) -> bytes:
 
 
 def disposition(name: bytes) -> str:
-    """RFC 6266: a name that any client takes, and the true one in UTF-8 (RFC 5987). Nothing of `name` gets out of its quotes.
+    """Returns the header of RFC 6266: a name that any client accepts, and the true one in UTF-8 (RFC 5987). No character of `name`
+    escapes its quotes.
 
-    Bytes that are no UTF-8 are U+FFFD, for the header cannot carry them; characters that cannot be seen become underscores.
+    Bytes that are not valid UTF-8 become U+FFFD, because the header cannot carry them; unprintable characters become underscores.
     """
     seen = "".join(_harmless(char) for char in name.decode("utf-8", "replace")) or "_"
     plain = "".join(char if " " <= char <= "~" and char != "%" else "_" for char in seen)

@@ -1,4 +1,4 @@
-"""What is answered when something is wrong: a calm page that says what can be done, or JSON below /api."""
+"""Error responses: a page that says how to solve the problem, or JSON below /api."""
 
 import logging
 
@@ -38,14 +38,16 @@ _KINDS = {"usage": 400, "missing": 404, "locked": 409, "refused": 409, "busy": 5
 
 
 def register(app: Flask) -> None:
-    """Handlers of everything that is raised."""
+    """Registers the handlers of all exceptions."""
     app.register_error_handler(HTTPException, of_http)
     app.register_error_handler(OperatorError, of_operator)
     app.register_error_handler(CSRFError, of_csrf)
 
 
 def of_http(error: HTTPException) -> Response:
-    """What Flask or a page raises. Somebody who is not logged in is asked to; a page that refreshes itself is told."""
+    """Returns the response for an exception of Flask or of a page. A user who is not logged in is sent to the login; a page that
+    refreshes itself gets the status.
+    """
     if request.path.startswith("/api/"):
         return api.of_http(error)
     if error.code == 401 and "X-Live" not in request.headers:
@@ -58,14 +60,14 @@ def of_http(error: HTTPException) -> Response:
 
 
 def of_csrf(error: CSRFError) -> Response:
-    """A form without its token: sent from elsewhere, or so old that its session is over."""
+    """Handles a form without a valid token: sent from elsewhere, or so old that its session has ended."""
     if request.path.startswith("/api/"):
         return api.of_http(error)
     return page(400, "This form is too old, or was not sent from here. Nothing was done.", "Load the page anew, and send it again.")
 
 
 def of_operator(error: OperatorError) -> Response:
-    """What an operator can act on."""
+    """Returns the response for an error that the operator can solve."""
     if isinstance(error, RequestRefused | Absent | CatalogueBusy):
         log.info("%s %s: %s", request.method, printable(request.path), printable(error.message))
     else:
@@ -92,7 +94,7 @@ def _status(error: OperatorError) -> int:
 
 
 def page(status: int, said: str = "", hint: str = "") -> Response:
-    """The page of an error; `said` and `hint` in the place of what it says by itself. It needs neither catalogue nor service."""
+    """Returns the page of an error; `said` and `hint` replace its default text. It needs neither catalogue nor service."""
     g.setdefault("viewer", None)
     title, usual = _WORDS.get(status, _WORDS[500] if status >= 500 else _WORDS[400])
     said, hint = (said, hint or ("" if said else usual))
@@ -100,7 +102,7 @@ def page(status: int, said: str = "", hint: str = "") -> Response:
 
 
 def _with_headers(response: Response, error: HTTPException) -> Response:
-    """Allow, Retry-After and the like stay."""
+    """Keeps Allow, Retry-After and similar headers."""
     for name, value in error.get_headers():
         if name.lower() not in ("content-type", "content-length"):
             response.headers[name] = value

@@ -1,4 +1,4 @@
-"""What templates may use besides the macros: the units of the command line, names made safe, addresses of paths."""
+"""Functions for templates besides the macros: the units of the command line, safe names, addresses of paths."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -28,13 +28,13 @@ NAVIGATION = (
     ("doctor", "/doctor", "Doctor"),
 )
 _BELOW = {"files": "hosts", "restore": "hosts"}
-"""The first words of addresses that belong to a page of another name."""
+"""The first parts of addresses that belong to a page of another name."""
 _WHOLE_POOL = ("pool", "doctor")
-"""Pages that somebody who is limited to some hosts does not see."""
+"""Pages that viewers who are limited to some hosts do not see."""
 
 
 def register(app: Flask) -> None:
-    """Filters, tests and names of all templates."""
+    """Registers filters, tests and globals of all templates."""
     app.jinja_env.filters.update(
         size=format_size,
         given=format_given,
@@ -56,26 +56,26 @@ def register(app: Flask) -> None:
 
 
 def number(value: float) -> str:
-    """12,345; of a fraction one digit."""
+    """Formats 12,345; a fraction with one digit."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
 def with_commands(text: str) -> Markup:
-    """A hint as a page has it: what stands between backquotes is a command. Safe to show."""
+    """Returns a hint as HTML: text between backquotes becomes a command. Safe to show."""
     parts = printable(text).split("`")
     return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
 
 
 def when(moment: datetime | None, style: str = "both") -> str | Markup:
-    """A moment that is past as <time>, with all there is to say of it in its title.
+    """Returns a past moment as <time>, with all details in its title.
 
-    `style`: "both" is absolute and relative, each also alone; "seconds" is absolute with them, "clock" the hour and minute.
+    `style`: "both" is absolute and relative, each also alone; "seconds" is absolute with seconds, "clock" the hour and minute.
     """
     return _as_time(moment, style, ago)
 
 
 def coming(moment: datetime | None, style: str = "both") -> str | Markup:
-    """The same of a moment that may well lie in the future: when something is due."""
+    """Like `when`, for a moment that may be in the future: when something is due."""
     return _as_time(moment, style, relative)
 
 
@@ -91,7 +91,7 @@ def _as_time(moment: datetime | None, style: str, to_words: Callable[[datetime, 
 
 
 def _clock() -> tuple[ZoneInfo, datetime]:
-    """The pool's zone, and the time. While the catalogue cannot be read: UTC, and the real time."""
+    """Returns the pool's zone, and the time. While the catalogue cannot be read: UTC, and the real time."""
     try:
         return source().site.zone, source().now
     except OperatorError:
@@ -107,7 +107,7 @@ def zone_words() -> str:
 
 
 def doubts() -> list[tuple[str, str]]:
-    """Why what the pages say is not to be believed, and the command that mends it."""
+    """Returns the reasons why the pages may be wrong, each with the command that solves it."""
     try:
         catalogue = source().catalogue
         lost, clock = catalogue.get_fact(LOST), catalogue.get_fact(CLOCK)
@@ -130,6 +130,6 @@ def _names() -> dict[str, Any]:
 
 
 def page_of(path: str) -> str:
-    """Which entry of the navigation an address belongs to: "hosts" of /hosts/web1 and of /files/web1."""
+    """Returns the entry of the navigation for an address: "hosts" for /hosts/web1 and for /files/web1."""
     first = path.split("/")[1] if "/" in path else ""
     return _BELOW.get(first, first) or "overview"

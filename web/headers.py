@@ -1,4 +1,4 @@
-"""What each answer says to the browser besides its content, and which names it is given under."""
+"""The security headers of each response, and the host names that the dashboard accepts."""
 
 import socket
 
@@ -23,7 +23,7 @@ _YEAR = 31_536_000
 
 
 def add_headers(response: Response) -> Response:
-    """After each request. A download says nothing else: its own policy would be of no use, and a page's does no harm."""
+    """Adds the headers to a response. Downloads get them too: a separate policy would gain nothing, and the page's does no harm."""
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     if request.is_secure:
@@ -34,14 +34,16 @@ def add_headers(response: Response) -> Response:
 
 
 def names_of(settings: Settings) -> frozenset[str]:
-    """The names that this dashboard answers to."""
+    """Returns the names that this dashboard accepts."""
     local = {"localhost", "127.0.0.1", "[::1]"}
     machine = socket.gethostname().lower()
     return frozenset({*local, machine, machine.partition(".")[0], _in_brackets(settings.host), *settings.hosts})
 
 
 def require_known_host(names: frozenset[str]) -> None:
-    """400 when the request names another host: some page elsewhere leads the browser here under a name of its own."""
+    """Aborts with 400 if the request names an unknown host: an attacker's page may send the browser here by a foreign name (DNS
+    rebinding).
+    """
     if _without_port(request.host.lower()) not in names:
         abort(400, "this dashboard is not known by that name; [web] names in the configuration has those that it is")
 

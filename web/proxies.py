@@ -1,4 +1,4 @@
-"""What a reverse proxy says of a request: believed when it comes from a proxy that the configuration names, dropped otherwise."""
+"""The X-Forwarded headers of a reverse proxy: used if the configuration names the proxy's address, dropped otherwise."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ _SAID = ("HTTP_FORWARDED", *(f"HTTP_X_FORWARDED_{what}" for what in ("FOR", "PRO
 
 
 def believing(app: "WSGIApplication", proxies: tuple[str, ...]) -> "WSGIApplication":
-    """The same application, behind these proxies."""
+    """Returns the application behind these proxies."""
     behind = ProxyFix(app, x_for=1, x_proto=1, x_host=1)
 
     def called(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:

@@ -1,11 +1,11 @@
-"""What leaves for whom: the one rule for every text that somebody who is limited to some hosts may read.
+"""Redaction: the one rule for every text that a viewer who is limited to some hosts may read.
 
-Such a text is about a host of his and nothing else, and whoever made it says so (`Refused.own`, or that host itself said it, see
-web.sentences); or it is one of the general sentences here; or it is withheld, under a reference that is in the journal with
-the whole of it. Which names are in it decides nothing, or whoever can have a text made could ask which names there are.
-Errors of the root service, of the catalogue and of the configuration name other hosts and places of this machine, and what a
-job says is all that a command of root's printed: no list of words could tell what of it is harmless.
-Who is not logged in is told no more than that. Who sees all hosts is told everything.
+Such a text concerns one of the viewer's hosts and nothing else, and its author marks it so (`Refused.own`, or the host itself
+printed it, see web.sentences); or it is one of the general sentences here; or it is withheld, under a reference that is in the
+journal with the full text. The names in a text decide nothing: otherwise a user who can cause a text could probe which names exist.
+Errors of the root service, of the catalogue and of the configuration name other hosts and places of this machine, and the output
+of a job is everything that a command of root printed: no list of words could decide which part of it is harmless.
+A user who is not logged in sees no more than that. A viewer who may see all hosts sees everything.
 """
 
 import logging
@@ -48,7 +48,7 @@ _OF_EXIT = {
 }
 _CATALOGUE = "the dashboard cannot tell anything now"
 _OURS = (UsageError, TooMany)
-"""Errors whose sentences are made here, of what was asked: nothing below the dashboard raises one while it is read."""
+"""Errors whose messages are made here, from the request: no layer below the dashboard raises one while it is read."""
 
 
 class _WithheldAbsent(Absent):
@@ -56,7 +56,7 @@ class _WithheldAbsent(Absent):
 
 
 def told(error: OperatorError) -> OperatorError:
-    """The error as it may be told to who asks: itself, or one of the same kind with a general sentence."""
+    """Returns the error as the viewer may see it: itself, or one of the same kind with a general sentence."""
     if not _is_limited(somebody()) or isinstance(error, _OURS) or (isinstance(error, RequestRefused) and error.own):
         return error
     if isinstance(error, _WithheldAbsent):  # it has passed through here already
@@ -72,8 +72,9 @@ def told(error: OperatorError) -> OperatorError:
 
 
 def answer(verb: str, said: Any) -> Any:
-    """What the root service answers to a verb as it may be told: of a job not what its command printed, nor how many
-    others wait."""
+    """Returns the root service's answer as the viewer may see it: without the output of a job, and without the number of other jobs
+    that wait.
+    """
     if not _is_limited(somebody()):
         return said
     if verb == "job" and isinstance(said, Mapping):
@@ -82,19 +83,21 @@ def answer(verb: str, said: Any) -> Any:
 
 
 def host_line(line: str, host: str) -> str:
-    """What a host itself said, a line of rsync's, as who asks may read it. He sees the host."""
+    """Returns a line of the host's own output (rsync's) as the viewer may see it. The viewer may see the host."""
     return of_host_itself(line, host, source().site.path) if _is_of_limited() else line
 
 
 def host_error(text: str | None, cause: Cause | None, host: str) -> str | None:
-    """The error of a run or a backup of a host that who asks may see."""
+    """Returns the error of a run or a backup of a host that the viewer may see."""
     if text is None or not _is_of_limited():
         return error_words(text, cause)
     return of_cause(cause, host, source().site.path)
 
 
 def host_alarm(alarm: StoredAlarm, host: str) -> str:
-    """The text of an alarm about a host that who asks may see: made anew of what the host's newest backup or run says now."""
+    """Returns the text of an alarm about a host that the viewer may see: made again from the state of the host's newest backup
+    or run.
+    """
     if alarm.what == SILENT or not _is_of_limited():  # of silence it is a time alone
         return alarm.text
     found = source()
@@ -111,7 +114,7 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
 
 
 def _is_of_limited() -> bool:
-    """Whether who asks sees some hosts only. Nobody does where there is no request."""
+    """Returns True if the viewer may see some hosts only; False outside of a request."""
     who = somebody() if has_request_context() else None
     return who is not None and who.limited
 

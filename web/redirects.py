@@ -8,7 +8,7 @@ _LONGEST = 2000
 
 
 def is_within(address: str) -> bool:
-    """Whether a browser that is sent there stays here. Browsers take a backslash for a slash, and pass over tabs and newlines."""
+    """Returns True if the address is on this site. Browsers treat a backslash as a slash, and ignore tabs and newlines."""
     if not address.startswith("/") or address.startswith("//") or "\\" in address or len(address) > _LONGEST:
         return False
     if not address.isascii() or not address.isprintable():
@@ -21,12 +21,14 @@ def is_within(address: str) -> bool:
 
 
 def within(address: str | None) -> str:
-    """The address, or the front page."""
+    """Returns the address, or the front page."""
     return address if address and is_within(address) else "/"
 
 
 def next_of_request() -> str | None:
-    """Where to come back to after the login; None for the front page, and for a form that was sent: it must not be sent twice."""
+    """Returns the page to return to after the login; None for the front page, and for a submitted form, which must not be sent
+    twice.
+    """
     if request.method != "GET":
         return None
     query = request.query_string.decode("latin-1")  # as it came: paths in it may be no UTF-8

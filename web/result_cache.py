@@ -1,8 +1,8 @@
-"""Results across requests and threads: computed once for all who ask, and used until they are too old or their source has changed.
+"""Results across requests and threads: computed once for all requests, and used until they are too old or their source has changed.
 
-How long results are used is said once, when a cache is made; what they are made of, with each question, as a function that gives
-the version of the source. What somebody did here is seen at once: a form that was sent (`drop`) ends all results that were begun
-before its answer.
+The cache is created with the maximum age of results; each request for a result passes a function that returns the version of its
+source. A user sees the effect of an action at once: a submitted form (`drop`) ends all results whose computation began before its
+answer.
 """
 
 import threading
@@ -24,7 +24,7 @@ _TICK = 50_000_000  # ns; a second change within the same tick of the filesystem
 
 
 def catalogue_version(path: Path) -> Hashable | None:
-    """The state of the catalogue; None so soon after a change that the next one might not be noticed."""
+    """Returns the version of the catalogue; None if it changed so recently that a further change might go unnoticed."""
     mark = state_mark(path)
     newest = max((max(part[2:]) for part in mark if part), default=0)
     return mark if time.time_ns() - newest > _TICK else None
@@ -49,10 +49,10 @@ class _Flight:
 
 
 class ResultCache:
-    """Results by key, the least recently used of which are dropped when their sizes come to more than `most`.
+    """Results by key. The least recently used ones are dropped if the total of their sizes exceeds `most`.
 
     A result is used for `longest` seconds while the version of its source stays the same, and for `young` seconds in any case. A
-    question for what is being computed waits for that; with `stale_meanwhile` it gets the result before, if there is one.
+    request for a result that is being computed waits for it; with `stale_meanwhile` it gets the previous result, if there is one.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class ResultCache:
         return value
 
     def last(self, key: Hashable) -> Any:
-        """The value kept for `key`, however old it is; None without one."""
+        """Returns the value kept for `key`, however old it is; None without one."""
         with self._lock:
             known = self._results.get(key)
         return known.value if known else None
 
     def drop(self) -> None:
-        """Forgets all results, and those that are being computed: they are given to nobody who asks from now on."""
+        """Drops all results, and those that are being computed: later requests do not get them."""
         with self._lock:
             self._generation += 1
             self._results.clear()
@@ -108,7 +108,7 @@ class ResultCache:
         return age < self._young or (age < self._longest and result.version is not None and result.version == version())
 
     def _together(self, key: Hashable, generation: int, known: Result | None, make: Callable[[], Result]) -> Result:
-        """The result that another thread computes, or has just computed, or a new one."""
+        """Returns the result that another thread computes or has just computed, or a new one."""
         mine = _Flight()
         with self._lock:
             newer = self._results.get(key)
@@ -139,7 +139,7 @@ class ResultCache:
         return result
 
     def _computed(self, compute: Callable[[], Any], version: Callable[[], Hashable | None]) -> Result:
-        """A new result. It is as old as the oldest that it is made of, and of no one version when they are of several."""
+        """Returns a new result. It is as old as the oldest of its parts; it has no version if its parts have several."""
         around = getattr(self._thread, "parts", None)
         parts: list[Result] = []
         self._thread.parts = parts

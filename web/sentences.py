@@ -1,6 +1,7 @@
-"""What of a run is told to whoever is limited to its host: by whose words they are, never by the names in them. Pure.
+"""Decides which parts of a run's output a viewer who is limited to its host may see: by their author, never by the names in them.
+Pure.
 
-If a name decided, a host could print guesses, and whoever reads its runs would see which of them are names of others.
+If names decided, a host could print guesses, and a viewer of its runs would see which of them are names of other hosts.
 """
 
 import re
@@ -11,12 +12,12 @@ from btrkeep.decisions.cause_words import cause_words
 
 WITHHELD = "(the administrator can see this)"
 _PLACES = ("/etc/btrkeep", "/run/btrkeep", "/var/lib/btrkeep")
-"""The usual places, as everybody can read them in the documentation; so they tell nobody whether a guess was right."""
+"""The usual places, which the documentation publishes; so they confirm no guess."""
 _BETWEEN = re.compile(r"([\s\"']+)")
 
 
 def of_host_itself(line: str, host: str, pool: object = None) -> str:
-    """A line that rsync said of a host's backup: paths in a folder hosts/HOST, wherever that is, are told from there on.
+    """Returns a line that rsync printed for a host's backup: removes the beginning of paths up to the folder hosts/HOST.
 
     ssh may name usual places of this machine; such a line is withheld.
     """
@@ -29,9 +30,9 @@ def of_host_itself(line: str, host: str, pool: object = None) -> str:
 
 
 def of_cause(cause: Cause | None, host: str, pool: object = None) -> str:
-    """Why a run or a backup is not complete: numbers, and a line of rsync's as `of_host_itself` has it.
+    """Returns why a run or a backup is not complete: numbers, and a line of rsync's as `of_host_itself` returns it.
 
-    What has no cause, a hook's output or an error of this machine, may name anything. It is withheld.
+    An error without a cause (a hook's output, an error of this machine) may name anything and is withheld.
     """
     if cause is None or cause.code is CauseCode.POOL:
         return WITHHELD

@@ -1,8 +1,8 @@
-"""waitress, with an end for whoever takes or gives nothing: a few slow browsers must not be all that it has time for.
+"""waitress, with a time limit for slow clients: a few slow browsers must not occupy the whole server.
 
-waitress itself ends connections on which nothing is asked. But a client that asks for much and takes none of it keeps a thread for
-ever; so does one that sends many requests in one breath and takes no answer; and one that sends a request byte by byte keeps one of
-the connections that there may be.
+waitress itself closes idle connections. But a client that requests much and reads none of it blocks a thread for ever; so does one
+that pipelines many requests and reads no answer; and one that sends a request byte by byte occupies one of the limited number of
+connections.
 """
 
 import socket
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
 IDLE = 75
-"""Seconds in which something must be asked on a connection; nginx closes its own after 60."""
+"""Seconds until the first byte of the next request on a connection; nginx closes its own after 60."""
 ASKING = 30.0
-"""Seconds in which a request must be there, however slowly it comes; for a body of some length so many more for each MiB."""
+"""Seconds for a whole request, however slowly it arrives; a long body has so many more for each MiB."""
 TAKING = 120.0
-"""Seconds in which at least LEAST bytes of what waits for a client must be taken: somebody may be behind a slow line."""
+"""Seconds in which a client must read at least LEAST bytes of its answer: it may have a slow line."""
 LEAST = 64 << 10
 CONNECTIONS = 200
 HURRY = 5.0
-"""Seconds in which something must be asked, and a request be there, while more than half of CONNECTIONS are open."""
+"""Seconds for the first byte and for the whole request, while more than half of CONNECTIONS are open."""
 _LOOK = 5  # seconds between two looks
 _MEBIBYTE = 1 << 20
 _ACKED = struct.Struct("120xQ")  # tcpi_bytes_acked in struct tcp_info
@@ -35,21 +35,21 @@ _AT_ONCE = struct.pack("ii", 1, 0)  # struct linger: what was not taken is dropp
 
 
 class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """A connection that knows since when it waits for its client."""
+    """A connection that records since when it waits for its client."""
 
     begun: float | None = None
-    """When the request began that is coming in."""
+    """When the incoming request began."""
     mark: tuple[float, int] | None = None
-    """When it was seen that something waits for the client, and how many bytes it had taken then."""
+    """When data was first seen waiting for the client, and how many bytes it had received then."""
 
     def received(self, data: bytes) -> bool:
-        """Some of a request. The look at its beginning is forgotten when it is whole."""
+        """Receives a part of a request. Clears its beginning when the request is complete."""
         found: bool = super().received(data)
         self.begun = None if self.request is None else self.begun or time.monotonic()
         return found
 
     def service(self) -> None:
-        """One request, and none of those that came with it in one breath: their answers would pile up. Browsers send none."""
+        """Handles one request, and drops pipelined ones, because their answers would pile up. Browsers send none."""
         with self.requests_lock:
             later = self.requests[1:]
             del self.requests[1:]
@@ -60,7 +60,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         super().service()
 
     def is_stuck(self, crowded: bool) -> bool:
-        """Whether its client has had time enough. Where many are connected, who asks nothing has little."""
+        """Returns True if its client has used up its time. With many connections an idle client has little."""
         now = time.monotonic()
         if self.begun is not None and not self.requests and now - self.begun > (HURRY if crowded else self._patience()):
             return True
@@ -73,7 +73,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         return self.mark is not None and now - self.mark[0] > TAKING
 
     def _taken(self) -> int:
-        """Bytes that have arrived at the client. What we could send says little: the kernel holds some MiB of it."""
+        """Returns the bytes that have arrived at the client. The bytes that we sent mean little: the kernel buffers some MiB."""
         try:
             told = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.size)
         except OSError:
@@ -85,7 +85,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         return ASKING * (1 + body / _MEBIBYTE)
 
     def end(self) -> None:
-        """The client is let go. Its socket is closed by waitress's own loop, which finds it broken."""
+        """Disconnects the client. waitress's own loop closes the socket, which it finds broken."""
         self.will_close = True
         try:
             # What it has not taken is not kept for it, and its connection is no more from now on.
@@ -96,7 +96,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
 
 
 def server_of(app: "WSGIApplication", settings: Settings) -> Any:
-    """Listens. Raises OSError when it cannot."""
+    """Returns a listening server. Raises OSError if it cannot listen."""
     connections: dict[int, Any] = {}
     made = server.create_server(
         app,
@@ -120,7 +120,7 @@ def server_of(app: "WSGIApplication", settings: Settings) -> Any:
 
 
 def _looked(listening: Any, now: float) -> None:
-    """waitress's own look for connections that are over, which it takes every few seconds; and ours."""
+    """Runs waitress's own check for ended connections, which it makes every few seconds; and ours."""
     type(listening).maintenance(listening, now)
     channels = list(listening.active_channels.values())
     for one in channels:

@@ -1,4 +1,4 @@
-"""What needs root: asked of `backupd serve`, by the session or token of who is logged in."""
+"""Requests to the root service (`backupd serve`), with the session or token of the viewer."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,24 +18,23 @@ AT_ONCE = 8
 threads left for the login and for the pages of the catalogue.
 """
 OF_ONE = 5
-"""Of them, those of one viewer: a page asks one or two."""
+"""The limit for one viewer: a page asks one or two."""
 _PLACES = ViewerLimits(AT_ONCE, OF_ONE)
 
 
 class BoundedServiceClient(RootServiceClient):
-    """A client that limits how many requests run at once: it raises RequestRefused of kind busy beyond that, and what
-    RootServiceClient raises.
+    """A client that limits concurrent requests: raises RequestRefused of kind busy at once, and what RootServiceClient raises.
 
-    What it is told, and why it is told nothing, is as whoever is logged in may know it: see redaction.
+    Answers and errors are redacted for the viewer: see redaction.
     """
 
     def ask(self, verb: str, **arguments: Any) -> Any:
-        """As RootServiceClient does."""
+        """Asks like RootServiceClient."""
         with _place():
             return telling.answer(verb, super().ask(verb, **arguments))
 
     def stream(self, verb: str, **arguments: Any) -> Stream:
-        """As RootServiceClient does; what is streamed then is the reader's to bound."""
+        """Streams like RootServiceClient; the reader has to limit the stream."""
         with _place():
             return super().stream(verb, **arguments)
 
@@ -58,5 +57,7 @@ def _place() -> Iterator[None]:
 
 
 def agent() -> RootServiceClient:
-    """The root service, for this request. It connects when it is asked something, and raises Absent when nobody listens then."""
+    """Returns the root service for this request. It connects at the first question, and then raises Absent if the service does
+    not listen.
+    """
     return BoundedServiceClient(current_app.extensions["btrkeep"].socket, viewer().name, session=g.word)

@@ -1,4 +1,4 @@
-"""What the dashboard is started with: the command line's words, and what the configuration says in [web]."""
+"""The settings of the dashboard: options of the command line, and the [web] section of the configuration."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,16 +6,16 @@ from pathlib import Path
 DATA = Path("/var/lib/btrkeep-web")
 USERS = Path("/var/lib/btrkeep-login")
 LOGIN_USER = "btrkeep-login"
-"""Whose the folders in USERS are."""
+"""The owner of the folders in USERS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One dashboard, of one pool. Times are seconds.
+    """The settings of one dashboard, of one pool. Times are seconds.
 
-    `state` has the catalogue and the pictures and is only read; `data` has the key of its cookies and is the dashboard's own;
-    `socket` is where `backupd serve` listens, `login` where the login service does. `hosts` are names in the Host header that are
-    answered besides those of this machine, `proxies` the addresses of reverse proxies whose X-Forwarded headers are believed.
+    `state` has the catalogue and the pictures and is only read; `data` has the key of its cookies and belongs to the dashboard;
+    `socket` is the socket of `backupd serve`, `login` that of the login service. `hosts` are accepted names in the Host header
+    besides those of this machine, `proxies` the addresses of reverse proxies whose X-Forwarded headers are used.
     """
 
     pool: str
@@ -32,15 +32,15 @@ class Settings:
 
     @property
     def logins(self) -> Path:
-        """Where the login service listens: in `data`, unless it is said."""
+        """Returns the socket of the login service: in `data` by default."""
         return self.login or self.data / "login.sock"
 
 
 def data_of(pool: str) -> Path:
-    """Where a pool's dashboard keeps what is its own."""
+    """Returns the folder of the dashboard's own data for a pool."""
     return DATA / pool
 
 
 def users_of(pool: str) -> Path:
-    """Where the users and sessions of a pool's dashboard are, which it cannot read itself."""
+    """Returns the folder of the users and sessions of a pool's dashboard, which the dashboard itself cannot read."""
     return USERS / pool

@@ -1,4 +1,4 @@
-"""What the pages read: the catalogue as it is now, what was published of the configuration, and the time."""
+"""The sources of the pages: the catalogue, the published configuration, and the time."""
 
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
@@ -21,9 +21,9 @@ _READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 class Caches:
     """The results of an application that come from the catalogue.
 
-    `current` follows it: while a night writes its progress it changes all the time, and 20 people look at it, so a result less than
-    a second old stands whatever was written since, and none is older than half a minute, for some depend on the time. `months` has
-    what need not follow each row that a night writes: it stands for ten minutes, or until the hour is over.
+    `current` follows the catalogue, which changes all the time while a night writes its progress, with 20 viewers: so a result less
+    than a second old is used in any case, and none is older than half a minute, because some depend on the time. `months` has
+    results that need not follow each row that a night writes: it is used for ten minutes, or until the end of the hour.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Caches:
 
 
 class RequestContext:
-    """For one request. The catalogue is opened when it is asked for, and closed at the request's end."""
+    """The sources of one request. The catalogue is opened at its first use, and closed at the request's end."""
 
     def __init__(self, settings: Settings, caches: Caches) -> None:
         self.settings = settings
@@ -41,7 +41,7 @@ class RequestContext:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """Open for reading. Raises CatalogueUnready and CatalogueBusy, as its methods do."""
+        """The catalogue, open for reading. Raises CatalogueUnready and CatalogueBusy, like its methods."""
         self._open = Catalogue.open_readonly(self.settings.state)
         return self._open
 
@@ -52,38 +52,38 @@ class RequestContext:
 
     @cached_property
     def now(self) -> datetime:
-        """Aware UTC, whole seconds. A rehearsal's clock stands where its newest event left it."""
+        """Aware UTC, whole seconds. A rehearsal's clock is the time of its newest event."""
         if self.site.rehearsal and (then := _newest(self.catalogue, self.site.filesystem)):
             return then
         return datetime.now(UTC).replace(microsecond=0)
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """What `compute` gave for this key: less than a second ago, or 30 s at the most while the catalogue stays as it is.
+        """Returns the result of `compute` for this key: less than a second old, or at most 30 s if the catalogue is unchanged.
 
-        The key has to name everything that the result depends on besides the catalogue: whose limits of hosts, which filters.
+        The key has to name everything that the result depends on besides the catalogue: the viewer's limits of hosts, the filters.
         """
         return self._caches.current.get(key, compute, partial(catalogue_version, self.settings.state / FILE))
 
     def cached_for_the_hour(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """What `compute` gave for this key in the hour of `now`, at most ten minutes ago.
+        """Returns the result of `compute` for this key in the hour of `now`, at most ten minutes old.
 
-        While it is computed anew, others get the result before.
+        While it is computed again, other requests get the previous result.
         """
         return self._caches.months.get(key, compute, lambda: self.now.replace(minute=0, second=0))
 
     def close(self) -> None:
-        """Close the catalogue, if it was needed."""
+        """Closes the catalogue, if it was opened."""
         if self._open:
             self._open.close()
 
 
 def context_of(app: Flask) -> RequestContext:
-    """A new one of the application."""
+    """Returns a new context of the application."""
     return RequestContext(app.extensions["btrkeep"], app.extensions["btrkeep-caches"])
 
 
 def source() -> RequestContext:
-    """This request's."""
+    """Returns the context of this request."""
     if "source" not in g:
         g.source = context_of(current_app)
     found: RequestContext = g.source
@@ -91,7 +91,7 @@ def source() -> RequestContext:
 
 
 def close_source(_error: BaseException | None = None) -> None:
-    """At the end of a request, before its answer is sent. What a form changed has to be on the page that comes next."""
+    """Closes the context at the end of a request, before its answer is sent. The next page must show the changes of a form."""
     if request.method not in _READING:
         caches: Caches = current_app.extensions["btrkeep-caches"]
         caches.current.drop()
@@ -100,7 +100,7 @@ def close_source(_error: BaseException | None = None) -> None:
 
 
 def _newest(catalogue: Catalogue, filesystem: str | None) -> datetime | None:
-    """When the last thing that the catalogue knows of happened."""
+    """Returns the time of the newest event in the catalogue."""
     sample = catalogue.newest_sample(filesystem) if filesystem else None
     expiry = catalogue.expiries(1)
     moments = (

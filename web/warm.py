@@ -1,4 +1,4 @@
-"""What the first visitor would wait for otherwise: compiled templates, and what the overview tells of months."""
+"""Prepares slow parts before the first visitor needs them: compiles templates, and computes the overview's data of months."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Moments, in words: how long ago, and what the clock said in the pool's zone; and browsers by their names. Pure."""
+"""Moments in words: how long ago, and the time in the pool's zone; and browsers by their names. Pure."""
 
 import re
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ _FEW = 1.5  # less than so many of a unit are told in the next smaller one
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """ "3 hours ago", "in 2 days", "just now"."""
+    """Returns "3 hours ago", "in 2 days", "just now"."""
     seconds = (now - moment).total_seconds()
     for size, noun in _UNITS:
         if abs(seconds) >= size * (_FEW if noun != "minute" else 1):
@@ -38,16 +38,16 @@ def relative(moment: datetime, now: datetime) -> str:
 
 
 def ago(moment: datetime, now: datetime) -> str:
-    """How long ago something was. What is stamped in the future was so by a clock that was wrong, or this one is."""
+    """Returns how long ago a moment was. A moment in the future means that the clock was or is wrong."""
     if moment > latest(now):
         return f"{relative(moment, now).removeprefix('in ')} ahead of the clock"
     return relative(min(moment, now), now)
 
 
 def absolute(moment: datetime, zone: ZoneInfo, now: datetime | None = None, clock: str = "%H:%M") -> str:
-    """ "Fri 20 Nov 22:00", with the year when it is another than that of `now`; with the zone where the hour comes twice.
+    """Returns "Fri 20 Nov 22:00", with the year if it differs from that of `now`; with the zone if the hour occurs twice that day.
 
-    `clock` is how the time of the day is told, as for strftime.
+    `clock` is the format of the time of the day, for strftime.
     """
     local = moment.astimezone(zone)
     year = "" if now and now.astimezone(zone).year == local.year else f" {local.year}"
@@ -56,7 +56,7 @@ def absolute(moment: datetime, zone: ZoneInfo, now: datetime | None = None, cloc
 
 
 def exact(moment: datetime, zone: ZoneInfo) -> str:
-    """ "2026-11-20 23:00:03 CET, 22:00:03 UTC": all there is to say."""
+    """Returns "2026-11-20 23:00:03 CET, 22:00:03 UTC": all details."""
     local = moment.astimezone(zone)
     offset = f"{local:%z}"
     here = f"{local:%Y-%m-%d %H:%M:%S} {local:%Z}"
@@ -67,7 +67,7 @@ def exact(moment: datetime, zone: ZoneInfo) -> str:
 
 
 def browser(agent: str) -> str:
-    """ "Firefox 128 on Linux" of what a browser says of itself; what is none of the usual ones is shown as it is, cut short."""
+    """Returns "Firefox 128 on Linux" from a User-Agent; an unusual one is returned itself, shortened."""
     name = next((found for word, found in _BROWSERS if word in agent), "")
     system = next((found for word, found in _SYSTEMS if word in agent), "")
     version = re.search(rf"(?:{name}|{'Version' if name == 'Safari' else 'Edg'})/(\d+)", agent) if name else None
@@ -77,6 +77,6 @@ def browser(agent: str) -> str:
 
 
 def comes_twice(moment: datetime, zone: ZoneInfo) -> bool:
-    """Whether clocks in the zone show this time a second time, because they are put back."""
+    """Returns True if clocks in the zone show this time a second time, because they are put back."""
     wall = moment.astimezone(zone).replace(tzinfo=None)
     return wall.replace(tzinfo=zone, fold=0).utcoffset() != wall.replace(tzinfo=zone, fold=1).utcoffset()

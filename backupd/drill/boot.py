@@ -1,8 +1,8 @@
-"""A boot rehearsal: a whole system that was backed up is booted in a container, looked at, and thrown away.
+"""A boot rehearsal: boots a whole backed up system in a container, checks it, and deletes it.
 
-Nothing is copied: a writable snapshot of the backup is booted by systemd-nspawn, without a network, with cgroups of its own, and,
-where the kernel lets it, with users of its own. A unit of ours waits until the system is up, runs the checks, and tells what it
-found on the console. Whoever owns the system can tell what he likes there, of his own system.
+Nothing is copied: systemd-nspawn boots a writable snapshot of the backup, without a network, with separate cgroups, and, where the
+kernel permits it, with separate users. A unit of ours waits until the system is up, runs the checks, and reports the result on the
+console. The system's owner can print any result there, but only about that system.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class BootDrill:
 
 @dataclass(slots=True)
 class Console:
-    """What the system said: its state ("running", "degraded", ...), "" before it is up; units that failed; checks that did."""
+    """The output of the system: its state ("running", "degraded", ...), "" before it is up; failed units; failed checks."""
 
     mark: str
     state: str = ""
@@ -82,11 +82,11 @@ class Console:
     checks: dict[int, tuple[int, str]] = field(default_factory=dict)
     is_ended: bool = False
     last: str = ""
-    """The last line that was none of ours."""
+    """The last line that the system itself printed."""
     _rest: bytes = b""
 
     def take(self, data: bytes) -> None:
-        """Some output."""
+        """Parses some output."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[:_LONGEST]
         for line in lines:
@@ -109,7 +109,7 @@ class Console:
 
 
 def is_system(backup: Restorable) -> bool:
-    """Whether there is a system in the backup that could be booted: one with systemd."""
+    """Returns True if the backup contains a bootable system: one with systemd."""
     with Tree(backup.path) as tree:
         for init in _INITS:
             with suppress(OSError):
@@ -128,7 +128,7 @@ def require_bootable(backup: Restorable) -> None:
 
 
 def run_boot_drill(site: DrillSite, drill: BootDrill) -> DrillResult:
-    """Does it; what came of it. Raises Cancelled, LockHeld, and OperatorError when the pool cannot be worked in."""
+    """Runs the drill and returns its result. Raises Cancelled, LockHeld, and OperatorError if the pool cannot be used."""
     begun, backup = time.monotonic(), drill.backup
     done = DrillResult(backup.host, backup.name, site.now, DrillOutcome.FAILED, kind=DrillKind.BOOT)
     with site.scratch() as folder, read(backup.path):
@@ -179,7 +179,7 @@ def _prepare(system: Path) -> None:
 
 
 def _command(host: str, pool: str, folder: Path, own_users: bool) -> tuple[str, ...]:
-    """systemd reads the words behind --boot as it reads the kernel's command line."""
+    """Returns the command. systemd reads the words behind --boot like the kernel's command line."""
     hostname = host if len(host) < _LONGEST_HOSTNAME and re.fullmatch(r"[a-z0-9][a-z0-9.-]*[a-z0-9]", host) else "rehearsal"
     return (
         PROGRAM,
@@ -195,13 +195,17 @@ def _command(host: str, pool: str, folder: Path, own_users: bool) -> tuple[str, 
 
 
 def _in_groups(groups: Sequence[Path], words: Sequence[str]) -> tuple[str, ...]:
-    """The program enters the groups before it begins. Two systems in one would take each other's processes for their own."""
+    """Makes the program enter the groups before it starts. Two systems in one group would mistake each other's processes for
+    their own.
+    """
     script = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"'
     return ("sh", "-ec", script, "-", *map(str, groups), "--", *words)
 
 
 async def _follow(site: DrillSite, command: Sequence[str], console: Console, timeout: float) -> bool:
-    """Until the system has told all, or ended, or took too long; whether that. Raises Cancelled, NotFinished, OSError."""
+    """Reads until the system has reported everything; returns True if it took too long. Raises Cancelled,
+    NotFinished, OSError.
+    """
     group = Group.start(command, on_stdout=console.take, on_stderr=console.take)
     ended, begun = asyncio.create_task(group.wait()), time.monotonic()
     try:

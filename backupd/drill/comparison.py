@@ -1,7 +1,7 @@
-"""What was restored compared with the backup by `rsync --dry-run --checksum`: by a program that knows nothing of our restore.
+"""Compares restored files with the backup by `rsync --dry-run --checksum`: a program that is independent of our restore.
 
-It reads the content of every file on both sides, and compares kinds, sizes, times in nanoseconds, owners, modes, ACLs, extended
-attributes, targets of symlinks, device numbers, and which names are hard links of each other.
+It reads the content of every file on both sides, and compares file types, sizes, times in nanoseconds, owners, modes, ACLs,
+extended attributes, targets of symlinks, device numbers, and which names are hard links of each other.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ _FIELDS = ((2, "content"), (3, "size"), (4, "time"), (5, "mode"), (6, "owner"), 
 
 @dataclass(slots=True)
 class FoundDifferences:
-    """How many names differ, and the first of them with what is different."""
+    """The number of names that differ, and the first of them with the kind of difference."""
 
     number: int = 0
     samples: list[str] = field(default_factory=list)
 
     def add(self, name: str, what: str) -> None:
-        """One more."""
+        """Counts one more difference."""
         self.number += 1
         if len(self.samples) < _SAMPLES:
             self.samples.append(f"{printable(name)}: {what}")
 
 
 def command(source: Path, copy: Path, names: Path | None) -> tuple[str, ...]:
-    """The program's words. `names`: a file with those that were restored, a NUL behind each; None: all of it."""
+    """Returns the command. `names`: a file with the restored names, a NUL behind each; None: all of it."""
     some = (f"--files-from={names}", "--from0") if names else ("--recursive", "--delete")
     return (
         *ENDS_WITH_US,
@@ -55,7 +55,7 @@ def command(source: Path, copy: Path, names: Path | None) -> tuple[str, ...]:
 
 
 def difference_of(line: str) -> tuple[str, str] | None:
-    """The name in a line of rsync's, and what is different about it; None when nothing is."""
+    """Parses the name and the kind of difference from a line of rsync's; None if there is no difference."""
     code, name = line[:11], line[12:]  # what is the same may be blank: "hf          name => other"
     if code.startswith("*deleting"):
         return name, "it is not in the backup"
@@ -75,9 +75,9 @@ def difference_of(line: str) -> tuple[str, str] | None:
 async def compare(
     source: Path, copy: Path, names: Path | None, is_over: Callable[[], bool], is_to_wait: Callable[[], bool]
 ) -> FoundDifferences:
-    """Compares. It is ended when `is_over` says so, and then what was found so far is no answer: ask again.
+    """Compares. Ends early if `is_over` returns True, and the result is then incomplete: the caller must check again.
 
-    It stands still while `is_to_wait` says so. Raises OperatorError when it cannot be done, NotFinished when rsync died meanwhile.
+    Pauses while `is_to_wait` returns True. Raises OperatorError if it cannot be done, NotFinished if rsync died meanwhile.
     """
     found, said, rest = FoundDifferences(), bytearray(), bytearray()
 

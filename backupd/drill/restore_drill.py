@@ -1,6 +1,6 @@
-"""One restore drill: a random sample of a backup, or all of it, is restored into the pool, compared, and thrown away again.
+"""One restore drill: restores a random sample of a backup, or all of it, into the pool, compares it, and deletes it again.
 
-It is restored by the code that restores for people, and its data are read and written, not shared. It is compared by rsync.
+The restore uses the code of ordinary restores, and reads and writes the data instead of sharing it. rsync makes the comparison.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class RestoreDrill:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What a drill would restore: names, bytes on the disk, and the bytes that the pool has for it. `names` None: all there are."""
+    """A drill's names, bytes on the disk, and the bytes that the pool has for it. `names` None: all of the backup."""
 
     names: int
     of: int
@@ -50,14 +50,14 @@ class RestorePlan:
 
 
 def restore_plan(site: DrillSite, drill: RestoreDrill, tell: Tell) -> RestorePlan:
-    """What it would be, by other chances than the drill itself. Changes nothing. Raises OperatorError, OSError."""
+    """Returns a plan, with another random sample than the drill itself. Changes nothing. Raises OperatorError, OSError."""
     with Tree(drill.backup.path) as tree:
         chosen = _chosen(site, drill, tree, tell)
     return RestorePlan(len(chosen.paths) or chosen.of, chosen.of, chosen.allocated, site.room(), chosen.left_out)
 
 
 def run_restore_drill(site: DrillSite, drill: RestoreDrill, tell: Tell) -> DrillResult:
-    """Does it; what came of it. Raises Cancelled, LockHeld, and OperatorError when the pool cannot be worked in."""
+    """Runs the drill and returns its result. Raises Cancelled, LockHeld, and OperatorError if the pool cannot be used."""
     begun = time.monotonic()
     backup = drill.backup
     done = DrillResult(backup.host, backup.name, site.now, DrillOutcome.FAILED, sample=str(drill.sample))
@@ -112,7 +112,7 @@ def _restored_and_compared(site: DrillSite, drill: RestoreDrill, folder: Path, t
 
 
 def _chosen(site: DrillSite, drill: RestoreDrill, tree: Tree, tell: Tell) -> ChosenNames:
-    """The names; none for all of them. Raises NotFinished when the whole backup has no room here."""
+    """Returns the chosen names; none for all of them. Raises NotFinished if there is no room for the whole backup."""
     progress = RestoreProgress()
 
     def look(seen: int) -> None:

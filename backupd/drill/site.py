@@ -1,4 +1,4 @@
-"""What drills work with: the pool, how long one may take, and who else is at work."""
+"""The environment of drills: the pool, the time limit, and the jobs that take precedence."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,12 +24,14 @@ _LOOK = 1.0  # seconds between looks at who works and at the room
 
 
 class NotFinished(OperatorError):
-    """The drill came to no end, and that says nothing of the backup: its time was over, or there was no room here."""
+    """The drill did not finish, which says nothing about the backup: it ran out of time or of free space."""
 
 
 @dataclass(slots=True)
 class DrillSite:
-    """`seconds`: how long one drill may take, None for no limit. `waits` is told whom it gives way to, "" when it goes on."""
+    """`seconds`: the time limit of one drill, None for no limit. `waits` is called with the job that it waits for, "" when it
+    continues.
+    """
 
     config: Config
     pool: Pool
@@ -44,7 +46,7 @@ class DrillSite:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """The folder that one drill has to itself; what is in it is deleted before and afterwards. Raises LockHeld, OSError."""
+        """Yields the folder of one drill; deletes its contents before and afterwards. Raises LockHeld, OSError."""
         self._end = time.monotonic() + self.seconds if self.seconds is not None else None
         folder = drill_folder(self.pool)
         with take_lock(self.pool.locks / DRILL_LOCK, "backupd drill", format_time(self.now)):
@@ -58,7 +60,7 @@ class DrillSite:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has to end: cancelled, or its time is over."""
+        """Returns True if the drill has to end: cancelled, or its time is over."""
         return bool(self.cancellation) or (self._end is not None and time.monotonic() > self._end)
 
     def require_going(self) -> None:
@@ -75,7 +77,7 @@ class DrillSite:
             raise NotFinished(f"the pool has too little room: {format_size(room.available)} are left", "`backupd check` shows it")
 
     def has_to_wait(self) -> bool:
-        """Whether a night, an expiry or a balance is at work, which come first. Looked at once a second."""
+        """Returns True if a night, an expiry or a balance is running; they come first. Checks once a second."""
         if time.monotonic() - self._looked > _LOOK:
             self._looked = time.monotonic()
             who = at_work(self.pool.locks)
@@ -85,7 +87,7 @@ class DrillSite:
         return bool(self._who)
 
     def go_on(self) -> None:
-        """Called again and again: waits while others come first. Raises Cancelled, NotFinished and OSError."""
+        """Waits while others come first; call it repeatedly. Raises Cancelled, NotFinished and OSError."""
         self.require_going()
         if time.monotonic() - self._looked > _LOOK:
             self.require_room_left()

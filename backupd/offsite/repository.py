@@ -1,4 +1,4 @@
-"""What lies in an offsite repository, by restic's own list: the repository itself is the only record of it."""
+"""The snapshots in an offsite repository, from restic's own list: the repository itself is the only record of them."""
 
 import json
 from collections.abc import Collection, Iterable
@@ -21,7 +21,7 @@ _POOL, _BACKUP = "pool:", "backup:"
 
 
 def tags_of(pool: Pool, name: str) -> tuple[str, ...]:
-    """The options that say whose backup it is; with the repository alone they tell which backups there are."""
+    """Returns the options with host and backup; they identify the backups from the repository alone."""
     return ("--tag", ",".join((_OURS, f"{_POOL}{pool.id}", f"{_BACKUP}{name}")))
 
 
@@ -62,20 +62,20 @@ def note_size(restic: Restic, catalogue: Catalogue) -> None:
 
 
 class KnownRepository:
-    """What the catalogue knows of a repository: the newest backup of each host there, and snapshots that are not whole."""
+    """The catalogue's knowledge of a repository: the newest backup of each host there, and incomplete snapshots."""
 
     def __init__(self, catalogue: Catalogue, name: str) -> None:
         self._catalogue, self._name = catalogue, name
 
     def incomplete(self, there: Iterable[OffsiteSnapshot]) -> frozenset[str]:
-        """Ids of those that restic made although it could not read everything, and of those whose end nobody heard of."""
+        """Returns the ids of snapshots that restic made without reading everything, and of those whose end is unknown."""
         said = read_offsite(self._catalogue, self._name)
         unheard = {tuple(one) for one in said.get("unheard", ())}
         return frozenset(said.get("incomplete", ())) | {one.id for one in there if (one.host, one.name) in unheard}
 
     @property
     def newest(self) -> dict[str, str]:
-        """By host."""
+        """Returns the newest backup by host."""
         return offsite_newest(self._catalogue, self._name)
 
     def note(
@@ -90,12 +90,12 @@ class KnownRepository:
 
 
 def local_time(moment: datetime) -> str:
-    """As restic's --time takes it; its time zone is UTC here."""
+    """Returns the time in the format of restic's --time; its time zone is UTC here."""
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def require_there(restic: Restic) -> Path | None:
-    """The folder of a repository on this machine. Raises OperatorError when it is not there: a disk may be away."""
+    """Returns the folder of a repository on this machine. Raises OperatorError if it is missing: a disk may be disconnected."""
     if (local := restic.local) and not (local / "config").is_file():
         hint = f"mount it, or `backupd offsite init {restic.settings.name}` makes it"
         raise OperatorError(f"there is no repository at {local}", hint)

@@ -1,8 +1,8 @@
-"""restic, run in a cell: everything of this machine read-only, the pool hidden but for the one backup that is sent.
+"""restic, run in a confined cell: everything of this machine read-only, the pool hidden except for the backup that is sent.
 
-That backup is always seen at the same path, /btrkeep, so that restic finds the one before and reads only what has changed. Secrets
-come from files that root alone may read; they get to restic by its environment, never by its command line, and are taken out of
-what it says before anybody sees it.
+That backup is always at the same path, /btrkeep, so that restic finds the previous one and reads only the changes. Secrets come
+from files that only root may read; restic gets them in its environment, never on its command line, and they are removed from its
+output before it is shown or logged.
 """
 
 import json
@@ -25,9 +25,9 @@ from btrkeep.process.programs import ProgramFailed, environment
 
 PROGRAM = "restic"
 INCOMPLETE = 3
-"""restic's exit status when it could not read all of the source; the snapshot is made all the same."""
+"""restic's exit status if it could not read all of the source; it creates the snapshot nevertheless."""
 SHOWN = Path("/btrkeep")
-"""Where the backup is in the cell, and so in the repository."""
+"""The path of the backup in the cell, and so in the repository."""
 _CELL = "bwrap"
 _NOT_SHOWN = {"proc", "dev", "sys", "tmp", SHOWN.name}
 _TO_READ, _TO_WRITE = ("CAP_DAC_OVERRIDE",), ("CAP_CHOWN", "CAP_FOWNER", "CAP_SETFCAP")
@@ -51,7 +51,7 @@ _HINTS = (
 
 
 class ResticFailed(OperatorError):
-    """restic did not do what it was asked for; its own words, without secrets."""
+    """A failed command of restic; the message is restic's own, without secrets."""
 
 
 class RepositoryLocked(ResticFailed):
@@ -59,7 +59,7 @@ class RepositoryLocked(ResticFailed):
 
 
 class RunEnds(Exception):
-    """What runs is to end: raised by whoever looks, through whatever restic does."""
+    """The run has to end: the callback `look` raises it, and it passes through everything that restic does."""
 
 
 def end_when(cancellation: Cancellation) -> None:
@@ -70,7 +70,7 @@ def end_when(cancellation: Cancellation) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What restic printed, as JSON, a line or all of it, but for its progress; and its exit status: 0, or INCOMPLETE."""
+    """The output of restic as JSON, without its progress; and its exit status: 0, or INCOMPLETE."""
 
     lines: list[Any]
     status: int
@@ -93,11 +93,11 @@ class Restic:
         tell: Callable[[dict[str, Any]], None] = lambda _line: None,
         look: Callable[[], None] = lambda: None,
     ) -> Answer:
-        """Runs a command of restic. `shown` is what it finds at SHOWN, `written` a folder that it may write to; `tell` gets each
-        line as it comes, `look` is called now and then, and may raise.
+        """Runs a command of restic. `shown` appears at SHOWN, `written` is a folder that it may write to; `tell` gets each line at
+        once, `look` is called now and then, and may raise.
 
-        A lock of a restic that is no more, as `restic unlock` sees it, is removed. Raises ResticFailed, and what `look` raises;
-        restic is ended then.
+        A stale lock, as `restic unlock` defines it, is removed. Raises ResticFailed, and the exceptions of `look`, which end
+        restic.
         """
         try:
             return self._ask(words, shown, written, tell, look)
@@ -154,7 +154,7 @@ class Restic:
 
     @property
     def local(self) -> Path | None:
-        """The folder of a repository on this machine."""
+        """Returns the folder of a repository on this machine."""
         text = self.variables.get("RESTIC_REPOSITORY", "").removeprefix("local:")
         return Path(text) if text.startswith("/") else None
 
@@ -167,7 +167,7 @@ class Restic:
         return kind(f"restic: {text}", next(hints, "").format(name=self.settings.name))
 
     def _clean(self, text: str) -> str:
-        """Without what is secret: the values of the environment file, and whatever stands before the @ of a URL."""
+        """Returns the text without secrets: the values of the environment file, and everything before the @ of a URL."""
         secrets = sorted(set(self.variables.values()), key=len, reverse=True)
         for secret in secrets:
             if len(secret) >= _SHORTEST_SECRET and secret not in (str(self.settings.password_file), self.settings.repository):
@@ -176,7 +176,7 @@ class Restic:
 
 
 def restic_of(settings: OffsiteSettings, state: Path, pool: Path) -> Restic:
-    """What talks to that repository. Raises OperatorError: a program is missing, or others may read a secret."""
+    """Returns the client of that repository. Raises OperatorError if a program is missing, or others may read a secret."""
     path = environment()["PATH"]
     for program, package in ((PROGRAM, "restic"), (_CELL, "bubblewrap")):
         if not shutil.which(program, path=path):
@@ -199,7 +199,7 @@ def restic_of(settings: OffsiteSettings, state: Path, pool: Path) -> Restic:
 
 
 def _variables(file: Path) -> dict[str, str]:
-    """The NAME=value lines of a file, values quoted as for a shell. Raises OperatorError, which names the line by its number."""
+    """Parses the NAME=value lines of a file, values quoted as for a shell. Raises OperatorError with the number of the line."""
     _require_private(file)
     found = {}
     for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
@@ -226,7 +226,7 @@ def _require_private(file: Path) -> None:
 
 
 def _lines(output: int, look: Callable[[], None]) -> Iterator[Any]:
-    """Each line of JSON as it comes; what is none is passed over."""
+    """Yields each line of JSON when it arrives; skips other lines."""
     rest = b""
     waiting = select.poll()
     waiting.register(output, select.POLLIN)
@@ -246,7 +246,7 @@ def _lines(output: int, look: Callable[[], None]) -> Iterator[Any]:
 
 
 def _message(line: str) -> str:
-    """A line of restic's messages, which newer ones write as JSON."""
+    """Parses a line of restic's messages, which newer versions write as JSON."""
     try:
         said = json.loads(line)
     except ValueError:
@@ -258,5 +258,5 @@ def _message(line: str) -> str:
 
 
 def limit_words(settings: OffsiteSettings) -> tuple[str, ...]:
-    """The options that keep to the bandwidth, which restic counts in KiB per second."""
+    """Returns the options for the bandwidth limit, which restic counts in KiB per second."""
     return ("--limit-upload", str(max(1, settings.bandwidth // _KIB))) if settings.bandwidth else ()

@@ -1,6 +1,7 @@
-"""The newest complete backup of each host, sent to a repository of restic: one after the other, for restic reads with many threads.
+"""Sends the newest complete backup of each host to a restic repository: one after the other, because restic reads with many
+threads.
 
-It gives way to a night, an expiry and a balance, and holds what it reads, so that no expiry takes it away.
+It waits for a night, an expiry and a balance, and holds the backup that it reads, so that no expiry deletes it.
 """
 
 import logging
@@ -44,14 +45,14 @@ class NotWhole(ResticFailed):
 
 @dataclass(frozen=True, slots=True)
 class OffsitePlan:
-    """What is to be sent, by host and backup."""
+    """The backups to send, by host."""
 
     sendings: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A backup that is there now. `bytes`: what had to be added in the repository; `seconds` that it took."""
+    """A backup that is now in the repository. `bytes`: bytes that were added to the repository; `seconds`: the duration."""
 
     host: str
     name: str
@@ -62,7 +63,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class OffsiteProgress:
-    """How far the backup is that is being sent: the share of what restic has found so far."""
+    """The progress of the backup that is being sent: the share of the data that restic has found so far."""
 
     host: str
     share: float
@@ -88,7 +89,7 @@ class OffsiteSummary:
 
     @property
     def bytes(self) -> int:
-        """What had to be added for all."""
+        """Returns the bytes that were added for all of them."""
         return sum(one.bytes for one in self.sent)
 
 
@@ -110,7 +111,9 @@ class OffsiteRun:
     cancellation: Cancellation = field(default_factory=Cancellation)
 
     def plan(self, named: Sequence[str]) -> tuple[OffsiteSummary, list[OffsiteSnapshot], list[tuple[str, str]]]:
-        """What lies there, and what is to be sent; hosts that are given up have failed. Raises ResticFailed."""
+        """Reads the repository and returns its contents and the backups to send; hosts that were given up have failed. Raises
+        ResticFailed.
+        """
         there = snapshots(self.restic, self.pool)
         newest = {}
         for host in hosts_of(self.pool):
@@ -131,7 +134,7 @@ class OffsiteRun:
         return summary, there, sendings
 
     def send(self, summary: OffsiteSummary, there: list[OffsiteSnapshot], sendings: Sequence[tuple[str, str]]) -> None:
-        """Sends them, and notes in the catalogue what lies there. A host that fails costs the others nothing."""
+        """Sends them, and records the contents of the repository in the catalogue. If a host fails, the others go on."""
         self.observer(OffsitePlan(tuple(sendings)))
         known = KnownRepository(self.catalogue, self.settings.name)
         incomplete, unheard = set(known.incomplete(there)), set[tuple[str, str]]()
@@ -189,9 +192,9 @@ class OffsiteRun:
         self.observer(sent)
 
     def remove(self, summary: OffsiteSummary, forced: Forced) -> None:
-        """Removes what the repository's own retention keeps no more; nothing without one. Raises ResticFailed.
+        """Removes the snapshots that the repository's own retention does not keep; nothing without one. Raises ResticFailed.
 
-        The room is given back by `restic prune`, which rewrites what is left: that is for a time of the administrator's choice.
+        `restic prune` frees the space, and rewrites the rest: the administrator chooses its time.
         """
         if self.settings.retention is None or summary.cancelled:
             return
@@ -213,7 +216,7 @@ class OffsiteRun:
         known.note([one for one in there if one.id not in going], known.incomplete(there))
 
     def removal(self, there: Sequence[OffsiteSnapshot], forced: Forced) -> Removal:
-        """What would go. Needs a retention."""
+        """Returns the snapshots that would be removed. Needs a retention."""
         assert self.settings.retention is not None
         incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete(there)
         return to_remove(there, incomplete, self.settings.retention, self.config.pool.zone, self.now, forced)

@@ -27,12 +27,12 @@ _PATTERN = {ord(letter): f"\\{letter}" for letter in "\\*?["}
 
 
 class SampleDiffers(OperatorError):
-    """What came back is not what was sent."""
+    """A file read back from the repository differs from the one that was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleCheck:
-    """How many files of which backup came back equal; none when no backup there is also in the pool."""
+    """The number of files of a backup that were read back equal; none if no backup there is also in the pool."""
 
     files: int
     host: str = ""

@@ -24,10 +24,10 @@ FORMAT = 1
 RECORD = "backup.json"
 DATA = "data"
 ROOM = "room"
-"""What a run was stopped for: it grew fastest while the pool had too little of it."""
+"""The reason of a stopped run: it grew fastest while the pool had too little free space."""
 
 LARGEST = 16 << 20
-"""Bytes of a backup.json or notes.json at the most; real ones have some thousands."""
+"""The maximum bytes of a backup.json or notes.json; real ones have some thousands."""
 LARGEST_NUMBER = (1 << 63) - 1  # what a database's column takes
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo may lie there
@@ -39,7 +39,7 @@ class UnreadableRecord(OperatorError):
 
 
 NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What comes of JSON that is none, is nested without end, or means something else than it should."""
+"""The exceptions for invalid JSON, endless nesting, and unexpected values."""
 
 
 class PathOutcome(StrEnum):
@@ -53,7 +53,7 @@ class PathOutcome(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 is best."""
+        """Returns the rank; 0 is best."""
         return list(PathOutcome).index(self)
 
 
@@ -131,7 +131,7 @@ class Record:
     repaired: Mapping[str, Any] | None = None
 
     def total(self, key: str) -> int | None:
-        """The sum of one of rsync's numbers over all paths, bounded as they are; None when no path has it."""
+        """Returns the sum of one of rsync's numbers over all paths, bounded like them; None if no path has it."""
         found = [result.numbers[key] for result in self.paths if key in result.numbers]
         return bounded(sum(found)) if found else None
 
@@ -148,7 +148,7 @@ class Record:
         return self.total("files") if regular is None else regular
 
     def path(self, name: str) -> PathResult | None:
-        """The result of one source path."""
+        """Returns the result of one source path."""
         return next((result for result in self.paths if result.path == name), None)
 
     def to_fields(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _path_fields(result: PathResult) -> dict[str, Any]:
 
 
 def parse(text: str) -> Record:
-    """The record that `text` holds. Raises UnreadableRecord; unknown fields of a newer minor version are passed over."""
+    """Parses the record in `text`. Raises UnreadableRecord; ignores unknown fields of a newer minor version."""
     try:
         fields = json.loads(text)
         if fields["format"] > FORMAT:
@@ -199,7 +199,7 @@ def parse(text: str) -> Record:
 
 
 def _checked(record: Record) -> Record:
-    """The record, if its fields are what a catalogue's row takes. Raises TypeError, ValueError."""
+    """Returns the record if its fields fit a catalogue's row. Raises TypeError, ValueError."""
     texts = (record.host, record.uuid, record.state, *record.warnings)
     maybe = (record.name, record.base, record.base_uuid, record.error, record.rsync_version, record.stopped_for, record.imported)
     if not all(isinstance(text, str) for text in texts) or not all(text is None or isinstance(text, str) for text in maybe):
@@ -259,9 +259,9 @@ def _content(fd: int) -> str:
 
 
 def text_of_file(path: Path) -> str:
-    """The text of a regular file of ours; no symlink is followed, no pipe waited for.
+    """Returns the text of a regular file of ours; follows no symlink, waits for no pipe.
 
-    Raises OSError when it is missing, or no file; ValueError when it is no text, or too large to be ours.
+    Raises OSError if it is missing, or no file; ValueError if it is no text, or too large to be ours.
     """
     fd = os.open(path, _READ)
     try:

@@ -1,8 +1,9 @@
-"""POOL/.btrkeep/boot.json: in which boot of a server the pool was used last, whether that ended in order, and what is to be read.
+"""POOL/.btrkeep/boot.json: the last boot of a server that used the pool, whether it ended with a shutdown, and the backups to be
+read.
 
     {"format": 1, "boot": ID, "seen": TIME, "stopped": BOOL, "unread": [[HOST, NAME], ...]}
 
-It lies in the pool, because what a crash takes back of the pool it takes back of this, too.
+It is stored in the pool, because a crash that undoes changes in the pool undoes them in this file, too.
 """
 
 import json

@@ -27,7 +27,7 @@ NO_NOTES = Notes()
 
 
 def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None = None, notes: Notes = NO_NOTES) -> Backup:
-    """The row; `state` is the one that counts (an accepted suspect backup is complete), `notes` are the host's.
+    """Returns the row; `state` is the effective one (an accepted suspect backup is complete), `notes` are the host's.
 
     Paths are relative to the pool.
     """
@@ -60,7 +60,7 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
 
 
 def _column(number: int | None) -> int | None:
-    """The number, as far as a column of the catalogue takes it."""
+    """Returns the number, limited to the range of a column of the catalogue."""
     return None if number is None else min(number, records.LARGEST_NUMBER)
 
 

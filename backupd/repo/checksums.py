@@ -1,8 +1,8 @@
-"""`checksums` of a host: which content each of its files had when it was read, for all of its backups in one file.
+"""`checksums` of a host: the content of each of its files when it was read, for all of its backups in one file.
 
-A file is told by inode number, time of its last change on this server (ctime) and size. No host chooses these, and a snapshot keeps
-them, so one record speaks of every backup that has the file. The records are sorted, and found in the mapped file without reading
-all of it: a host may have ten million. Each has a check of its own, and one that does not pass it is as if it were not there.
+A file is identified by inode number, time of its last change on this server (ctime) and size. No host chooses these, and a snapshot
+keeps them, so one record covers every backup that has the file. The records are sorted, and found in the mapped file without
+reading all of it: a host may have ten million. Each has its own checksum; an invalid one is ignored.
 """
 
 import os
@@ -37,13 +37,13 @@ _WHOLE = (1 << 64) - 1
 
 Key = bytes
 NO_DIGEST = bytes(32)
-"""Of what was never read whole."""
+"""The digest of a file that was never read completely."""
 
 
 class ReadBefore(NamedTuple):
-    """What is known of one file: when it was last read (microseconds since 1970), whether it was damaged then, and its SHA-256.
+    """The record of one file: when it was last read (microseconds since 1970), whether it was damaged then, and its SHA-256.
 
-    The digest of one that was found damaged is the one from before that; all zeros if there was none.
+    The digest of a damaged file is the one from before the damage; all zeros if there was none.
     """
 
     at: int
@@ -52,7 +52,7 @@ class ReadBefore(NamedTuple):
 
 
 def key_of(inode: int, changed: int, size: int) -> Key:
-    """What a file is told by; `changed` in nanoseconds."""
+    """Returns the key of a file; `changed` in nanoseconds."""
     return _KEY.pack(inode, changed & _WHOLE, size)
 
 
@@ -79,7 +79,7 @@ class Checksums:
             os.close(self._fd)
 
     def find(self, key: Key) -> ReadBefore | None:
-        """Returns what is known of that file, to any thread."""
+        """Returns the record of that file. Thread-safe."""
         if (logged := self._logged.get(key)) is not None:
             return logged
         number = bisect_right(self._first, key) - 1
@@ -94,10 +94,10 @@ class Checksums:
         return _parsed(found) if found[: _KEY.size] == key else None
 
     def write(self, found: Mapping[Key, ReadBefore], now: int | None) -> None:
-        """Adds these, on disk before this returns. What is open here stays as it was.
+        """Adds these records; they are on disk when this returns. This open reader stays unchanged.
 
-        A file of few records, or one whose log has become long, is replaced by one that has them all. What is too old at `now`
-        (microseconds since 1970) goes then; None: nothing does.
+        Replaces a small file, or one with a long log, by one that has all records. Drops records that are too old at `now`
+        (microseconds since 1970); None: drops nothing.
         """
         if self._count > _FEW and len(self._logged) + len(found) <= _LONGEST_LOG:
             _add(self._folder / CHECKSUMS_LOG, found)
@@ -120,7 +120,7 @@ class Checksums:
 
 
 def _logged(path: Path) -> dict[Key, ReadBefore]:
-    """What was added, the last of each. One that a kill or a full pool cut short is none."""
+    """Returns the added records, the last of each. Ignores one that a kill or a full pool truncated."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -158,9 +158,9 @@ def _parsed(record: bytes) -> ReadBefore | None:
 
 
 def _pieces(blocks: Iterator[list[bytes]], new: Mapping[Key, ReadBefore], since: int) -> Iterator[bytes]:
-    """The file, a block at a time: all new records, and of the old ones those that are not replaced.
+    """Yields the file, a block at a time: all new records, and the old ones that are not replaced.
 
-    An old record that fails its check or is older than `since` is left out.
+    Leaves out an old record that fails its check or is older than `since`.
     """
     yield _MAGIC
     keys, start = sorted(new), 0

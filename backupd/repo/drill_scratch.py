@@ -17,12 +17,12 @@ DRILL_LOCK = "drill"
 
 
 def drill_folder(pool: Pool) -> Path:
-    """The folder. It may not be there."""
+    """Returns the folder. It may not exist."""
     return pool.path / MARKER / "drill"
 
 
 def clear_drills(pool: Pool) -> bool:
-    """Deletes all that is in it; whether there was something. Needs the lock. Raises OSError."""
+    """Deletes everything in it; returns True if there was something. Needs the lock. Raises OSError."""
     folder = drill_folder(pool)
     try:
         found = [Path(entry) for entry in os.scandir(folder)]
@@ -43,7 +43,7 @@ def clear_drills(pool: Pool) -> bool:
 
 
 def clear_left_drills(pool: Pool, since: str) -> bool:
-    """The same for who has not the lock: what a drill that is under way has there stays."""
+    """Like `clear_drills`, for callers without the lock: takes it, and does nothing while a drill is in progress."""
     try:
         if not any(os.scandir(drill_folder(pool))):
             return False

@@ -61,7 +61,7 @@ def ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
 
 
 def is_named(name: str, host: str, folder: Path) -> bool:
-    """Whether the host in that folder has that name, or had it (`backupd rename`). Raises UnreadableRecord."""
+    """Returns True if the host in that folder has that name, or had it (`backupd rename`). Raises UnreadableRecord."""
     return name == host or name in read_notes(folder).was
 
 
@@ -91,9 +91,10 @@ def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
 
 
 def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None:
-    """The newest complete backup, from the pool itself. One stamped in the future is a base only when there is no other.
+    """Returns the newest complete backup, from the pool itself. One with a timestamp in the future is a base only if there is no
+    other.
 
-    Without `now`, in a rehearsal, no stamp is in the future. Raises UnreadableRecord when the notes cannot be read.
+    Without `now`, in a rehearsal, no timestamp is in the future. Raises UnreadableRecord if the notes cannot be read.
     """
     return newest_base(pool, host, now, read_notes(pool.host(host)))
 
@@ -110,10 +111,10 @@ def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> Fi
 
 
 def recover(pool: Pool, host: str) -> Record | None:
-    """Finishes a `.working` that was final but for its name; the record of what it became, None when there was none.
+    """Finishes a `.working` that was final except for its name; returns the record of the backup, None if there was none.
 
-    A read-only `.working` was synced with its record before it became read-only, so what the record says is true. That of a
-    writable one is not even read here: a power cut may have left it empty.
+    A read-only `.working` was synced with its record before it became read-only, so its record is true. The record of a writable
+    one is not even read here: a power cut may have left it empty.
     """
     path = pool.working(host)
     there = describe(path)
@@ -146,7 +147,7 @@ def newest_complete(pool: Pool, host: str) -> str | None:
 def point_latest(pool: Pool, host: str) -> None:
     """Makes the symlink `latest` point to the newest complete backup; removes it if there is none.
 
-    Called by whoever changes what is complete, under the host's lock. It is a convenience for people; we never rely on it, so an
+    Called after any change to complete backups, under the host's lock. It is a convenience for people; we never rely on it, so an
     error is ignored.
     """
     latest = pool.host(host) / LATEST
@@ -158,7 +159,7 @@ def point_latest(pool: Pool, host: str) -> None:
 
 
 def unfinished(path: Path, host: str) -> Subvolume | None:
-    """The `.working` at `path` if it is one of ours, in whatever state a run or a power cut has left it; else None.
+    """Returns the `.working` at `path` if it is one of ours, in any state that a run or a power cut has left; else None.
 
     Raises UnreadableRecord for a read-only one whose record cannot be read: that was finished, and is damaged.
     """
@@ -171,7 +172,7 @@ def unfinished(path: Path, host: str) -> Subvolume | None:
 
 
 def is_unfinished_run(path: Path, subvolume: Subvolume, host: str) -> bool:
-    """A `.working` of ours: its record names it, or has been damaged (a power cut). Or it is empty."""
+    """Returns True for a `.working` of ours: its record names it, or is damaged (a power cut). Or it is empty."""
     names = {entry.name for entry in os.scandir(path)}
     if not names <= {records.RECORD, records.RECORD + ".new", SUMS, DATA, os.fsdecode(STAGING)}:
         return False

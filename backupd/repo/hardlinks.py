@@ -126,7 +126,7 @@ class _Folders:
                 stack.callback(_close, folder)
 
     def get(self, ino: int) -> _Folder | None:
-        """The folder with this inode number, or None when it is outside of `top`."""
+        """Returns the folder with this inode number, or None if it is outside of `top`."""
         if ino in self._open:
             self._open.move_to_end(ino)
             return self._open[ino]

@@ -1,8 +1,7 @@
-"""The copy of the history on the pool: what of a lost catalogue no backup.json can bring back. See docs/decisions/0023.
+"""The copy of the history on the pool: the part of a lost catalogue that no backup.json can restore. See docs/decisions/0023.
 
-POOL/.btrkeep/history.jsonl.gz is replaced as a whole once a day by what runs nightly anyway. Its first line says what it is, each
-further one is a row, the last one how many there are. It never takes the place of a copy whose rows are not in the catalogue:
-they are put there first.
+The nightly commands replace POOL/.btrkeep/history.jsonl.gz as a whole once a day. Its first line describes it, each further one is
+a row, the last one has their number. It never replaces a copy whose rows are not in the catalogue: they are restored first.
 """
 
 import gzip

@@ -184,7 +184,7 @@ def _open_file(folder: int, name: bytes, at_least: int) -> int | None:
 
 
 def _punch_file(fd: int, cancelled: Cancellation | None) -> int:
-    """The bytes that are holes now and were not."""
+    """Returns the bytes that became holes."""
     status = os.fstat(fd)
     block = status.st_blksize
     if status.st_size <= PIECE and not _zero_runs(fd, (0, status.st_size), block, cancelled):
@@ -215,7 +215,7 @@ def _raise_if_cancelled(cancelled: Cancellation | None) -> None:
 
 
 def _private_windows(fd: int, size: int, cancelled: Cancellation | None) -> Iterator[Run]:
-    """The extents on disk that nothing else refers to, not compressed, up to the end of the file; long ones in parts.
+    """Yields the extents on disk without other references, not compressed, up to the end of the file; long ones in parts.
 
     Neighbours on disk are one extent here.
     """
@@ -268,7 +268,7 @@ def _punch(fd: int, run: Run) -> None:
 
 
 def _rewrite(fd: int, parts: Iterable[Run], cancelled: Cancellation | None) -> None:
-    """The same bytes again, into new extents. Interrupted at any point the content is still the same."""
+    """Writes the same bytes again, into new extents. Interrupted at any point the content is still the same."""
     for start, end in parts:
         for at in range(start, end, PIECE):
             _raise_if_cancelled(cancelled)
@@ -285,7 +285,7 @@ def _capability(fd: int) -> bytes | None:
 
 
 def _put_back(fd: int, status: os.stat_result, capability: bytes | None) -> None:
-    """Every write takes file capabilities away, and changes the time by which rsync knows that it need not look again."""
+    """Restores file capabilities and times after a write, which removes and changes them; rsync relies on the time."""
     if capability is not None:
         os.setxattr(fd, _CAPABILITY, capability)
     os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))

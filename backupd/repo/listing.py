@@ -8,7 +8,7 @@ from btrkeep.units import parse_backup_name
 
 
 def hosts_of(pool: Pool) -> list[str]:
-    """The hosts that have a folder in the pool."""
+    """Returns the hosts that have a folder in the pool."""
     return sorted(entry.name for entry in os.scandir(pool.hosts) if entry.is_dir(follow_symlinks=False))
 
 

@@ -1,13 +1,13 @@
-"""notes.json: what is said of a host's backups after they are final: accepted, held, expired; and of the host itself.
+"""notes.json: changes to a host's backups after they are final (accepted, held, expired), and to the host itself.
 
-It lies beside the backups and is the truth; the catalogue's rows follow it. It is replaced as a whole, on disk before anything that
-depends on it is done. One that cannot be read means that nothing of this host is deleted.
+It lies beside the backups and is authoritative; the catalogue's rows follow it. It is replaced as a whole, and is on disk before
+any action that depends on it. If it cannot be read, nothing of this host is deleted.
 
     {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"},
      "expired": {"at", "why", "rules"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}},
      "replica": {"pool", "name", "at"}}
 
-A backup that somebody asked to be deleted is expired with {"asked": {"last", "at_once"}} besides.
+A backup whose deletion was requested also has {"asked": {"last", "at_once"}} in its `expired`.
 """
 
 import json
@@ -36,9 +36,9 @@ _REMEMBERED = 500  # deletions by hand of a host: the newest
 class Notes:
     """notes.json of a host. `backups`: by a backup's name and the note's key. `was`: names that the host had before it was renamed.
 
-    `forgotten`: the host was given up, all its backups may go. `deleted`: what is gone because somebody asked for it, by name: when
-    that was, when it was gone, and why. `replica`: the host is fetched from another pool and not backed up here: that pool's id,
-    the replica's name, and since when.
+    `forgotten`: the host was given up, all its backups may be deleted. `deleted`: backups deleted on request, by name: when that
+    was requested, when it was done, and why. `replica`: the host is fetched from another pool and not backed up here: that pool's
+    id, the replica's name, and since when.
     """
 
     backups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Notes:
         return self.backups.get(name, {}).get(key)
 
     def accepted(self, name: str) -> bool:
-        """Whether a suspect backup was accepted."""
+        """Returns True if a suspect backup was accepted."""
         return bool(self.note(name, ACCEPTED))
 
     def expired_at(self, name: str) -> datetime | None:
@@ -60,21 +60,21 @@ class Notes:
         return _moment(self.note(name, EXPIRED), "at")
 
     def held_until(self, name: str) -> datetime | None:
-        """The end of a hold; None without a hold, and for one without end: ask `note(name, HOLD)` first."""
+        """Returns the end of a hold; None without a hold, and for one without end: ask `note(name, HOLD)` first."""
         return _moment(self.note(name, HOLD), "until")
 
     def with_note(self, name: str, key: str, value: Mapping[str, Any]) -> "Notes":
-        """The notes with one more."""
+        """Returns the notes with one more."""
         return replace(self, backups={**self.backups, name: {**self.backups.get(name, {}), key: value}})
 
     def without(self, name: str, key: str | None = None) -> "Notes":
-        """The notes without that one; without a key, without any of that backup."""
+        """Returns the notes without that one; without a key, without any of that backup."""
         left = {} if key is None else {one: value for one, value in self.backups.get(name, {}).items() if one != key}
         others = {other: notes for other, notes in self.backups.items() if other != name}
         return replace(self, backups={**others, name: left} if left else others)
 
     def gone(self, name: str, at: str) -> "Notes":
-        """The notes when that backup is deleted for good. One that somebody asked for is remembered."""
+        """Returns the notes after that backup is deleted for good. A requested deletion is remembered."""
         note, left = self.note(name, EXPIRED), self.without(name)
         if not note or not note.get(ASKED):
             return left
@@ -87,7 +87,7 @@ def _moment(note: Mapping[str, Any] | None, key: str) -> datetime | None:
 
 
 def read_notes(folder: Path) -> Notes:
-    """The notes in a host's folder. Raises UnreadableRecord when they are there and cannot be read."""
+    """Reads the notes in a host's folder. Raises UnreadableRecord if they exist and cannot be read."""
     path = folder / NOTES
     try:
         return _parse(json.loads(text_of_file(path)), path)
@@ -138,13 +138,13 @@ def text_of(notes: Notes) -> str:
 
 
 def hold_of(notes: Notes, name: str) -> Hold | None:
-    """The hold of a backup, also one whose end is past."""
+    """Returns the hold of a backup, even if it has ended."""
     note = notes.note(name, HOLD)
     return Hold(notes.held_until(name), str(note.get("why") or "")) if note is not None else None
 
 
 def effective_state(record: Record, notes: Notes) -> str:
-    """The state that counts: an expired backup is expired, an accepted suspect one complete."""
+    """Returns the effective state: an expired backup is expired, an accepted suspect one complete."""
     if record.name and notes.note(record.name, EXPIRED):
         return EXPIRED
     return accepted_state(record, notes)

@@ -35,7 +35,9 @@ def tell_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Cloc
 
 
 def tell_alive(pool: Pool, catalogue: Catalogue) -> None:
-    """Publish what each host wrote and is still alive, which the dashboard cannot see. Raises OSError, CatalogueBusy."""
+    """Publishes the bytes that each host wrote and that still exist, which the dashboard cannot read. Raises OSError,
+    CatalogueBusy.
+    """
     found = quota.live_bytes(pool)
     text = json.dumps(found, separators=(",", ":"), sort_keys=True) if found else None
     if text != catalogue.get_fact(ALIVE):

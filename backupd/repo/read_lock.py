@@ -1,7 +1,7 @@
-"""A backup that is being restored is not deleted meanwhile: a shared flock(2) on the folder of its subvolume says that it is read.
+"""Protects a backup that is being restored from deletion: by a shared flock(2) on the folder of its subvolume.
 
-Nothing is written for it, so it works in a pool that is mounted read-only, and the kernel takes it back from whoever dies. Whoever
-deletes a backup asks first, and holds the same lock alone while it deletes. It is taken last of all locks, and never waited for.
+Nothing is written for it, so it works in a pool that is mounted read-only, and the kernel releases it if the process dies. A
+deletion checks it first, and holds the same lock exclusively meanwhile. It is taken after all other locks, and never waited for.
 """
 
 import fcntl

@@ -13,7 +13,7 @@ REPLACED = ".replaced"
 
 
 def has_received(pool: Pool, host: str) -> bool:
-    """Whether something is left that `discard_received` would delete: a power cut may bring it back."""
+    """Returns True if something is left that `discard_received` would delete: a power cut may restore it."""
     return any(os.path.lexists(pool.host(host) / name) for name in (RECEIVING, REPLACED))
 
 

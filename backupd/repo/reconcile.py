@@ -199,7 +199,7 @@ def _drop_staged(pool: Pool, host: str, since: str, done: Reconciled) -> None:
 
 
 def _is_runs(path: Path, host: str, was: Sequence[str]) -> bool:
-    """Whether it is empty, or a snapshot of one of the host's backups, of today's name or one that it `was`."""
+    """Returns True if it is empty, or a snapshot of one of the host's backups, of its present or a former (`was`) name."""
     if not {entry.name for entry in os.scandir(path)} <= {RECORD, RECORD + ".new", SUMS, DATA, os.fsdecode(STAGING)}:
         return False
     try:

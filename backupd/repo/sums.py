@@ -43,7 +43,7 @@ def write_sums(subvolume: Path, sums: Mapping[bytes, bytes]) -> None:
 
 
 def read_sums(subvolume: Path) -> dict[bytes, bytes]:
-    """SHA-256 by path; nothing when there is no such file, or it cannot be read. A line that is not understood is passed over."""
+    """Returns SHA-256 by path; nothing if the file is missing or cannot be read. Skips invalid lines."""
     found: dict[bytes, bytes] = {}
     with suppress(OSError):
         fd = os.open(subvolume / SUMS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,12 +1,12 @@
-"""The mark of a `.working` whose files are all on the disk, so that the next run may go by their times and sizes.
+"""The mark of a `.working` whose files are all on the disk, so that the next run may rely on their times and sizes.
 
-It is set when a sync that tells of lost data has returned, after the last rsync and everything it started is gone; and it is taken
-away, for good, before the next one writes. So it needs to know of no boot and no mount: a `.working` without it was left by a kill,
-a power cut, a disk that lost data, or a version that knew of no mark.
+It is set after a sync that reports lost data has returned, after the last rsync and all its processes have ended; and it is
+removed, durably, before the next one writes. So it depends on no boot and no mount: a `.working` without it was left by a kill, a
+power cut, a disk that lost data, or a version without this mark.
 
-It is an extended attribute of the subvolume: to set one takes no room for data, so it works on a full pool, and it is there as a
-whole or not at all. It names the run that set it, by what backup.json says of that run: a version that knows of no mark writes
-another there.
+It is an extended attribute of the subvolume: setting one takes no room for data, so it works on a full pool, and it is either
+complete or missing. It identifies the run that set it, by the fields of backup.json: a version without this mark writes others
+there.
 """
 
 import os
@@ -26,7 +26,7 @@ def mark_synced(subvolume: Path, record: Record) -> None:
 
 
 def is_synced(subvolume: Path, record: Record) -> bool:
-    """Whether the run of that record, which is the subvolume's, has set it."""
+    """Returns True if the subvolume's run, identified by that record, has set it."""
     try:
         return os.getxattr(subvolume, MARK, follow_symlinks=False) == _of(record)
     except OSError:  # there is none

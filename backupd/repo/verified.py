@@ -1,8 +1,8 @@
-"""verified.json: what `backupd verify` found of each backup of a host. It lies beside notes.json, which nothing here changes.
+"""verified.json: the result of `backupd verify` for each backup of a host. It lies beside notes.json, which nothing here changes.
 
     {"format": 1, "backups": {NAME: {"begun", "at", "read", "compared", "bytes", "whole", "damages", "damaged": [PATHS]}}}
 
-One that cannot be read counts as empty: nothing is deleted or kept on the strength of it, and the next look writes it anew.
+If it cannot be read, it counts as empty: no deletion depends on it, and the next verification writes it again.
 """
 
 import json
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_verified(folder: Path) -> dict[str, Verification]:
-    """By the names of backups, of the host whose folder that is."""
+    """Returns the records by names of backups, of the host with that folder."""
     try:
         fields = json.loads(text_of_file(folder / VERIFIED))
         return {str(name): _parse(one) for name, one in fields["backups"].items()} if fields["format"] == _FORMAT else {}

@@ -72,8 +72,8 @@ _REFUSED, _ALLOWED = -2, -1  # jumps to the last two instructions
 
 @lru_cache(2)
 def seccomp_filter(machine: str = platform.machine(), *, receives: bool = False) -> bytes | None:
-    """The filter, as `bwrap --seccomp` takes it: of rsync, or of what `receives`. None on a machine (as uname(2) names it) whose
-    calls are not known here.
+    """Returns the filter for `bwrap --seccomp`: of rsync, or of a program that `receives`. None on a machine (as uname(2) names
+    it) whose calls are not known here.
     """
     architecture = _ARCHITECTURES.get(machine)
     if architecture is None:
@@ -87,7 +87,7 @@ def seccomp_filter(machine: str = platform.machine(), *, receives: bool = False)
 
 
 def program(architecture: int, clone: int, ioctl: int, fcntl: int, allowed: Sequence[int], ioctls: Sequence[int]) -> bytes:
-    """The instructions, of which the last two refuse and allow."""
+    """Returns the instructions, of which the last two refuse and allow."""
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
@@ -110,7 +110,7 @@ def program(architecture: int, clone: int, ioctl: int, fcntl: int, allowed: Sequ
     ]
 
     def jump(place: int, to: int) -> int:
-        """Counted from the next instruction."""
+        """Returns a jump, counted from the next instruction."""
         return to if to >= 0 else len(code) + to - place - 1
 
     return b"".join(_INSTRUCTION.pack(what, jump(at, true), jump(at, false), k) for at, (what, true, false, k) in enumerate(code))

@@ -30,7 +30,7 @@ from btrkeep.config import HostConfig, SshSettings
 LARGE = 1 << 20  # inplace = "large": from this size on a rewrite costs more than the dead space in-place leaves
 
 METADATA = ("--archive", "--hard-links", "--acls", "--xattrs", "--numeric-ids")
-"""Everything that a file is besides its content, in both directions."""
+"""All metadata of a file, in both directions."""
 _ALWAYS = (
     *METADATA,
     "--relative",
@@ -79,7 +79,7 @@ class Pass:
 
 
 def passes(inplace: str, *, based: bool) -> tuple[Pass, ...]:
-    """The runs a source path needs. `based`: the working subvolume grew from a snapshot, so sharing is at stake."""
+    """Returns the runs that a source path needs. `based`: the working subvolume is a snapshot, so sharing is at stake."""
     if not based:
         return (Pass(("--sparse", "--partial")),)
     if inplace == "always":
@@ -100,9 +100,9 @@ def rsync_command(
     buckets: Sequence[Bucket] = (),
     shell: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The whole command that brings `path` of the host into the folder `destination` (which ends up holding its absolute name).
+    """Returns the command that copies `path` of the host into the folder `destination` (under its absolute name).
 
-    `shell` takes the place of the remote shell.
+    `shell` replaces the remote shell.
     """
     return (
         "rsync",
@@ -118,7 +118,9 @@ def rsync_command(
 
 
 def probe_command(host: HostConfig, ssh: SshSettings, path: str, shell: Sequence[str] = ()) -> tuple[str, ...]:
-    """A harmless look at a source path: what `check --connect` runs, with a restricted key too. `shell`: as in rsync_command."""
+    """Returns a harmless test of a source path for `check --connect`, which restricted keys permit. `shell`: as in
+    rsync_command.
+    """
     return (
         "rsync",
         "--list-only",
@@ -141,25 +143,25 @@ def filters(host: HostConfig, path: str) -> tuple[str, ...]:
 
 
 def as_pattern(name: str) -> str:
-    """A name as a pattern that matches just it: rsync reads backslashes only in a pattern that has wildcards."""
+    """Returns a name as a pattern that matches only it: rsync reads backslashes only in a pattern that has wildcards."""
     return re.sub(r"([\\*?\[])", r"\\\1", name) if re.search(r"[*?\[]", name) else name
 
 
 def remote_shell(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket], shell: Sequence[str] = ()) -> tuple[str, ...]:
-    """rsync's -e, and --rsync-path; nothing for a local source without a bandwidth budget. `shell` takes the place of ssh."""
+    """Returns rsync's -e, and --rsync-path; nothing for a local source without a bandwidth budget. `shell` replaces ssh."""
     shell = shell or shell_command(host, ssh, buckets)
     path = ("--rsync-path", host.rsync_path) if host.rsync_path else ()
     return (*path, "--rsh", shell_words(shell)) if shell else ()
 
 
 def shell_command(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket]) -> tuple[str, ...]:
-    """The remote shell within the buckets, before the words that rsync adds; () for a local source without a budget."""
+    """Returns the remote shell within the buckets, without the words that rsync adds; () for a local source without a budget."""
     shell = ssh_command(host, ssh) if host.address else ()
     return relay_command(buckets, shell) if buckets else shell
 
 
 def ssh_command(host: HostConfig, ssh: SshSettings) -> tuple[str, ...]:
-    """ssh and its options: no prompts, a managed key and host key, one connection per transfer, dead links noticed."""
+    """Returns ssh and its options: no prompts, a managed key and host key, one connection per transfer, dead links noticed."""
     return (
         *shlex.split(ssh.command),
         "-x",

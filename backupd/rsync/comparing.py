@@ -1,8 +1,8 @@
-"""What a host has now in the place of files of a backup, by content: the rsync command, and one run of it. Nothing is written.
+"""Compares the content of a backup's files with the host's present files: the rsync command, and one run of it. Nothing is written.
 
-``--dry-run --checksum``: both sides read the files, and only checksums go over the line. ``--info=name2`` has those named too that
-are alike, so that one which is not named is known not to have been compared. All of it is the host's word: names that were not
-asked for count for nothing.
+``--dry-run --checksum``: both sides read the files, and only checksums are transferred. ``--info=name2`` also lists equal files, so
+that a file without a line is known not to have been compared. The output depends on the host: names that were not requested are
+ignored.
 """
 
 import asyncio
@@ -87,7 +87,9 @@ class HostFolder:
 def comparing_command(
     folder: HostFolder, names: str, buckets: Sequence[Bucket] = (), shell: Sequence[str] = (), options: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The command. `names`: a file with their names below the path, each with a NUL behind it. `shell`: as in rsync_command."""
+    """Returns the command. `names`: a file with their names below the path, each with a NUL behind it. `shell`: as in
+    rsync_command.
+    """
     host, path = folder.host, folder.path
     return (
         "rsync",
@@ -204,7 +206,7 @@ class Reader:
         return hear
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of its output."""
+        """Parses the next bytes of its output."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[-LONGEST_REST:]
         for line in lines:

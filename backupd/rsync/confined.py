@@ -1,9 +1,10 @@
-"""rsync in a cell of its own: what bubblewrap is told, and whether it works here. docs/decisions/0028-confined.rst says why.
+"""rsync in a confined cell: the arguments for bubblewrap, and a check that it works here. docs/decisions/0028-confined.rst gives
+the reasons.
 
-Nothing exists in there but programs and libraries, read-only, and the one folder `data` of the run, without its device nodes and
-setuid bits working. No /etc, /dev, /run, no other backup, no process but its own: its /proc shows those, and is there because
-rsync 3.5 changes the modes of sockets and device nodes through /proc/self/fd, and says nothing when it cannot. It has the
-capabilities that files take and the system calls of allowed_calls.py. The remote shell runs outside: remote_end.py.
+The cell contains only programs and libraries, read-only, and the folder `data` of the run, in which device nodes and setuid bits
+have no effect. There is no /etc, /dev, /run, no other backup, and no process but its own: /proc shows those, and exists because
+rsync 3.5 changes the modes of sockets and device nodes through /proc/self/fd, and reports no error if it cannot. rsync has the
+capabilities that files need and the system calls of allowed_calls.py. The remote shell runs outside: remote_end.py.
 """
 
 import errno
@@ -40,7 +41,7 @@ _FOR_NOW = tuple(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, err
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """Whether rsync is confined when it talks to a host: `missing` says why not, "" if it is."""
+    """Whether rsync is confined when it talks to a host: `missing` is the reason if not, "" if it is."""
 
     missing: str = ""
 
@@ -81,7 +82,7 @@ class ConfinedTransfer:
 
     @property
     def inherited(self) -> tuple[int, ...]:
-        """The descriptors that the confined command takes over."""
+        """Returns the descriptors that the confined command inherits."""
         return (self._calls, self.remote.inherited)
 
     def command(self, rsync: Sequence[str], data: str | None, *, shown: Sequence[str] = ()) -> tuple[str, ...]:
@@ -89,11 +90,11 @@ class ConfinedTransfer:
         return confined_command(rsync, data, self._calls, shown=shown)
 
     def started(self, group: Group) -> None:
-        """The confined command runs as this group."""
+        """Records that the confined command runs as this group."""
         self.remote.wait_for(group)
 
     def exit_code(self, code: int, said: Iterable[str]) -> int:
-        """rsync's exit status, negative for a signal, out of that of the cell. Raises OperatorError when there was no rsync."""
+        """Returns rsync's exit status, negative for a signal, from that of the cell. Raises OperatorError if rsync did not run."""
         if self.remote.status is None and (why := [line for line in said if line.startswith(f"{PROGRAM}: ")]):
             raise OperatorError(f"rsync could not be confined: {why[-1]}", HINT)
         return 128 - code if 128 < code <= 192 and code != self.remote.status else code
@@ -161,7 +162,7 @@ def _lasting(why: str) -> str:
 
 
 def _why_not_sealed() -> str:
-    """Why a lock cannot be handed over so that it can only be read; "" when it can. Raises OSError."""
+    """Returns why a lock cannot be handed over read-only; "" if it can. Raises OSError."""
     folder = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
         os.close(read_only_view(folder))
@@ -173,7 +174,7 @@ def _why_not_sealed() -> str:
 
 
 def filter_file(*, receives: bool = False) -> int:
-    """A descriptor from which bubblewrap reads the filter, of rsync or of what `receives`. Raises OSError."""
+    """Returns a descriptor from which bubblewrap reads the filter, of rsync or of a program that `receives`. Raises OSError."""
     found = seccomp_filter(receives=receives)
     assert found is not None
     file = os.memfd_create("seccomp")
@@ -183,10 +184,10 @@ def filter_file(*, receives: bool = False) -> int:
 
 
 def confined_command(command: Sequence[str], data: str | None, calls: int, *, shown: Sequence[str] = ()) -> tuple[str, ...]:
-    """`command` in a cell in which `data` alone can be written, and `shown` be read too; `calls`: the descriptor of filter_file().
+    """Returns `command` in a cell that can write only `data`, and can also read `shown`; `calls`: the descriptor of filter_file().
 
-    The root of the cell is made read-only last: it lies in memory, which could be filled otherwise. It does not die with its
-    parent: that ends as soon as rsync's first process does, and its receiver has still to keep what has arrived.
+    The root of the cell is made read-only last: it is in memory, which could be filled otherwise. It does not die with its parent,
+    which ends together with rsync's first process, while the receiver still has to keep the arrived data.
     """
     program = shutil.which(command[0], path=environment()["PATH"]) or command[0]
     return (

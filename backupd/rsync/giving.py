@@ -26,11 +26,13 @@ _ALWAYS = (
 )
 LOOK, ONLY_NEW = ("--dry-run",), ("--ignore-existing",)
 CONTENT = ("--checksum", "--timeout=0")
-"""While rsync reads a large file for its checksum nothing goes over the line, for hours perhaps. A dead line ssh notices itself."""
+"""While rsync reads a large file for its checksum it transfers nothing, for hours perhaps. ssh itself notices a dead line."""
 EXACT = ("--modify-window=-1",)
-"""Compares nanoseconds. An rrsync that may write takes it for a fault (rsync 3.5: its pattern knows no minus sign)."""
+"""Compares nanoseconds. An rrsync that may write rejects it (rsync 3.5: its pattern knows no minus sign)."""
 NEWER_STAYS = ("--update", "--modify-window=1")
-"""With a window of -1 a file that is a second newer would be overwritten too: what counts is times further apart than it."""
+"""With a window of -1 a file that is a second newer would be overwritten too: the window is the difference that times must
+exceed.
+"""
 ABOVE_STAYS = ("--no-implied-dirs",)
 _ITEM = re.compile(rb"([<>ch.][fdLDS][^|]{9})\|(\d{1,18})\|(.*)", re.DOTALL)
 _KINDS = {b"f": "file", b"d": "folder", b"L": "symlink", b"D": "device", b"S": "fifo or socket"}
@@ -68,9 +70,9 @@ def parse_item(line: bytes) -> Item | None:
 def giving_command(
     host: HostConfig, ssh: SshSettings, data: Path, paths: Sequence[bytes], folder: bytes, whole: bool, options: Sequence[str]
 ) -> tuple[str, ...]:
-    """The command that brings `paths` of the backup whose files are in `data` into `folder` on the host.
+    """Returns the command that copies `paths` of the backup whose files are in `data` into `folder` on the host.
 
-    `whole`: under their whole paths, else under their last names. The paths were seen to lead through no symlink.
+    `whole`: under their whole paths, else under their last names. The caller has checked that the paths contain no symlink.
     """
     return (
         "rsync",
@@ -89,6 +91,6 @@ def _source(data: Path, path: bytes, whole: bool) -> str:
 
 
 def _destination(host: HostConfig, folder: bytes) -> str:
-    """A remote shell would expand wildcards in it; all else rsync escapes by itself."""
+    """Returns the destination. A remote shell would expand wildcards in it; rsync escapes everything else itself."""
     text = folder.decode("utf-8", "surrogateescape").rstrip("/") + "/"
     return f"{host.address}:" + re.sub(r"([*?\[\]])", r"\\\1", text) if host.address else text

@@ -1,4 +1,4 @@
-"""What rsync and ssh complain about, sorted into what it means for the backup.
+"""Classifies the messages of rsync and ssh by their meaning for the backup.
 
 Exit status 23 alone says little: a full pool, a missing source and one unreadable file are all 23. A line of the receiving side
 (``[receiver]``, ``[generator]``, ``[Receiver]``) with ENOSPC, EROFS or EIO is the server's fault, and so is EDQUOT unless the host
@@ -16,7 +16,7 @@ from btrkeep.units import printable
 
 SAMPLES = 5
 MOST_UNLISTED = 10_000
-"""Paths that are remembered of those that could not be listed, in one transfer; and their bytes."""
+"""The maximum number of unlisted paths recorded for one transfer; and their bytes."""
 MOST_UNLISTED_BYTES = 4 << 20
 LONGEST_PATH = 4096
 """Bytes; Linux has no longer path."""
@@ -62,7 +62,7 @@ _WORDS = (
 
 
 def classify(line: str) -> Class:
-    """The class of one line of standard error (without its newline)."""
+    """Returns the class of one line of standard error (without its newline)."""
     for pattern, kind in _WORDS:
         if pattern.match(line):
             return kind
@@ -159,5 +159,5 @@ class Messages:
         return self.counts.get(kind, 0)
 
     def first(self, kind: Class) -> str:
-        """The first line of that class, or nothing."""
+        """Returns the first line of that class, or nothing."""
         return self.samples.get(kind, [""])[0]

@@ -33,7 +33,7 @@ MOST = 1 << 60
 
 
 def bounded(number: int) -> int:
-    """A count or a size that comes from a host's words, or a sum of such, as one that can be: from 0 to MOST."""
+    """Limits a count or a size from a host, or a sum of such, to the possible values: from 0 to MOST."""
     return min(max(0, number), MOST)
 
 
@@ -100,5 +100,5 @@ class Output:
 
 
 def unescape(name: bytes) -> bytes:
-    """The real name behind rsync's escapes: ``a\\#012b`` is a, newline, b."""
+    """Returns the real name behind rsync's escapes: ``a\\#012b`` is a, newline, b."""
     return _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), name) if b"\\#" in name else name

@@ -113,7 +113,7 @@ class StallWatch:
         self._seen: dict[int, tuple[int, int]] = {}
 
     def moved(self) -> None:
-        """Something came out of rsync."""
+        """Records that rsync has made progress."""
         self._since = time.monotonic()
 
     async def run(self, group: Group) -> None:

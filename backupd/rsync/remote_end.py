@@ -1,9 +1,8 @@
 """The remote shell of a confined rsync: it runs outside, on the very pipes that rsync made for it, so no byte is copied.
 
-rsync starts a line of bash in place of ssh, which tells us that it is there and waits for an exit status. Its descriptors are taken
-from it (pidfd_getfd(2)) and become ssh's input, output and errors. Until then no host has said anything, so rsync still does what
-it was written for; it gets its limits at that moment. Nothing is listened to afterwards: an rsync that wants a second connection
-waits for ever.
+rsync starts a line of bash instead of ssh, which reports its start and waits for an exit status. We take its descriptors
+(pidfd_getfd(2)), and they become ssh's input, output and errors. Until then the host has sent nothing, so rsync is still
+trustworthy; it gets its limits at that moment. Later requests are ignored: an rsync that wants a second connection waits for ever.
 """
 
 import asyncio

@@ -46,7 +46,9 @@ _SIGKILL, _SIGTERM, _PR_SET_PDEATHSIG = 9, 15, 1
 
 
 def next_arrival(arrival: int, now: int, size: int, rate: int) -> int:
-    """The theoretical arrival time (ns) after `size` more bytes at `rate` bytes per second: the next may follow at that moment."""
+    """Returns the theoretical arrival time (ns) after `size` more bytes at `rate` bytes per second: the next may follow at that
+    moment.
+    """
     if arrival > now + ABSURD:
         arrival = now
     return max(arrival, now - BURST) + size * SECOND // rate
@@ -71,7 +73,7 @@ class OpenBucket:
             raise ValueError("it is no bandwidth bucket")
 
     def draw(self, size: int) -> int:
-        """Take `size` bytes from the budget; the moment (ns, CLOCK_MONOTONIC) at which more may be taken."""
+        """Takes `size` bytes from the budget; returns the moment (ns, CLOCK_MONOTONIC) at which more may be taken."""
         locked = _lock(self._file)
         self._read()
         self._arrival = next_arrival(self._arrival, time.monotonic_ns(), size, self.rate)
@@ -99,7 +101,9 @@ class OpenBucket:
 
 
 def _lock(file: int) -> bool:
-    """Lock the bucket. A holder that was stopped within its microseconds must not stop the others: then go on without."""
+    """Locks the bucket. Continues without the lock if a holder was stopped within its microseconds, which must not stop the
+    others.
+    """
     for _ in range(LOCK_PATIENCE):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,7 +130,7 @@ class Outlet:
         return remaining > 0 and bool(self._hangup.poll(remaining / 1_000_000))
 
     def pass_on(self, source: int, limit: int) -> int:
-        """Move up to `limit` bytes from the pipe `source`, whose reading does not block; 0 is its end."""
+        """Moves up to `limit` bytes from the pipe `source`, which does not block; 0 is its end."""
         while self._splices:
             try:
                 return os.splice(source, 1, limit)
@@ -167,12 +171,12 @@ def pump(source: int, buckets: list[OpenBucket]) -> None:
 
 
 def die_with_parent(signal: int) -> None:
-    """Have the kernel send this process `signal` when its parent ends, however that ends (prctl(2))."""
+    """Makes the kernel send this process `signal` when its parent ends, however it ends (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0)
 
 
 def start(command: list[str]) -> tuple[int, int]:
-    """Start the remote shell: its process id, and the pipe that its output comes through. The rest it inherits."""
+    """Starts the remote shell: returns its process id, and the pipe with its output. It inherits the rest."""
     source, sink = os.pipe()
     try:  # noqa: SIM105 - contextlib would be one more import
         fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
@@ -200,7 +204,7 @@ def _become(command: list[str]) -> None:
 
 
 def finish(pid: int) -> int:
-    """Wait for the remote shell, end it when it does not end by itself, and give its status as a shell does: signal N is 128+N."""
+    """Waits for the remote shell, ends it if it does not end by itself, and returns its status like a shell: signal N is 128+N."""
     ended = select.poll()
     process = os.pidfd_open(pid)
     ended.register(process, select.POLLIN)
@@ -238,7 +242,7 @@ def complain(message: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the remote shell named after `--` within the budgets named before it; its exit status."""
+    """Runs the remote shell named after `--` within the budgets named before it; returns its exit status."""
     mark = arguments.index("--") if "--" in arguments else 0
     paths, command = arguments[:mark], arguments[mark + 1 :]
     if not paths or not command or (command[0] == "--local" and (len(command) < 3 or command[1].startswith("-"))):

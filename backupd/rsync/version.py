@@ -19,12 +19,12 @@ class Rsync:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """(3, 5, 0) of "3.5.0"."""
+        """Returns (3, 5, 0) for "3.5.0"."""
         return tuple(int(part) for part in re.findall(r"\d+", self.version)[:3])
 
 
 def rsync_version() -> Rsync:
-    """Our rsync's version. Raises ProgramFailed when there is no rsync."""
+    """Returns the version of our rsync. Raises ProgramFailed if there is no rsync."""
     try:
         fields = json.loads(run(["rsync", "-VV"]).stdout)
         return Rsync(str(fields["version"]), int(float(fields["protocol"])))

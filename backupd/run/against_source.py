@@ -1,8 +1,8 @@
-"""Files of a host's newest complete backup compared with what the host has now, by content.
+"""Compares files of a host's newest complete backup with the host's present files, by content.
 
-Size and time alike and another content: the backup is damaged, or the host changed the file and put its time back, which no backup
-notices that goes by size and time. Which of the two it is cannot be told from here. Either way the next run has to fetch the file,
-so it is recorded as damaged. A file whose size or time has moved was changed since, and says nothing.
+If size and time are equal and the content differs, either the backup is damaged, or the host changed the file and reset its time,
+which no backup by size and time notices. The two cases cannot be distinguished here. In both the next run has to fetch the file, so
+it is recorded as damaged. A file whose size or time differs was changed since, and proves nothing.
 """
 
 import math
@@ -41,9 +41,9 @@ _PAUSE = 5.0  # seconds before the second look: a file that is just being writte
 
 @dataclass(frozen=True, slots=True)
 class SourceScope:
-    """Which files are compared: with a number, about so many, chosen by chance; else the next slice of that share.
+    """The files to compare: with a number, about so many, chosen at random; else the next slice of that share.
 
-    `seconds`: after so long it is over, and what is being compared then counts as not compared.
+    `seconds`: the time limit; files being compared when it ends count as not compared.
     """
 
     sample: int | float = 1.0
@@ -52,9 +52,9 @@ class SourceScope:
 
 @dataclass(frozen=True, slots=True)
 class SourceFindings:
-    """What came of one host. `differing`: paths; `is_over`: the whole sample was compared.
+    """The result for one host. `differing`: paths; `is_over`: the whole sample was compared.
 
-    `passed_over`: so many files were left out, for they do not fit in the time.
+    `passed_over`: the number of files left out because they do not fit in the time.
     """
 
     backup: Restorable
@@ -66,7 +66,7 @@ class SourceFindings:
 
 @dataclass(slots=True)
 class _HostLook:
-    """How far the look at one host has come."""
+    """The progress of the comparison with one host."""
 
     found: dict[bytes, ContentVerdict] = field(default_factory=dict)
     after: bytes | None = None
@@ -75,17 +75,17 @@ class _HostLook:
 
 
 def in_slice(path: bytes, key: bytes, number: int, slices: int) -> bool:
-    """Whether a path is in that one of so many slices: each path is in one, for ever. A host does not know the key."""
+    """Returns True if a path is in that slice: each path is always in the same one. A host does not know the key."""
     return int.from_bytes(blake2b(path, key=key, digest_size=8).digest()) % slices == number % slices
 
 
 def slices_of(share: float) -> int:
-    """How many slices of that share there are: as many comparisons meet every file once."""
+    """Returns the number of slices of that share: as many comparisons cover every file once."""
     return max(1, round(1 / share)) if share > 0 else 0
 
 
 class SourceComparison:
-    """Compares hosts one after the other. Whoever makes one has the lock `source` of the pool."""
+    """Compares hosts one after the other. The caller holds the lock `source` of the pool."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class SourceComparison:
 
     @property
     def is_over(self) -> bool:
-        """Whether no further connection is begun: cancelled, or out of time."""
+        """Returns True if no further connection may begin: cancelled, or out of time."""
         return bool(self.cancellation) or self._left <= 0
 
     @property
@@ -114,9 +114,9 @@ class SourceComparison:
         return math.inf if self.scope.seconds is None else self._begun + self.scope.seconds - time.monotonic()
 
     def compare(self, host: HostConfig, now: datetime) -> SourceFindings | None:
-        """The newest complete backup of the host; None when cancelled, then nothing is recorded.
+        """Compares the newest complete backup of the host; returns None if cancelled, and then records nothing.
 
-        Raises OperatorError, too, when the host cannot be reached or ends in the middle: nothing is recorded then either.
+        Raises OperatorError, too, if the host cannot be reached or the connection breaks; it records nothing then either.
         """
         backup = find(self.pool, host.name, LATEST)
         known = read_compared(self.pool.host(host.name))
@@ -139,7 +139,7 @@ class SourceComparison:
         return SourceFindings(backup, comparison, differing, done.is_over, done.passed_over)
 
     def _choice(self, backup: Restorable, following: NextSlice, slices: int) -> Callable[[bytes], bool]:
-        """Which paths are compared."""
+        """Returns the choice of paths to compare."""
         if isinstance(self.scope.sample, int):
             share, chance = self.scope.sample / max(1, backup.record.files or 0), random.SystemRandom()
             return lambda _: chance.random() < share
@@ -149,9 +149,9 @@ class SourceComparison:
     def _look_at(
         self, host: HostConfig, backup: Restorable, tree: Tree, chooses: Callable[[bytes], bool], after: bytes | None
     ) -> _HostLook | None:
-        """What is chosen behind `after`, in the order of paths, until there is no more or no more time; None when cancelled.
+        """Compares the chosen files behind `after`, in the order of paths, until the end or the time limit; None if cancelled.
 
-        What takes more than half of the time is passed over: else the next comparison would begin with it, and perhaps each one.
+        Skips a file that takes more than half of the time: else the next comparison would begin with it, and perhaps each one.
         """
         done = _HostLook(after=after)
         for path in sorted(_outermost(host.paths), key=_order_of):
@@ -173,7 +173,7 @@ class SourceComparison:
         return done
 
     def _looked_twice(self, folder: HostFolder, names: Sequence[bytes]) -> dict[bytes, ContentVerdict] | None:
-        """What differs is looked at once more, a while later, and so are the folders above it; None: cancelled, or out of time."""
+        """Compares differing files and the folders above them once more, a while later; None: cancelled, or out of time."""
         try:
             found = compare(folder, names, self.cancellation, seconds=self._seconds(folder.host))
             suspect = [name for name, one in (found or {}).items() if one is ContentVerdict.DIFFERS]
@@ -200,9 +200,10 @@ class SourceComparison:
         return HostFolder(self.config, host, path, backup.path / DATA, buckets, self.confined and bool(host.address))
 
     def _enter(self, backup: Restorable, tree: Tree, differing: Sequence[bytes], now: datetime) -> None:
-        """In the catalogue: of this backup, and of those made since that share the file, for the next run looks at its base alone.
+        """Records the damage in the catalogue: for this backup, and for later ones that share the file, because the next run only
+        reads its base.
 
-        Older ones are left out: what the host changed without moving the time was right when they were made.
+        Older ones are left out: if the host changed a file without moving the time, they were right when they were made.
         """
         found = []
         for path in differing:
@@ -214,7 +215,7 @@ class SourceComparison:
                 self.catalogue.put_damages(_damage(backup.host, name, one, now) for one in files)
 
     def _write_down(self, backup: Restorable, comparison: Comparison, known: HostComparisons) -> None:
-        """In the pool, and what stands there then in the catalogue. A comparison of no file takes no other one's place."""
+        """Records the result in the pool, then in the catalogue. A comparison without files replaces no other one."""
         folder, there = self.pool.host(backup.host), names_of(self.pool, backup.host)
         backups = {name: one for name, one in known.backups.items() if name in there}
         if comparison.files or backup.name not in backups:
@@ -228,7 +229,7 @@ def _damage(host: str, name: str, file: FoundDamage, now: datetime) -> Damage:
 
 
 def _outermost(paths: Sequence[str]) -> list[str]:
-    """Without those that are below another."""
+    """Returns the paths that are not below another."""
     folders = [Path(path) for path in paths]
     return [str(one) for one in folders if not any(other in one.parents for other in folders)]
 
@@ -238,7 +239,7 @@ def _joined(path: str, name: bytes) -> bytes:
 
 
 def _order_of(path: str | bytes) -> list[bytes]:
-    """The walk is in this order, whatever the characters before a slash are."""
+    """Returns the sort key of a path in the order of the walk, whatever the characters before a slash are."""
     return components(os.fsencode(path))
 
 
@@ -248,9 +249,10 @@ def _folders_above(name: bytes) -> Iterator[bytes]:
 
 
 def _batches(tree: Tree, path: bytes, chooses: Callable[[bytes], bool], after: bytes | None) -> Iterator[list[bytes]]:
-    """The names of chosen plain files below `path`, and behind `after`; the first ones are few, so that some fit in any time.
+    """Yields the names of chosen plain files below `path`, and behind `after`; the first batches are small, so that some fit in any
+    time.
 
-    What cannot be read is `verify`'s to tell, and a path may be missing.
+    Skips unreadable files, which `verify` reports; a path may be missing.
     """
     batch, size, most, largest = list[bytes](), 0, _FIRST, _FIRST_SIZE
     last = _order_of(after) if after is not None else []

@@ -73,9 +73,9 @@ def _by_tasks(wanted: int, each: int) -> int:
 
 
 def running_threads(count: int) -> ThreadPoolExecutor:
-    """An executor whose threads run already.
+    """Returns an executor whose threads run already.
 
-    Work for which no thread can be started stays in the queue, and another thread does it later, after its host was given up.
+    If a thread cannot be started, its work stays in the queue, and another thread does it later, after its host was given up.
     """
     executor, gate = ThreadPoolExecutor(count, "host"), threading.Event()
     try:

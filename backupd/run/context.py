@@ -82,7 +82,7 @@ class RunningTransfer:
 
     @Checkpoint("progress of rsync noted")
     def take(self, output: Output) -> None:
-        """The running rsync said something."""
+        """Records output of the running rsync."""
         self.output = output
         now = time.monotonic()
         if not self._seen or now - self._seen[-1][0] >= 1:
@@ -91,7 +91,7 @@ class RunningTransfer:
             self._seen.popleft()
 
     def finish_path(self) -> None:
-        """The current path is done."""
+        """Records that the current path is done."""
         self.done_files, self.done_bytes = self.files, self.bytes
         self.output = None
 
@@ -111,7 +111,7 @@ class NightEnded:
 
 
 NightEvent = NightStarted | RunningTransfer | HostResult | Notice | NightEnded
-"""What a run tells, in the loop's thread. A RunningTransfer is told when it begins; it goes on changing."""
+"""The events of a run, sent in the loop's thread. A RunningTransfer is sent when it begins; its fields change afterwards."""
 
 
 @dataclass(slots=True)
@@ -133,16 +133,16 @@ class RunContext:
     running: dict[str, RunningTransfer] = field(default_factory=dict)
 
     def confines(self, host: HostConfig) -> bool:
-        """Whether the rsync that talks to that host is confined: a source on this machine is no host."""
+        """Returns True if the rsync that talks to that host is confined: a source on this machine is no host."""
         return bool(host.address) and not self.confinement.missing
 
     def buckets(self, host: HostConfig) -> list[Bucket]:
-        """The bandwidth budgets that a host's transfer draws on: the pool's, its group's, its own. Made when missing."""
+        """Returns the bandwidth budgets of a host's transfer: the pool's, its group's, its own. Creates missing ones."""
         return [prepare(self.pool.bandwidth, bucket.path.name, bucket.rate) for bucket in buckets_of(self.config, self.pool, host)]
 
 
 def buckets_of(config: Config, pool: Pool, host: HostConfig) -> list[Bucket]:
-    """Which budgets bind a host, without touching their files."""
+    """Returns the names of the budgets that apply to a host, without reading their files."""
     group = config.groups.get(host.group or "")
     limits = (
         ("pool", config.backup.bandwidth),

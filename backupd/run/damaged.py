@@ -17,10 +17,12 @@ _log = logging.getLogger(__name__)
 
 @Checkpoint("damaged files removed")
 def drop_damaged(subvolume: Path, base: Path, paths: Iterable[bytes]) -> int:
-    """Removes the plain files at these paths from a writable snapshot of `base`; how many names. Folders keep their times.
+    """Removes the plain files at these paths from a writable snapshot of `base`; returns the number of names. Folders keep their
+    times.
 
-    A file that has another inode than in `base` was fetched since, by a run that is continued now: it stays. What cannot be removed
-    stays too, and the log says so. Can be repeated, also after it was killed. Raises OSError when one of the two has no files.
+    Keeps a file that has another inode than in `base`, because an earlier run of this backup has fetched it since. A file that
+    cannot be removed also stays, and is logged. Can be repeated, also after it was killed. Raises OSError if one of the two has no
+    files.
     """
     dropped = 0
     with Tree(subvolume) as new, Tree(base) as old:

@@ -1,11 +1,11 @@
-"""Files of which nobody knows whether their content came to the disk, marked so that rsync looks at all of them again.
+"""Files whose content may not have reached the disk, marked so that rsync compares all of them again.
 
-After a kill or a power cut a first copy has files whose time and size are the host's and whose data were lost. Nothing in the
-filesystem tells them apart. So each file gets a time that no host has, as if none had ever been looked at: rsync then compares the
-content, block by block, and sends what differs. One that it has been through has its own time again. So a large first copy gets
-through over as many nights as it takes, which it would not if every night had to read everything again (``--checksum``).
+After a kill or a power cut a first copy has files with the host's time and size whose data were lost. Nothing in the filesystem
+distinguishes them. So each file gets a time that no host has: rsync then compares the content, block by block, and sends the
+differences. A file that rsync has handled has its own time again. So a large first copy completes over as many nights as it takes,
+which it would not if every night had to read everything again (``--checksum``).
 
-What still has that time when the backup is to be final, the host did not give a second time: it cannot be read there any more.
+The host did not send a file again that still has this time when the backup is to be final: it cannot be read there any longer.
 """
 
 import os

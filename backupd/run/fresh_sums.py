@@ -27,7 +27,7 @@ from btrkeep.treescan.written import written_sizes
 _log = logging.getLogger(__name__)
 
 LARGE = 64 << 20
-"""Bytes that were fetched of a file: such files are taken besides those that were chosen by chance."""
+"""Bytes fetched of a file: files with at least so many are taken besides the random sample."""
 _MOST = 100_000  # files of a run
 _MOST_LARGE = 100
 _ALWAYS, _SMALL = 3, 1 << 20  # so many files of so many bytes cost next to nothing, also a run that took no time
@@ -99,7 +99,7 @@ def _sums(subvolume: Path, limits: SumLimits) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _chosen(root: int, since: int, sample: FileSample, chance: Random) -> Iterator[int]:
-    """Inode numbers of files that were written since that generation: a sample, in no order, then the large ones."""
+    """Yields inode numbers of files that were written since that generation: a random sample, in no order, then the large ones."""
     found, large, count = list[int](), list[int](), 0
     number = _MOST if sample.number is None else sample.number
     for ino, size in written_sizes(root, since, compressed=True):
@@ -119,7 +119,7 @@ def _chosen(root: int, since: int, sample: FileSample, chance: Random) -> Iterat
 
 
 def _digest(tree: Tree, names: list[bytes], budget: _Budget) -> bytes | None:
-    """SHA-256 of a file; None of one with long holes, and when the budget is spent before its end."""
+    """Returns the SHA-256 of a file; None for a file with long holes, and if the budget is spent before its end."""
     digest, done = sha256(), 0
     with tree.folder(joined(names[:-1])) as folder:
         fd = open_plain(names[-1], folder)

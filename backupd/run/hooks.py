@@ -26,7 +26,7 @@ class Trouble:
 
 
 def command_of(words: tuple[str, ...], host: HostConfig) -> tuple[str, ...]:
-    """The hook's words with {host} and {address} filled in. Nothing else is expanded, and no shell is used."""
+    """Returns the hook's words with {host} and {address} filled in. Expands nothing else, and uses no shell."""
     return tuple(word.replace("{host}", host.name).replace("{address}", host.address or "") for word in words)
 
 

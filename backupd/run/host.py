@@ -96,7 +96,7 @@ class HostRun:
         self.closing.kill()
 
     async def run(self) -> HostResult:
-        """The whole of it. Raises PoolUnusable when no other host can be helped either; everything else becomes a result."""
+        """Runs the whole backup. Raises PoolUnusable if no other host can be backed up either; everything else becomes a result."""
         path, what = self.site.pool.locks / f"host-{self.host.name}", f"backup of {self.host.name}"
         try:
             with await take_host_lock(path, what, format_time(self.started), sealed=self.site.confines(self.host)) as lock:
@@ -131,7 +131,9 @@ class HostRun:
                 self._failed(Cause(CauseCode.INTERNAL_ERROR))
 
     async def _with_hooks(self, lock: Lock, running: RunningTransfer) -> HostResult:
-        """`before` may skip or fail the host; `after` runs whenever `before` went through, and its failure is said."""
+        """Runs the hooks: `before` may skip or fail the host; `after` runs whenever `before` succeeded, and its failure is
+        reported.
+        """
         require_own(self.site.pool, self.host.name)
         trouble = await hooks.run("before", self.host, self.site.pool, self.stopper, state="")
         if trouble and trouble.skip:
@@ -296,7 +298,7 @@ class HostRun:
         return self._result(outcome, record)
 
     def _require_working_pool(self) -> None:
-        """A host's words cannot end the night; the pool's own state can. Raises PoolUnusable."""
+        """Raises PoolUnusable if the pool itself does not work; a host's messages cannot end the night."""
         path, hint = self.site.pool.path, "look at the kernel's messages (dmesg) before anything else"
         try:
             options = mount_options(path)
@@ -322,7 +324,7 @@ class HostRun:
         self.ended = True
 
     def _moment(self) -> datetime:
-        """Now, on the clock that this run began with."""
+        """Returns the present time, on the clock that this run began with."""
         return self.started + timedelta(seconds=elapsed() - self.begun)
 
     def _run_fields(self, error: str | None, cause: Cause | None) -> dict[str, Any]:

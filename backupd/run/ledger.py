@@ -27,9 +27,9 @@ _NONE = 0  # the id of a run that is not in the catalogue
 
 @contextmanager
 def catalogue_or_stand_in(state: Path, pool_id: str) -> Iterator[tuple[Catalogue, OperatorError | None]]:
-    """The catalogue in `state`; where it cannot be read or written an empty one in memory, and why.
+    """Yields the catalogue in `state`; if it cannot be read or written, an empty one in memory, and the reason.
 
-    An empty one is filled by the reconciling that every run begins with. Raises OperatorError for one of a newer version.
+    The reconciling at the beginning of every run fills an empty one. Raises OperatorError for one of a newer version.
     """
     where = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
     _clear_dead(where)
@@ -81,7 +81,7 @@ class Ledger:
             self.note(trouble)
 
     def note(self, error: OperatorError) -> None:
-        """The catalogue could not be written."""
+        """Records that the catalogue could not be written."""
         log.info("%s", error.message)
         if isinstance(error, CatalogueBusy):  # whoever holds it may do so all night, and each write would wait anew
             self._catalogue.wait_at_most(_PATIENCE)
@@ -99,7 +99,7 @@ class Ledger:
         return self._catalogue.host_facts(latest)
 
     def damages(self, host: str) -> list[Damage]:
-        """An empty list when they cannot be read."""
+        """Returns the recorded damage; an empty list if it cannot be read."""
         try:
             return self._catalogue.damages(host)
         except OperatorError as error:

@@ -1,12 +1,12 @@
-"""What a host may bring in one backup: new files, new bytes, memory of this machine for its rsync. One that explodes is stopped.
+"""Limits on one backup of a host: new files, new bytes, memory of this machine for its rsync. A host that exceeds one is stopped.
 
-How much it brought is the kernel's word, never the host's. What rsync made the kernel write (/proc/PID/io) is known at any moment
-and is no less than what is new; a few bytes from the host can tell rsync to write a block of the last backup a thousand times. Only
-the subvolume's tree says how much is new, exactly, and reading it takes time. So it is read rarely, for the names; after a
-commit when the first number allows that `max_new_bytes` is exceeded; and when rsync has ended.
+The kernel measures the new data, never the host. The bytes that rsync made the kernel write (/proc/PID/io) are known at any moment
+and are no less than the new ones; a few bytes from the host can make rsync write a block of the last backup a thousand times. Only
+the subvolume's tree gives the exact number of new bytes, and reading it takes time. So it is read rarely, for the number of names;
+after a commit if the first number permits that `max_new_bytes` is exceeded; and at the end of rsync.
 
-The limits count for `.working` as a whole, however many runs it took. What was stopped by one is not continued while that is no
-larger, or it would never end: the run after it begins anew, and completes if the host is its old self.
+The limits apply to `.working` as a whole, over all its runs. One that was stopped by a limit is not continued until the limit is
+raised, or it would never end: the next run begins anew, and completes if the host is normal again.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _URGENT = 2  # the same while the host may have brought too many bytes
 
 
 def exceeded(host: HostConfig, found: SubvolumeGrowth) -> Cause | None:
-    """Which limit of the host's does not allow what its `.working` has that is new."""
+    """Returns the limit of the host that the new data in `.working` exceeds, if any."""
     for code, number, limit in (
         (CauseCode.MAX_FILES, found.names, host.max_files),
         (CauseCode.MAX_NEW_BYTES, found.bytes, host.max_new_bytes),
@@ -42,7 +42,7 @@ def exceeded(host: HostConfig, found: SubvolumeGrowth) -> Cause | None:
 
 
 def exceeds_memory(host: HostConfig, taken: int, of_machine: int) -> Cause | None:
-    """Whether `taken` bytes are more than the host's rsync may have on a machine with so many."""
+    """Returns the cause if `taken` bytes are more than the host's rsync may use on a machine with so much memory."""
     limit = host.max_memory.bytes_of(of_machine)
     return Cause(CauseCode.MAX_MEMORY, facts={"found": taken, "limit": limit}) if taken > limit else None
 

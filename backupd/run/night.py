@@ -67,10 +67,10 @@ def plan(
     everything: bool = False,
     catch_up: bool = False,
 ) -> list[PlannedHost]:
-    """What a run would do, in the order it would do it. Raises UsageError for a name that is not configured.
+    """Returns what a run would do, in its order. Raises UsageError for a name that is not configured.
 
-    Whoever was tried longest ago comes first, so that a host which fails or takes long cannot starve the others. One that was
-    silent until a time limit would take the place of others again, for as long: it goes behind them, in one night and no more.
+    The host whose last attempt is the oldest comes first, so that a host which fails or takes long cannot starve the others. A host
+    that was silent until a time limit would occupy a place again for as long: it comes after the others, for one night only.
     """
     if names:
         return [_named(config, name) for name in dict.fromkeys(names)]
@@ -133,7 +133,7 @@ async def _close(run: HostRun, window: Window, seconds: float) -> None:
 
 
 def _of_pool(text: str) -> Cause:
-    """Trouble of the pool's own, in words."""
+    """Describes a fault of the pool."""
     return Cause(CauseCode.POOL, facts={"text": text})
 
 
@@ -241,7 +241,7 @@ class NightRunner:
         self.reason = self.reason or error.message
 
     def _transfers(self) -> dict[int, str]:
-        """The hosts that are being transferred, by the process group of that."""
+        """Returns the hosts that are being transferred, by process group."""
         runs = {host: run.stopper.group for host, run in self.runs.items() if run.transfer}
         return {group.pid: host for host, group in runs.items() if group}
 
@@ -258,7 +258,7 @@ class NightRunner:
         run.stopper.cancel_for(_of_pool(why))
 
     async def _next(self, over: asyncio.Event | None = None) -> PlannedHost | None:
-        """The first waiting host whose group has a place; waits for one while others run, unless it is over."""
+        """Returns the first waiting host whose group has a place; waits for one while others run, unless the night is over."""
         async with self._changed:
             while self.waiting and not self.reason and not (over and over.is_set()):
                 if entry := self._first_with_place():
@@ -302,9 +302,9 @@ class NightRunner:
             del self.runs[host.name]
 
     async def _pause(self, run: HostRun, places: HeldSlots, seconds: float, silent: bool) -> None:
-        """Between two attempts of a host others have its place. One that was silent or cannot be reached waits until all others
-        have begun, or for an hour. Each has some open files meanwhile, so it keeps its place where hundreds would take those of the
-        others.
+        """Gives up the place between two attempts of a host. A host that was silent or cannot be reached waits until all others
+        have begun, or for an hour. Each has some open files meanwhile, so it keeps its place if hundreds would take those of
+        the others.
         """
         if not self.waits or not has_files_for(self._most + 1, self._each):  # without: it may be one more than there are places for
             await run.stopper.wait(seconds)
@@ -393,7 +393,7 @@ class NightRunner:
         return not self._too_little_room()
 
     def _too_little_room(self) -> str:
-        """Why no transfer may start, or nothing. Raises PoolUnusable. The kernel is not asked more often than once a second."""
+        """Returns why no transfer may start, or nothing. Raises PoolUnusable. Asks the kernel at most once a second."""
         if time.monotonic() - self._room_seen < _ROOM_PAUSE:
             return ""
         try:
@@ -406,7 +406,7 @@ class NightRunner:
         return ""
 
     async def _guarded(self, entry: PlannedHost) -> None:
-        """A bug met by one host must not cost the others their night: it is logged with its traceback and counted as failed."""
+        """Catches a bug met by one host, so that the others keep their night: logs its traceback and counts the host as failed."""
         name = entry.host.name
         try:
             await self._one(entry)

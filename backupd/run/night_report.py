@@ -25,7 +25,7 @@ class Reporting:
         self._ended = False
 
     def begin(self, site: RunContext) -> None:
-        """The night begins; its lock is held."""
+        """Reports that the night begins; its lock is held."""
         url = site.config.notify.ping
         if url is None or not site.night or site.clock.start is not None:
             return
@@ -35,7 +35,9 @@ class Reporting:
         self._ping.start()
 
     def end(self, site: RunContext, early: str | None) -> None:
-        """The night is over; `early`: why it ended before all had their turn. It is judged by the catalogue, as it is now."""
+        """Reports that the night is over; `early`: why it ended before all had their turn. The result is judged by the present
+        catalogue.
+        """
         if self._ping is None:
             return
         verdict = _judge(site, early)

@@ -25,9 +25,9 @@ _PATIENCE = 600  # looks at a living holder whose work is short: expiry locks so
 
 
 async def take_host_lock(path: Path, what: str, since: str, *, sealed: bool = False) -> Lock:
-    """The host's lock, after ending what a killed run left; `sealed` as take_lock has it.
+    """Takes the host's lock, after ending the processes of a killed run; `sealed` as in take_lock.
 
-    Raises LockHeld when a living run holds it.
+    Raises LockHeld if a living run holds it.
     """
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -56,7 +56,7 @@ async def _soon_free(path: Path) -> bool:
 
 
 def orphans(path: Path) -> list[int]:
-    """The processes of a dead holder's transfer that still hold the lock at `path`."""
+    """Returns the processes of a dead holder's transfer that still hold the lock at `path`."""
     holder = read_holder(path)
     if holder and holder.is_alive:
         return []

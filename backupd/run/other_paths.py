@@ -1,4 +1,4 @@
-"""Removes from a new backup what belongs to no source path any more, before rsync runs."""
+"""Removes paths from a new backup that are no longer below a source path, before rsync runs."""
 
 import os
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from btrkeep.units import printable
 
 @Checkpoint("other paths removed")
 def drop_other_paths(data: Path, paths: tuple[str, ...]) -> None:
-    """Removes from the new backup what belongs to no source path any more, and whatever stands where a parent folder must be.
+    """Removes from the new backup all paths outside of the source paths, and anything in the place of a parent folder.
 
-    An older rsync would follow a symlink there. A host could have planted one when a path above was still a source of its own, or
-    in an earlier attempt of this very run.
+    An older rsync would follow a symlink there. A host could have planted one while a path above was a separate source, or in an
+    earlier attempt of this very run.
     """
     wanted: dict[str, Any] = {}
     for path in paths:

@@ -1,7 +1,8 @@
-"""A host's quota in a run: how much of what is on the disks it may have written. The kernel holds it, while its rsync writes.
+"""A host's quota in a run: how much of the data on the disks it may have written. The kernel enforces it while the host's rsync
+writes.
 
-It does not hold while this program writes: a host that has used up its quota still gets its record and its final name, and the next
-run can put right what this one left.
+It is not enforced while this program writes: a host that has used up its quota still gets its record and its final name, and the
+next run can correct the result.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ class HostQuota:
             await asyncio.to_thread(quota.limit, self._pool, self._group, None)
 
     def exceeded(self, messages: Messages) -> Cause | None:
-        """Whether rsync ended because the quota is used up."""
+        """Returns the cause if rsync ended because the quota is used up."""
         if self._most is None or not messages.count(Class.OVER_QUOTA):
             return None
         found = quota.referenced(self._pool, self._group) or 0

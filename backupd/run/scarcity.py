@@ -1,9 +1,9 @@
-"""Room while transfers run: the one that grows fastest is stopped before the pool is full, and keeps what it has.
+"""Free space while transfers run: stops the fastest one before the pool is full, and keeps its data.
 
-A quarter of `min_free` is kept for what must be written whatever happens: records of the others, notes of expiry, metadata. A stop
-gives no room back, so after each one the others may use half of what is left before the next one is stopped.
+A quarter of `min_free` is reserved for indispensable writes: records of the others, notes of expiry, metadata. A stop frees no
+space, so after each one the others may use half of the rest before the next one is stopped.
 
-How much a transfer writes is the kernel's word (/proc/PID/io), never rsync's, which is its host's.
+The kernel measures how much a transfer writes (/proc/PID/io), never rsync, which obeys its host.
 """
 
 import asyncio
@@ -42,12 +42,12 @@ class Level:
 
 
 def too_little_room(room: Room, config: Config) -> str:
-    """Why no new transfer may start, or nothing."""
+    """Returns why no new transfer may start, or nothing."""
     return lacks_room(room, config.pool.min_free)
 
 
 def first_level(room: Room, config: Config) -> Level:
-    """The level of a night in which nothing was stopped yet."""
+    """Returns the level of a night in which nothing was stopped yet."""
     return Level(config.pool.min_free.bytes_of(room.total) // _PART, least_metadata(room.total) // _PART)
 
 
@@ -57,9 +57,9 @@ def next_level(room: Room, level: Level) -> Level:
 
 
 def running_out(room: Room, level: Level, rate: float = 0.0) -> str:
-    """Why a transfer has to be stopped, or nothing. `rate`: bytes per second by which the room becomes less.
+    """Returns why a transfer has to be stopped, or nothing. `rate`: bytes per second by which the free space shrinks.
 
-    A pool without `min_free` may be filled to the brim.
+    A pool without `min_free` may be filled completely.
     """
     if level.data and room.available - rate * _REACTION < level.data:
         speed = "" if room.available < level.data else f" and become less by {format_size(round(rate))}/s"
@@ -80,7 +80,7 @@ def next_look(room: Room, level: Level, rate: float) -> float:
 
 
 def fastest(grown: Mapping[str, int]) -> str:
-    """The host whose transfer wrote most; of equals the first by name."""
+    """Returns the host whose transfer wrote most; of equals the first by name."""
     return min(grown, key=lambda host: (-grown[host], host))
 
 

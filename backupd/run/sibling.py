@@ -1,7 +1,7 @@
-"""What a run wrote shares its data with the newest backup of a host like it (`share_with`), where both have the same.
+"""Shares the data that a run wrote with the newest backup of a similar host (`share_with`), where both are equal.
 
-The files come first, into a subvolume in which nothing of the other host ever was; then the kernel compares them. Begun as a
-snapshot of the other's backup it would keep whatever the host's rsync said nothing about.
+The files are first written into a subvolume without any data of the other host; then the kernel compares them. If the run began
+with a snapshot of the other's backup, it would keep everything that the host's rsync does not mention.
 """
 
 import logging
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
-    """The host to share with, and what ends the sharing early: what is shared by then stays so."""
+    """The host to share with, and a condition that ends the sharing early: files shared by then stay shared."""
 
     host: str
     cancelled: Cancellation
@@ -44,9 +44,9 @@ class SharedData:
 
 
 def share_written(pool: Pool, subvolume: Path, sibling: Sibling, now: datetime) -> SharedData:
-    """Shares what was written since `subvolume` was made, and is committed, with the sibling's newest complete backup.
+    """Shares the data written since `subvolume` was made, and committed, with the sibling's newest complete backup.
 
-    Nothing that goes wrong here costs the backup: what is not shared takes its own room, and the log says why.
+    An error here never fails the backup: files that are not shared take their own space, and the log has the reason.
     """
     try:
         base = find_base(pool, sibling.host, None if pool.rehearsal else now)
@@ -90,7 +90,7 @@ def _share_all(subvolume: Path, other: Path, cancelled: Cancellation) -> SharedD
 
 
 def _share_file(old: Tree, new: Tree, names: list[bytes], cancelled: Cancellation) -> int:
-    """The bytes that the two files of that path share now; none when their sizes differ."""
+    """Returns the bytes that the two files of that path now share; none if their sizes differ."""
     total = 0
     with old.folder(joined(names[:-1])) as folder:
         source = open_plain(names[-1], folder)

@@ -1,8 +1,8 @@
-"""The places that transfers have in a pool: `concurrency` of them, and a group's own, whoever starts the transfers.
+"""The places of transfers in a pool: `concurrency` of them, and separate ones for a group, for all programs that start transfers.
 
-A place is a lock, so a run that is killed frees it. rsync does not inherit it: what a killed run leaves behind is ended by the next
-run of that host, and must not keep a place until then. Whoever waits takes a turn at looking, by one more lock, so that a night
-with its next host ready does not always come first.
+A place is a lock, so a run that is killed frees it. rsync does not inherit it: the next run of the host ends the processes that a
+killed run left, and they must not keep a place until then. Waiting runs take turns by one more lock, so that a night with its next
+host ready does not always win.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,9 @@ class Slots:
 
 
 def slots_of(config: Config, host: HostConfig) -> tuple[Slots, ...]:
-    """A transfer of the host needs one of each, and takes them in this order as all others do: none waits for one that waits."""
+    """Returns the slots that a transfer of the host needs, in the fixed order in which all runs take them: this avoids
+    deadlocks.
+    """
     group = config.groups.get(host.group or "")
     own = (Slots(f"slot-of-{host.group}", group.concurrency, f" of {host.group}"),) if group and group.concurrency else ()
     return (*own, Slots("slot", config.backup.concurrency, ""))

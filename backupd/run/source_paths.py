@@ -35,7 +35,7 @@ Pause = Callable[[float, bool], Awaitable[object]]
 _FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
 _LONGEST_PAUSE = 300.0
 MAY_SAY = 64 << 20
-"""Bytes that a host may have printed in a run, whatever it has."""
+"""Bytes that a host may print in a run, however many files it has."""
 _FOR_EACH_FILE = 256
 _LINE = 100  # bytes that take as long to read as a line takes beside its bytes
 
@@ -75,7 +75,7 @@ class HostTransfer:
         self._said: dict[str, tuple[str, ...]] = {}
 
     async def run(self) -> None:
-        """All paths, and again those whose connection broke, up to `attempts` times with growing pauses."""
+        """Transfers all paths, and repeats those whose connection broke, up to `attempts` times with growing pauses."""
         pending: Sequence[str] = self.host.paths
         for attempt in range(1, self.host.attempts + 1):
             self.attempts = attempt
@@ -140,7 +140,7 @@ class HostTransfer:
         return ended
 
     def _command(self, path: str, data: str, one_pass: Pass, held: ExitStack) -> tuple[tuple[str, ...], ConfinedTransfer | None]:
-        """The command, and the cell that it is confined to: when it talks to a host, and that works here."""
+        """Returns the command, and its cell: if it talks to a host, and confinement works here."""
         host, ssh, buckets = self.host, self.site.config.ssh, self.site.buckets(self.host)
         if not self.confined:
             return rsync_command(host, ssh, path, data, one_pass, buckets), None
@@ -150,10 +150,11 @@ class HostTransfer:
         return cell.command(rsync_command(host, ssh, path, data, one_pass, shell=cell.remote.words), data), cell
 
     def _heard(self, data: bytes) -> bool:
-        """Whether it shall be read. Stops a host that prints without end, as a sender can have anything printed.
+        """Returns True if the output is to be parsed. Stops a host that prints without end, because a sender can have anything
+        printed.
 
-        rsync prints some 80 bytes for each file that it writes, and a line for each that cannot be read. So much more than that is
-        allowed for each file that the backup can have, which the filesystem knows.
+        rsync prints some 80 bytes for each file that it writes, and a line for each unreadable one. So much more is allowed for
+        each file that the backup can have, which the filesystem knows.
         """
         self._said_bytes += len(data) + _LINE * data.count(b"\n")
         if self._said_bytes > self._may_say:
@@ -189,12 +190,12 @@ class HostTransfer:
 
     @property
     def unreachable(self) -> bool:
-        """Whether the last rsync did not even reach the host."""
+        """Returns True if the last rsync did not even reach the host."""
         return self._means is not None and self._means.unreachable
 
     @property
     def anything_arrived(self) -> bool:
-        """Whether `.working`, which was new, may hold anything that this run brought."""
+        """Returns True if `.working`, which was new, may contain data of this run."""
         if any(result.numbers.get("received", 0) > 0 for result in self.results.values()):
             return True
         return self.protocol is not None and (not self.sparse or any((self.prepared.path / DATA).iterdir()))

@@ -1,8 +1,8 @@
-"""What a backup has below the folders that its rsync could not look into: it is from before, and nobody compared it tonight.
+"""Counts the files of a backup below folders that its rsync could not read: they are from before, and were not compared tonight.
 
-rsync says one line for such a folder, lists nothing below it and deletes nothing. So whatever the backup that it grew from had
-there is still in `.working`, where it is counted. The paths are the host's words: all that they can do is to be counted, and
-looking for them is bounded: a host can name paths of which each start is one that it may mean.
+rsync prints one line for such a folder, lists nothing below it and deletes nothing. So its content from the base backup is still in
+`.working`, where it is counted. The paths come from the host: they are only counted, and the search for them is limited, because a
+host can send paths with many possible meanings.
 """
 
 from collections.abc import Iterable
@@ -23,10 +23,10 @@ class _NoMoreLooks(Exception):
 def files_below(
     subvolume: Path, source: str, unlisted: Iterable[bytes], enough: int, cancelled: Cancellation | None = None
 ) -> tuple[int, int]:
-    """How many names of any kind the backup has below those paths, each once, but no more than `enough`; and for how many of the
-    paths nobody knows, since looking for them takes too long or was `cancelled`. Raises OSError.
+    """Returns how many names of any kind the backup has below those paths, each counted once, at most `enough`; and the number of
+    paths for which that is unknown, because the search takes too long or was `cancelled`. Raises OSError.
 
-    `source` is the source path, `unlisted` are paths as the sender calls them. What is not there counts nothing.
+    `source` is the source path, `unlisted` are paths in the sender's notation. Missing ones count nothing.
     """
     with Tree(subvolume) as tree:
         folders, unknown = _Look(tree, source, cancelled).folders(list(unlisted))
@@ -69,10 +69,10 @@ class _Look:
         return sorted(found), 0
 
     def _in_backup(self, path: bytes) -> list[bytes] | None:
-        """Where the backup has a folder that the sender could not list; None when it has none.
+        """Returns the folder of the backup that the sender could not list; None if it has none.
 
-        A sender behind rrsync puts its own folder before. What is listed has its parents in the backup, so the first way to read
-        the path below which there is a parent is the right one.
+        A sender behind rrsync prefixes its own folder. The parents of a listed path are in the backup, so the first reading of the
+        path with an existing parent is the right one.
         """
         try:
             top = components(b"/" + self._source.encode("utf-8", "surrogateescape").strip(b"/"))
@@ -86,7 +86,7 @@ class _Look:
         return None
 
     def _is_folder(self, names: list[bytes]) -> bool:
-        """Whether the backup has it. Raises _NoMoreLooks."""
+        """Returns True if the backup has it. Raises _NoMoreLooks."""
         self._left -= len(names) + 1
         if self._left < 0 or self._cancelled:
             raise _NoMoreLooks

@@ -1,7 +1,7 @@
-"""What became of a source path, and of the whole backup. Pure: numbers and messages in, a judgement with its reason out.
+"""Judges a source path, and the whole backup. Pure: numbers and messages in, a judgement with its reason out.
 
-Worst first, since one path decides for all: a fault of the pool ends the run and leaves it unfinished; an unfinished path
-leaves `.working` for the next run; a broken path makes the backup `failed`; a path that lost or missed too much makes it `suspect`.
+Worst first, because one path decides for all: a fault of the pool ends the run and leaves it unfinished; an unfinished path leaves
+`.working` for the next run; a broken path makes the backup `failed`; a path that lost or missed too much makes it `suspect`.
 """
 
 import re
@@ -33,9 +33,9 @@ def judge(
     seconds: float,
     below: int = 0,
 ) -> PathResult:
-    """The result of one source path whose rsync has ended. `base` are the same path's numbers in the backup it grew from.
+    """Returns the result of one source path whose rsync has ended. `base` are the same path's numbers in the base backup.
 
-    `below` are the files of that backup which were not looked at because a folder above them could not be (see `enough_below`).
+    `below` are the files of that backup which were not compared because a folder above them could not be read (see `enough_below`).
     """
     means = meaning(exit_code, messages.last)
     found = _cause(path, means, exit_code, messages, numbers, base, limits, below)
@@ -82,14 +82,14 @@ _OUTCOMES = {
     CauseCode.NO_STATISTICS: PathOutcome.BROKEN,
     CauseCode.SOURCE_MISSING: PathOutcome.BROKEN,
 }
-"""What a cause makes of its path; any other makes it suspect."""
+"""The outcome of a path by cause; any other cause makes it suspect."""
 
 
 _SILENT = (ExitCause.SILENT, ExitCause.NO_ANSWER, ExitCause.NO_ANSWER_CONNECTING)
 
 
 def waited_in_vain(cause: Cause | None) -> bool:
-    """Whether a host had a place until a time limit and did nothing there, as it may the next time."""
+    """Returns True if a host held a place until a time limit and did nothing there, as it may the next time."""
     if cause is None:
         return False
     return cause.code is CauseCode.STALLED or cause.facts.get("exit_cause") in _SILENT
@@ -105,7 +105,7 @@ def _cause(
     limits: SuspectLimits,
     below: int,
 ) -> Cause | None:
-    """Why the path is not complete, the worst first."""
+    """Returns why the path is not complete, the worst cause first."""
     ended = {"exit_cause": means.cause.value, "exit_code": exit_code}
     if line := messages.first(Class.SERVER_FAULT) or messages.first(Class.OVER_QUOTA):
         return Cause(CauseCode.SERVER_FAULT, facts={"line": line})
@@ -200,7 +200,7 @@ class RunVerdict:
     outcome: str
     error: str | None
     cause: Cause | None = None
-    """What `error` says, as data."""
+    """The cause behind `error`, as data."""
 
 
 _FINAL = {PathOutcome.COMPLETE: "complete", PathOutcome.SUSPECT: "suspect", PathOutcome.BROKEN: "failed"}

@@ -1,7 +1,7 @@
-"""The subvolume of a run: where it comes from, how it becomes final, what is done with one that was left behind.
+"""The subvolume of a run: its creation, how it becomes final, and the treatment of one left by an earlier run.
 
-Every function here is one small step that may be killed anywhere: what it leaves is either what was before, or what
-`recover` and `prepare` of the next run understand. Blocking; meant to be called in a thread.
+Every function here is one small step that may be killed anywhere: it leaves either the previous state, or a state that `recover`
+and `prepare` of the next run understand. Blocking; meant to be called in a thread.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ def recover_and_prepare(
     cancelled: Cancellation | None = None,
     damages: Iterable[Damage] = (),
 ) -> tuple[Record | None, Prepared]:
-    """Both at once, for a run: one trip into a thread."""
+    """Does both at once, for a run: in one call of a thread."""
     quota.begin(pool, host.name)
     return recover(pool, host.name), prepare(pool, host, now, disk, cancelled, damages)
 
@@ -101,15 +101,15 @@ def prepare(
     cancelled: Cancellation | None = None,
     damages: Iterable[Damage] = (),
 ) -> Prepared:
-    """A writable `.working` that fits: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
+    """Prepares a writable `.working`: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
 
-    One that is continued was marked as synced, or is a first copy, which has all of its files in doubt then. `disk` is the run's.
+    A continued one was marked as synced, or is a first copy, whose files are then all in doubt. `disk` is the run's.
 
-    What of `damages` is in the base is not in it, unless a run that is continued fetched it since.
+    Files of `damages` in the base are removed, unless a continued run has fetched them since.
 
-    When it is `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
+        After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
 
-    Raises Forgotten, NotOurs when a `.working` lies there that we did not make, OSError as the filesystem gives it.
+    Raises Forgotten, NotOurs for a `.working` that we did not make, OSError as the filesystem gives it.
     """
     folder = pool.host(host.name)
     _ensure_folder(folder)
@@ -150,16 +150,16 @@ def _ensure_folder(folder: Path, mode: int = 0o700) -> None:
 
 
 def _linked_since(base: FinalBackup | None) -> int:
-    """The generation before which nothing that a snapshot of `base` holds can have been linked: a hundredth of the tree to search.
+    """Returns the generation before which no file in a snapshot of `base` can have been linked: a hundredth of the tree to search.
 
-    Every run splits before its rsync, so the links in a backup were made after the snapshot that it grew in. One that does not say
-    that its run did so (of another version, or made by hand) is searched as a whole; so is what has no base.
+    Every run splits before its rsync, so the links in a backup were made after the snapshot that it started from. A base that does
+    not record this (of another version, or made by hand) is searched as a whole, and so is a subvolume without a base.
     """
     return base.subvolume.created if base and base.record.split else 0
 
 
 def make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime) -> Prepared:
-    """A new `.working`. It gets that name when it has its record, so one without its own record is somebody else's."""
+    """Makes a new `.working`. It gets that name after it has its record, so one without a record is not ours."""
     staged, path = pool.staged(host.name), pool.working(host.name)
     if not staged.parent.is_dir():
         staged.parent.parent.mkdir(mode=0o700, exist_ok=True)  # which other hosts' runs make too
@@ -196,7 +196,7 @@ def _prepared(path: Path, subvolume: Subvolume, base: FinalBackup | None, *, fre
 
 
 def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
-    """The record of a run that begins."""
+    """Returns the record of a run that begins."""
     base = prepared.base
     return Record(
         host=host.name,
@@ -219,9 +219,10 @@ class _Left(NamedTuple):
 
 
 def _left(path: Path, host: HostConfig, base: FinalBackup | None) -> _Left | None:
-    """The `.working` that lies there, if it is worth continuing; else it is discarded. A foreign one is an error.
+    """Returns the existing `.working` if it is worth continuing; else discards it. Raises an error for a foreign one.
 
-    Without the mark nobody knows which of its files are on the disk. One that grew from a base is then had again for nothing.
+    Without the mark it is unknown which of its files are on the disk. One with a base is then made again, because that costs
+    little.
     """
     if not os.path.lexists(path):
         return None
@@ -259,7 +260,7 @@ def _wait_until_dropped(folder: Path, subvolume_id: int) -> None:
 
 
 def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBackup | None) -> Record | None:
-    """The record of a `.working` that can be continued by this host, as it is configured, from that base."""
+    """Returns the record of a `.working` that this host, as it is configured, can continue from that base."""
     try:
         record = records.read(path)
     except records.UnreadableRecord:
@@ -331,7 +332,7 @@ def finalise(
 
 
 def _without_doubt(prepared: Prepared, record: Record) -> Record:
-    """The record of a backup without files in doubt. One that failed keeps them, to be restored: it is never a base."""
+    """Returns the record of a backup without files in doubt. A failed one keeps them, to be restored: it is never a base."""
     if not record.doubted or record.state == FAILED:
         return record
     dropped = drop_doubted(prepared.path)
@@ -340,7 +341,9 @@ def _without_doubt(prepared: Prepared, record: Record) -> Record:
 
 
 def _sync_or_discard(prepared: Prepared, disk: Syncfs) -> None:
-    """Everything that this run wrote is on the disk. If not, what grew from a base is discarded; a first copy is doubted later."""
+    """Syncs everything that this run wrote. On failure, discards a subvolume with a base; a first copy is marked as doubtful
+    later.
+    """
     try:
         _sync(disk)
     except DataLost:
@@ -361,7 +364,7 @@ def _sync(disk: Syncfs) -> None:
 
 
 def _free_name(pool: Pool, record: Record) -> str:
-    """The name of the start; seconds later when another backup has it (a clock that was set back)."""
+    """Returns the name of the start; seconds later if another backup has it (a clock that was set back)."""
     moment = record.started
     while os.path.lexists(pool.host(record.host) / backup_name(moment)):
         moment += timedelta(seconds=1)

@@ -1,4 +1,4 @@
-"""The JSON API below /api/v1: what the pages show, for programs, with an OpenAPI document made from the same table."""
+"""The JSON API below /api/v1: the content of the pages, for programs, with an OpenAPI document made from the same table."""
 
 from functools import cache
 
@@ -23,7 +23,7 @@ for _endpoint in ENDPOINTS:
 @blueprint.get("/openapi.json")
 @public
 def openapi() -> Response:
-    """The document. It tells nothing of this site."""
+    """Returns the document. It contains nothing about this site."""
     return Response(_openapi(), content_type="application/json")
 
 

@@ -1,7 +1,7 @@
-"""The OpenAPI document, made from the table of endpoints: parameters, bodies and answers are described by the types themselves.
+"""The OpenAPI document, made from the table of endpoints: the types themselves describe parameters, bodies and answers.
 
-pydantic makes JSON Schemas of plain dataclasses; OpenAPI 3.1 takes these as they are. What it cannot know is mended here: an answer
-always has all of its fields, and a path is text with percent-encoded bytes.
+pydantic makes JSON Schemas of plain dataclasses; OpenAPI 3.1 takes these unchanged. This module corrects two points that pydantic
+cannot know: an answer always has all of its fields, and a path is text with percent-encoded bytes.
 """
 
 import re
@@ -30,12 +30,12 @@ a query takes it. A later version may add keys; those that are here stay."""
 
 
 def path_of(endpoint: Endpoint) -> str:
-    """The endpoint's path as OpenAPI writes it."""
+    """Returns the endpoint's path in OpenAPI's notation."""
     return _VARIABLE.sub(r"{\1}", endpoint.path)
 
 
 def document(endpoints: Sequence[Endpoint], prefix: str) -> dict[str, Any]:
-    """All of it, as JSON has it."""
+    """Returns the whole document as JSON values."""
     schemas, of_answer = _schemas(endpoints)
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
@@ -63,7 +63,7 @@ def document(endpoints: Sequence[Endpoint], prefix: str) -> dict[str, Any]:
 
 
 def _schemas(endpoints: Iterable[Endpoint]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The named schemas, and each endpoint's answer by the endpoint's name."""
+    """Returns the named schemas, and each endpoint's answer by the endpoint's name."""
     answers = [(one.name, one.answer) for one in endpoints if not isinstance(one.answer, Bytes)] + [("", Error)]
     found, rest = TypeAdapter.json_schemas(
         [(name, "serialization", TypeAdapter(kind)) for name, kind in answers], ref_template=_REF
@@ -143,7 +143,7 @@ def _body(kind: type) -> dict[str, Any]:
 
 
 def _properties(kind: type) -> dict[str, dict[str, Any]]:
-    """Each field as a schema, with its default. None means left out: it cannot be said in a query."""
+    """Returns each field as a schema, with its default. A default of None means left out, because a query cannot express it."""
     found = {}
     defaults = {one.name: one.default for one in fields(kind)}
     for name, adapter in adapters_of(kind).items():

@@ -1,4 +1,4 @@
-"""What is in backups: looked at, compared and given out by the root service."""
+"""Endpoints for files in backups; the root service lists, compares and sends them."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -33,7 +33,7 @@ class BrowseAsked:
 
 @dataclass(frozen=True, slots=True)
 class VersionsAsked:
-    """Of what."""
+    """The file or folder whose versions are listed."""
 
     host: Host
     path: Path
@@ -43,7 +43,7 @@ class VersionsAsked:
 
 @dataclass(frozen=True, slots=True)
 class CompareAsked:
-    """What, and in which two backups."""
+    """The path to compare, and the two backups."""
 
     host: Host
     before: Which
@@ -54,7 +54,7 @@ class CompareAsked:
 
 @dataclass(frozen=True, slots=True)
 class DownloadAsked:
-    """What, and as what."""
+    """The path to download, and its form."""
 
     host: Host
     path: Path
@@ -63,24 +63,24 @@ class DownloadAsked:
 
 
 def browse(asked: ApiRequest) -> Listing:
-    """A folder."""
+    """Lists a folder."""
     one = asked.given
     return files.browse(agent(), one.host, one.backup, one.path, one.offset, one.limit, one.sort)
 
 
 def versions(asked: ApiRequest) -> HistoryPage:
-    """Over all backups."""
+    """Lists the versions of a path over all backups."""
     return history(agent(), asked.given.host, asked.given.path, asked.given.content, asked.given.since)
 
 
 def compare(asked: ApiRequest) -> Compared:
-    """Two backups."""
+    """Compares two backups."""
     one = asked.given
     return compare_at(agent(), one.host, one.path, one.before, one.after, one.limit)
 
 
 def download(asked: ApiRequest) -> Response:
-    """A stream of any size."""
+    """Returns a stream of any size."""
     one, who = asked.given, asked.viewer.name
     if one.form != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
         abort(426, "an archive needs HTTP/1.1: over HTTP/1.0 nobody could see whether all of it came")

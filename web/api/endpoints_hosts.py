@@ -40,7 +40,7 @@ class HostsAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewSaid(Overview):
-    """What the first page shows. `sentence`: how the newest night went, null before the first."""
+    """The content of the overview page. `sentence`: the result of the newest night, null before the first."""
 
     sentence: str | None
 
@@ -57,32 +57,32 @@ class Backups:
 
 
 def overview(asked: ApiRequest) -> OverviewSaid:
-    """The whole."""
+    """Returns the content of the overview page."""
     found = of_overview(asked.source, asked.viewer)
     sentence = found.nights[0].sentence if found.nights else None
     return of_row(OverviewSaid, found, sentence=sentence)
 
 
 def one_host(asked: ApiRequest) -> HostPage:
-    """Everything about one."""
+    """Returns everything about one host."""
     found = host_page(asked.source, asked.viewer, asked.given.host)
     return found or abort(404)
 
 
 def backups(asked: ApiRequest) -> Backups:
-    """Its backups."""
+    """Returns the backups of a host."""
     found = one_host(asked)
     return Backups(asked.given.host, found.backups, found.kept, found.going, found.retention)
 
 
 def hosts(asked: ApiRequest) -> HostList:
-    """A page of the list."""
+    """Returns a page of the list of hosts."""
     given = asked.given
     return of_hosts.host_list(asked.source, asked.viewer, Query(given.q, given.state, given.group, given.sort, given.page))
 
 
 def running(asked: ApiRequest) -> RunningNow:
-    """What goes on."""
+    """Returns the jobs that are running."""
     return of_running(asked.source, asked.viewer)
 
 

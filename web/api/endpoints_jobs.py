@@ -27,7 +27,7 @@ Before = Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lowe
 
 @dataclass(frozen=True, slots=True)
 class JobsAsked:
-    """How far back, and of which kind."""
+    """The number of days, and the kind of job."""
 
     days: Annotated[int, Field(ge=1, le=3650, description="How many days, up to now.")] = of_jobs.USUAL
     kind: Annotated[Literal["", "night", "backup", "expire", "balance", "kernel"], Field(description="Only those.")] = ""
@@ -35,7 +35,7 @@ class JobsAsked:
 
 @dataclass(frozen=True, slots=True)
 class NightAsked:
-    """Which night, and which page of its runs."""
+    """The night, and the page of its runs."""
 
     first_run: Annotated[
         str, Field(pattern=r"^[0-9]{1,15}$", description="The id of its first run: what follows `night-` in a job's id.")
@@ -45,7 +45,7 @@ class NightAsked:
 
 @dataclass(frozen=True, slots=True)
 class RunsAsked:
-    """Runs of hosts."""
+    """Filters for runs of hosts."""
 
     host: Annotated[str, Field(max_length=255, description="Only those of this host.")] = ""
     outcome: Annotated[_OUTCOMES, Field(description="Only those that ended so.")] = ""
@@ -56,20 +56,20 @@ class RunsAsked:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Newest first."""
+    """Jobs, newest first."""
 
     jobs: tuple[JobRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alarms:
-    """Those that stand, the worst kind first."""
+    """The open alarms, the worst kind first."""
 
     alarms: tuple[OpenAlarm, ...]
 
 
 def jobs(asked: ApiRequest) -> Jobs:
-    """The list."""
+    """Returns the list of jobs."""
     here, kind, days = asked.source, asked.given.kind, asked.given.days
     if asked.viewer.limited:
         mine, since = seen_hosts(), here.now - timedelta(days=days)
@@ -79,20 +79,20 @@ def jobs(asked: ApiRequest) -> Jobs:
 
 
 def night(asked: ApiRequest) -> NightView:
-    """One night."""
+    """Returns one night."""
     found = of_jobs.night_view(asked.source.catalogue, int(asked.given.first_run), asked.source.now, asked.given.before)
     return found or abort(404)
 
 
 def runs(asked: ApiRequest) -> LogPage:
-    """A page of them."""
+    """Returns a page of runs."""
     given, catalogue = asked.given, asked.source.catalogue
     wanted = log.wanted_runs(seen_hosts(), given.host or None, given.outcome or None, _moment(given.since), given.before)
     return log.log_page(catalogue, wanted, asked.source.now, given.limit)
 
 
 def one_run(asked: ApiRequest) -> LogRun:
-    """One of them."""
+    """Returns one run."""
     found = asked.source.catalogue.one_run(int(asked.given.number))
     if found is None or not asked.viewer.may_see(found.host):
         abort(404)
@@ -100,12 +100,12 @@ def one_run(asked: ApiRequest) -> LogRun:
 
 
 def alarms(asked: ApiRequest) -> Alarms:
-    """What stands."""
+    """Returns the open alarms."""
     return Alarms(open_alarms(asked.source, asked.viewer))
 
 
 def doctor(asked: ApiRequest) -> Examination:
-    """What the root service finds now."""
+    """Returns what the root service finds wrong now."""
     return examination(agent().ask("doctor"), asked.source.now)
 
 

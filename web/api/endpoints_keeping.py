@@ -1,4 +1,4 @@
-"""What operators change: holds, acceptance. The root service does it, and writes down who asked."""
+"""Endpoints for the changes that operators make: holds and acceptance. The root service makes them and logs the user."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class AcceptAsked:
 
 @dataclass(frozen=True, slots=True)
 class HoldSaid:
-    """A hold as it was written down. `until` null: for ever."""
+    """A hold as it is stored. `until` null: until it is released."""
 
     until: str | None
     why: str
@@ -79,18 +79,18 @@ class Accepted:
 
 
 def hold(asked: ApiRequest) -> Any:
-    """Keep it."""
+    """Places a hold on a backup."""
     until = {} if asked.body.until is None else {"until": asked.body.until}
     return agent().ask("hold", host=asked.given.host, backup=asked.given.backup, why=asked.body.why, **until)
 
 
 def release(asked: ApiRequest) -> Any:
-    """Let the rules decide again."""
+    """Releases a hold, so that the retention rules apply again."""
     return agent().ask("release", host=asked.given.host, backup=asked.given.backup)
 
 
 def accept(asked: ApiRequest) -> Any:
-    """A suspect one is right."""
+    """Accepts a suspect backup as complete."""
     return agent().ask("accept", host=asked.given.host, backup=asked.given.backup, why=asked.body.why)
 
 

@@ -26,7 +26,7 @@ Date = Annotated[str, Field(pattern=r"^[0-9]", max_length=10, json_schema_extra=
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """How far back."""
+    """The number of days."""
 
     days: Annotated[int, Field(ge=1, le=3650, description="How many days, up to now.")] = of_trend.USUAL
 
@@ -40,14 +40,14 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many."""
+    """The number of entries."""
 
     limit: Annotated[int, Field(ge=1, le=1000, description="The last so many.")] = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When nothing is left to allocate, and when all of it is used; by the last half year."""
+    """When the unallocated space runs out, and when all space is used; extrapolated from the last half year."""
 
     allocated: Outlook
     used: Outlook
@@ -55,7 +55,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Balances:
-    """The last runs, newest first, and what they came to."""
+    """The last runs, newest first, and their totals."""
 
     balances: tuple[BalanceRun, ...]
     sums: BalanceSums
@@ -69,14 +69,14 @@ class Expiries:
 
 
 def filesystem_of(asked: ApiRequest) -> str:
-    """The pool's UUID. Raises OperatorError as long as nobody has published it."""
+    """Returns the pool's UUID. Raises OperatorError as long as it is not published."""
     if asked.source.site.filesystem is None:
         raise OperatorError("nothing is known of the pool yet", "the first `backupd sample` or `backupd run` will tell")
     return asked.source.site.filesystem
 
 
 def pool(asked: ApiRequest) -> PoolNow:
-    """Now."""
+    """Returns the present state."""
     found = pool_now(asked.source.catalogue, filesystem_of(asked))
     if found is None:
         abort(404, "nobody has taken a sample of the pool yet")
@@ -84,25 +84,25 @@ def pool(asked: ApiRequest) -> PoolNow:
 
 
 def trend(asked: ApiRequest) -> Trend:
-    """Months. Kept under the key of the page, as what follows."""
+    """Returns the space over months. Shares the cache key of the page, like the following functions."""
     here, of, days = asked.source, filesystem_of(asked), asked.given.days
     return here.cached(("trend", of, days), lambda: of_trend.trend(here.catalogue, of, here.now, days))
 
 
 def forecast(asked: ApiRequest) -> Forecast:
-    """The future."""
+    """Returns when the pool will be full."""
     here, of = asked.source, filesystem_of(asked)
     return Forecast(*here.cached(("outlooks", of), lambda: of_trend.outlooks(here.catalogue, of, here.now)))
 
 
 def scores(asked: ApiRequest) -> Scores:
-    """Free space."""
+    """Returns the fragmentation of the free space."""
     here, of, days = asked.source, filesystem_of(asked), asked.given.days
     return here.cached(("scores", of, days), lambda: of_scores(here.catalogue, of, here.now, days))
 
 
 def day(asked: ApiRequest) -> DayView:
-    """One day."""
+    """Returns one day."""
     try:
         which = of_day.parse_day(asked.given.date)
     except ValueError as error:
@@ -112,24 +112,24 @@ def day(asked: ApiRequest) -> DayView:
 
 
 def balances(asked: ApiRequest) -> Balances:
-    """The list."""
+    """Returns the list of balances."""
     found = balance.balances(asked.source.catalogue, filesystem_of(asked), asked.source.now, asked.given.limit)
     return Balances(found, balance.sums(found))
 
 
 def one_balance(asked: ApiRequest) -> OneBalance:
-    """One with its steps."""
+    """Returns one balance with its steps."""
     found = balance.one_balance(asked.source.catalogue, filesystem_of(asked), int(asked.given.number), asked.source.now)
     return found or abort(404)
 
 
 def expiries(asked: ApiRequest) -> Expiries:
-    """The list."""
+    """Returns the list of expiries."""
     return Expiries(expiry.expiries(asked.source.catalogue, asked.source.now, asked.given.limit))
 
 
 def one_expiry(asked: ApiRequest) -> ExpiryRun:
-    """One."""
+    """Returns one expiry."""
     found = expiry.one_expiry(asked.source.catalogue, int(asked.given.number), asked.source.now)
     return found or abort(404)
 

@@ -1,4 +1,4 @@
-"""What the root service carries out: runs and restores, asked for and followed."""
+"""Endpoints for the tasks of the root service: starts and follows backups and restores."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Overwrite = Annotated[Literal["never", "older", "all"], Field(description="What 
 
 @dataclass(frozen=True, slots=True)
 class RestoreAsked:
-    """What is restored, and where to."""
+    """The paths to restore, and the destination."""
 
     paths: Annotated[tuple[bytes, ...], Field(min_length=1, max_length=1000, description="Paths, each with all below it.")]
     backup: Which = "latest"
@@ -32,7 +32,7 @@ class RestoreAsked:
 
 @dataclass(frozen=True, slots=True)
 class PreviewSaid:
-    """What a restore would do. `preview` is null where it takes long to find out: `job` is the id of the task that goes on."""
+    """The effect of a restore. `preview` is null if it takes long to compute: `job` is then the id of the task that computes it."""
 
     preview: PreviewPage | None
     job: str | None
@@ -40,7 +40,7 @@ class PreviewSaid:
 
 @dataclass(frozen=True, slots=True)
 class TaskAsked:
-    """Which one, and how much of what it said."""
+    """The id of a task, and the number of lines of its output."""
 
     task: Annotated[str, Field(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$", description="Its id, which asking for it gave.")]
     lines: Annotated[int, Field(ge=0, le=1000, description="The last so many lines of what it said.")] = 50
@@ -48,14 +48,14 @@ class TaskAsked:
 
 @dataclass(frozen=True, slots=True)
 class TasksAsked:
-    """How many."""
+    """The number of tasks."""
 
     limit: Annotated[int, Field(ge=1, le=_MOST, description="The last so many.")] = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """It is started, a backup when its turn comes: `job` is its id, `unit` that of systemd, null where there is none."""
+    """The task that was started or queued: `job` is its id, `unit` its systemd unit, null if there is none."""
 
     job: str
     unit: str | None
@@ -63,7 +63,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One of them. `state`: queued (it waits for its turn), running, done, failed; `exit`: its status, null before the end."""
+    """One task. `state`: queued (it waits for its turn), running, done, failed; `exit`: its exit status, null before it ends."""
 
     job: str
     verb: str
@@ -81,30 +81,30 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSaid(Task):
-    """The same, with what it said last; of that nothing for a viewer who is limited to some hosts."""
+    """A task with the last lines of its output; these are empty for a viewer who is limited to some hosts."""
 
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Those of the last 30 days, newest first."""
+    """The tasks of the last 30 days, newest first."""
 
     tasks: tuple[Task, ...]
 
 
 def run(asked: ApiRequest) -> Any:
-    """A backup, due or not."""
+    """Starts a backup, due or not."""
     return agent().ask("run", host=asked.given.host)
 
 
 def restore(asked: ApiRequest) -> Any:
-    """Files, to the host that they are of."""
+    """Restores files to their own host."""
     return agent().ask("restore", **_wish(asked).arguments())
 
 
 def preview(asked: ApiRequest) -> PreviewSaid:
-    """What that would do."""
+    """Returns the effect of a restore, without restoring anything."""
     found = of_restore.preview(agent(), _wish(asked))
     return PreviewSaid(None, found) if isinstance(found, str) else PreviewSaid(found, None)
 
@@ -116,14 +116,14 @@ def _wish(asked: ApiRequest) -> RestoreForm:
 
 
 def tasks(asked: ApiRequest) -> Tasks:
-    """Those of hosts that the viewer may see."""
+    """Returns the tasks of the hosts that the viewer may see."""
     found = agent().ask("jobs", limit=_MOST if asked.viewer.limited else asked.given.limit)
     mine = [one for one in found if asked.viewer.may_see(one["host"])][: asked.given.limit]
     return Tasks(tuple(of_answer(Task, one) for one in mine))
 
 
 def task(asked: ApiRequest) -> TaskSaid:
-    """One of these."""
+    """Returns one task."""
     found = agent().ask("job", job=asked.given.task, lines=asked.given.lines)
     if not asked.viewer.may_see(found["host"]):
         abort(404)

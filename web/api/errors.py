@@ -1,4 +1,4 @@
-"""What the API says when something is wrong: {"error", "hint"} and a status, never a page."""
+"""The errors of the API: {"error", "hint"} and a status, never a page."""
 
 from dataclasses import dataclass
 
@@ -36,14 +36,14 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """What went wrong in one line, and what may be done about it; the hint may be empty."""
+    """The error in one line, and a hint how to solve it; the hint may be empty."""
 
     error: str
     hint: str
 
 
 def of_operator(error: OperatorError) -> Response:
-    """An error that somebody can act on."""
+    """Returns the response for an error that the operator can solve."""
     if isinstance(error, RequestRefused):
         status = _OF_KIND.get(error.kind, 502)
     else:
@@ -52,7 +52,7 @@ def of_operator(error: OperatorError) -> Response:
 
 
 def of_http(error: HTTPException) -> Response:
-    """What Flask raises; its headers (Allow, Retry-After, WWW-Authenticate) stay."""
+    """Returns the response for an exception of Flask; its headers (Allow, Retry-After, WWW-Authenticate) are kept."""
     status = error.code or 500
     own = error.description if type(error).description != error.description else None
     response = answer(status, own or MEANINGS.get(status, error.name), "")
@@ -63,7 +63,7 @@ def of_http(error: HTTPException) -> Response:
 
 
 def answer(status: int, error: str, hint: str) -> Response:
-    """One error."""
+    """Returns the response for one error."""
     response = Response(dumped(Error(printable(error), printable(hint))), status, content_type="application/json")
     if status == 401:
         response.headers["WWW-Authenticate"] = 'Bearer realm="btrkeep"'

@@ -1,4 +1,6 @@
-"""From a request to the dataclass that an endpoint takes. What is unknown, said twice or out of its limits is an error in words."""
+"""Parses a request into the dataclass that an endpoint takes. Rejects unknown, repeated and out-of-range parameters with a
+message.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,7 +18,7 @@ from btrkeep.units import printable
 from web.paths import LONGEST
 
 LONGEST_BODY = 64 << 10
-"""Bytes: a request to the root service is no longer either."""
+"""Bytes: a request to the root service has the same limit."""
 _HINT = "the OpenAPI document, /api/v1/openapi.json, says what is taken"
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 _YES_OR_NO = {"true": True, "false": False}
@@ -24,7 +26,7 @@ _SHOWN = 60
 
 
 def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
-    """`kind` from a raw query string and the values that the URL's path had. Raises UsageError."""
+    """Parses `kind` from a raw query string and the values in the URL's path. Raises UsageError."""
     hints = hints_of(kind)
     said: dict[str, Any] = dict(in_path)
     for name, value in _pairs(raw):
@@ -39,7 +41,7 @@ def of_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
 
 
 def of_body(kind: type, body: bytes, media: str) -> Any:
-    """`kind` from a JSON document. Raises UsageError."""
+    """Parses `kind` from a JSON document. Raises UsageError."""
     if media != "application/json":
         raise UsageError("the body is no JSON", "send it with Content-Type: application/json")
     try:
@@ -57,7 +59,7 @@ def of_body(kind: type, body: bytes, media: str) -> Any:
 
 @cache
 def hints_of(kind: type) -> dict[str, Any]:
-    """Each field's type, with what Annotated says of it."""
+    """Returns the type of each field, with its Annotated metadata."""
     return get_type_hints(kind, include_extras=True)
 
 
@@ -69,12 +71,12 @@ def required_of(kind: type) -> frozenset[str]:
 
 @cache
 def adapters_of(kind: type) -> dict[str, TypeAdapter[Any]]:
-    """What looks at each field's values, and describes them."""
+    """Returns the adapters that validate and describe the values of each field."""
     return {name: TypeAdapter(hint) for name, hint in hints_of(kind).items()}
 
 
 def bare(hint: Any) -> Any:
-    """A type without None and without what Annotated says of it."""
+    """Returns a type without None and without its Annotated metadata."""
     if get_origin(hint) is Annotated:
         return bare(get_args(hint)[0])
     inner = [one for one in get_args(hint) if one is not type(None)]
@@ -127,7 +129,7 @@ def _decoded(value: bytes) -> str:
 
 
 def _value(name: str, value: bytes, kind: Any) -> Any:
-    """A query's value as the type wants it; what does not fit is told here, in the words of a query."""
+    """Converts a query's value to the type; raises an error in the terms of a query if it does not fit."""
     if kind is bytes:
         return path_seen(value)
     text = _decoded(value)
@@ -143,7 +145,7 @@ def _value(name: str, value: bytes, kind: Any) -> Any:
 
 
 def path_seen(path: bytes) -> bytes:
-    """An absolute path without a NUL, `.` and `..`, and without needless slashes. Raises UsageError."""
+    """Returns an absolute path without a NUL, `.` and `..`, and without redundant slashes. Raises UsageError."""
     parts = [part for part in path.split(b"/") if part]
     if not path.startswith(b"/") or b"\0" in path or len(path) > LONGEST or b"." in parts or b".." in parts:
         raise UsageError(f"{_shown(_decoded(path))} is no path of a backup", "it begins with / and has no . and no .. in it")

@@ -1,4 +1,4 @@
-"""How a request becomes an endpoint's answer: who asks, what is asked, then the work, then JSON."""
+"""Turns a request into an endpoint's answer: identifies the viewer, parses the parameters, calls the endpoint, returns JSON."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from web.source import source
 
 
 def add(blueprint: Blueprint, endpoint: Endpoint) -> None:
-    """One endpoint under its path."""
+    """Adds one endpoint under its path."""
     blueprint.add_url_rule(endpoint.path, endpoint.name, _view(endpoint), methods=[endpoint.method])
 
 

@@ -1,7 +1,7 @@
-"""What an operation of the API is: the one description that routes, checks and the OpenAPI document are all made from.
+"""The operations of the API: one description from which routes, checks and the OpenAPI document are made.
 
-Parameters are a frozen dataclass: its fields' types say what is taken, their defaults what may be left out. `Annotated` with
-`Field` adds limits and a meaning. Answers are the frozen dataclasses that the pages show.
+Parameters are a frozen dataclass: the types of its fields are the accepted types, fields with a default are optional. `Annotated`
+with `Field` adds limits and a description. Answers are the frozen dataclasses that the pages show.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,9 @@ class OfNumber:
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """A request whose parameters, role and host have been looked at. `given` is of the endpoint's `takes`, `body` of its `body`."""
+    """A request whose parameters, role and host are validated. `given` is an instance of the endpoint's `takes`, `body` of its
+    `body`.
+    """
 
     source: RequestContext
     viewer: Viewer
@@ -61,7 +63,7 @@ class ApiRequest:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """An answer that is no JSON: its media type, and what it is in words."""
+    """An answer that is not JSON: its media type, and its meaning in words."""
 
     media: str
     meaning: str
@@ -71,7 +73,7 @@ class Bytes:
 class Endpoint:
     """One operation. `path` is Flask's; `name` its operationId. `errors`: statuses besides 400, 401 and those of the agent.
 
-    `pool_wide`: it tells of all hosts, so a viewer who is limited to some may not ask. `agent`: it asks the root service.
+    `pool_wide`: it covers all hosts, so viewers who are limited to some may not use it. `agent`: it asks the root service.
     """
 
     method: Literal["GET", "POST"]
@@ -90,5 +92,5 @@ class Endpoint:
 
     @property
     def of_host(self) -> bool:
-        """Whether it is about one host, so that the viewer must be one who may see it."""
+        """Returns True if it concerns one host, which the viewer must be allowed to see."""
         return "<host>" in self.path

@@ -18,12 +18,12 @@ from btrkeep.units import format_time, with_encoded
 
 
 def dumped(value: object) -> bytes:
-    """One JSON document in ASCII, with a line end."""
+    """Returns one JSON document in ASCII, with a newline at the end."""
     return json.dumps(with_encoded(plain(value)), separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
 def plain(value: object) -> Any:
-    """What json can write."""
+    """Converts a value to types that json can write."""
     if isinstance(value, Enum):
         return plain(value.value)
     if value is None or isinstance(value, str | bool | int):

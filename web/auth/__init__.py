@@ -1,1 +1,1 @@
-"""Who may come in: users, sessions, tokens, and how often somebody may try."""
+"""Logins: users, sessions, tokens, and limits on attempts."""

@@ -1,7 +1,8 @@
-"""How often somebody may try to log in. Counted before the password is looked at, so that many tries at once are not one.
+"""Limits on login attempts. An attempt is counted before the password is checked, so that parallel attempts count separately.
 
-Within a quarter of an hour: 5 for a name from one address, 20 from one address, and 50 for a name from everywhere. The last does
-not count for an address that this name has logged in from before: a stranger cannot keep an operator out of his own desk.
+Within a quarter of an hour: 5 for a name from one address, 20 from one address, and 50 for a name from all addresses. The last
+limit does not apply to an address from which this name has logged in before: strangers cannot lock an operator out of the usual
+desk.
 """
 
 from datetime import datetime
@@ -17,18 +18,18 @@ _LONGEST_NAME = 64
 
 
 def begin(store: Store, name: str, address: str, now: datetime) -> float:
-    """Seconds to wait; 0: go on, the attempt is counted until `succeeded` is called."""
+    """Returns the seconds to wait; 0 to go on: the attempt then counts until `succeeded` is called."""
     limits = (FOR_BOTH, FOR_ADDRESS, FOR_NAME)
     return store.count_attempt(name[:_LONGEST_NAME], network_of(address), now, WINDOW, limits, _KNOWN)
 
 
 def succeeded(store: Store, name: str, address: str, now: datetime) -> None:
-    """The password was right: nothing is counted against this name at this address any more, and the address is known."""
+    """Clears the attempts for this name at this address after a correct password, and records the address as known."""
     store.forget_attempts(name, network_of(address), now, _KNOWN)
 
 
 def network_of(address: str) -> str:
-    """What one person has: an address of IPv4, the 64 bits of a network of IPv6."""
+    """Returns the network that counts as one client: the address itself for IPv4, the /64 network for IPv6."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

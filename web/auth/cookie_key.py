@@ -1,4 +1,4 @@
-"""What the dashboard signs its cookies with: 32 random bytes in a file of its own."""
+"""The key that signs the dashboard's cookies: 32 random bytes in a separate file."""
 
 import os
 import secrets
@@ -12,7 +12,9 @@ _LENGTH = 32
 
 
 def cookie_key(data: Path, first: bytes | None = None) -> bytes:
-    """The same bytes each time, made when there are none, or `first` then. Raises OperatorError."""
+    """Returns the same bytes each time. If the file is missing, makes it from `first`, or from random bytes. Raises
+    OperatorError.
+    """
     path = data / FILE
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -28,7 +30,7 @@ def cookie_key(data: Path, first: bytes | None = None) -> bytes:
 
 
 def _write(path: Path, key: bytes) -> None:
-    """In one step: whoever starts at the same moment finds all of it, or nothing."""
+    """Writes the key in one step: a process that starts at the same moment finds the whole key, or none."""
     part = path.with_name(f".{FILE}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(key)

@@ -24,7 +24,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class LoginSession:
-    """One browser that is logged in. `key` is the digest of what its cookie holds."""
+    """One browser that is logged in. `key` is the digest of the random word in its cookie."""
 
     key: bytes
     user: str
@@ -36,7 +36,7 @@ class LoginSession:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a script shows in the place of a login. Itself it is not kept, only its digest."""
+    """A token that a script presents instead of a login. Only its digest is stored, not the token."""
 
     name: str
     role: str
@@ -46,14 +46,14 @@ class Token:
 
 
 def checked_name(name: str) -> str:
-    """Raises UsageError when nobody can be named like that."""
+    """Returns the name. Raises UsageError if it is not a valid user name."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name} is no name for a user", "letters, digits, and . _ @ - after the first, 64 at the most")
     return name
 
 
 def parse_hosts(text: str | None) -> tuple[str, ...] | None:
-    """The patterns of "web*,db1"; None for "all" and for nothing said. Raises UsageError."""
+    """Parses patterns such as "web*,db1"; None for "all" and for a missing text. Raises UsageError."""
     if text is None or text == "all":
         return None
     patterns = tuple(part.strip() for part in text.split(",") if part.strip())

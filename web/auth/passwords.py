@@ -16,7 +16,7 @@ _AT_ONCE = threading.BoundedSemaphore(2)  # each takes 64 MiB, and strangers can
 
 
 def hashed(password: str) -> str:
-    """What is kept of the password. Raises UsageError when it is too short or too long."""
+    """Returns the hash to store for a password. Raises UsageError if it is too short or too long."""
     if not SHORTEST <= len(password) <= LONGEST:
         raise UsageError(
             f"a password has {SHORTEST} characters or more, and {LONGEST} at the most",
@@ -27,7 +27,7 @@ def hashed(password: str) -> str:
 
 
 def is_right(text: str | None, password: str) -> bool:
-    """Whether the password is the one that `text` was made of. It takes as long when there is no text, and then says no."""
+    """Returns True if `text` is the hash of the password. Without `text` it takes as long, and returns False."""
     if len(password) > LONGEST:
         password = ""
     with _AT_ONCE:
@@ -39,5 +39,5 @@ def is_right(text: str | None, password: str) -> bool:
 
 
 def is_outdated(text: str) -> bool:
-    """Whether it was made with other parameters than are used today, so that it is made again at the next login."""
+    """Returns True if the hash has other parameters than those in use, so that the next login renews it."""
     return _HASHER.check_needs_rehash(text)

@@ -7,12 +7,12 @@ TOKEN_PREFIX = "btrkeep_"  # noqa: S105  no secret
 
 
 def new_word() -> str:
-    """A session's. One that begins as tokens do would be looked for among them."""
+    """Returns a session's random word. It never begins like a token, which would be looked up among the tokens."""
     while (word := secrets.token_urlsafe(32)).startswith(TOKEN_PREFIX):
         pass
     return word
 
 
 def digest(word: str) -> bytes:
-    """What is kept of a session's or token's random word. It is random enough to need nothing slow."""
+    """Returns the digest to store for a session's or token's random word. The word is random enough to need no slow hash."""
     return hashlib.sha256(word.encode("utf-8", "surrogatepass")).digest()

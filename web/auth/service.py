@@ -1,8 +1,8 @@
-"""The login service: a process of its own, with a user of its own, that alone reads and writes the database of users.
+"""The login service: a separate process with a separate user, the only one that reads and writes the database of users.
 
-The dashboard hands it names and passwords, and gets a session's random word; the root service asks it whose word it is. So whoever
-has taken over the dashboard reads no password's hash, makes neither user nor session, and raises no role.
-docs/decisions/0032-who-is-logged-in.rst says why it is one.
+The dashboard passes names and passwords to it, and gets a session's random word; the root service asks it for the viewer of a word.
+An attacker who controls the dashboard therefore reads no password hash, creates neither user nor session, and raises no role.
+docs/decisions/0032-who-is-logged-in.rst gives the reasons.
 """
 
 import logging
@@ -30,7 +30,7 @@ _TOUCHED = timedelta(seconds=60)
 _TAKING = 10.0
 _LONGEST = 1024
 LOGINS_AT_ONCE = 6
-"""Passwords that wait or are looked at; all other questions have places beside them."""
+"""The number of passwords that wait or are checked at a time; all other questions have separate places."""
 _BROKEN = RequestRefused("something is wrong inside the login service", "its journal says more: journalctl -u 'btrkeep-login@*'")
 
 
@@ -65,7 +65,7 @@ class LoginService:
                     wire.fail(_BROKEN)
 
     def viewer_of(self, word: str, *, touch: bool = False) -> Viewer | None:
-        """Whose session or token it is, None: of nobody, or it is over."""
+        """Returns the viewer of a session or token, None if it is unknown or has ended."""
         return self._of_token(word, touch) if word.startswith(TOKEN_PREFIX) else self._of_session(word, touch)
 
     def _of_token(self, word: str, touch: bool) -> Viewer | None:
@@ -90,7 +90,9 @@ class LoginService:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """One of few: a password takes a tenth of a second and 64 MiB to look at. Raises RequestRefused, of kind busy."""
+        """Takes one of a few places: checking a password takes a tenth of a second and 64 MiB. Raises RequestRefused, of kind
+        busy.
+        """
         if not self._passwords.acquire(blocking=False):
             raise RequestRefused("too many logins at the moment", "try again shortly", "busy", own=True)
         try:
@@ -99,7 +101,7 @@ class LoginService:
             self._passwords.release()
 
     def begun(self, user: User, address: str, browser: str) -> dict[str, Any] | None:
-        """A new session; None when the password has become another since it was looked at: then all of them have just ended."""
+        """Starts a session; None if the password was changed after it was checked, because such a change ends all sessions."""
         now, word = datetime.now(UTC), new_word()
         self.store.drop_old_sessions(now - timedelta(seconds=self.longest), now - timedelta(seconds=self.idle))
         if not self.store.add_session(LoginSession(digest(word), user.name, now, now, address, browser), user.hash):
@@ -108,7 +110,9 @@ class LoginService:
         return {"outcome": "in", "word": word, "viewer": viewer_object(viewer)}
 
     def user_of(self, name: str, password: str, address: str) -> User | None:
-        """Who it is, None when it is nobody. Of a name that nobody has nothing is logged: people write their password there."""
+        """Returns the user, None if name or password are wrong. An unknown name is not logged: people may type their password
+        there.
+        """
         user = self.store.user(name)
         if passwords.is_right(user.hash if user else None, password) and user:
             if passwords.is_outdated(user.hash):
@@ -178,7 +182,7 @@ def _elsewhere(service: LoginService, request: Request) -> None:
 
 
 def _password(service: LoginService, request: Request) -> Any:
-    """Another password, for who knows the one so far. It ends all sessions and begins a new one."""
+    """Changes the password for a user who gives the present one. Ends all sessions and begins a new one."""
     _, name = _own(service, request)
     password, new, address, browser = _texts(request.arguments, "password", "new", "address", "browser")
     with service.place():
@@ -200,7 +204,7 @@ def _password(service: LoginService, request: Request) -> Any:
 
 
 def _own(service: LoginService, request: Request) -> tuple[bytes, str]:
-    """The key and the user of the session that asks; a token has no account. Raises RequestRefused."""
+    """Returns the key and the user of the asking session; a token has no account. Raises RequestRefused."""
     viewer = service.viewer_of(request.session or "")
     if not viewer or (request.session or "").startswith(TOKEN_PREFIX):
         raise RequestRefused("nobody is logged in by that session", "log in again", "refused", own=True)
@@ -208,7 +212,7 @@ def _own(service: LoginService, request: Request) -> tuple[bytes, str]:
 
 
 def _texts(arguments: Mapping[str, Any], *names: str) -> list[str]:
-    """The values of the arguments, which must be these. Raises RequestRefused, of kind usage."""
+    """Returns the values of the arguments, which must have exactly these names. Raises RequestRefused, of kind usage."""
     if arguments.keys() != set(names) or not all(isinstance(value, str) for value in arguments.values()):
         raise RequestRefused(f"the arguments are {', '.join(names)}, all texts", kind="usage")
     found = [arguments[name] for name in names]
@@ -220,7 +224,7 @@ def _texts(arguments: Mapping[str, Any], *names: str) -> list[str]:
 
 
 def _short(word: str) -> str:
-    """What the journals call a session: enough to tell sessions apart, nothing to find the word by."""
+    """Returns the name of a session in the journal: enough to tell sessions apart, too little to guess the word."""
     return digest(word).hex()[:8]
 
 

@@ -1,7 +1,7 @@
-"""From a request to who asks: a session's cookie, or a script's token, as the login service knows them.
+"""Identifies the viewer of a request by a session's cookie or a script's token, which the login service checks.
 
-The cookie is Flask's, signed; it holds a random word, and the login service's database that word's digest. So a copy of the
-database opens nothing, and a session ends for good when its row goes.
+The cookie is Flask's, signed; it holds a random word, and the login service's database holds that word's digest. A copy of the
+database therefore opens no session, and a session ends for good when its row is deleted.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from web.settings import Settings
 _ID = "sid"
 _PATIENCE = 20.0
 _LIVE = "X-Live"
-"""The header of requests that a page makes by itself: they keep nobody logged in."""
+"""The header of requests that a page makes by itself: they do not extend a session."""
 _FOR_TOKENS = ("/api/", "/metrics")
 
 
@@ -26,7 +26,7 @@ class Cookies(SecureCookieSessionInterface):
     """Flask's signed cookie; where the request came by https, only for https and for this host alone."""
 
     def get_cookie_secure(self, _app: Flask) -> bool:
-        """Whether browsers keep it to https."""
+        """Returns True if browsers send it over https only."""
         return request.is_secure
 
     def get_cookie_name(self, app: Flask) -> str:
@@ -35,7 +35,7 @@ class Cookies(SecureCookieSessionInterface):
 
 
 def ask(verb: str, word: str = "", **arguments: Any) -> Any:
-    """What the login service answers, for the session or token of that word. Raises RequestRefused and Absent."""
+    """Returns the login service's answer for the session or token of that word. Raises RequestRefused and Absent."""
     settings: Settings = current_app.extensions["btrkeep"]
     try:
         return RootServiceClient(settings.logins, "", _PATIENCE, word).ask(verb, **arguments)
@@ -44,7 +44,7 @@ def ask(verb: str, word: str = "", **arguments: Any) -> Any:
 
 
 def load() -> None:
-    """Before each request: `g.viewer`, and whether it was a token that said so, `g.by_token`. Raises Absent."""
+    """Before each request: sets `g.viewer`, and `g.by_token` if a token identified the viewer. Raises Absent."""
     g.viewer, g.by_token, g.word = None, False, None
     if request.path.startswith(_FOR_TOKENS) and request.authorization and request.authorization.type == "bearer":
         g.by_token = True
@@ -59,8 +59,8 @@ def _load(word: str, *, touch: bool) -> None:
 
 
 def begin(told: Mapping[str, Any]) -> None:
-    """Somebody has logged in, as the login service told: everything that the browser held before is forgotten, so that nobody has
-    prepared it.
+    """Starts the session that the login service returned: drops all earlier session data of the browser, so that an attacker cannot
+    prepare it.
     """
     end()
     session[_ID] = told["word"]
@@ -77,11 +77,11 @@ def end() -> None:
 
 
 def address() -> str:
-    """Where the request came from."""
+    """Returns the address of the client."""
     return request.remote_addr or "?"
 
 
 def browser() -> str:
-    """What the browser says that it is."""
+    """Returns the browser's User-Agent."""
     text = request.user_agent.string[:300]
     return text if text.isprintable() else ""

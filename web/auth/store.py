@@ -21,7 +21,7 @@ FILE = "users.sqlite"
 VERSION = 1
 _PATIENCE = 10.0
 _SESSIONS = 50
-"""Of one user; the ones that were not used for longest end."""
+"""The limit for one user; the sessions unused for longest are dropped."""
 _SCHEMA = """
 CREATE TABLE user (
     name TEXT PRIMARY KEY, role TEXT NOT NULL, hosts TEXT, hash TEXT NOT NULL, created REAL NOT NULL, changed REAL NOT NULL
@@ -55,11 +55,11 @@ _MEANINGS = {
     sqlite3.SQLITE_IOERR: ("cannot be read or written", "look for disk errors (dmesg), and whether the disk is full"),
     sqlite3.SQLITE_BUSY: ("was held by another program for too long", "see by which one: fuser -v on the file"),
 }
-"""What can be done, by primary result code (https://www.sqlite.org/rescode.html); any other is a bug."""
+"""The message and hint by primary result code (https://www.sqlite.org/rescode.html); any other is a bug."""
 
 
 class Store:
-    """The database in the folder `data`; made when it is missing."""
+    """The database in the folder `data`; created if it is missing."""
 
     def __init__(self, data: Path) -> None:
         self.path = data / FILE
@@ -89,14 +89,14 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection for queries."""
+        """Yields a connection for queries."""
         with self._meaning(), closing(sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)) as connection:
             connection.execute("PRAGMA foreign_keys = ON")
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A connection within one transaction, which an error takes back."""
+        """Yields a connection within one transaction, which an error rolls back."""
         with self.reading() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -120,14 +120,14 @@ class Store:
             raise OperatorError(f"{self.path} {message}", hint) from error
 
     def _change(self, statement: str, values: tuple[Any, ...]) -> int:
-        """Runs one statement in a transaction of its own; returns how many rows it has changed."""
+        """Runs one statement in a separate transaction; returns how many rows it changed."""
         with self.writing() as connection:
             return connection.execute(statement, values).rowcount
 
     # --- users
 
     def user(self, name: str) -> User | None:
-        """One user, None when there is none of that name."""
+        """Returns the user of that name, None if there is none."""
         with self.reading() as connection:
             row = connection.execute(
                 "SELECT name, role, hosts, hash, created, changed FROM user WHERE name = ?", (name,)
@@ -135,20 +135,20 @@ class Store:
         return _user(row) if row else None
 
     def users(self) -> list[User]:
-        """All of them, by name."""
+        """Returns all users, by name."""
         with self.reading() as connection:
             rows = connection.execute("SELECT name, role, hosts, hash, created, changed FROM user ORDER BY name").fetchall()
         return [_user(row) for row in rows]
 
     def add_user(self, user: User) -> bool:
-        """Whether there was none of that name, and now there is."""
+        """Adds a user; returns False if the name exists."""
         with self.writing() as connection:
             _begin(connection)
             return connection.execute("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", _user_row(user)).rowcount == 1
 
     def fill(self, users: Iterable[User], sessions: Iterable[LoginSession], tokens: Iterable[tuple[Token, bytes]]) -> bool:
-        """Takes all of them, tokens with their digests, or nothing: False when there has been anybody. Raises ValueError when
-        something is there twice or is no value, or a session is of nobody.
+        """Inserts all of them, tokens with their digests, or nothing: returns False if the database ever had a user or token.
+        Raises ValueError for duplicates, invalid values, and sessions without a user.
         """
         try:
             with self.writing() as connection:
@@ -162,14 +162,14 @@ class Store:
         return True
 
     def change_user(self, name: str, role: str, hosts: tuple[str, ...] | None, now: datetime) -> bool:
-        """Another role, other hosts; whether there is such a user."""
+        """Changes role and hosts; returns False if there is no such user."""
         values = (role, _hosts_text(hosts), _number(now), name)
         return self._change("UPDATE user SET role = ?, hosts = ?, changed = ? WHERE name = ?", values) == 1
 
     def set_hash(self, name: str, text: str, now: datetime, *, before: str | None = None, log_out: bool = True) -> bool:
-        """Another password: all of the user's sessions end, and what was counted against the name is forgotten.
+        """Changes the password: ends all of the user's sessions, and clears the attempts for the name.
 
-        False, and nothing changes, when there is no such user, or the hash is another one than `before` by now.
+        Returns False, without a change, if the user does not exist, or the hash is no longer `before`.
         """
         with self.writing() as connection:
             values = (text, _number(now), name, before, before)
@@ -181,15 +181,16 @@ class Store:
             return found
 
     def remove_user(self, name: str) -> bool:
-        """The user and all sessions; whether there was one."""
+        """Removes the user and all its sessions; returns False if there is no such user."""
         return self._change("DELETE FROM user WHERE name = ?", (name,)) == 1
 
     # --- sessions
 
     def add_session(self, one: LoginSession, text: str) -> bool:
-        """Somebody logged in with the password that `text` was made of; False when it is another one by now, or the user is gone.
+        """Adds a session for a login with the password of the hash `text`; returns False if the hash is another one by now, or the
+        user is gone.
 
-        Of many sessions of his those that were not used for longest end.
+        If the user has too many sessions, drops those unused for longest.
         """
         with self.writing() as connection:
             still = "SELECT ?, ?, ?, ?, ?, ? FROM user WHERE name = ? AND hash = ?"
@@ -200,7 +201,7 @@ class Store:
         return added
 
     def session(self, key: bytes) -> tuple[LoginSession, User] | None:
-        """A session and whose it is, however old it is."""
+        """Returns a session and its user, however old it is."""
         wanted = "session.key, session.user, session.created, session.seen, address, browser"
         with self.reading() as connection:
             row = connection.execute(
@@ -211,60 +212,60 @@ class Store:
         return (_session(row[:6]), _user(row[6:])) if row else None
 
     def sessions(self, user: str) -> list[LoginSession]:
-        """Those of one user, the one seen last first."""
+        """Returns the sessions of one user, the one used last first."""
         with self.reading() as connection:
             rows = connection.execute("SELECT * FROM session WHERE user = ? ORDER BY seen DESC", (user,)).fetchall()
         return [_session(row) for row in rows]
 
     def touch_session(self, key: bytes, now: datetime) -> None:
-        """Its user did something just now."""
+        """Records that the session was just used."""
         self._change("UPDATE session SET seen = ? WHERE key = ?", (_number(now), key))
 
     def drop_session(self, key: bytes) -> None:
-        """This one ends."""
+        """Ends this session."""
         self._change("DELETE FROM session WHERE key = ?", (key,))
 
     def drop_sessions(self, user: str, but: bytes = b"") -> None:
-        """All of a user's end, but one."""
+        """Ends all sessions of a user except one."""
         self._change("DELETE FROM session WHERE user = ? AND key != ?", (user, but))
 
     def drop_old_sessions(self, created: datetime, seen: datetime) -> None:
-        """Those that began, or were last used, before these moments."""
+        """Deletes the sessions that began, or were last used, before these moments."""
         self._change("DELETE FROM session WHERE created < ? OR seen < ?", (_number(created), _number(seen)))
 
     # --- tokens
 
     def add_token(self, token: Token, key: bytes) -> bool:
-        """Whether there was none of that name, and now there is."""
+        """Adds a token; returns False if the name exists."""
         with self.writing() as connection:
             _begin(connection)
             row = _token_row(token, key)
             return connection.execute("INSERT OR IGNORE INTO token VALUES (?, ?, ?, ?, ?, NULL)", row).rowcount == 1
 
     def token(self, key: bytes) -> Token | None:
-        """The token of that digest."""
+        """Returns the token with that digest."""
         with self.reading() as connection:
             row = connection.execute("SELECT name, role, hosts, created, used FROM token WHERE key = ?", (key,)).fetchone()
         return _token(row) if row else None
 
     def tokens(self) -> list[Token]:
-        """All of them, by name."""
+        """Returns all tokens, by name."""
         with self.reading() as connection:
             rows = connection.execute("SELECT name, role, hosts, created, used FROM token ORDER BY name").fetchall()
         return [_token(row) for row in rows]
 
     def token_keys(self) -> list[tuple[Token, bytes]]:
-        """All of them, with their digests."""
+        """Returns all tokens with their digests."""
         with self.reading() as connection:
             rows = connection.execute("SELECT name, role, hosts, created, used, key FROM token ORDER BY name").fetchall()
         return [(_token(row[:5]), bytes(row[5])) for row in rows]
 
     def touch_token(self, name: str, now: datetime) -> None:
-        """It was used just now."""
+        """Records that the token was just used."""
         self._change("UPDATE token SET used = ? WHERE name = ?", (_number(now), name))
 
     def remove_token(self, name: str) -> bool:
-        """Whether there was one."""
+        """Removes a token; returns False if there is none."""
         return self._change("DELETE FROM token WHERE name = ?", (name,)) == 1
 
     # --- attempts to log in
@@ -272,10 +273,10 @@ class Store:
     def count_attempt(
         self, name: str, address: str, now: datetime, window: float, limits: tuple[int, int, int], known_for: float
     ) -> float:
-        """Seconds to wait; 0: there may be one attempt more, and it is counted.
+        """Returns the seconds to wait; 0: one more attempt is allowed, and it is counted.
 
-        `limits` within `window` seconds: for a name from an address, for an address, for a name from everywhere. The last is not
-        looked at when the name was logged in from there in the last `known_for` seconds.
+        `limits` within `window` seconds: for a name from an address, for an address, for a name from all addresses. The last is not
+        checked if the name logged in from there in the last `known_for` seconds.
         """
         at = _number(now)
         with self.writing() as connection:
@@ -292,7 +293,7 @@ class Store:
         return wait
 
     def forget_attempts(self, name: str, address: str, now: datetime, known_for: float) -> None:
-        """Nothing is counted against the name at this address any more, and it is known there."""
+        """Clears the attempts for the name at this address, and records the address as known."""
         with self.writing() as connection:
             connection.execute("DELETE FROM attempt WHERE name = ? AND address = ?", (name, address))
             connection.execute("DELETE FROM known WHERE at < ?", (_number(now) - known_for,))
@@ -300,7 +301,7 @@ class Store:
             connection.execute(known, (address, _number(now), name))
 
     def old_cookie_key(self) -> bytes | None:
-        """What the dashboard signed its cookies with when it kept this database itself."""
+        """Returns the key of the dashboard's cookies from the time when the dashboard kept this database itself."""
         with self.reading() as connection:
             row = connection.execute("SELECT value FROM secret WHERE name = 'cookies' AND length(value) = 32").fetchone()
         return bytes(row[0]) if row else None
@@ -308,7 +309,7 @@ class Store:
     # --- whether there has been anybody
 
     def begin(self) -> bool:
-        """Whether it has never had a user or a token, and counts as if it had from now on."""
+        """Marks the database as used; returns True if it has never had a user or a token before."""
         with self.writing() as connection:
             return _begin(connection)
 
@@ -318,7 +319,7 @@ def _begin(connection: sqlite3.Connection) -> bool:
 
 
 def _wait(connection: sqlite3.Connection, limit: int, where: str, values: tuple[str, ...], at: float, window: float) -> float:
-    """How long until fewer than `limit` are within the window."""
+    """Returns the seconds until fewer than `limit` attempts are within the window."""
     newest_first = f"SELECT at FROM attempt WHERE {where} ORDER BY at DESC LIMIT 1 OFFSET ?"
     row = connection.execute(newest_first, (*values, limit - 1)).fetchone()
     return max(1.0, row[0] + window - at) if row else 0.0

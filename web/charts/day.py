@@ -1,4 +1,4 @@
-"""A day of the disks: what they wrote or read, five minutes a bar, and above it which job ran when."""
+"""A day of the disks: bytes written or read, five minutes a bar, with the jobs that ran above."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -17,7 +17,7 @@ _HEIGHT = 190
 
 
 def day_chart(name: str, day: DayView, look: ChartStyle) -> bytes:
-    """What was written, with the jobs above; or what was read."""
+    """Draws the bytes written, with the jobs above; or the bytes read."""
     kinds = kinds_of(day.phases) if name == NAMES[0] else []
     above = len(kinds) * _LANE + (6 if kinds else 0)
     beside = max((look.width_of(kind) for kind in kinds), default=0)
@@ -33,7 +33,7 @@ def day_chart(name: str, day: DayView, look: ChartStyle) -> bytes:
 
 
 def words(name: str, day: DayView) -> str:
-    """What the chart shows, for who cannot see it."""
+    """Returns a description of the chart for screen readers."""
     rates = [(rate, slot) for slot in day.slots if (rate := getattr(slot, name)) is not None]
     if not rates:
         return "there are no samples of this day"
@@ -45,7 +45,7 @@ def words(name: str, day: DayView) -> str:
 
 
 def _stairs(sheet: Sheet, inside: Frame, day: DayView, name: str) -> None:
-    """One shape for each stretch that is known."""
+    """Draws one shape for each period with samples."""
     for is_known, some in groupby(day.slots, lambda slot: slot.known > 0):
         if is_known:
             corners = [(moment, inside.y(getattr(slot, name))) for slot in some for moment in (slot.start, slot.end)]
@@ -62,7 +62,7 @@ def _phases(sheet: Sheet, inside: Frame, day: DayView) -> None:
 
 
 def _unknown(sheet: Sheet, inside: Frame, day: DayView) -> None:
-    """Times that no sample tells of, so that they do not look like times in which nothing went on."""
+    """Marks the periods without samples, so that they do not look idle."""
     for begin, end in unknown_spans(day.slots):
         left, right, middle = inside.x(begin), inside.x(end), (inside.top + inside.bottom) / 2
         sheet.rect(left, inside.top, right - left, inside.bottom - inside.top, "faint", 0.18)

@@ -19,19 +19,19 @@ Words = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class AxisScale:
-    """Values from zero to `top`, with a line at each multiple of `step`. `words` says what stands beside it."""
+    """Values from zero to `top`, with a line at each multiple of `step`. `words` formats the label of a value."""
 
     top: float
     step: float
     words: Words
 
     def marks(self) -> list[float]:
-        """Where lines are."""
+        """Returns the values of the lines."""
         return [self.step * number for number in range(int(self.top / self.step + 1e-9) + 1)]
 
 
 def size_scale(most: float, suffix: str = "") -> AxisScale:
-    """Of bytes: round in a binary unit."""
+    """Returns a scale of bytes: round in a binary unit."""
     top = max(most, 1) * 1.08
     power = 1024 ** min(int(math.log(max(top, 1), 1024)), 5)
     step = _nice(top / power / 4) * power
@@ -39,21 +39,21 @@ def size_scale(most: float, suffix: str = "") -> AxisScale:
 
 
 def number_scale(most: float) -> AxisScale:
-    """Of things that are counted."""
+    """Returns a scale of counts."""
     top = max(most, 1) * 1.12
     step = max(_nice(top / 4), 1)
     return AxisScale(top, step, lambda value: f"{value:,.0f}")
 
 
 def time_scale(most: float) -> AxisScale:
-    """Of seconds: round in seconds, minutes, hours or days."""
+    """Returns a scale of seconds: round in seconds, minutes, hours or days."""
     top = max(most, 1) * 1.08
     step = next((step for step in _STEPS_OF_TIME if step >= top / 4), math.ceil(top / 4 / 86400) * 86400)
     return AxisScale(top, step, _time_words)
 
 
 def _time_words(seconds: float) -> str:
-    """ "20 s", "5 min", "2 h"."""
+    """Formats seconds: "20 s", "5 min", "2 h"."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:g} min" if seconds < 3600 else f"{seconds / 3600:g} h"
@@ -66,7 +66,7 @@ def _nice(rough: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A rectangle of a sheet in which time goes from `start` on its left to `end` on its right."""
+    """A rectangle of a sheet with time on its x axis, from `start` on its left to `end` on its right."""
 
     left: float
     top: float
@@ -77,17 +77,19 @@ class Frame:
     scale: AxisScale
 
     def x(self, moment: datetime) -> float:
-        """Where a moment is; what is outside is at the edge."""
+        """Returns the x coordinate of a moment; a moment outside is placed at the edge."""
         share = (moment - self.start) / (self.end - self.start) if self.end > self.start else 0.0
         return self.left + min(max(share, 0.0), 1.0) * (self.right - self.left)
 
     def y(self, value: float) -> float:
-        """Where a value is."""
+        """Returns the y coordinate of a value."""
         return self.bottom - min(max(value / self.scale.top, 0.0), 1.0) * (self.bottom - self.top)
 
 
 def frame(sheet: Sheet, start: datetime, end: datetime, scale: AxisScale, above: float = 0, beside: float = 0) -> Frame:
-    """As large as the sheet lets it be, with lines and their values drawn; `above` is free, and `beside` at least on its left."""
+    """Draws the largest frame that fits on the sheet, with lines and their values; leaves `above` free, and at least `beside`
+    on its left.
+    """
     look = sheet.look
     left = max(beside, *(look.width_of(scale.words(mark)) for mark in scale.marks())) + 8
     found = Frame(left, _TOP + above, look.width - _RIGHT, sheet.height - look.font - 10, start, end, scale)
@@ -99,7 +101,7 @@ def frame(sheet: Sheet, start: datetime, end: datetime, scale: AxisScale, above:
 
 
 def dates(sheet: Sheet, inside: Frame, zone: ZoneInfo) -> None:
-    """Days, months or years below a frame."""
+    """Draws days, months or years below a frame."""
     named = date_ticks(inside.start.astimezone(zone), inside.end.astimezone(zone))
     _labels(sheet, inside, named)
 
@@ -110,7 +112,7 @@ def hours(sheet: Sheet, inside: Frame, zone: ZoneInfo) -> None:
 
 
 def _labels(sheet: Sheet, inside: Frame, named: Sequence[tuple[datetime, str]]) -> None:
-    """Those that have room, each with its mark."""
+    """Draws the labels that have room, each with its mark."""
     taken = -math.inf
     for moment, words in named:
         x, half = inside.x(moment), sheet.look.width_of(words) / 2 * _WIDER
@@ -122,7 +124,7 @@ def _labels(sheet: Sheet, inside: Frame, named: Sequence[tuple[datetime, str]]) 
 
 
 def begin_of(moments: Sequence[datetime], start: datetime, end: datetime) -> datetime:
-    """From the first moment on: an axis that is mostly empty shows nothing of what is there."""
+    """Returns a start of the axis shortly before the first moment, because a mostly empty axis hides the data."""
     if not moments:
         return start
     return max(start, moments[0] - max((end - moments[0]) / 50, timedelta(minutes=5)))

@@ -1,4 +1,4 @@
-"""Draws recorded states, and says what is where in the picture. What was drawn is kept, within bounds, for all requests."""
+"""Draws recorded states, and maps their pixels to addresses. Pictures are cached, within bounds, for all requests."""
 
 import gzip
 import io
@@ -20,7 +20,7 @@ from web.result_cache import ResultCache
 
 _LEVEL = 4
 _PICTURES = 48 << 20
-"""Bytes of pictures and maps that are kept."""
+"""Bytes of cached pictures and maps."""
 _STATES = 64 << 20
 
 
@@ -35,7 +35,7 @@ class Painter:
         self._loading = threading.Lock()
 
     def state(self, one: Recorded) -> FilesystemState:
-        """The state itself. One is loaded at a time: each takes as much memory as all that are kept."""
+        """Returns the state. Loads one at a time: each takes as much memory as all cached ones."""
 
         def alone() -> FilesystemState:
             with self._loading:
@@ -44,24 +44,24 @@ class Painter:
         return self._states.get((one.name, one.stamp), alone)
 
     def png(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
-        """The picture. Raises OperatorError also where it cannot be coloured so: a state may have no scores."""
+        """Returns the picture. Raises OperatorError also if the state cannot be coloured this way: it may have no scores."""
         return self._made("png", self._key(gallery, one, wish), lambda: _png(self._drawn(gallery, one, wish)))
 
     def map(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> bytes:
-        """What is where in it, as JSON, compressed with gzip; heatmap/pixelmap.py says how to read it."""
+        """Returns the map of pixels to addresses, as JSON, compressed with gzip; heatmap/pixelmap.py describes the format."""
         return self._made("map", self._key(gallery, one, wish), lambda: self._map(gallery, one, wish))
 
     def key(self, one: Recorded, wish: DrawingRequest) -> ColourKey:
-        """What its colours mean. Raises OperatorError."""
+        """Returns the key of its colours. Raises OperatorError."""
         return COLOUR_SCHEMES[wish.colour].key(self.state(one))
 
     def grid(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Grid:
-        """How its bytes become pixels."""
+        """Returns the grid that maps bytes to pixels."""
         total = int(self._scaled(gallery, one, wish).total_bytes.sum())
         return choose(None, wish.size, wish.curve, total, OVERVIEW_GRANULARITY)
 
     def _made(self, kind: str, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """The picture or map that is kept, or a new one. One is made at a time: each takes a whole processor."""
+        """Returns the cached picture or map, or a new one. Makes one at a time: each takes a whole processor."""
 
         def alone() -> bytes:
             with self._drawing:

@@ -1,4 +1,4 @@
-"""A host over time: how large its backups are, how long its runs took and what they brought. Pure; each is part of its page."""
+"""A host over time: the size of its backups, and the duration and new data of its runs. Pure; each chart is part of its page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ _COLOURS = {"failed": "red", "suspect": "purple", "complete": "green"}
 
 @dataclass(frozen=True, slots=True)
 class HostChart:
-    """What stands above a chart, and the chart."""
+    """A chart and its heading."""
 
     title: str
     svg: Markup
 
 
 def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> HostChart | None:
-    """The sizes of the backups that there are; None with fewer than two."""
+    """Draws the sizes of the existing backups; None with fewer than two."""
     known = sorted((one for one in backups if one.name and one.size is not None), key=lambda one: one.started)
     if len(known) <= 1:
         return None
@@ -52,13 +52,13 @@ def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> HostChart | None
 
 
 def duration_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> HostChart | None:
-    """How long the runs took, the oldest first; None with fewer than two."""
+    """Draws the duration of the runs, the oldest first; None with fewer than two."""
     found = [(run, run.seconds) for run in runs if run.seconds is not None]
     return _run_chart("Duration of each run", found, zone, time_scale, format_duration)
 
 
 def new_chart(runs: Sequence[LogRun], zone: ZoneInfo) -> HostChart | None:
-    """How much new data the runs brought; None with fewer than two."""
+    """Draws the new data of the runs; None with fewer than two."""
     found = [(run, float(run.literal_bytes)) for run in runs if run.literal_bytes is not None]
     return _run_chart("New data of each run", found, zone, size_scale, lambda value: format_size(round(value)))
 
@@ -70,7 +70,7 @@ def _run_chart(
     scale: Callable[[float], AxisScale],
     exact: Callable[[float], str],
 ) -> HostChart | None:
-    """`exact` is how a value is told in words."""
+    """Draws a value for each run; `exact` formats a value in words."""
     if len(found) <= 1:
         return None
     values = [value for _, value in found]
@@ -91,7 +91,7 @@ def _run_chart(
 
 
 def _begun(moments: Sequence[datetime], scale: AxisScale, zone: ZoneInfo) -> tuple[Sheet, Frame]:
-    """A sheet with its axes, from the first of these moments, oldest first, to the last."""
+    """Returns a sheet with its axes, from the first of these moments, oldest first, to the last."""
     sheet = Sheet(IN_PAGE, _HEIGHT)
     inside = frame(sheet, moments[0], moments[-1], scale)
     dates(sheet, inside, zone)

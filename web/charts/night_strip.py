@@ -1,8 +1,8 @@
 """The last nights of a host as a strip of cells. Pure.
 
-What a cell means is told by its shape too, not by its colour alone: whole for complete, split for failed, an exclamation mark for
-suspect, half for partial, a line for skipped, a dot for no run, two for what nobody knows, nothing before there was a host.
-Of a complete backup that is not kept any more the cell is paler.
+The shape of a cell shows its meaning, as well as its colour: whole for complete, split for failed, an exclamation mark for
+suspect, half for partial, a line for skipped, a dot for no run, two dots for unknown, nothing before the host existed.
+The cell of a complete backup that has expired is paler.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _SHAPES: dict[str, tuple[tuple[float, float], ...]] = {  # (top, height) of the 
 
 
 def strip_paths(nights: Sequence[HostNight]) -> tuple[tuple[str, str], ...]:
-    """A path for each kind of cell that there is."""
+    """Returns a path for each kind of cell."""
     found: dict[str, list[str]] = {}
     for place, night in enumerate(nights):
         kind = "past" if night.outcome == "complete" and night.now not in (KEPT, None) else night.outcome
@@ -40,10 +40,10 @@ def _cell(kind: str, place: int) -> str:
 
 
 def shape(kind: str) -> str:
-    """One cell of a kind, for the legend."""
+    """Returns one cell of a kind, for the legend."""
     return _cell(kind, 0)
 
 
 def width(nights: Sequence[HostNight]) -> int:
-    """Of the whole strip, in its own units."""
+    """Returns the width of the whole strip, in the strip's units."""
     return max(len(nights) * STEP - (STEP - WIDE), 1)

@@ -1,4 +1,4 @@
-"""How scores and the sizes of free extents are distributed: bars beside each other, each with its label below."""
+"""The distribution of scores and of the sizes of free extents: vertical bars, each with its label below."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from web.data.score import SizeClass
 
 _HEIGHT, _TOP, _BOTTOM, _RIGHT = 190, 14, 24, 6
 _WIDEST = 90
-"""Pixels of a bar with what is beside it: three take less of the sheet than thirty."""
+"""The maximum width in pixels of a bar with its gap: three bars take less of the sheet than thirty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`label` stands below; `strong`: in another colour, since it is what to look at."""
+    """One bar. `label` is below it; `strong`: drawn in another colour, to draw attention."""
 
     label: str
     value: float
@@ -25,7 +25,7 @@ class Bar:
 
 
 def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyle, colour: str = "blue") -> bytes:
-    """The bars as SVG. Where not all labels have room, each second or third one is there."""
+    """Returns the bars as SVG. If not all labels have room, draws each second or third one."""
     left = max(look.width_of(scale.words(mark)) for mark in scale.marks()) + 8
     right = min(look.width, round(left) + _RIGHT + _WIDEST * max(len(bars), 2)) - _RIGHT
     sheet = Sheet(look, _HEIGHT)
@@ -46,18 +46,18 @@ def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyl
 
 
 def class_words(one: ScoreClass) -> str:
-    """ "50 to 100", "250 and more"."""
+    """Names a class of scores: "50 to 100", "250 and more"."""
     return f"{one.least:g} and more" if one.most is None else f"{one.least:g} to {one.most:g}"
 
 
 def score_words(found: Distribution) -> str:
-    """What the chart of scores shows, for who cannot see it."""
+    """Describes the chart of scores, for screen readers."""
     parts = [f"{one.block_groups:,} score {class_words(one)}" for one in found.classes if one.block_groups]
     return f"data block groups by their score: {', '.join(parts) or 'none'}"
 
 
 def score_chart(found: Distribution, look: ChartStyle) -> bytes:
-    """Block groups by their score; those that are bad in another colour."""
+    """Draws block groups by their score; the bad ones in another colour."""
     bars = [
         Bar(f"{one.least:g}+" if one.most is None else f"{one.least:g}-{one.most:g}", one.block_groups, one.most is None)
         for one in found.classes
@@ -66,7 +66,7 @@ def score_chart(found: Distribution, look: ChartStyle) -> bytes:
 
 
 def size_words(sizes: Sequence[SizeClass]) -> str:
-    """What the chart of sizes shows, for who cannot see it."""
+    """Describes the chart of sizes, for screen readers."""
     whole = sum(one.bytes for one in sizes)
     large = sum(one.bytes for one in sizes if one.least >= 16 << 20)
     count = sum(one.extents for one in sizes)

@@ -1,8 +1,8 @@
 """Sheets of SVG: shapes and words, escaped, in the colours of a light page or a dark one, or as a part of the page itself.
 
-What is shown as <img> carries no style sheet: a Content-Security-Policy has nothing to say against attributes. It is made as wide
-as it is shown, so that its letters have the size of the page's. What stands in the page has the page's own colours, and each point
-its words; the page scales it, and keeps its letters at the size of its own.
+A sheet shown as <img> carries no style sheet: a Content-Security-Policy does not apply to attributes. It is as wide as it is shown,
+so that its letters have the same size as the page's. A sheet inside the page uses the page's colours, and each point has its words;
+the page scales it, and keeps the size of its letters.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,11 +13,11 @@ from markupsafe import Markup
 
 LIGHT, DARK, PAGE = "light", "dark", "page"
 WIDTHS = (360, 540, 720, 960, 1240, 1400)
-"""Pixels: those of a telephone's page first, those of the widest page last."""
+"""Pixels: from a telephone's page to the widest page."""
 _USUAL = 720
 FONT = 12
 _CHARACTER = 7.0
-"""Pixels that a character is wide, about."""
+"""The approximate width of a character in pixels."""
 
 # After Okabe and Ito (https://jfly.uni-koeln.de/color/): people tell them apart who do not see all colours.
 PALETTES: Mapping[str, Mapping[str, str]] = {
@@ -59,14 +59,14 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChartStyle:
-    """For whom a chart is drawn: pixels, on which ground, and letters of how many pixels must have room."""
+    """The style of a chart: its width in pixels, its background, and the size of letters for which it leaves room."""
 
     width: int = _USUAL
     ground: str = LIGHT
     font: int = FONT
 
     def colour(self, name: str) -> str:
-        """Of the palette of that ground."""
+        """Returns a colour of the palette for that background."""
         return PALETTES[self.ground][name]
 
     def width_of(self, words: str) -> float:
@@ -75,11 +75,11 @@ class ChartStyle:
 
 
 IN_PAGE = ChartStyle(640, PAGE, 20)
-"""Part of a page: 640 units of a drawing that the page scales. On a telephone its letters take 20 of them."""
+"""Part of a page: a drawing of 640 units that the page scales. On a telephone its letters are 20 units high."""
 
 
 def look_of(words: Mapping[str, str]) -> ChartStyle:
-    """What a query asks for: `look` and `width`, of those that there are."""
+    """Parses `look` and `width` of a query, limited to the existing ones."""
     width = words.get("width", "")
     wanted = int(width[:5]) if width.isascii() and width.isdigit() else _USUAL
     return ChartStyle(min(WIDTHS, key=lambda one: abs(one - wanted)), DARK if words.get("look") == DARK else LIGHT)
@@ -93,32 +93,32 @@ class Sheet:
         self._parts: list[str] = []
 
     def text(self, x: float, y: float, words: str, *, anchor: str = "start", colour: str = "faint") -> None:
-        """Words; y is their base line."""
+        """Draws words; y is their base line."""
         ink = self.look.colour(colour)
         self._parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{self.look.font}" fill="{ink}">{escape(words)}</text>'
         )
 
     def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = "grid", width: float = 1.0) -> None:
-        """A straight line."""
+        """Draws a straight line."""
         self._parts.append(
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{self.look.colour(colour)}"'
             f' stroke-width="{width}"/>'
         )
 
     def rect(self, x: float, y: float, width: float, height: float, colour: str, opacity: float = 1.0) -> None:
-        """A filled rectangle."""
+        """Draws a filled rectangle."""
         self._parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
             f' fill="{self.look.colour(colour)}" fill-opacity="{opacity}"/>'
         )
 
     def area(self, points: Iterable[tuple[float, float]], colour: str, opacity: float = 1.0) -> None:
-        """A filled polygon."""
+        """Draws a filled polygon."""
         self._parts.append(f'<path d="{_path(points)}Z" fill="{self.look.colour(colour)}" fill-opacity="{opacity}"/>')
 
     def curve(self, points: Iterable[tuple[float, float]], colour: str, dash: str = "", width: float = 1.6) -> None:
-        """A line through points."""
+        """Draws a line through points."""
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         self._parts.append(
             f'<path d="{_path(points)}" fill="none" stroke="{self.look.colour(colour)}" stroke-width="{width}"'
@@ -126,25 +126,25 @@ class Sheet:
         )
 
     def bars(self, places: Iterable[tuple[float, float]], base: float, width: float, colour: str) -> None:
-        """Upright bars on `base`, each with its middle at x and its top at y: at least a hair high, so that it is seen."""
+        """Draws upright bars on `base`, each with its middle at x and its top at y: at least a hair high, to be visible."""
         found = (f"M{x - width / 2:.1f} {base:g}V{min(y, base - 1):.1f}h{width:.1f}V{base:g}z" for x, y in places)
         self._parts.append(f'<path d="{"".join(found)}" fill="{self.look.colour(colour)}"/>')
 
     def dot(self, x: float, y: float, colour: str, words: str = "", *, hollow: bool = False) -> None:
-        """A small circle; `words` are shown to who points at it."""
+        """Draws a small circle; `words` are its tooltip."""
         own = self.look.colour(colour)
         ink = f'fill="{self.look.colour("ground")}" stroke="{own}"' if hollow else f'fill="{own}"'
         title = f"<title>{escape(words)}</title>" if words else ""
         self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 if words else 2.5}" {ink}>{title}</circle>')
 
     def document(self, title: str) -> bytes:
-        """The whole file."""
+        """Returns the whole file."""
         size = f'width="{self.look.width}" height="{self.height}" viewBox="0 0 {self.look.width} {self.height}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="system-ui, sans-serif">'
         return f"{head}<title>{escape(title)}</title>{''.join(self._parts)}</svg>".encode()
 
     def markup(self, title: str) -> Markup:
-        """A part of a page. Its title is for who cannot see it, and no tooltip of the whole."""
+        """Returns a part of a page. Its title is for screen readers, and is no tooltip of the whole."""
         head = f'<svg viewBox="0 0 {self.look.width} {self.height}" role="img" aria-label="{escape(title)}">'
         return Markup(f"{head}{''.join(self._parts)}</svg>")  # noqa: S704  every text in it is escaped
 

@@ -10,7 +10,7 @@ from web.charts.frame import AxisScale, Frame, begin_of, dates, frame
 from web.charts.svg import ChartStyle, Sheet
 
 _GAP = 3.0
-"""So many times the usual distance between two points is a gap."""
+"""A gap between two points is so many times the usual distance."""
 AREA, LINE, DASHED = "area", "line", "dashed"
 _HEIGHT = 260
 
@@ -28,7 +28,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class TimesChart:
-    """What is drawn: `title` is for who cannot see it."""
+    """The data of a chart: `title` is for screen readers."""
 
     title: str
     moments: Sequence[datetime]
@@ -41,7 +41,7 @@ class TimesChart:
 
 
 def draw(chart: TimesChart, look: ChartStyle) -> Sheet:
-    """The chart, without its title."""
+    """Draws the chart, without its title."""
     sheet = Sheet(look, chart.height)
     rows = _legend(sheet, chart.series) if len(chart.series) > 1 else 0
     inside = frame(sheet, begin_of(chart.moments, chart.start, chart.end), chart.end, chart.scale, above=rows * (look.font + 10))

@@ -1,4 +1,4 @@
-"""The charts of a trend: allocated and used, what lies between them, the score, and what waits for the cleaner."""
+"""The charts of a trend: allocated and used, the difference between them, the score, and subvolumes that wait for the cleaner."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -16,13 +16,13 @@ NAMES = ("allocated", "unused", "score", "orphans")
 
 
 def trend_chart(name: str, trend: Trend, zone: ZoneInfo, look: ChartStyle) -> bytes:
-    """The chart of that name, as SVG."""
+    """Returns the chart of that name, as SVG."""
     chart = {"allocated": _allocated, "unused": _unused, "score": _score, "orphans": _orphans}[name](trend, zone)
     return draw(chart, look).document(chart.title)
 
 
 def small_chart(trend: Trend, zone: ZoneInfo) -> Markup | None:
-    """Allocated and used as a part of a page; None with fewer than two points."""
+    """Returns allocated and used as a part of a page; None with fewer than two points."""
     if len(trend.points) <= 1:
         return None
     chart = replace(_allocated(trend, zone), height=220)
@@ -30,7 +30,7 @@ def small_chart(trend: Trend, zone: ZoneInfo) -> Markup | None:
 
 
 def words(name: str, trend: Trend) -> str:
-    """What the chart of that name shows, for who cannot see it: with the numbers of its two ends."""
+    """Describes the chart of that name for screen readers, with the first and the last value."""
     if not trend.points:
         return "no samples"
     first, last = trend.points[0], trend.points[-1]
@@ -54,7 +54,7 @@ _NUMBERS = {
 
 
 def has(name: str, trend: Trend) -> bool:
-    """Whether there is anything to draw."""
+    """Returns True if there is something to draw."""
     if name in _NUMBERS:
         return any(getattr(point, _NUMBERS[name][1]) is not None for point in trend.points)
     return bool(trend.points)

@@ -1,4 +1,4 @@
-"""What the options before the command chose."""
+"""The values of the options before the command."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +20,15 @@ class GlobalOptions:
 
     @property
     def data_folder(self) -> Path:
-        """Where the dashboard keeps what is its own."""
+        """Returns the folder of the dashboard's own data."""
         return self.data or data_of(self.pool)
 
     @property
     def users_folder(self) -> Path:
-        """Where users and sessions are: in `data` when that was given, as somebody has it who runs all of it by hand."""
+        """Returns the folder of users and sessions: `data` if that was given, for users who run everything by hand."""
         return self.users or self.data or users_of(self.pool)
 
     @property
     def login_socket(self) -> Path:
-        """Where the login service listens."""
+        """Returns the socket of the login service."""
         return self.login or (self.data / "login.sock" if self.data else login_socket_of(self.pool))

@@ -62,4 +62,4 @@ def command(ctx: click.Context, allowed: tuple[str, ...]) -> None:
 
 
 _AT_ONCE = 40
-"""Connections: each of the dashboard's threads has one at the most, and so has each of the root service's."""
+"""Connections: each thread of the dashboard and of the root service has at most one."""

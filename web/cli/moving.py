@@ -1,7 +1,8 @@
-"""Users of an earlier version, which the dashboard itself kept, are moved to where it cannot reach them.
+"""Moves the users of an earlier version, which the dashboard itself kept, out of the dashboard's reach.
 
-Root starts a process for each half, which becomes the owner of its folder: whoever had taken over the dashboard may have made
-anything of the old file. It is done once: afterwards a file at the old place is ignored, or the dashboard could put one there.
+Root starts a process for each half, which becomes the owner of its folder, because an attacker who controlled the dashboard may
+have changed the old file in any way. It is done once: afterwards a file at the old place is ignored, or the dashboard could put one
+there.
 """
 
 import json
@@ -25,7 +26,7 @@ _KEY = 32
 
 
 def move_users(old: Path, users: Path) -> int | None:
-    """How many users were moved from the folder `old`; None: there was nothing to move. Raises OperatorError."""
+    """Moves the users from the folder `old` and returns their number; None if there was nothing to move. Raises OperatorError."""
     if not os.path.lexists(old / FILE):
         _command(users, "import", given=json.dumps(_NOTHING))
         return None
@@ -40,7 +41,7 @@ def _command(users: Path, *words: str, given: str = "") -> str:
 
 
 def exported(store: Store) -> dict[str, Any]:
-    """Everything but failed attempts and secrets, with the hashes of passwords."""
+    """Returns everything but failed attempts and secrets, with the hashes of passwords."""
     users = store.users()
     return {
         "format": 1,
@@ -109,7 +110,7 @@ def imported(store: Store, text: str) -> None:
 
 
 def retired(users: Path) -> None:
-    """The old database goes, once the key of the cookies is taken out of it: who is logged in stays so."""
+    """Deletes the old database, after copying the key of the cookies from it, so that sessions stay valid."""
     cookie_key(users, Store(users).old_cookie_key())
     for name in (FILE, f"{FILE}-journal"):
         (users / name).unlink(missing_ok=True)

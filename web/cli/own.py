@@ -1,7 +1,7 @@
-"""A folder of the dashboard or of the login service: opened as the user whom it belongs to, whoever runs the command.
+"""Opens a folder of the dashboard or of the login service as the user who owns it, whichever user runs the command.
 
-Whoever has taken over one of them can make anything of what lies in its folder: links to root's files, pipes. So root looks at
-nothing in there. It becomes that user at the first folder on the way that is not root's own.
+An attacker who controls one of them can put anything into its folder: links to root's files, pipes. So root reads nothing
+in there. It becomes that user at the first folder of the path that root does not own.
 """
 
 import os
@@ -26,7 +26,7 @@ _HINT = "give --data or --users a folder in one that is root's alone, or its own
 
 @contextmanager
 def opened(ctx: click.Context) -> Iterator[Store]:
-    """The database. As root it first becomes the folder's owner, so that no file of root's stands in the dashboard's way."""
+    """Opens the database. As root it first becomes the folder's owner, so that no file of root blocks the dashboard."""
     chosen = ctx.obj
     assert isinstance(chosen, GlobalOptions)
     data = chosen.users_folder
@@ -38,10 +38,9 @@ def opened(ctx: click.Context) -> Iterator[Store]:
 
 
 def become_owner(data: Path) -> None:
-    """Root becomes the user whose folder it is, for good; of a folder that only root can change it stays root.
+    """Changes from root to the owner of the folder, for good; stays root for a folder that only root can change.
 
-    The usual places are made for their users where they are missing. Raises OperatorError when somebody else could put another
-    folder there meanwhile.
+    Creates missing usual places for their users. Raises OperatorError if another user could replace the folder meanwhile.
     """
     for usual, name in ((DATA, READERS), (USERS, LOGIN_USER)):
         if data.parent == usual and not os.path.lexists(usual):
@@ -54,9 +53,10 @@ def become_owner(data: Path) -> None:
 
 
 def _owner(path: Path) -> tuple[int, int]:
-    """User and group of the first on the way to `path` that is not root's; what is in it is his to change. Root's: 0, 0.
+    """Returns user and group of the first part of `path` that root does not own; that user can change everything in it. 0, 0 if all
+    are root's.
 
-    What root alone can change stays as it was seen. Raises OperatorError.
+    The result stays valid for folders that only root can change. Raises OperatorError.
     """
     todo, seen, links = list(reversed(path.parts[1:])), Path("/"), 0
     while todo:
@@ -90,7 +90,7 @@ def _owner(path: Path) -> tuple[int, int]:
 
 
 def _group(entry: os.stat_result) -> int:
-    """The user's own group; never root's, which a folder may be of."""
+    """Returns the user's own group; never root's, which may own a folder."""
     try:
         return pwd.getpwuid(entry.st_uid).pw_gid
     except KeyError:
@@ -98,7 +98,7 @@ def _group(entry: os.stat_result) -> int:
 
 
 def _make_usual_place(place: Path, name: str) -> None:
-    """As systemd-tmpfiles does. Its folder is root's, so nobody puts something else in its place."""
+    """Makes the folder like systemd-tmpfiles. Its parent is root's, so that no other user can replace it."""
     try:
         entry = pwd.getpwnam(name)
     except KeyError:

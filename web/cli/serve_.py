@@ -1,4 +1,4 @@
-"""btrkeep-web serve: answers browsers until it is told to end."""
+"""btrkeep-web serve: answers browsers until it is stopped."""
 
 import errno
 import logging
@@ -37,7 +37,9 @@ def command(ctx: click.Context, listen: str | None) -> None:
 
 
 def serve(chosen: GlobalOptions, listen: str | None) -> None:
-    """Until the process is told to end; as the user whose folder `data` is. Raises OperatorError when it cannot listen there."""
+    """Serves until the process is stopped; as the user who owns the folder `data`. Raises OperatorError if it cannot listen
+    there.
+    """
     settings = _settings(chosen, listen)
     if os.geteuid() == 0:
         become_owner(settings.data)

@@ -1,4 +1,4 @@
-"""What the configuration says in [web], as programs of root have written it down for the dashboard."""
+"""The [web] section of the configuration, as programs of root have published it for the dashboard."""
 
 import logging
 
@@ -11,7 +11,7 @@ log = logging.getLogger("btrkeep.web")
 
 
 def published_of(chosen: GlobalOptions) -> Published:
-    """The dashboard starts without it too, and says on each page what is missing."""
+    """Returns the published configuration. The dashboard also starts without it, and each page then shows the reason."""
     try:
         with Catalogue.open_readonly(chosen.state or state_of(chosen.pool)) as catalogue:
             return published(catalogue, chosen.pool)

@@ -163,7 +163,9 @@ def _require_user(store: Store, name: str) -> User:
 
 
 def _password(name: str) -> str:
-    """Never from the command line, which everybody on the machine can read."""
+    """Reads the password from a terminal or standard input; never from the command line, which every user of the machine can
+    read.
+    """
     if sys.stdin.isatty():
         text: str = click.prompt(f"Password for {name}", hide_input=True, confirmation_prompt="Repeat the password", err=True)
         return text
@@ -175,5 +177,5 @@ def _rights_words(role: str, hosts: tuple[str, ...] | None) -> str:
 
 
 def hosts_words(hosts: tuple[str, ...] | None, everything: str) -> str:
-    """The patterns as they may be printed: whoever took over the dashboard may have written them."""
+    """Returns the patterns safe for printing: an attacker who controlled the dashboard may have written them."""
     return everything if hosts is None else printable(", ".join(hosts))

@@ -1,1 +1,1 @@
-"""What the pages and the API show: plain data, without HTML and without a request. A module for each page."""
+"""The data of the pages and the API: plain, without HTML and without a request. One module for each page."""

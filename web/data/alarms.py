@@ -42,7 +42,7 @@ _UNIT_NAME = re.compile(r"[A-Za-z0-9@:_.\\-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do, in words, and a command that says more; `page` of the dashboard or "" for none."""
+    """Advice in words, and a command that gives details; `page`: the page of the dashboard, or "" if there is none."""
 
     words: str
     command: str = ""
@@ -51,7 +51,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class OpenAlarm:
-    """One alarm that stands. `host`: the host it is about, None for others; `tone`: bad or warn; `told`: people were told of it."""
+    """One open alarm. `host`: its host, None if it concerns none; `tone`: bad or warn; `told`: the notification was sent."""
 
     what: str
     subject: str
@@ -128,20 +128,20 @@ _ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
 
 def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]:
-    """Those that stand, of what the viewer may know: the worst kind first, then the oldest."""
+    """Returns the open alarms that the viewer may see: the worst kind first, then the oldest."""
     ripe = source.now - timedelta(seconds=source.site.silent)
     return standing(source.catalogue.alarms(), viewer, ripe)
 
 
 def standing(rows: Iterable[StoredAlarm], viewer: Viewer, ripe: datetime) -> tuple[OpenAlarm, ...]:
-    """The same of any rows."""
+    """Returns the open alarms among the given rows that the viewer may see."""
     found = [_alarm(row) for row in rows if row.stands(ripe)]
     mine = [one for one in found if (viewer.may_see(one.host) if one.host is not None else not viewer.limited)]
     return tuple(sorted(mine, key=lambda one: (_place(one.what), one.since, one.subject)))
 
 
 def grouped(alarms: Iterable[OpenAlarm]) -> tuple[AlarmGroup, ...]:
-    """In the order given, those of one kind together: 500 hosts fail together when the network is gone."""
+    """Keeps the order, and puts alarms of one kind together: 500 hosts fail together if the network fails."""
     found: dict[tuple[str, str], list[OpenAlarm]] = {}
     for one in alarms:
         found.setdefault((one.what, one.advice.words), []).append(one)
@@ -162,7 +162,7 @@ def _alarm(row: StoredAlarm) -> OpenAlarm:
 
 
 def advice(row: StoredAlarm) -> Advice:
-    """What to do about an alarm of that kind and subject."""
+    """Returns the advice for an alarm of that kind and subject."""
     if row.host is not None and row.what in _OF_HOST:
         found = _OF_HOST[row.what]
         return Advice(found.words, found.command.format(host=row.host))

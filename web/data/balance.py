@@ -1,4 +1,4 @@
-"""What balance did: its runs and their steps, what was written for what moved, and what had been estimated."""
+"""The balances: runs and their steps, bytes written per byte moved, and the estimates."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class BalanceRun:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One block group in a run. Of bytes and seconds: what was estimated, and what was measured."""
+    """One block group of a run. Bytes and seconds are given twice: estimated, and measured."""
 
     number: int
     vaddr: int
@@ -62,7 +62,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class BalanceSums:
-    """Of some runs. `amplification` is of those of which it is known what was written."""
+    """Totals of several runs. `amplification` covers the runs for which the bytes written are known."""
 
     runs: int
     block_groups: int
@@ -74,7 +74,7 @@ class BalanceSums:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How what was measured compares to what was estimated, over all steps that have both: measured / estimated, 1 is exact."""
+    """The ratio of measured to estimated values over all steps that have both; 1 is exact."""
 
     steps: int
     written: float | None
@@ -91,12 +91,12 @@ class OneBalance:
 
 
 def balances(catalogue: Catalogue, filesystem: str, now: datetime, limit: int = LAST) -> tuple[BalanceRun, ...]:
-    """The last runs, newest first."""
+    """Returns the last runs, newest first."""
     return tuple(_run(one, now) for one in catalogue.balances(filesystem, limit))
 
 
 def one_balance(catalogue: Catalogue, filesystem: str, balance_id: int, now: datetime) -> OneBalance | None:
-    """A run of this filesystem, None when there is none of that id."""
+    """Returns a run of this filesystem, None if there is none with that id."""
     found = catalogue.one_balance(balance_id)
     if found is None or found.filesystem != filesystem:
         return None
@@ -105,7 +105,7 @@ def one_balance(catalogue: Catalogue, filesystem: str, balance_id: int, now: dat
 
 
 def sums(runs: Sequence[BalanceRun]) -> BalanceSums:
-    """What they came to, also those that were stopped: what they moved has moved."""
+    """Returns the totals of the runs, including stopped ones, because the block groups that they moved stay moved."""
     known = [one for one in runs if one.written is not None]
     moved, written = sum(one.moved for one in known), sum(one.written or 0 for one in known)
     return BalanceSums(
@@ -119,7 +119,7 @@ def sums(runs: Sequence[BalanceRun]) -> BalanceSums:
 
 
 def accuracy(steps: Iterable[StepRow]) -> Accuracy:
-    """Of the steps that were done."""
+    """Returns the accuracy over the steps that were completed."""
     done = [step for step in steps if step.outcome == "done"]
     written = [(step.written, step.estimate_written) for step in done if step.written is not None and step.estimate_written]
     seconds = [(step.seconds, step.estimate_seconds) for step in done if step.estimate_seconds]

@@ -10,7 +10,7 @@ from btrkeep.decisions.calendar_strip import KINDS, NONE, StripLetter
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One backup on the calendar: the local day on which it began, what becomes of it, its name."""
+    """One backup on the calendar: the local day on which it began, how long it is kept, and its name."""
 
     day: date
     kind: StripLetter
@@ -19,9 +19,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One day. `letter` and `words` are those of what is kept longest; `names`: its backups, oldest first, () without any.
+    """One day. `letter` and `words` describe the backup that is kept longest; `names`: its backups, oldest first, () without any.
 
-    `kind` is one word for the stylesheet; a day that is not between the oldest backup and today has none of all.
+    `kind` is one word for the stylesheet; all are empty for a day that is not between the oldest backup and today.
     """
 
     day: str
@@ -43,19 +43,19 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """`legend`: letter, word for the stylesheet and meaning of what is on it."""
+    """The calendar. `legend`: letter, word for the stylesheet and meaning of each mark on it."""
 
     months: tuple[Month, ...]
     legend: tuple[tuple[str, str, str], ...]
 
     @property
     def newest(self) -> int:
-        """Today's day of the month; 0 without any month. The columns up to it are looked at first."""
+        """Returns today's day of the month; 0 without any month. The columns up to it are the most relevant."""
         return max((int(cell.day[-2:]) for month in self.months[:1] for cell in month.cells if cell.letter), default=0)
 
 
 def calendar(marks: Sequence[Mark], today: date) -> Calendar:
-    """Every day from the oldest backup to `today`, all in the pool's zone. What is stamped later is not on it."""
+    """Returns every day from the oldest backup to `today`, all in the pool's zone. Backups with a later timestamp are left out."""
     shown = sorted((mark for mark in marks if mark.day <= today), key=lambda mark: (mark.day, mark.name))
     if not shown:
         return Calendar((), ())
@@ -81,7 +81,7 @@ def _months(days: Mapping[date, Sequence[Mark]], today: date) -> Iterator[Month]
 
 
 def _gap(before: date, skipped: int) -> Iterator[Month]:
-    """The months between `before` and a later one that is on the calendar."""
+    """Yields the months between `before` and a later one that is on the calendar."""
     if not skipped:
         return
     last = (before + timedelta(days=31)).replace(day=1)

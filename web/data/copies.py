@@ -1,7 +1,7 @@
-"""Copies: what is fetched from other pools into this one, what other pools said that they have, and hosts that have no copy.
+"""The copies: backups fetched from other pools into this one, the last known state of other pools, and hosts without a copy.
 
-This server knows of other pools only what they noted here at the end of a replication: of each host the newest backup that both
-have. To a viewer who is limited to hosts everything is of these hosts alone.
+This server knows about another pool only what that pool recorded here at the end of a replication: the newest backup of each host
+that both have. A viewer who is limited to hosts sees these hosts alone.
 """
 
 from dataclasses import dataclass
@@ -41,11 +41,11 @@ class CopyElsewhere:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica or offsite repository. `fetches`: this pool fetches by it, or sends to it; else another pool fetches from this
-    one, and all that follows but `hosts` is known there alone. `state`: as `backupd status` has it; `at`: when the newest
-    replication of all hosts ended, `age` seconds since, `max_age` from when on that is late. `fetched`, `bytes`, `rate` (bytes per
-    second): of that replication; `error`: why the newest attempt came to nothing. None for who may not see all hosts. `behind`:
-    hosts of which not everything came.
+    """One replica or offsite repository. `fetches`: this pool fetches by it, or sends to it; otherwise another pool fetches from
+    this one, and only `hosts` of the following fields is known here. `state`: as in `backupd status`; `at`: the end of the newest
+    replication of all hosts, `age`: seconds since then, `max_age`: the age from which it is late. `fetched`, `bytes`, `rate` (bytes
+    per second): of that replication; `error`: why the newest attempt failed. None for a viewer who may not see all hosts. `behind`:
+    hosts that were not copied completely.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ReplicaView:
     gone: tuple[str, ...] = ()
     """Hosts that were fetched, and that the other pool does not list any more."""
     running: "FetchingNow | None" = None
-    """What it fetches now."""
+    """The transfer in progress."""
     kind: str = REPLICA
     size: int = 0
     """Size of all files in the newest backup of each host there, as far as this pool knows these backups."""
@@ -72,19 +72,19 @@ class ReplicaView:
 
     @property
     def done(self) -> str:
-        """What happens to it, in a word."""
+        """Returns the kind of transfer in one word."""
         return done_words(self.kind)
 
     @property
     def command(self) -> str:
-        """What brings it up to date."""
+        """Returns the command that brings it up to date."""
         return command_of(self.kind, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """A host and a replica: the newest backup that both pools have, and how old it is, seconds. `gone`: it is fetched, and
-    the other pool does not list it any more.
+    """A host and a replica: the newest backup that both pools have, and its age in seconds. `gone`: it is fetched, and the other
+    pool does not list it any longer.
     """
 
     host: str
@@ -97,7 +97,7 @@ class HostCopy:
 
 @dataclass(frozen=True, slots=True)
 class FetchingNow:
-    """How far a replication is. `rate`: bytes per second; `hosts`: those that are at it."""
+    """The progress of a replication. `rate`: bytes per second; `hosts`: those that are being copied."""
 
     done: int
     planned: int
@@ -117,7 +117,7 @@ class CopiesPage:
 
 
 def also_on(source: RequestContext, host: str) -> tuple[CopyElsewhere, ...]:
-    """Where else a host's backups lie, as far as that is known here."""
+    """Returns the other places that have backups of a host, as far as this server knows."""
     known = copies_of(source.catalogue.get_fact(COPIES))
     found = [CopyElsewhere(name, of[host], known.fetched.get(host) == name) for name, of in known.common.items() if host in of]
     found += [CopyElsewhere(name, of[host], False, OFFSITE) for name, of in _offsite(source).items() if host in of]
@@ -125,12 +125,12 @@ def also_on(source: RequestContext, host: str) -> tuple[CopyElsewhere, ...]:
 
 
 def _offsite(source: RequestContext) -> dict[str, dict[str, str]]:
-    """Of each offsite repository the newest backup of each host there."""
+    """Returns, for each offsite repository, the newest backup of each host in it."""
     return {name: offsite_newest(source.catalogue, name) for name, one in source.site.replicas.items() if one.kind == OFFSITE}
 
 
 def copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
-    """What the viewer may see of it; kept between requests."""
+    """Returns what the viewer may see of the copies; cached between requests."""
     return source.cached(("copies", viewer.hosts), lambda: _copies(source, viewer))
 
 
@@ -193,7 +193,7 @@ def _age(name: str, now: datetime) -> float | None:
 
 
 def in_a_sentence(page: CopiesPage) -> str:
-    """How it is, for the overview; "" where there is no replica."""
+    """Returns the state in one sentence, for the overview; "" without a replica."""
     if not page.replicas:
         return ""
     words = [_words(one) for one in page.replicas]

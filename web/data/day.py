@@ -1,4 +1,4 @@
-"""What a day was like for the disks, and which job ran when: as `backupd day` says."""
+"""A day of the disks, and the jobs that ran: the same data as `backupd day`."""
 
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
@@ -14,7 +14,9 @@ _EARLIEST = date(1970, 1, 3)
 
 @dataclass(frozen=True, slots=True)
 class PhaseSum:
-    """What the disks did while jobs of a kind ran; kind "": all day. Bytes of devices, all copies counted. As backupd's Sum."""
+    """The disk activity while jobs of a kind ran; kind "" is the whole day. Bytes of devices, all copies counted. As backupd's
+    Sum.
+    """
 
     kind: str
     seconds: float
@@ -43,12 +45,12 @@ class DayView:
 
     @property
     def has_samples(self) -> bool:
-        """Whether anything is known of that day."""
+        """Returns True if there are samples of that day."""
         return any(slot.read is not None for slot in self.slots)
 
 
 def day_view(catalogue: Catalogue, filesystem: str, zone: ZoneInfo, now: datetime, day: date | None) -> DayView:
-    """Of a day of the zone, or of the last 24 hours."""
+    """Returns a day of the zone, or the last 24 hours."""
     start, end = bounds(day, zone, now)
     samples = catalogue.samples(filesystem, start - timedelta(hours=2), end + timedelta(days=1))
     jobs = [_ended(job, now) for job in catalogue.jobs(filesystem, start, end)]
@@ -69,7 +71,7 @@ def day_view(catalogue: Catalogue, filesystem: str, zone: ZoneInfo, now: datetim
 
 
 def _ended(job: Job, now: datetime) -> Job:
-    """With an end: now for one that runs; when it was last heard of, or not at all, for one that was killed."""
+    """Returns the job with an end: now for a running one, the last sign of life for a killed one."""
     if job.finished:
         return job
     heard = job.updated or job.started
@@ -77,7 +79,7 @@ def _ended(job: Job, now: datetime) -> Job:
 
 
 def parse_day(text: str | None) -> date | None:
-    """The day that a page was asked for. Raises ValueError."""
+    """Parses the requested day. Raises ValueError."""
     if not text:
         return None
     found = date.fromisoformat(text)

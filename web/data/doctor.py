@@ -1,4 +1,4 @@
-"""What the doctor found, as the root service tells of it."""
+"""The findings of the doctor, as the root service reports them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ GRADES = ("error", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class FindingView:
-    """One thing that is wrong or slow: `commands` mend it, as lines for a shell."""
+    """One thing that is wrong or slow: `commands` repair it, as lines for a shell."""
 
     name: str
     grade: str
@@ -20,14 +20,14 @@ class FindingView:
     risk: str
     commands: tuple[str, ...]
     fixable: bool
-    """Whether `backupd doctor --fix NAME` does it."""
+    """True if `backupd doctor --fix NAME` repairs it."""
     unmounted: bool
-    """Whether the commands need the filesystem unmounted."""
+    """True if the commands need the filesystem unmounted."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnlookedView:
-    """A check that could not look, and why."""
+    """A check that could not be made, and the reason."""
 
     name: str
     why: str
@@ -35,7 +35,7 @@ class UnlookedView:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All that was found, the worst first. `checks`: how many there are; `well`: names of those that looked and found nothing."""
+    """All findings, the worst first. `checks`: how many checks there are; `well`: names of the checks that found nothing."""
 
     looked: datetime
     filesystem: str
@@ -46,16 +46,16 @@ class Examination:
 
     @property
     def grade(self) -> str:
-        """Of the whole: that of the worst finding; without one well, or unknown when not all could be looked at."""
+        """Returns the grade of the worst finding; without one it is well, or unknown if a check could not be made."""
         return self.findings[0].grade if self.findings else "unknown" if self.not_looked_at else "well"
 
     def count(self, grade: str) -> int:
-        """How many findings there are of that grade."""
+        """Returns the number of findings with that grade."""
         return sum(finding.grade == grade for finding in self.findings)
 
 
 def examination(said: Mapping[str, Any], looked: datetime) -> Examination:
-    """What `backupd doctor --json` says, or the verb of that name."""
+    """Parses the output of `backupd doctor --json`, or the answer to the verb of that name."""
     findings = tuple(sorted(map(_finding, said.get("findings", ())), key=lambda one: GRADES.index(one.grade)))
     found = {finding.name for finding in findings}
     unlooked = tuple(UnlookedView(str(one.get("name", "")), str(one.get("why", ""))) for one in said.get("not_looked_at", ()))

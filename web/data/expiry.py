@@ -1,4 +1,4 @@
-"""What expiry did, and how many deleted subvolumes waited for the kernel's cleaner."""
+"""The expiries, and how many deleted subvolumes waited for the kernel's cleaner."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,23 +31,23 @@ class ExpiryRun:
     rate: float | None
     """Subvolumes a second."""
     eta: float | None
-    """Seconds that are left, of one that runs."""
+    """Seconds left, for a running one."""
     written: int | None
-    """To the devices meanwhile, by everybody."""
+    """Bytes that the devices wrote meanwhile, for all programs."""
     written_each: float | None
-    """That for each backup that was deleted."""
+    """The same for each deleted backup."""
     mount_option: str | None
     paused: str | None
     error: str | None
 
 
 def expiries(catalogue: Catalogue, now: datetime, limit: int = LAST) -> tuple[ExpiryRun, ...]:
-    """The last runs, newest first."""
+    """Returns the last runs, newest first."""
     return tuple(_run(one, now) for one in catalogue.expiries(limit))
 
 
 def one_expiry(catalogue: Catalogue, expiry_id: int, now: datetime) -> ExpiryRun | None:
-    """The run of that id, None when there is none."""
+    """Returns the run with that id, None if there is none."""
     found = catalogue.one_expiry(expiry_id)
     return _run(found, now) if found else None
 

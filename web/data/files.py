@@ -1,7 +1,7 @@
-"""A folder or a file of a backup, as `backupd serve` tells it. No HTML and no request here: the pages and the API show the same.
+"""A folder or a file of a backup, from `backupd serve`. Contains no HTML and no request: pages and API show the same data.
 
-A path or name of a host is text in which a byte that is no UTF-8 is a surrogate (PEP 383), as the agent's JSON has it: `text_of`
-and `bytes_of` go between that and what the host has.
+Paths and names of a host are text in which a byte that is not valid UTF-8 is a surrogate (PEP 383), as in the agent's JSON:
+`text_of` and `bytes_of` convert between this text and the host's bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ class Asks(Protocol):
     """Somebody who asks the agent: `RootServiceClient`, or a test's stand-in."""
 
     def ask(self, verb: str, **arguments: Any) -> Any:
-        """The verb's answer, as JSON has it. Raises Refused or Absent."""
+        """Returns the verb's answer as JSON values. Raises RequestRefused or Absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Which:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One entry of a backup, of whatever kind. Sizes are bytes; owner and group are the host's numbers."""
+    """One entry of a backup, of any file type. Sizes are bytes; owner and group are the host's numeric ids."""
 
     path: str
     name: str
@@ -56,12 +56,12 @@ class File:
     inode: int
     links: int
     target: str | None
-    """What a symlink says. It is shown, never followed."""
+    """The target of a symlink. It is shown, never followed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is at a path of a backup: the entry, and of a folder one page of what is in it."""
+    """The entry at a path of a backup, and, if it is a folder, one page of its entries."""
 
     host: str
     backup: Which
@@ -72,7 +72,7 @@ class Listing:
     offset: int
     limit: int
     sort: str
-    """One of SORTS, with a minus before it when it goes down."""
+    """One of SORTS, with a minus before it for descending order."""
 
 
 def text_of(path: bytes) -> str:
@@ -81,14 +81,15 @@ def text_of(path: bytes) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """The bytes that `text_of` was given."""
+    """Returns the bytes that `text_of` was given."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, limit: int = PAGE, sort: str = "name") -> Listing:
-    """What is at `path`. Raises what the agent raises.
+    """Lists `path`. Raises the agent's exceptions.
 
-    A folder with very many names comes by name, whatever was asked for: `sort` of the answer says so.
+    A folder with very many names is always sorted by name, whatever order was requested: `sort` of the answer gives the actual
+    order.
     """
     word, descending = sort.removeprefix("-"), sort.startswith("-")
     order = {"sort": _VERBS_WORDS.get(word, word), "descending": descending} if sort != "name" else {}
@@ -107,7 +108,7 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
 
 
 def file_of(told: Mapping[str, Any]) -> File:
-    """The agent's words for an entry."""
+    """Parses the agent's description of an entry."""
     return of_answer(File, told, mtime=_moment(told["mtime"]))
 
 
@@ -119,15 +120,15 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def choices(backups: Iterable[Backup], now: datetime) -> tuple[Which, ...]:
-    """Those of a host's backups that can be restored from, as the catalogue has them: the newest first, and after them those that
-    are stamped in the future.
+    """Returns the backups of a host that can be restored from, as in the catalogue: the newest first, and after them those with a
+    timestamp in the future.
     """
     found = [Which(one.name, one.state, one.started) for one in backups if one.name and one.state in RESTORABLE]
     return tuple(sorted(found, key=lambda one: (one.started <= latest(now), one.started), reverse=True))
 
 
 def one_before(known: Sequence[Which], name: str) -> str:
-    """The backup before this one, which may be "latest"; the latest itself where there is none before. `known` as of `choices`."""
+    """Returns the backup before this one, which may be "latest"; the latest itself if none precedes it. `known` as of `choices`."""
     names = [one.name for one in known]
     latest = next((one.name for one in known if one.state == "complete"), names[0] if names else name)
     wanted = latest if name == "latest" else name
@@ -136,7 +137,9 @@ def one_before(known: Sequence[Which], name: str) -> str:
 
 
 def nearest(known: Sequence[Which], name: str) -> Which | None:
-    """Of what there is, what is nearest in time to a backup that is not there any more, whether that was a name or a day."""
+    """Returns the backup nearest in time to one that does not exist any longer, given by name or by day; the first of `known`
+    if neither can be parsed, None without any.
+    """
     moment = parse_backup_name(name) or _day(name)
     if moment is None or not known:
         return known[0] if known else None
@@ -151,6 +154,6 @@ def _day(text: str) -> datetime | None:
 
 
 def ancestors(path: bytes) -> list[bytes]:
-    """The folders above a path, the root first, without itself."""
+    """Returns the folders above a path, the root first, without the path itself."""
     names = [name for name in path.split(b"/") if name]
     return [b"/" + b"/".join(names[:count]) for count in range(len(names))]

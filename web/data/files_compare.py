@@ -1,4 +1,4 @@
-"""What differs at a path between two backups, as `backupd serve` tells it."""
+"""The differences at a path between two backups, from `backupd serve`."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from web.data.files_text import shown_line
 from web.data.same_names import of_answer
 
 LIMIT = 500
-"""Differences on one page, unless more are asked for."""
+"""Differences on one page, unless more are requested."""
 _FOUND = {"+": "added", "-": "removed", "@": "place"}
 
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRow:
-    """One path that differs. `what`: added, removed, changed, kind; `fields`: in what a changed one does."""
+    """One path that differs. `what`: added, removed, changed, kind; `fields`: the fields in which a changed path differs."""
 
     path: str
     what: str
@@ -27,7 +27,7 @@ class DifferenceRow:
 
 @dataclass(frozen=True, slots=True)
 class DiffLine:
-    """One line of a difference of texts, safe to show. `what`: added, removed, place (where in the file), same."""
+    """One line of a text difference, safe to show. `what`: added, removed, place (position in the file), same."""
 
     what: str
     text: str
@@ -35,8 +35,8 @@ class DiffLine:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What differs. `counts` are of the differences that are here; `more`: there are or may be others, with `over` because there
-    was not the time to look at all. `text`: None where it is no text.
+    """The differences. `counts` cover the differences that are included; `more`: there are or may be others, with `over` because
+    the time limit was reached. `text`: None if it is not text.
     """
 
     host: str
@@ -50,11 +50,11 @@ class Compared:
     counts: Mapping[str, int]
     text: tuple[DiffLine, ...] | None
     note: str | None
-    """Why there is none of a file."""
+    """The reason why a file has none."""
 
 
 def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limit: int = LIMIT) -> Compared:
-    """Asks for it. Raises what the agent raises."""
+    """Asks the agent to compare. Raises the agent's exceptions."""
     answer = asks.ask("compare", host=host, path=text_of(path), before=before, after=after, limit=limit)
     found = tuple(_difference(one) for one in answer["differences"])
     return Compared(
@@ -79,6 +79,6 @@ def _difference(told: Mapping[str, Any]) -> DifferenceRow:
 
 
 def line_of(line: str) -> DiffLine:
-    """A line of a unified difference; the two that name the files are not among them."""
+    """Returns a line of a unified difference; the two lines that name the files are left out."""
     what = _FOUND.get(line[:1], "same")
     return DiffLine(what, shown_line(line if what == "place" else line[1:]))

@@ -1,4 +1,4 @@
-"""The versions of a path over all backups of a host, as `backupd serve` tells them."""
+"""The versions of a path over all backups of a host, from `backupd serve`."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,7 +33,7 @@ class VersionRow:
 
 @dataclass(frozen=True, slots=True)
 class AbsenceRow:
-    """It had been there, and was not. `doubtful`: only backups say so that are suspect or failed."""
+    """A period without the path after it existed. `doubtful`: only suspect or failed backups indicate the absence."""
 
     first: str
     last: str
@@ -46,7 +46,7 @@ class AbsenceRow:
 
 @dataclass(frozen=True, slots=True)
 class PathInBackupRow:
-    """What one backup says: `found` is a word, `version` the number of the version."""
+    """The result for one backup: `found` is a word, `version` the number of the version."""
 
     name: str
     started: datetime
@@ -84,7 +84,7 @@ class NeighbouringBackups:
 
 
 def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since: str | None = None) -> HistoryPage:
-    """Asks for it, from the backup `since` on. Raises what the agent raises."""
+    """Asks the agent for the versions, from the backup `since` on. Raises the agent's exceptions."""
     answer = asks.ask("versions", host=host, path=text_of(path), content=by_content, **({"since": since} if since else {}))
     versions = answer["versions"]
     before = [None, *(one["best"] for one in versions)]
@@ -104,7 +104,7 @@ def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since:
 
 
 def neighbouring_backups(past: HistoryPage, name: str) -> NeighbouringBackups:
-    """The backups in which a path changed, nearest to one of them. Those that say nothing of it are passed over."""
+    """Returns the backups in which a path changed, nearest to one of them. Skips backups without information about it."""
     said = [(one.name, one.version) for one in past.backups if one.version is not None or one.found == "missing"]
     before = after = None
     for (earlier, old), (later, new) in pairwise(said):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from btrkeep.units import printable
 
 LIMIT = 64 << 10
-"""Bytes that are shown at the most."""
+"""The maximum number of bytes shown."""
 _LINES = 2000
 _TAB = 8
 _BINARY = frozenset(range(32)) - {9, 10, 12, 13, 27}
@@ -14,14 +14,14 @@ _BINARY = frozenset(range(32)) - {9, 10, 12, 13, 27}
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Lines of text, each safe to show. `more`: the file goes on."""
+    """Lines of text, each safe to show. `more`: the file continues."""
 
     lines: tuple[str, ...]
     more: bool
 
 
 def beginning(pieces: Iterable[bytes], size: int, limit: int = LIMIT) -> Beginning | None:
-    """The first lines of a file of `size` bytes; None when it is no text: it has bytes in it that no text has."""
+    """Returns the first lines of a file of `size` bytes; None if it is not text: it contains bytes that no text has."""
     held = bytearray()
     for piece in pieces:
         held += piece
@@ -37,7 +37,7 @@ def beginning(pieces: Iterable[bytes], size: int, limit: int = LIMIT) -> Beginni
 
 
 def _whole(data: bytes, size: int) -> bytes:
-    """Without a character that the limit cut in half."""
+    """Removes a character that the limit cut in half."""
     if len(data) == size:
         return data
     for back in range(1, 5):
@@ -48,6 +48,6 @@ def _whole(data: bytes, size: int) -> bytes:
 
 
 def shown_line(line: bytes | str) -> str:
-    """One line, with tabs as blanks and everything else that cannot be seen as an escape."""
+    """Returns one line with tabs as blanks, and all other unprintable characters as escapes."""
     text = line.decode("utf-8", "surrogateescape") if isinstance(line, bytes) else line
     return printable(text.removesuffix("\r").expandtabs(_TAB))

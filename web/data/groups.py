@@ -12,7 +12,7 @@ from heatmap.state import PROFILE_MASK, PROFILES, TYPE_MASK, Array, FilesystemSt
 BAD = SCORE_TOP / 4
 """balancer.score.BAD, above which a block group of 1 GiB is bad: the scale of colours is made from it."""
 BOUNDS = (0.0, 10.0, 25.0, 50.0, 100.0, BAD)
-"""Where the classes of scores begin; the last one has no end, and is what balance is for."""
+"""Where the classes of scores begin; the last one is open, and contains the block groups for balance."""
 ORDERS = {"score": "worst score first", "used": "fullest first", "free": "most free first", "vaddr": "by virtual address"}
 PAGE = 100
 _NEAREST = 4
@@ -20,7 +20,9 @@ _NEAREST = 4
 
 @dataclass(frozen=True, slots=True)
 class BlockGroup:
-    """One block group; bytes. `places`: device and address there of each stripe. `score` is None for what holds no data."""
+    """One block group; sizes in bytes. `places`: device and address of each stripe. `score` is None for a block group that
+    holds no data.
+    """
 
     vaddr: int
     length: int
@@ -32,7 +34,7 @@ class BlockGroup:
 
     @property
     def share(self) -> float:
-        """What is used of it."""
+        """Returns the share of it that is used."""
         return self.used / self.length if self.length else 0.0
 
 
@@ -57,12 +59,12 @@ class ScoreClass:
     used: int
     free: int
     score: float
-    """What they add to the score of all."""
+    """Their contribution to the total score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How the scores of a state's data block groups are distributed."""
+    """The distribution of the scores of a state's data block groups."""
 
     taken: datetime
     classes: tuple[ScoreClass, ...]
@@ -71,7 +73,7 @@ class Distribution:
 
 
 def groups(state: FilesystemState, order: str, offset: int) -> GroupsPage:
-    """A page of all block groups, from the `offset`-th on."""
+    """Returns a page of all block groups, from the `offset`-th on."""
     chosen = order if order in ORDERS and (order != "score" or state.score is not None) else "vaddr"
     ranked = _ranked(state, chosen)
     at = max(0, min(offset, len(ranked) - 1) // PAGE * PAGE)
@@ -91,14 +93,14 @@ def _ranked(state: FilesystemState, order: str) -> Array:
 
 
 def one_group(state: FilesystemState, vaddr: int) -> BlockGroup | None:
-    """The block group that begins there; None when none does."""
+    """Returns the block group that begins there; None if there is none."""
     index = _index(state, vaddr)
     found = 0 <= index < len(state.bg_vaddr) and int(state.bg_vaddr[index]) == vaddr
     return _group(state, index) if found else None
 
 
 def neighbours(state: FilesystemState, vaddr: int) -> tuple[int | None, int | None]:
-    """The block groups before and after the one that begins there."""
+    """Returns the block groups before and after the one that begins there."""
     index, all_of_them = _index(state, vaddr), state.bg_vaddr
     before = int(all_of_them[index - 1]) if index else None
     after = index + (index < len(all_of_them) and int(all_of_them[index]) == vaddr)
@@ -106,7 +108,7 @@ def neighbours(state: FilesystemState, vaddr: int) -> tuple[int | None, int | No
 
 
 def nearest(state: FilesystemState, vaddr: int) -> tuple[int, ...]:
-    """Block groups near an address at which none begins; first the one that it lies in, if there is one."""
+    """Returns block groups near an address at which none begins; first the one that contains it, if any."""
     index = _index(state, vaddr)
     near = sorted(state.bg_vaddr[max(0, index - _NEAREST) : index + _NEAREST].tolist(), key=lambda one: abs(one - vaddr))
     inside = [one for one in near if (group := one_group(state, one)) and one <= vaddr < one + group.length]
@@ -139,7 +141,7 @@ def _places(state: FilesystemState, vaddr: int) -> Iterator[tuple[int, int]]:
 
 
 def distribution(state: FilesystemState, worst: int = 20) -> Distribution | None:
-    """None: the state has no scores."""
+    """Returns the distribution; None if the state has no scores."""
     if state.score is None:
         return None
     known = np.flatnonzero(~np.isnan(state.score))

@@ -1,4 +1,4 @@
-"""Whether the dashboard can tell anything, whether what it tells is fresh, and what was found wrong with the pool."""
+"""The state of the dashboard's sources: whether the catalogue can be read, whether it is fresh, and the faults of the pool."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -7,12 +7,12 @@ from btrkeep.decisions.findings import FACT, UNKNOWN, Finding, from_text
 from web.source import RequestContext
 
 STALE = timedelta(hours=1)
-"""A sample comes every five minutes; one in the future by so much is as wrong."""
+"""Samples are taken every five minutes; one as far in the future is equally wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`catalogue`: it can be read. `sample`: the newest one is fresh; None: there never was one, so nobody knows."""
+    """`catalogue`: it can be read. `sample`: the newest one is fresh; None: there has never been one, so this is unknown."""
 
     ok: bool
     catalogue: bool
@@ -20,7 +20,7 @@ class Health:
 
 
 def health(source: RequestContext) -> Health:
-    """Raises what the catalogue raises."""
+    """Returns the health. Raises the catalogue's exceptions."""
     filesystem = source.site.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     fresh = None if sample is None else abs(source.now - sample.taken) <= STALE
@@ -29,9 +29,9 @@ def health(source: RequestContext) -> Health:
 
 @dataclass(frozen=True, slots=True)
 class PoolHealth:
-    """What `backupd notify` found wrong with the pool when it looked for alarms last, and what it could not look at.
+    """The faults of the pool that `backupd notify` found at its last check, and what it could not check.
 
-    `level`: ok, unknown, warning or error. `looked`: None when nobody ever did. `is_old`: so long ago that nobody knows how it is.
+    `level`: ok, unknown, warning or error. `looked`: None if it was never checked. `is_old`: the last check is too old to rely on.
     """
 
     level: str
@@ -42,12 +42,12 @@ class PoolHealth:
 
     @property
     def is_known(self) -> bool:
-        """Whether somebody has looked, and lately."""
+        """Returns True if the pool was checked recently."""
         return self.looked is not None and not self.is_old
 
 
 def pool_health(source: RequestContext) -> PoolHealth:
-    """Raises what the catalogue raises. What is old is shown, and is no reason to call the pool well."""
+    """Returns the pool's health. Raises the catalogue's exceptions. An old result is shown, but never counts as healthy."""
     kept = from_text(source.catalogue.get_fact(FACT))
     if kept is None:
         return PoolHealth(UNKNOWN, None, is_old=False)

@@ -1,6 +1,6 @@
-"""The recorded states of a pool: which there are, and how one may be drawn. Files are found by listing their folder, never by name.
+"""The recorded states of a pool, and the options to draw one. Files are found by listing their folder, never by name.
 
-`btrfs-heatmap nightly` leaves one state a night in STATE/pictures (heatmap/recorded.py says what is in it).
+`btrfs-heatmap nightly` writes one state a night to STATE/pictures (heatmap/recorded.py describes its format).
 """
 
 import os
@@ -25,7 +25,7 @@ COLOURS = {name: choice.about for name, choice in COLOUR_SCHEMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class DrawingRequest:
-    """How a state is drawn. `size`: 2**size lines; `steady`: to the scale of all states, so that each place keeps its place."""
+    """How a state is drawn. `size`: 2**size lines; `steady`: at the scale of all states, so that each place keeps its position."""
 
     sort: str = VIRTUAL
     curve: str = CURVES[0]
@@ -34,14 +34,14 @@ class DrawingRequest:
     steady: bool = False
 
     def words(self) -> Mapping[str, str]:
-        """As the query of a URL, without what is usual."""
+        """Returns the query of a URL, without defaults."""
         usual = DrawingRequest()
         pairs = (("sort", self.sort), ("curve", self.curve), ("colour", self.colour))
         return {name: value for name, value in pairs if value != getattr(usual, name)}
 
 
 def wish_of(words: Mapping[str, str], *, size: int = USUAL, steady: bool = False) -> DrawingRequest:
-    """What a query asks for; what is not known or too large becomes what is usual or the largest."""
+    """Parses a query; replaces unknown values by the default, and too large ones by the largest."""
     usual = DrawingRequest()
     return DrawingRequest(
         _one_of(words.get("sort"), SORTS, usual.sort),
@@ -64,13 +64,13 @@ def _size(word: str | None, usual: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One recorded state. `id` names it in URLs: when it was taken, 2026-11-20T053000Z."""
+    """One recorded state. `id` identifies it in URLs: the time it was taken, 2026-11-20T053000Z."""
 
     id: str
     taken: datetime
     name: str
     stamp: tuple[int, int, int]
-    """inode, size and time of change of its file: another file has another one."""
+    """inode, size and change time of its file: a changed file has another stamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,14 @@ class Gallery:
     left_out: tuple[str, ...]
 
     def at(self, id: str | None) -> int | None:  # noqa: A002  it is called so
-        """Where the one of that id is, without one the newest. None: there is none."""
+        """Returns the index of the state with that id, without one the newest. None if it does not exist."""
         if id is None:
             return len(self.recorded) - 1 if self.recorded else None
         return next((place for place, one in enumerate(self.recorded) if one.id == id), None)
 
 
 class RecordedStates:
-    """Looks through a folder of recorded states; what was read of a file is kept as long as the file stays the same."""
+    """Reads a folder of recorded states; the result for a file is cached as long as the file is unchanged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -96,7 +96,7 @@ class RecordedStates:
         self._lock = threading.Lock()
 
     def gallery(self, filesystem: str | None = None) -> Gallery:
-        """All states of a filesystem, without one of that which the newest state is of. No folder: none."""
+        """Returns all states of `filesystem`, by default that of the newest state. Without the folder there are none."""
         with self._lock:
             try:
                 files, trouble = _files(self.folder), []
@@ -117,7 +117,7 @@ class RecordedStates:
         return Gallery(tuple(sorted(mine.values(), key=lambda one: one.taken)), tuple(notes))
 
     def moments(self, gallery: Gallery) -> list[StateHeader]:
-        """Of all in it that are still there."""
+        """Returns the headers of all states that still exist."""
         with self._lock:
             found = [self._known[one.name][1] for one in gallery.recorded if one.name in self._known]
         return [moment for moment in found if isinstance(moment, StateHeader)]
@@ -133,7 +133,7 @@ class RecordedStates:
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Regular files of the folder that are named like recorded states, by name. Raises OSError."""
+    """Returns the regular files of the folder that are named like recorded states, by name. Raises OSError."""
     found = {}
     try:
         for entry in os.scandir(folder):

@@ -1,8 +1,8 @@
-"""One host: how it is, what is set for it, its backups and why each is kept, its runs.
+"""One host: its state, its settings, its backups and why each is kept, its runs.
 
-Why a backup is kept is decided by the rules that expiry itself goes by, from the catalogue's rows. Those know everything but that
-a host was given up (`backupd forget`) or a backup deleted by hand, which is only in the pool: then rows and rules disagree,
-`in_doubt` says so, and the root service can be asked (`exact`).
+The rules of expiry decide, from the catalogue's rows, why a backup is kept. Two facts are only in the pool: that a host was given
+up (`backupd forget`), and that a backup was deleted by hand. Then rows and rules disagree, `in_doubt` reports it, and the root
+service can be asked (`exact`).
 """
 
 import json
@@ -47,9 +47,9 @@ _GOING = ("expired", "deleting")
 class BackupRow:
     """One backup. `name` is None for `.working`; times, seconds and bytes as in the catalogue.
 
-    `keep`: whether the retention keeps it, None where that is not decided (`.working`); `why`: by which rules, or when it goes and
-    why, in the words of `backupd retention explain`; `goes`: when it may be deleted. `held`: its hold in words, None when it has
-    none that lasts. `letter`, `kind`: those of the calendar. What may be asked for: `may_hold`, `may_release`, `may_accept`.
+    `keep`: whether the retention keeps it, None if that is not decided (`.working`); `why`: the rules that keep it, or when it
+    expires and why, in the words of `backupd retention explain`; `goes`: when it may be deleted. `held`: its hold in words, None if
+    no hold is in force. `letter`, `kind`: its mark on the calendar. Permitted actions: `may_hold`, `may_release`, `may_accept`.
     """
 
     name: str | None
@@ -73,23 +73,23 @@ class BackupRow:
     may_release: bool
     may_accept: bool
     ahead: bool = False
-    """It is stamped in the future: a clock was wrong."""
+    """Its timestamp is in the future: a clock was wrong."""
     verified: Verified | None = None
-    """What is known of its data; None for `.working`."""
+    """The state of its data; None for `.working`."""
     verified_words: str = ""
     """The same in a sentence."""
     copies: tuple[str, ...] = ()
-    """Copies whose newest backup of the host this is."""
+    """Copies whose newest backup of the host is this one."""
 
     @property
     def restorable(self) -> bool:
-        """Whether files can be got out of it."""
+        """Returns True if files can be restored from it."""
         return self.name is not None and self.state != "deleting"
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDecision:
-    """What becomes of a backup: decided here, or as `backupd retention explain` answered. `reasons`: words, for each rule."""
+    """The decision about a backup: made here, or answered by `backupd retention explain`. `reasons`: words, for each rule."""
 
     keep: bool
     rules: tuple[str, ...]
@@ -99,7 +99,7 @@ class KnownDecision:
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """What is set for it. `every`, `deadline` are seconds, `bandwidth` bytes a second; `retention` is in words."""
+    """The settings of a host. `every`, `deadline` are seconds, `bandwidth` bytes a second; `retention` is in words."""
 
     paths: tuple[str, ...]
     exclude: tuple[str, ...]
@@ -117,9 +117,9 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class HostPage:
-    """All of it. `settings` is None for a host that is not configured any more. `sentence`: its state in one.
+    """The page of a host. `settings` is None if the host is no longer configured. `sentence`: its state in one sentence.
 
-    `backups` and `runs`: the newest first. `history`: its runs of which something came, oldest first, for the chart.
+    `backups` and `runs`: the newest first. `history`: its runs that produced a backup, oldest first, for the chart.
     """
 
     row: HostRow
@@ -136,22 +136,22 @@ class HostPage:
     runs: tuple[LogRun, ...]
     history: tuple[LogRun, ...]
     night_words: str
-    """What a night of its strip is."""
+    """The meaning of a night of its strip."""
     also: tuple[CopyElsewhere, ...] = ()
-    """What other pools said that they have of it; of a copy, what this one has in common with where it comes from."""
+    """The copies of it in other pools; for a copy, the backups in common with its origin."""
     alive: int | None = None
-    """What it wrote and is still alive, bytes, as of the last sample; None where simple quotas do not count it."""
+    """Bytes that it wrote and that still exist, as of the last sample; None if simple quotas do not count them."""
 
     @property
     def newest(self) -> str | None:
-        """The newest backup out of which files can be got, a complete one if there is one."""
+        """Returns the newest backup that files can be restored from, a complete one if there is one."""
         found = [one for one in self.backups if one.restorable]
         found.sort(key=lambda one: (one.ahead, one.state != "complete"))
         return found[0].name if found else None
 
 
 def known_names(source: RequestContext, viewer: Viewer) -> list[str]:
-    """All hosts that the viewer may see, in order, those that only had runs too."""
+    """Returns all hosts that the viewer may see, in order, including those that only had runs."""
     names = {row.host for row in hosts.every_row(source)} | set(source.catalogue.hosts())
     return sorted(name for name in names if viewer.may_see(name))
 
@@ -162,7 +162,7 @@ def near_names(source: RequestContext, viewer: Viewer, host: str) -> list[str]:
 
 
 def host_row(source: RequestContext, host: str) -> HostRow | None:
-    """How the host is; None when nobody ever heard of it."""
+    """Returns the state of the host; None if it is unknown."""
     config, facts = source.site.hosts.get(host), hosts.every_facts(source).get(host)
     if config is None and facts is None:
         return None
@@ -177,10 +177,10 @@ def host_page(
     exact: Sequence[Mapping[str, Any]] | None = None,
     time_words: Callable[[datetime], str] = format_time,
 ) -> HostPage | None:
-    """Everything about a host that the viewer may see; None when nobody ever heard of it.
+    """Returns everything about a host that the viewer may see; None if the host is unknown.
 
-    `exact`: what the root service answered to `retention`, which then stands instead of what the catalogue says. `time_words`: how
-    a sentence names the end of a hold.
+    `exact`: the root service's answer to `retention`, which then replaces the decisions from the catalogue. `time_words`: formats
+    the end of a hold for a sentence.
     """
     row = host_row(source, host)
     if row is None:
@@ -230,7 +230,7 @@ def host_page(
 
 
 def _policy(source: RequestContext, row: HostRow, config: HostConfig | None) -> Retention | None:
-    """The host's policy; of a copy the replica's. None where there is none, or it is not known."""
+    """Returns the host's policy; for a copy, the replica's. None if there is none, or it is unknown."""
     if row.state != COPY:
         return config.retention if config else None
     replica = source.site.replicas.get(copies_of(source.catalogue.get_fact(COPIES)).fetched.get(row.host, ""))
@@ -246,14 +246,14 @@ def _retention(row: HostRow, policy: Retention | None) -> str:
 
 
 def backup_of(page: HostPage, name: str) -> BackupRow | None:
-    """The backup of that name."""
+    """Returns the backup of that name."""
     return next((one for one in page.backups if one.name is not None and one.name == name), None)
 
 
 def decided(
     backups: Sequence[Backup], policy: Retention | None, source: RequestContext, host: str = ""
 ) -> dict[str, KnownDecision]:
-    """What becomes of each final backup by the host's policy, by name; without one all are kept."""
+    """Returns the decision about each final backup by the host's policy, by name; without a policy all are kept."""
     rules = policy or Retention()
     shared: dict[str, list[str]] = {}
     for one in (one for one in also_on(source, host) if one.kind == REPLICA):
@@ -269,7 +269,7 @@ def _known(one: Decision) -> KnownDecision:
 
 
 def candidates(backups: Iterable[Backup]) -> list[Candidate]:
-    """The final backups as retention sees them: by what they are, without regard to their expiry."""
+    """Returns the final backups as input for retention, without regard to their expiry."""
     every = list(backups)
     base = next((one.base for one in every if one.name is None), None)
     return [
@@ -280,12 +280,12 @@ def candidates(backups: Iterable[Backup]) -> list[Candidate]:
 
 
 def hold_of(backup: Backup) -> Hold | None:
-    """The hold that a row tells of, also one whose end is past."""
+    """Returns the hold in a row, even if it has ended."""
     return None if backup.held_why is None else Hold(backup.held_until, backup.held_why)
 
 
 def by_service(answer: Sequence[Mapping[str, Any]]) -> dict[str, KnownDecision]:
-    """The decisions in what `backupd retention explain HOST --json` says."""
+    """Parses the decisions from the output of `backupd retention explain HOST --json`."""
     return {
         str(one["name"]): KnownDecision(
             bool(one["keep"]),
@@ -309,7 +309,7 @@ def backup_row(
     verified: Verified | None = None,
     copies: tuple[str, ...] = (),
 ) -> BackupRow:
-    """One row, with what becomes of it, and what is known of its data."""
+    """Returns one row, with the decision about the backup and the result of its verification."""
     hold = hold_of(backup)
     held = hold_words(hold, time_words) if hold and (hold.until is None or now < hold.until) else None
     kind = _kind(backup, decision) if decision else None
@@ -337,7 +337,7 @@ def backup_row(
 
 
 def _why(decision: KnownDecision, held: str | None) -> str:
-    """The reasons; a hold is told as `held` says, if there is one."""
+    """Returns the reasons; a hold is described by `held`, if given."""
     pairs = zip(decision.rules, decision.reasons, strict=True)
     return ", ".join(held if held and rule == RetentionCode.HELD else reason for rule, reason in pairs)
 
@@ -348,19 +348,19 @@ def _runs(source: RequestContext, host: str) -> list[tuple[Run, bool]]:
 
 
 def run_row(run: Run, names: set[str | None], alive: bool) -> LogRun:
-    """One run; its `backup` is None once that is deleted."""
+    """Returns one run; its `backup` is None after it is deleted."""
     shown = as_shown(run, alive)
     return shown if shown.backup in names else replace(shown, backup=None)
 
 
 def settings_of(config: HostConfig) -> HostSettings:
-    """What the page shows of the configuration."""
+    """Returns the part of the configuration that the page shows."""
     window = str(config.window) if config.window else None
     return of_row(HostSettings, config, window=window, retention=policy_words(config.retention))
 
 
 def sentence(row: HostRow, config: HostConfig | None) -> str:
-    """How it is, in one sentence."""
+    """Returns the state of the host in one sentence."""
     ago = (
         f"the newest complete backup began {format_duration(row.age)} ago"
         if row.age is not None

@@ -1,6 +1,6 @@
-"""The list of hosts: how each is, searched, filtered, sorted and cut into pages.
+"""The list of hosts: their states, searched, filtered, sorted and cut into pages.
 
-All hosts are looked at with three statements of SQL, whatever is asked; what is shown of a page (the strips) takes two more.
+Three SQL statements read all hosts, for any query; the strips of a page take two more.
 """
 
 from collections import Counter
@@ -24,9 +24,9 @@ from web.source import RequestContext
 
 PER_PAGE = 100
 UNCONFIGURED = "unconfigured"
-"""The state of a host that has backups, and that the configuration does not name any more."""
+"""The state of a host that has backups, but is not in the configuration any longer."""
 COPY = "copy"
-"""The state of a host whose backups are fetched from another pool: nothing is backed up here."""
+"""The state of a host whose backups are fetched from another pool: no backup is made here."""
 ALL_STATES = (*STATES, UNCONFIGURED, COPY)
 NOT_OURS = (UNCONFIGURED, COPY)
 _WORST_FIRST = {state: place for place, state in enumerate(("failing", "suspect", "never", "late", "ok", UNCONFIGURED, COPY))}
@@ -37,8 +37,8 @@ _LONGEST_QUERY = 200
 class HostRow:
     """One host. `state` is one of ALL_STATES, `age` seconds since the newest complete backup started, sizes are bytes.
 
-    `size`, `files` and `new_bytes` are those of the newest complete backup. `words`: what is wrong, or what it warned of; `tone`
-    says which of the two: error, warning, or "" for neither.
+    `size`, `files` and `new_bytes` are those of the newest complete backup. `words`: the error or the warning; `tone`: which of the
+    two it is: error, warning, or "" for neither.
     """
 
     host: str
@@ -57,14 +57,14 @@ class HostRow:
     words: str
     tone: str
     nights: tuple[HostNight, ...] = ()
-    """Its last 30 nights, oldest first; only of hosts that are shown."""
+    """Its last 30 nights, oldest first; only for hosts that are shown."""
     strip: str = ""
     """The same in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked for: words that all must be in name, group or address; a state; a group; an order; a page, from 1."""
+    """A query: words that must all be in name, group or address; a state; a group; an order; a page, from 1."""
 
     q: str = ""
     state: str = ""
@@ -75,9 +75,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class HostList:
-    """One page. `total`: hosts that the viewer may see; `matching`: of these, those that were asked for.
+    """One page. `total`: hosts that the viewer may see; `matching`: the number of these that match the query.
 
-    `states`: how many there are in each state, of those that `q` and `group` leave; `groups`: all that there are.
+    `states`: the number of hosts in each state, among those that match `q` and `group`; `groups`: all existing groups.
     """
 
     query: Query
@@ -91,12 +91,12 @@ class HostList:
 
 
 def every_row(source: RequestContext) -> tuple[HostRow, ...]:
-    """All hosts, configured or with backups, by name; kept between requests. Whose they are must be asked after."""
+    """Returns all hosts, configured or with backups, by name; cached between requests. The caller must filter them by viewer."""
     return source.cached("hosts", lambda: _rows(source))
 
 
 def every_facts(source: RequestContext) -> Mapping[str, HostFacts]:
-    """What `status` goes by, of all hosts; kept between requests."""
+    """Returns the facts that `status` uses, of all hosts; cached between requests."""
     return source.cached("facts", lambda: source.catalogue.host_facts(latest(source.now)))
 
 
@@ -118,9 +118,10 @@ def row_of(
     now: datetime,
     replica: str | None = None,
 ) -> HostRow:
-    """A host as `backupd status` reports it; one that is not configured (None) is known by its backups only: nothing is due.
+    """Returns a host as `backupd status` reports it; one that is not configured (None) is known by its backups only: no backup is
+    due.
 
-    `replica`: by which it is fetched from another pool; then this pool does not back it up, configured or not.
+    `replica`: the replica that fetches it from another pool; then this pool does not back it up, configured or not.
     """
     status = host_status(host, facts, zone, now) if host and not replica else _not_ours(name, facts, now, replica)
     return HostRow(
@@ -150,7 +151,7 @@ def _words(status: HostStatus) -> str:
 
 
 def _not_ours(name: str, facts: HostFacts | None, now: datetime, replica: str | None) -> HostStatus:
-    """Of a host that only its backups tell of: nothing is due here."""
+    """Returns the status of a host that is known only from its backups: no backup is due here."""
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
     words = "not in the configuration any more: nothing is backed up, and its backups are kept"
@@ -160,18 +161,18 @@ def _not_ours(name: str, facts: HostFacts | None, now: datetime, replica: str | 
 
 
 def seen_by(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:
-    """Those that the viewer may see."""
+    """Returns the rows that the viewer may see."""
     return [row for row in rows if viewer.may_see(row.host)]
 
 
 def state_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
-    """How many hosts there are in each state, all states of status, the others only when there are any."""
+    """Returns the number of hosts in each state: all states of status, the others only if they are not zero."""
     found = Counter(row.state for row in rows)
     return tuple((state, found[state]) for state in ALL_STATES if state in STATES or found[state])
 
 
 def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
-    """The page that was asked for, of the hosts that the viewer may see."""
+    """Returns the requested page, of the hosts that the viewer may see."""
     mine = seen_by(viewer, every_row(source))
     wanted = [row for row in mine if _matches(row, query)]
     chosen = [row for row in wanted if not query.state or row.state == query.state]
@@ -212,7 +213,7 @@ ORDERS: Mapping[str, Callable[[HostRow], Any]] = {
 
 
 def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
-    """By one of ORDERS, with a - before it the other way round; what is not known comes last in both. Of equals by name."""
+    """Sorts by one of ORDERS, with a - before it in reverse; unknown values are last in both. Equal rows are sorted by name."""
     key = ORDERS.get(sort.removeprefix("-"), ORDERS["host"])
     known = [row for row in rows if key(row) is not None]
     unknown = [row for row in rows if key(row) is None]
@@ -220,7 +221,7 @@ def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
 
 
 def with_strips(source: RequestContext, rows: Sequence[HostRow], count: int = nights.COUNT) -> tuple[HostRow, ...]:
-    """The rows with their last nights, which are kept between requests, and with words as who asks may read them."""
+    """Returns the rows with their last nights, which are cached between requests, and with messages as the viewer may read them."""
     names = tuple(row.host for row in rows)
     found = source.cached(("strips", names, count), lambda: _strips(source, names, count))
     facts = every_facts(source)
@@ -231,14 +232,16 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow], count: int = ni
 
 
 def _as_told(row: HostRow, facts: HostFacts | None) -> str:
-    """As who asks may read it: an error, or a warning, which is how many files of the host's, and names of some."""
+    """Returns the message as the viewer may read it: an error, or a warning, which is the number of the host's files and some
+    names.
+    """
     if row.tone == "error":
         return host_error(*status_error(facts), row.host) or ""
     return host_line(row.words, row.host)
 
 
 def _strips(source: RequestContext, names: Sequence[str], count: int) -> Mapping[str, tuple[HostNight, ...]]:
-    """Of each host its nights. Some statements for all of them."""
+    """Returns the nights of each host. Uses a fixed number of SQL statements for all hosts."""
     if not names:
         return {}
     site, now = source.site, source.now
@@ -254,7 +257,9 @@ def _strips(source: RequestContext, names: Sequence[str], count: int) -> Mapping
 
 
 def past_of(source: RequestContext, names: Collection[str]) -> Mapping[str, Past]:
-    """How far back each host is known: since it was configured, was first tried, or has its oldest backup, whatever was first."""
+    """Returns how far back each host is known: since it was configured, first tried, or has its oldest backup, whichever is
+    earliest.
+    """
     known, unknown, site = source.catalogue.first_seen(names), source.catalogue.unknown_spans(), source.site
     every = {name: [moment for moment in (known.get(name), site.since.get(name)) if moment] for name in names}
     windows = {name: host.window for name, host in site.hosts.items()}
@@ -262,7 +267,9 @@ def past_of(source: RequestContext, names: Collection[str]) -> Mapping[str, Past
 
 
 def _begins(hosts: Mapping[str, HostConfig], zone: ZoneInfo, now: datetime, count: int) -> Callable[[str], Sequence[datetime]]:
-    """Of each host's nights when they began. Hundreds of hosts have a handful of windows."""
+    """Returns a function that gives the beginnings of a host's nights. It caches them by window, because hundreds of hosts
+    share a few.
+    """
 
     @lru_cache
     def of_window(window: Window | None) -> Sequence[datetime]:

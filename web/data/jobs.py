@@ -1,6 +1,6 @@
-"""Everything that ran: nights, backups by hand, expiries, balances, and what the kernel was seen doing. Newest first.
+"""All jobs: nights, backups by hand, expiries, balances, and activity of the kernel. Newest first.
 
-What was started from the dashboard as a unit of systemd the root service tells; `asked` makes the same of its answer.
+The root service reports the jobs that the dashboard started as systemd units; `asked` converts its answer to the same types.
 """
 
 import re
@@ -59,7 +59,7 @@ class NightView:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """What a backup waits for: so many of the places are taken, and so many others wait."""
+    """The position of a waiting backup: the number of places taken, and of other backups that wait."""
 
     places: int
     taken: int
@@ -68,9 +68,10 @@ class QueuePosition:
 
 @dataclass(frozen=True, slots=True)
 class RequestedJob:
-    """A job that the root service started, or will. `state`: queued, running, done or failed; `paths` and `to` are of a restore.
+    """A job that the root service started or queued. `state`: queued, running, done or failed; `paths` and `to` belong to a
+    restore.
 
-    `lines`: the last of its output; `exit`: its exit status, None: none yet, or unknown.
+    `lines`: the last lines of its output; `exit`: its exit status, None if it has none yet or it is unknown.
     """
 
     id: str
@@ -90,21 +91,21 @@ class RequestedJob:
     exit: int | None
     error: str | None
     queue: QueuePosition | None = None
-    """Of one that waits, for who may know of others."""
+    """The position of a waiting backup, for viewers who may know about others."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Returns True if it has ended, successfully or not."""
         return self.state in ("done", "failed")
 
     @property
     def title(self) -> str:
-        """What it does, in a few words."""
+        """Returns a description of the job in a few words."""
         return f"{'backup' if self.verb == 'run' else self.verb} of {self.host}"
 
 
 def parse_id(text: str) -> tuple[str, int] | None:
-    """Kind and number of a job of the catalogue; None: it is none."""
+    """Parses the kind and number of a job of the catalogue; None if it is not such an id."""
     found = _ID.fullmatch(text)
     return (found[1], int(found[2])) if found else None
 
@@ -112,7 +113,7 @@ def parse_id(text: str) -> tuple[str, int] | None:
 def jobs(
     catalogue: Catalogue, filesystem: str | None, now: datetime, days: int, kinds: Collection[str] = (), goal: float = 1.0
 ) -> tuple[JobRow, ...]:
-    """All of so many days, at most LIMIT of each kind. `goal`: see `night_row`."""
+    """Returns all jobs of so many days, at most LIMIT of each kind. `goal`: see `night_row`."""
     since = now - timedelta(days=days)
     wanted = tuple(kind for kind in KINDS if not kinds or kind in kinds)
     found = [row for kind in wanted for row in _of_kind(kind, catalogue, filesystem, now, since, goal)]
@@ -135,7 +136,7 @@ def _of_kind(
 
 
 def _among(now: datetime, since: datetime) -> int:
-    """Among how many runs to look for the nights since then: those of a pool of some thousand hosts, with one night more."""
+    """Returns how many runs to read to find the nights since then: enough for a pool of some thousand hosts, and one night more."""
     return min(_MOST_RUNS, _RUNS_A_DAY * ((now - since).days + 1))
 
 
@@ -146,7 +147,7 @@ def by_hand(catalogue: Catalogue, hosts: Collection[str] | None, now: datetime, 
 
 
 def run_row(run: LogRun) -> JobRow:
-    """A run of one host as a job."""
+    """Returns a run of one host as a job."""
     new = f"{format_size(run.literal_bytes)} new" if run.literal_bytes else ""
     said = run.error or (f"rsync {run.exit_code}: {run.meaning}" if run.exit_code else "")
     about = ", ".join(part for part in (new, said) if part)
@@ -154,7 +155,9 @@ def run_row(run: LogRun) -> JobRow:
 
 
 def night_row(night: Night, now: datetime, goal: float) -> JobRow:
-    """A night as a job. `goal`: the share of hosts that have to be complete, [notify] ping_goal; then the others are few enough."""
+    """Returns a night as a job. `goal`: the share of hosts that have to be complete, [notify] ping_goal; the others are then
+    few enough.
+    """
     heard = night.finished or now
     state = _night_state(night, goal, is_runs=bool(night.outcomes.get("")) and is_alive(night.pid, night.pid_started, heard, now))
     return JobRow(
@@ -170,7 +173,7 @@ def night_row(night: Night, now: datetime, goal: float) -> JobRow:
 
 
 def _night_state(night: Night, goal: float, *, is_runs: bool) -> str:
-    """Complete when all are; mostly when the goal was met; else as badly as its worst host."""
+    """Returns complete if all hosts are; mostly if the goal was met; else the state of the worst host."""
     if is_runs or night.outcomes.get(""):
         return "running" if is_runs else "killed"
     worst = next((bad for bad in ("failed", "suspect", "partial") if night.outcomes.get(bad)), "complete")
@@ -197,7 +200,7 @@ def _balance(one: Any) -> JobRow:
 
 
 def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetime) -> Iterator[JobRow]:
-    """What samples saw the kernel doing that is no job of ours: scrubs, a device being replaced."""
+    """Yields the activity of the kernel in the samples that is not a job of ours: scrubs, a device being replaced."""
     samples = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
     for phase in phases((), samples, since, now):
         if phase.kind not in _OWN:
@@ -210,7 +213,7 @@ def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetim
 
 
 def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int | None, goal: float = 1.0) -> NightView | None:
-    """The night that this run began; None when there is none."""
+    """Returns the night that this run began; None if there is none."""
     night = catalogue.night(first_run)
     if night is None:
         return None
@@ -221,7 +224,7 @@ def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int 
 
 
 def asked(said: Mapping[str, Any]) -> RequestedJob:
-    """A job as the root service tells of it, in its answer to `job` or in that to `jobs`."""
+    """Converts a job from the root service's answer to `job` or to `jobs`."""
     started, finished = _moment(said.get("started")), _moment(said.get("finished"))
     arguments = said.get("arguments")
     given: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}

@@ -12,13 +12,13 @@ from web.data.same_names import of_row
 from web.redaction import host_error, host_line
 
 OUTCOMES = (*RUN_OUTCOMES, "unfinished")
-"""That can be asked for; unfinished: those that run now, and those that were killed."""
+"""Filters for runs; unfinished: running and killed ones."""
 PAGE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class LogRun:
-    """One try to back up one host, and what rsync said. Text that came from the host is as it came: show it with `shown`."""
+    """One attempt to back up one host, and rsync's output. Text from the host is unchanged: display it with `shown`."""
 
     id: int
     host: str
@@ -31,7 +31,7 @@ class LogRun:
     night: bool
     attempts: int
     exit_code: int | None
-    """rsync's; negative for a signal; None: it did not run."""
+    """rsync's exit code; negative for a signal; None if rsync did not run."""
     meaning: str | None
     error: str | None
     last_lines: tuple[str, ...]
@@ -51,7 +51,7 @@ class LogPage:
 
 
 def log_page(catalogue: Catalogue, wanted: PastRuns, now: datetime, limit: int = PAGE) -> LogPage:
-    """One page of the runs that are wanted."""
+    """Returns one page of the selected runs."""
     found = catalogue.past_runs(wanted, limit + 1)
     runs = tuple(log_run(run, now) for run in found[:limit])
     return LogPage(runs, runs[-1].id if len(found) > limit else None)
@@ -60,19 +60,19 @@ def log_page(catalogue: Catalogue, wanted: PastRuns, now: datetime, limit: int =
 def wanted_runs(
     hosts: Collection[str] | None, host: str | None, outcome: str | None, since: datetime | None, before: int | None
 ) -> PastRuns:
-    """`hosts`: those that may be seen, None: all; `host`: the one that is asked for."""
+    """Returns the filter. `hosts`: those that the viewer may see, None: all; `host`: the requested one."""
     seen = hosts if host is None else {host} if hosts is None or host in hosts else set[str]()
     outcomes = () if outcome is None else ("" if outcome == "unfinished" else outcome,)
     return replace(PastRuns(), hosts=seen, outcomes=outcomes, since=since, before=before)
 
 
 def log_run(run: Run, now: datetime) -> LogRun:
-    """A run as it is shown."""
+    """Returns a run as it is shown."""
     return as_shown(run, run.finished is None and is_alive(run.pid, run.pid_started, run.started, now))
 
 
 def as_shown(run: Run, runs: bool) -> LogRun:
-    """The same; `runs`: whether it goes on, when it has no outcome."""
+    """Returns the run as the viewer may read it; `runs`: whether it is still running, if it has no outcome."""
     return of_row(
         LogRun,
         run,

@@ -16,7 +16,7 @@ _INSTANT = timedelta(microseconds=1)
 _ALL_NAMES, _SOME_NAMES = 8, 5  # so few are all named; of more the first ones
 _PAUSE = timedelta(minutes=15)  # between two hosts of a night there is one now and then
 _PARTS = (*OUTCOMES[: OUTCOMES.index("none")], "waiting", "missed")
-"""What a host may be in a night: as in OUTCOMES, and of those without a run: waiting for its turn, or missed."""
+"""The outcomes of a host in a night: those of OUTCOMES, and without a run: waiting for its turn, or missed."""
 _UNWELL = ("failed", "suspect", "partial", "missed")
 _VERB = {"missed": "not tried", "waiting": "to come"}
 
@@ -31,18 +31,18 @@ class Part:
 
     @property
     def words(self) -> str:
-        """ "2 failed", "3 to come"."""
+        """Returns "2 failed", "3 to come"."""
         return f"{self.count:,} {_VERB.get(self.outcome, self.outcome)}"
 
 
 @dataclass(frozen=True, slots=True)
 class NightSum:
-    """One night. `begin` and `end` bound it, `first` and `last` are when its first run began and its last one ended.
+    """One night. `begin` and `end` bound it, `first` and `last` are the start of its first run and the end of its last one.
 
     `going_on`: hosts are being backed up, or their window is open and they are not yet. `expected`: hosts that were tried, or due.
-    `parts` in the order of the bar. `new_bytes`: what rsync wrote. `head` is the sentence, without the names.
+    `parts` in the order of the bar. `new_bytes`: the bytes that rsync wrote. `head` is the sentence without the names.
 
-    `by_hand`: no night, but what was run by hand since the last one; nobody is missed in it. `about`: which 24 hours a night is.
+    `by_hand`: not a night, but the runs by hand since the last one; no host counts as missing. `about`: which 24 hours a night is.
     """
 
     begin: datetime
@@ -61,7 +61,7 @@ class NightSum:
 
     @property
     def sentence(self) -> str:
-        """All of it: "312 of 314 hosts complete between 22:00 and 03:41; 2 failed: db1, web7"."""
+        """Returns all parts: "312 of 314 hosts complete between 22:00 and 03:41; 2 failed: db1, web7"."""
         said = [f"{part.words}{_named(part)}" for part in self.parts if part.outcome != "complete"]
         return "; ".join([self.head, *said])
 
@@ -75,9 +75,9 @@ def _named(part: Part) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the sums are made of: hosts by name that the viewer may see, facts of them, and the runs since `since(...)`.
+    """The input of the sums: hosts by name that the viewer may see, facts of them, and the runs since `since(...)`.
 
-    `began`: since when there is a host, of those of which that is known.
+    `began`: since when a host exists, for the hosts for which that is known.
     """
 
     hosts: Mapping[str, HostConfig]
@@ -91,14 +91,14 @@ class Known:
 
 
 def since(hosts: Iterable[HostConfig], zone: ZoneInfo, now: datetime) -> datetime:
-    """From when on runs are needed."""
+    """Returns the beginning of the period for which runs are needed."""
     return boundaries(usual_window(hosts), zone, now, 2)[0]
 
 
 def runs_of_backups(
     facts: Mapping[str, HostFacts], runs: Iterable[HostRuns], unknown: Sequence[tuple[datetime, datetime]]
 ) -> list[HostRuns]:
-    """The runs that must have made the newest complete backups, of those times of which no run can be known."""
+    """Returns the runs that must have made the newest complete backups, for the periods without known runs."""
     ended = {run.host: run.finished for run in runs if run.finished}
     return [
         HostRuns(
@@ -112,7 +112,7 @@ def runs_of_backups(
 
 
 def nights_of(known: Known) -> tuple[NightSum, ...]:
-    """The night that goes on, if one does, and the one before; the newest first. None of a pool without hosts."""
+    """Returns the night in progress, if any, and the one before; the newest first. A pool without hosts has none."""
     if not known.hosts:
         return ()
     window = usual_window(known.hosts.values())
@@ -123,7 +123,7 @@ def nights_of(known: Known) -> tuple[NightSum, ...]:
 
 
 def night_sum(known: Known, begin: datetime, window: Window | None) -> NightSum | None:
-    """The night that began then; None when it has not come to anything: nobody's turn was yet, and nothing was tried."""
+    """Returns the night that began then; None if no host was due yet and none was tried."""
     end = end_of(begin, window, known.zone)
     runs = [run for run in known.runs if begin <= run.started < end and run.host in known.hosts]
     over = known.now >= end
@@ -138,7 +138,7 @@ def night_sum(known: Known, begin: datetime, window: Window | None) -> NightSum 
 
 
 def by_hand(known: Known, begin: datetime, window: Window | None) -> NightSum | None:
-    """What was run since `begin` although that is no night, or not yet; None: nothing."""
+    """Returns the runs since `begin` that belong to no night, or to none yet; None if there are none."""
     end = end_of(begin, window, known.zone)
     runs = [run for run in known.runs if begin <= run.started < end and run.host in known.hosts]
     outcomes = _tried(known, runs)
@@ -149,7 +149,7 @@ def by_hand(known: Known, begin: datetime, window: Window | None) -> NightSum | 
 
 
 def _has_a_night(known: Known, runs: Sequence[HostRuns], begin: datetime, window: Window | None) -> bool:
-    """Whether there was anything to back up, or was backed up, while the window was open; otherwise all was run by hand since."""
+    """Returns True if a host was due or was backed up while the window was open; otherwise all runs since were made by hand."""
     if window is None:
         return True
     closed = last_chance(begin, window, known.zone)
@@ -169,12 +169,12 @@ def _was_there(known: Known, name: str, moment: datetime) -> bool:
 
 
 def _is_a_night(runs: Sequence[HostRuns], hosts: Mapping[str, HostConfig]) -> bool:
-    """Whether these are more than some hosts that somebody ran by hand in the afternoon."""
+    """Returns True if these runs are more than a few hosts backed up by hand in the afternoon."""
     return any(run.night for run in runs) or 2 * len({run.host for run in runs}) >= len(hosts)
 
 
 def _outcomes(known: Known, runs: Sequence[HostRuns], begin: datetime, end: datetime, window: Window | None) -> dict[str, str]:
-    """What became of each host that was tried, or should have been."""
+    """Returns the outcome of each host that was tried, or should have been."""
     busy, found = _is_busy(known, runs), _tried(known, runs)
     is_known = _is_known(known, begin, end)
     for name, host in known.hosts.items():
@@ -188,7 +188,7 @@ def _outcomes(known: Known, runs: Sequence[HostRuns], begin: datetime, end: date
 
 
 def _tried(known: Known, runs: Iterable[HostRuns]) -> dict[str, str]:
-    """What became of each host that was tried."""
+    """Returns the outcome of each host that was tried."""
     tried: dict[str, list[str]] = {}
     for run in runs:
         tried.setdefault(run.host, []).append(outcome_of(run, alive=run.id in known.alive))
@@ -196,12 +196,12 @@ def _tried(known: Known, runs: Iterable[HostRuns]) -> dict[str, str]:
 
 
 def _is_busy(known: Known, runs: Iterable[HostRuns]) -> bool:
-    """Whether somebody is at it: a host is being backed up, or one was some minutes ago."""
+    """Returns True if a host is being backed up, or one was some minutes ago."""
     return any(run.id in known.alive or (run.finished and known.now - run.finished < _PAUSE) for run in runs)
 
 
 def _was_expected(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, end: datetime) -> bool:
-    """Whether a host without a run should have had one before `end`. What was complete later says nothing about that night."""
+    """Returns True if a host without a run should have had one before `end`. Later complete backups are ignored."""
     if not host.enabled or host.optional:
         return False
     last = facts.last_complete if facts else None
@@ -211,7 +211,7 @@ def _was_expected(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, end
 
 
 def _may_come(host: HostConfig, known: Known, *, busy: bool) -> bool:
-    """Whether the host's turn may come yet: its window is open; it has none, and the others are being backed up."""
+    """Returns True if the host may still get its turn: its window is open, it has no run, and others are being backed up."""
     return busy if host.window is None else window_end(host.window, known.zone, known.now) is not None
 
 

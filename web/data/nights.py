@@ -19,9 +19,9 @@ from btrkeep.units import parse_backup_name
 COUNT = 30
 NOON = Window(time(12), time(12))
 OUTCOMES = ("complete", "running", "suspect", "failed", "partial", "skipped", "none", "unknown", "before")
-"""How a night went, the best first: the best of its runs stands for it.
+"""The outcomes of a night, the best first: the best of its runs represents it.
 
-none: there was no run; unknown: nobody knows, since the catalogue was lost; before: there was no such host yet.
+none: there was no run; unknown: the catalogue was lost; before: the host did not exist yet.
 """
 KEPT, EXPIRED, GONE = "kept", "expired", "gone"
 _RANK = {outcome: place for place, outcome in enumerate(OUTCOMES)}
@@ -32,10 +32,10 @@ _INSTANT = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class HostNight:
-    """How one night went for one host. `day`: the local date of its evening, 2026-11-20.
+    """One night of one host. `day`: the local date of its evening, 2026-11-20.
 
-    `outcome` is one of OUTCOMES. `backup` is the name of what came of it, and `now` what became of that since: kept, expired
-    (restorable until its grace ends), gone (deleted); both None where no backup came.
+    `outcome` is one of OUTCOMES. `backup` is the name of the backup it produced, and `now` its present state: kept, expired
+    (restorable until its grace ends), gone (deleted); both are None if it produced none.
     """
 
     day: str
@@ -45,7 +45,9 @@ class HostNight:
 
 
 def boundaries(window: Window | None, zone: ZoneInfo, now: datetime, count: int = COUNT) -> list[datetime]:
-    """When the last `count` nights began, the one of `now` included, oldest first. Days on which the clock changes too."""
+    """Returns when the last `count` nights began, the one of `now` included, oldest first. Correct on days when the clock
+    changes too.
+    """
     shown = window or NOON
     found = [_begin(shown, zone, now)]
     while len(found) < count:
@@ -60,17 +62,17 @@ def _begin(window: Window, zone: ZoneInfo, moment: datetime) -> datetime:
 
 
 def end_of(begin: datetime, window: Window | None, zone: ZoneInfo) -> datetime:
-    """When the night that began then gives way to the next."""
+    """Returns when the night that began then ends and the next begins."""
     return period_after(begin, DAY, window or NOON, zone)
 
 
 def last_chance(begin: datetime, window: Window | None, zone: ZoneInfo) -> datetime:
-    """Until when a host had to be there to have its turn in the night that began then."""
+    """Returns the moment by which a host had to exist to get its turn in the night that began then."""
     return (window and window_end(window, zone, begin)) or begin + _HALF_A_DAY
 
 
 def usual_window(hosts: Iterable[HostConfig]) -> Window | None:
-    """The window that most enabled hosts have, of equally many the earliest in the evening: what "the night" means for the pool."""
+    """Returns the window of most enabled hosts, the earliest one of equally common ones: it defines "the night" of the pool."""
     found = Counter(host.window for host in hosts if host.enabled)
     if not found:
         return None
@@ -80,25 +82,29 @@ def usual_window(hosts: Iterable[HostConfig]) -> Window | None:
 
 
 def outcome_of(run: HostRuns, *, alive: bool) -> str:
-    """What became of a run; one that has no end and no process any more was killed, and its `.working` is continued: partial."""
+    """Returns the outcome of a run; one without an end and without a process was killed, and its `.working` is continued:
+    partial.
+    """
     return run.outcome or ("running" if alive else "partial")
 
 
 def best(outcomes: Iterable[str]) -> str:
-    """The one that stands for all of a night; none without any."""
+    """Returns the outcome that represents a night; none without any."""
     return min(outcomes, key=_RANK.__getitem__, default="none")
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """How far back a host is known: since when it is there (None: nobody knows), of which times no run can be known; its window."""
+    """How far back a host is known: since when it exists (None: unknown), the periods for which no run can be known, and its
+    window.
+    """
 
     since: datetime | None = None
     unknown: Sequence[tuple[datetime, datetime]] = ()
     window: Window | None = None
 
     def without_a_run(self, begin: datetime, end: datetime, zone: ZoneInfo) -> str:
-        """What is to be said of a night of which neither a run nor a backup is known."""
+        """Returns the outcome of a night for which neither a run nor a backup is known."""
         if self.since and last_chance(begin, self.window, zone) <= self.since:
             return "before"
         return "unknown" if any(start < end and begin < until for start, until in self.unknown) else "none"
@@ -115,9 +121,10 @@ def strip(
     alive: frozenset[int],
     past: Past = _NO_PAST,
 ) -> tuple[HostNight, ...]:
-    """A host's nights that began then, oldest first. `runs` and `backups` (by name) are its own, `alive` are ids of runs.
+    """Returns the nights of a host that began then, oldest first. `runs` and `backups` (by name) are the host's, `alive` are ids of
+    runs.
 
-    A backup of which no run is known stands for one.
+    A backup without a known run counts as one.
     """
     by_night: dict[int, list[tuple[str, str | None]]] = {}
     made: set[str | None] = set()
@@ -152,7 +159,7 @@ def _night(
 
 
 def _as_it_is_now(run: HostRuns, backups: Mapping[str, BackupFate], alive: frozenset[int]) -> str:
-    """A suspect backup that was accepted is complete since, whatever its run ended with."""
+    """Returns the present state of a suspect run's backup (complete after it was accepted), else the outcome of the run."""
     made = backups.get(run.backup) if run.backup else None
     if made and made.outcome in _RANK and run.outcome == "suspect":
         return str(made.outcome)
@@ -166,7 +173,7 @@ def _fate(backup: BackupFate | None) -> str:
 
 
 def words(nights: Sequence[HostNight]) -> str:
-    """The strip for who cannot see it: how many went how, and which did not go well."""
+    """Describes the strip for screen readers: the number of nights by outcome, and the nights that failed."""
     counts = Counter(night.outcome for night in nights)
     there = len(nights) - counts["before"]
     if not there:
@@ -183,7 +190,7 @@ def words(nights: Sequence[HostNight]) -> str:
 
 
 def explained(window: Window | None) -> str:
-    """What a night is, for who sees one: which 24 hours, and that runs of the day are in it."""
+    """Explains a night to its reader: which 24 hours it covers, and that it includes the runs of the day."""
     if window:
         return f"A night is the 24 hours from {window.start:%H:%M}, when the window opens: with what is run by hand the next day."
     return "A night is the 24 hours from noon to noon, since there is no window."

@@ -1,10 +1,10 @@
-"""The numbers of /metrics: the families of `backupd metrics` that the catalogue alone can tell, under the same names.
+"""The numbers of /metrics: the families of `backupd metrics` that depend on the catalogue alone, under the same names.
 
-What takes a look at the pool itself (whether it is mounted, how much still fits, missing devices) is not among them: the dashboard
-has no rights for that, and a number that is only believed to be so is worse than none. How the pool is and which alarms stand was
-found by `backupd notify`; once that is an hour old it is left out.
+Metrics that need access to the pool itself (whether it is mounted, how much still fits, missing devices) are not among them: the
+dashboard has no rights for that, and an unreliable number is worse than none. The state of the pool and the open alarms are those
+that `backupd notify` found; once they are an hour old they are left out.
 
-They are written as text here, for there are eleven of each host, and prometheus_client takes 8 us for each.
+The text is written here, because there are eleven numbers for each host, and prometheus_client takes 8 us for each.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from web.data.hosts import NOT_OURS, HostRow, every_row
 from web.source import RequestContext
 
 ERRORS = ("write", "read", "flush", "corruption", "generation")
-"""The counters of a device, in the order in which a sample has them after its size and what is allocated of it."""
+"""The counters of a device, in the order in which a sample has them after size and allocated bytes."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Samples:
     found: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, metric: Metric, value: float | None, *labels: str) -> None:
-        """One; None is not known, and gives none."""
+        """Adds one value; None is unknown and adds none."""
         if value is None:
             return
         if (lines := self.found.get(metric.name)) is None:
@@ -44,7 +44,7 @@ class _Samples:
 
 
 def text(source: RequestContext) -> str:
-    """All of them in the order of the table, as Prometheus reads them.
+    """Returns all of them in the order of the table, in Prometheus's text format.
 
     https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
     """

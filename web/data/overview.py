@@ -1,4 +1,4 @@
-"""The first page: how the night went, how the hosts are, what runs, how full the pool is, what is wrong."""
+"""The first page: the result of the night, the state of the hosts, running jobs, space in the pool, and faults."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,12 +41,13 @@ class PoolSummary:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What a viewer may see of it. `pool` is None without a sample, and for one who is limited to hosts, as is `health`.
+    """The overview as the viewer may see it. `pool` is None without a sample, and for a viewer who is limited to hosts, as is
+    `health`.
 
-    `alarms_looked`: when somebody looked for alarms last, None when nobody did lately: then `alarms` may not be all.
+    `alarms_looked`: when alarms were last checked, None if that was not recently: then `alarms` may be incomplete.
 
-    `nights`: the newest first, at most two; none: nothing was tried yet. `first_night`: when the window of most hosts opens next,
-    None without one. `configured`: hosts in the configuration, `total` those with backups as well.
+    `nights`: the newest first, at most two; empty if no host was tried yet. `first_night`: when the window of most hosts opens
+    next, None without one. `configured`: hosts in the configuration, `total` also includes hosts that only have backups.
     """
 
     name: str
@@ -64,15 +65,15 @@ class Overview:
     alarms: tuple[OpenAlarm, ...]
     limited: bool
     proven: str
-    """When a restore was last proven, in one sentence; "" where none ever was."""
+    """The last proven restore, in one sentence; "" without one."""
     verified: str
-    """When data of the hosts was last read, and what is damaged, in one sentence; "" where nobody ever looked."""
+    """When data of the hosts was last verified, and the damage found, in one sentence; "" if it never was."""
     copies: str
-    """Of copies in and from other pools, in one sentence; "" where there is none."""
+    """The copies in and from other pools, in one sentence; "" without any."""
 
 
 def overview(source: RequestContext, viewer: Viewer) -> Overview:
-    """All of the first page."""
+    """Returns the content of the first page."""
     site = source.site
     rows, health = hosts.seen_by(viewer, hosts.every_row(source)), pool_health(source)
     window = usual_window(host for host in site.hosts.values() if viewer.may_see(host.name))
@@ -98,7 +99,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
 
 
 def nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
-    """The night that goes on, and the one before; kept between requests, for each limit of hosts by itself."""
+    """Returns the night in progress, and the one before; cached between requests, separately for each limit of hosts."""
     return source.cached(("nights", viewer.hosts), lambda: _nights(source, viewer))
 
 
@@ -117,14 +118,14 @@ def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
 
 
 def _last_try(source: RequestContext, viewer: Viewer) -> datetime | None:
-    """When the last run of a host that the viewer may see began; where no run is known, its newest complete backup."""
+    """Returns when the last run of a host that the viewer may see began; without a known run, the newest complete backup."""
     mine = [one for name, one in hosts.every_facts(source).items() if viewer.may_see(name)]
     newest = max((one for one in mine if one.last_run is not None), key=lambda one: one.last_run or 0, default=None)
     return newest.last_run_started if newest else max((one.last_complete for one in mine if one.last_complete), default=None)
 
 
 def pool_now(source: RequestContext) -> PoolSummary | None:
-    """The pool by its newest sample; None without one."""
+    """Returns the pool from its newest sample; None without one."""
     filesystem = source.site.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     if filesystem is None or sample is None:
@@ -149,7 +150,7 @@ def _verified(source: RequestContext, viewer: Viewer) -> str:
 
 
 def _proven(source: RequestContext, viewer: Viewer) -> str:
-    """Of the hosts that the viewer may see."""
+    """Returns the last proven restore among the hosts that the viewer may see, in one sentence; "" without any."""
     drills = {host: found for host, found in read_drills(source.catalogue).items() if viewer.may_see(host)}
     status = drill_status(drills, drills, 0.0, source.now)
     return f"{proven_words(status.last)}, {format_duration(status.age)} ago" if status.last else ""

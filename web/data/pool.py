@@ -13,9 +13,9 @@ ERRORS = ("writing", "reading", "flushing", "corruption", "generation")
 
 @dataclass(frozen=True, slots=True)
 class SpaceRow:
-    """What is allocated to one type of one profile ("data raid1"), and used of it: bytes as files have them.
+    """The space allocated to one type of one profile ("data raid1"), and used of it: bytes as files have them.
 
-    `copies`: bytes of the devices that one of them takes.
+    `copies`: bytes of the devices for one byte of a file.
     """
 
     name: str
@@ -25,7 +25,7 @@ class SpaceRow:
 
     @property
     def share(self) -> float:
-        """What is used of what is allocated."""
+        """Returns the used share of the allocated space."""
         return self.used / self.allocated if self.allocated else 0.0
 
 
@@ -40,13 +40,13 @@ class DeviceRow:
 
     @property
     def has_errors(self) -> bool:
-        """Whether any was ever counted."""
+        """Returns True if any error was ever counted."""
         return any(self.errors or ())
 
 
 @dataclass(frozen=True, slots=True)
 class PoolNow(Point):
-    """The newest sample, with its profiles and devices. Sizes are bytes of the devices: what is stored twice counts twice."""
+    """The newest sample, with its profiles and devices. Sizes are bytes of the devices: data stored twice counts twice."""
 
     spaces: tuple[SpaceRow, ...]
     devices: tuple[DeviceRow, ...]
@@ -56,13 +56,13 @@ class PoolNow(Point):
 
 
 def pool_now(catalogue: Catalogue, filesystem: str) -> PoolNow | None:
-    """None: nobody has taken a sample yet."""
+    """Returns the newest sample; None if there is none yet."""
     sample = catalogue.newest_sample(filesystem)
     return _now(sample, catalogue.newest_score(filesystem)) if sample else None
 
 
 def _now(sample: Sample, scored: FreeSpaceScore | None) -> PoolNow:
-    """Free space may have been scored since the sample: by a balance."""
+    """Returns the sample with the newest score: a balance may have scored the free space since."""
     is_newer = scored and (sample.scored is None or scored.taken > sample.scored)
     return of_row(
         PoolNow,

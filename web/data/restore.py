@@ -1,7 +1,7 @@
-"""A restore to a host, as it is asked for, and what it would do.
+"""A restore to a host, as it is requested, and its preview.
 
-What it would do takes the network and the host's key, which the root service has not: it has a job find that out, and waits for a
-while. When that takes longer, the job goes on, and its result can be asked for later.
+A preview needs the network and the host's key, which the root service does not have: it starts a job that computes the preview, and
+waits for a while. If that takes longer, the job continues, and its result can be read later.
 """
 
 import re
@@ -20,9 +20,9 @@ OVERWRITE = {
     "older": "Overwrite what is older than in the backup",
     "all": "Overwrite everything that differs, also in its content alone: all of it is read",
 }
-"""What `overwrite` may be, in words."""
+"""The values of `overwrite`, in words."""
 WHATS = ("new", "overwritten", "kept", "same", "entered", "refused")
-"""What may happen to a name. entered: a folder that is there; refused: something of another kind is in the way."""
+"""The possible effects on a name. entered: an existing folder; refused: another file type is in the way."""
 OVER = ("done", "failed")
 _SHOWN = 10  # paths of a command that a page shows
 _JOB = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
@@ -30,7 +30,7 @@ _JOB = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class RestoreForm:
-    """What somebody wants back, and where. `folder`: on the host; None for everything's own place."""
+    """A request to restore, and the destination. `folder`: on the host; None for the original place."""
 
     host: str
     backup: str
@@ -40,19 +40,19 @@ class RestoreForm:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The paths as texts."""
+        """Returns the paths as texts."""
         return tuple(text_of(path) for path in self.paths)
 
     def arguments(self) -> dict[str, Any]:
-        """Those of the verbs preview and restore."""
+        """Returns the arguments of the verbs preview and restore."""
         to = "host" if self.folder is None else f"host:{self.folder}"
         return {"host": self.host, "backup": self.backup, "paths": list(self.shown), "to": to, "overwrite": self.overwrite}
 
 
 @dataclass(frozen=True, slots=True)
 class ByHand:
-    """What may be typed. `file` and `line`: where the host's key is let in, and how that begins while it may write; `server`:
-    the command of the backup server that gives the same files back without the host.
+    """The commands to type by hand. `file` and `line`: the file that admits the host's key, and the beginning of its line while the
+    key may write; `server`: the command of the backup server that restores the same files without the host's help.
     """
 
     file: str
@@ -61,7 +61,7 @@ class ByHand:
 
 
 def by_hand(wish: RestoreForm, address: str, pool: str) -> ByHand:
-    """For a host that ssh reaches at that address."""
+    """Returns the commands for a host that ssh reaches at that address."""
     user = address.rpartition("@")[0] or "root"
     rrsync = "rrsync /" if user == "root" else "sudo -n rrsync /"
     paths = [_word(path) for path in wish.paths[:_SHOWN]] + ["PATH..."] * (len(wish.paths) > _SHOWN)
@@ -74,7 +74,7 @@ def by_hand(wish: RestoreForm, address: str, pool: str) -> ByHand:
 
 
 def _word(path: bytes) -> str:
-    """For a shell, whatever bytes are in it: $'...' is what bash, zsh and others read."""
+    """Quotes a path for a shell, with any bytes: bash, zsh and others read $'...'."""
     text = path.decode("utf-8", "surrogateescape")
     if text.isprintable():
         return shlex.quote(text)
@@ -83,7 +83,7 @@ def _word(path: bytes) -> str:
 
 
 def may_go_elsewhere(agent: Asks) -> bool:
-    """Whether the root service restores to another folder of a host than where the files were. False when it does not tell."""
+    """Returns True if the root service permits a restore to another folder of the host. False if it does not answer."""
     try:
         return agent.ask("hello").get("elsewhere") is True
     except OperatorError:
@@ -92,7 +92,7 @@ def may_go_elsewhere(agent: Asks) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """One name, and why that happens to it."""
+    """One name, and the reason for what happens to it."""
 
     place: str
     why: str
@@ -100,7 +100,7 @@ class SampleRow:
 
 @dataclass(frozen=True, slots=True)
 class CountRow:
-    """How many names, the bytes of those that are files, and some of them."""
+    """The number of names, the bytes of those that are files, and some examples."""
 
     number: int
     size: int
@@ -109,7 +109,7 @@ class CountRow:
 
 @dataclass(frozen=True, slots=True)
 class PreviewPage:
-    """What a restore would do: `counts` by WHATS. `why_not`: why it would do nothing at all; "" when it would."""
+    """The effect of a restore: `counts` by WHATS. `why_not`: why it would do nothing at all; "" if it would restore something."""
 
     counts: Mapping[str, CountRow]
     names: int
@@ -129,7 +129,9 @@ class PreviewState:
 
 
 def preview(asks: Asks, wish: RestoreForm) -> PreviewPage | str:
-    """What it would do; the name of the job that finds it out when that takes long. Raises what the agent raises."""
+    """Returns the effect of a restore; or the name of the job that computes it if that takes long. Raises the agent's
+    exceptions.
+    """
     try:
         return _preview(asks.ask("preview", **wish.arguments()))
     except RequestRefused as error:
@@ -139,7 +141,7 @@ def preview(asks: Asks, wish: RestoreForm) -> PreviewPage | str:
 
 
 def look(asks: Asks, job: str) -> PreviewState | None:
-    """How far such a job is; None when the job is another one. Raises what the agent raises."""
+    """Returns the progress of such a job; None if the job is of another kind. Raises the agent's exceptions."""
     told = asks.ask("job", job=job, lines=1)
     if told["verb"] != "preview":
         return None
@@ -149,7 +151,7 @@ def look(asks: Asks, job: str) -> PreviewState | None:
 
 
 def start(asks: Asks, wish: RestoreForm) -> str:
-    """Has it done; the job's name. Raises what the agent raises."""
+    """Starts the restore; returns the name of the job. Raises the agent's exceptions."""
     return str(asks.ask("restore", **wish.arguments())["job"])
 
 

@@ -1,4 +1,4 @@
-"""What runs now: transfers, an expiry, a balance, and how many deleted subvolumes wait for the kernel's cleaner."""
+"""The running jobs: transfers, an expiry, a balance, and how many deleted subvolumes wait for the kernel's cleaner."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ _LEAST_SHARE = 0.02  # below, a guess of the time left is none
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A host that is being backed up. `rate`: bytes a second; `share`: of the names, which are not all equally much work.
+    """A host that is being backed up. `rate`: bytes a second; `share`: of the names, which differ in the work they take.
 
-    `left`: seconds, guessed from the share and the time so far; None: nothing to guess from. `night`: one of a whole night.
+    `left`: seconds, estimated from the share and the time so far; None if there is no basis. `night`: it is part of a whole night.
     """
 
     host: str
@@ -34,7 +34,9 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryNow:
-    """An expiry that deletes. `rate`: backups a second; `left`: seconds; `waiting`: for the cleaner, None where unknown."""
+    """An expiry that is deleting. `rate`: backups a second; `left`: seconds; `waiting`: subvolumes for the cleaner, None if
+    unknown.
+    """
 
     started: datetime
     planned: int
@@ -47,7 +49,9 @@ class ExpiryNow:
 
 @dataclass(frozen=True, slots=True)
 class BalanceRow:
-    """A balance that moves block groups. `budget`: bytes that it may move, None: no limit; `current`: the vaddr it is at."""
+    """A balance that is moving block groups. `budget`: bytes that it may move, None: no limit; `current`: the vaddr of the
+    block group.
+    """
 
     started: datetime
     policy: str
@@ -61,9 +65,9 @@ class BalanceRow:
 
 @dataclass(frozen=True, slots=True)
 class RunningNow:
-    """All of it. `pool`: whether the viewer may know of what is the pool's; without, `expiries` and `balances` are empty.
+    """The running jobs. `pool`: whether the viewer may see the pool's jobs; if not, `expiries` and `balances` are empty.
 
-    `orphans`: deleted subvolumes that waited for the cleaner at `orphans_at`; both None where nobody knows.
+    `orphans`: deleted subvolumes that waited for the cleaner at `orphans_at`; both are None if unknown.
     """
 
     transfers: tuple[Transfer, ...]
@@ -73,23 +77,23 @@ class RunningNow:
     orphans_at: datetime | None
     pool: bool
     rate: float | None
-    """Of all transfers together."""
+    """The total of all transfers."""
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs at all."""
+        """Returns True if nothing is running."""
         return not (self.transfers or self.expiries or self.balances)
 
 
 def alive_runs(catalogue: Catalogue, now: datetime) -> frozenset[int]:
-    """The ids of the runs that have no end and are not dead: a killed one has none either."""
+    """Returns the ids of the runs without an end whose process still exists: a killed run has no end either."""
     heard = {entry.run_id: entry.updated for entry in catalogue.progress()}
     unfinished = catalogue.unfinished_runs()
     return frozenset(run.id for run in unfinished if is_alive(run.pid, run.pid_started, heard.get(run.id, run.started), now))
 
 
 def running(source: RequestContext, viewer: Viewer) -> RunningNow:
-    """What runs now, as far as the viewer may know."""
+    """Returns the running jobs that the viewer may see."""
     catalogue, now = source.catalogue, source.now
     begun = {run.id: run for run in catalogue.unfinished_runs()}
     transfers = tuple(
@@ -104,7 +108,7 @@ def running(source: RequestContext, viewer: Viewer) -> RunningNow:
 
 
 def transfer(entry: Progress, run: Run | None, now: datetime) -> Transfer:
-    """One transfer, with a guess of the time that it takes yet."""
+    """Returns one transfer, with an estimate of its remaining time."""
     started = run.started if run else None
     left, night = _left(entry.share, started, now), run.night if run else False
     return of_row(Transfer, entry, files=entry.files_done, started=started, left=left, night=night)
@@ -122,7 +126,7 @@ def _expiries(catalogue: Catalogue, now: datetime) -> tuple[ExpiryNow, ...]:
 
 
 def _left_of(row: Expiry, now: datetime) -> float | None:
-    """Its own time left was counted when the row was written."""
+    """Returns the remaining seconds; the row has those of the time it was written."""
     return max(0.0, row.eta - (now - row.updated).total_seconds()) if row.eta is not None else None
 
 
@@ -132,7 +136,7 @@ def _balances(catalogue: Catalogue, now: datetime) -> tuple[BalanceRow, ...]:
 
 
 def _orphans(source: RequestContext, expiries: Sequence[ExpiryNow]) -> tuple[int | None, datetime | None]:
-    """An expiry that runs knows best, then the newest sample."""
+    """Returns the number of waiting subvolumes from a running expiry, else from the newest sample."""
     for one in expiries:
         if one.waiting is not None:
             return one.waiting, source.now

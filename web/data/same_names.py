@@ -1,4 +1,4 @@
-"""What is shown, made of what has the same names: of a row of the catalogue, or of an answer of the root service."""
+"""Makes dataclasses of fields with the same names: from a row of the catalogue, or from an answer of the root service."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -13,16 +13,15 @@ Shown = TypeVar("Shown")
 
 
 def of_row(kind: type[Shown], row: object, /, **others: Any) -> Shown:
-    """A dataclass whose fields are those attributes of the row, but for `others`, which are given."""
+    """Returns a dataclass whose fields are the attributes of the row, except `others`, which are given."""
     names = [name for name, _ in _fields(kind) if name not in others]  # type: ignore[arg-type]  # a class is hashable
     return kind(**{name: getattr(row, name) for name in names}, **others)
 
 
 def of_answer(kind: type[Shown], answer: Mapping[str, Any], /, **others: Any) -> Shown:
-    """A dataclass whose fields are those of the answer, but for `others`: texts where it has times, lists where it has tuples.
+    """Returns a dataclass whose fields are those of the answer, except `others`: texts become times, lists become tuples.
 
-    What else a newer service says is passed over. Raises KeyError for a field that the answer has not, ValueError for a time that
-    is none.
+    Ignores fields that a newer service adds. Raises KeyError for a missing field, ValueError for an invalid time.
     """
     found = [(name, read) for name, read in _fields(kind) if name not in others]  # type: ignore[arg-type]
     return kind(**{name: read(answer[name]) for name, read in found}, **others)

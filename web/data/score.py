@@ -1,4 +1,4 @@
-"""How the free space lies, as it was scored last and over time: the sizes of free extents, and the score."""
+"""The fragmentation of the free space, at the last scoring and over time: the sizes of free extents, and the score."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,7 +20,9 @@ class SizeClass:
 
 @dataclass(frozen=True, slots=True)
 class ScoreLook:
-    """One look at the free space of all data block groups; bytes as files have them. `bad`: block groups that score above 250."""
+    """One scoring of the free space of all data block groups; bytes as files have them. `bad`: block groups that score above
+    250.
+    """
 
     taken: datetime
     score: float
@@ -34,13 +36,13 @@ class ScoreLook:
 
     @property
     def free(self) -> int:
-        """Allocated to data, and not used."""
+        """Returns the bytes allocated to data and unused."""
         return self.length - self.used
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The last look with its sizes, and looks over time, oldest first, at most SHOWN; all none where nobody ever scored."""
+    """The last scoring with its sizes, and scorings over time, oldest first, at most SHOWN; all empty if there has been none."""
 
     newest: ScoreLook | None
     sizes: tuple[SizeClass, ...]
@@ -48,7 +50,7 @@ class Scores:
 
 
 def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Scores:
-    """Of so many days; the last look whenever it was."""
+    """Returns the scorings of so many days; the last one whatever its age."""
     newest = catalogue.newest_score(filesystem)
     if newest is None:
         return Scores(None, (), ())
@@ -62,5 +64,5 @@ def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> S
 
 
 def _thinned(found: list[FreeSpaceScore], since: datetime, step: timedelta) -> list[FreeSpaceScore]:
-    """The last one of each step."""
+    """Returns the last one of each step."""
     return list({int((one.taken - since) / step): one for one in found}.values())

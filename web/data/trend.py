@@ -1,4 +1,4 @@
-"""How allocated and used went over the months, and when the pool is full: as `backupd trend` and `backupd forecast` say. Pure."""
+"""Allocated and used space over the months, and when the pool is full: as in `backupd trend` and `backupd forecast`. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from btrkeep.decisions.trend import points, step_for
 from web.data.same_names import of_row
 
 SPANS = {1: "a day", 7: "a week", 30: "a month", 90: "three months", 180: "half a year", 365: "a year", 3650: "all"}
-"""Days that can be chosen, and their names."""
+"""The numbers of days to choose from, and their names."""
 USUAL = 180
 _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class TrendPoint:
-    """A moment; sizes are bytes of the devices: what is stored twice counts twice."""
+    """One moment; sizes are bytes of the devices: data stored twice counts twice."""
 
     taken: datetime
     size: int
@@ -25,17 +25,17 @@ class TrendPoint:
     used: int
     unallocated: int
     unused: int
-    """Allocated and not used: what balance gives back."""
+    """Allocated and not used: the space that balance returns."""
     metadata_share: float
     orphans: int | None
     most_orphans: int | None
-    """The most since the point before: of those that wait for the cleaner only for some minutes the last sample knows nothing."""
+    """The most since the point before: the last sample misses subvolumes that wait for the cleaner for a few minutes only."""
     score: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """When something is full. Bytes a day; moments are None when it is not so within ten years. `why_not`: too little history."""
+    """When something is full. Bytes a day; moments are None if that is beyond ten years. `why_not`: too little history."""
 
     what: str
     now: int | None
@@ -57,7 +57,7 @@ class Trend:
 
 
 def trend(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Trend:
-    """Of so many days up to now."""
+    """Returns the trend of so many days up to now."""
     since = now - timedelta(days=days)
     step = step_for(timedelta(days=days))
     marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
@@ -66,7 +66,7 @@ def trend(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Tr
 
 
 def shortest_span(trend_of: Callable[[int], Trend]) -> int:
-    """Of SPANS the shortest that holds all of the history, at most USUAL. `trend_of` gives the trend of so many days."""
+    """Returns the shortest of SPANS that holds all of the history, at most USUAL. `trend_of` gives the trend of so many days."""
     days = USUAL
     for shorter in sorted((span for span in SPANS if span < USUAL), reverse=True):
         found = trend_of(days)
@@ -105,7 +105,7 @@ def _most_orphans(marks: Sequence[SampleMark], since: datetime, step: timedelta)
 
 
 def outlooks(catalogue: Catalogue, filesystem: str, now: datetime, days: int = USUAL) -> tuple[Outlook, Outlook]:
-    """When nothing is left to allocate, and when all of it is used; by so many days of history."""
+    """Returns when the unallocated space runs out, and when all space is used; extrapolated from so many days of history."""
     since = now - timedelta(days=days)
     marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
     found = points(catalogue.samples_by_id(_last_of_each(marks, since, _DAY)), since, _DAY)

@@ -23,6 +23,6 @@ NAMES = (
 
 
 def register(app: Flask) -> None:
-    """Add every page to the application."""
+    """Adds every page to the application."""
     for name in NAMES:
         app.register_blueprint(import_module(f"web.pages.{name}").blueprint)

@@ -14,14 +14,14 @@ from web.redirects import within
 
 blueprint = Blueprint("account", __name__)
 _AT_ONCE = threading.BoundedSemaphore(6)
-"""Who log in at the same time, each on a thread of the server's."""
+"""Logins at the same time, each on a thread of the server's."""
 _WRONG = "Wrong name or password."
 
 
 @blueprint.get("/login")
 @public
 def login() -> str | Response:
-    """The form; who is logged in already goes on."""
+    """Shows the form; redirects a user who is already logged in."""
     if somebody():
         return redirect(within(request.args.get("next")), 303)
     return _form()
@@ -30,14 +30,14 @@ def login() -> str | Response:
 @blueprint.post("/login")
 @public
 def log_in() -> str | Response | tuple[str, int] | tuple[str, int, dict[str, str]]:
-    """Name and password. The answer is the same, and takes as long, whether the name or the password is wrong."""
+    """Checks name and password. The answer is the same, and takes as long, for a wrong name and a wrong password."""
     with _place():
         return _logged_in()
 
 
 @contextmanager
 def _place() -> Iterator[None]:
-    """One of few: a password takes a tenth of a second to look at, and whoever has many addresses can send many."""
+    """Takes one of a few places: checking a password takes a tenth of a second, and a client with many addresses can send many."""
     if not _AT_ONCE.acquire(blocking=False):
         abort(503, "Too many logins at the moment. Try again shortly.")
     try:
@@ -75,7 +75,7 @@ def log_out() -> Response:
 
 @blueprint.get("/account")
 def account() -> str:
-    """Who one is, where one is logged in, and a new password."""
+    """Shows the user, the user's sessions, and a form for a new password."""
     return _account()
 
 
@@ -88,7 +88,7 @@ def _account(wrong: str = "") -> str:
 
 @blueprint.post("/account/elsewhere")
 def log_out_elsewhere() -> Response:
-    """All other browsers."""
+    """Ends the sessions of all other browsers."""
     sessions.ask("elsewhere", g.word, address=sessions.address())
     flash("Every other browser is logged out.")
     return redirect(url_for("account.account"), 303)
@@ -96,7 +96,7 @@ def log_out_elsewhere() -> Response:
 
 @blueprint.post("/account/password")
 def change_password() -> Response | tuple[str, int]:
-    """Another password, for who knows the one so far. It ends all sessions; this browser gets a new one."""
+    """Changes the password for a user who gives the present one. Ends all sessions; this browser gets a new one."""
     given = {"password": request.form.get("password", ""), "new": request.form.get("new", "")}
     if given["new"] != request.form.get("again", ""):
         return _account("The new passwords do not match."), 400

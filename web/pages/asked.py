@@ -1,4 +1,4 @@
-"""What was asked of the root service because somebody wanted it, and is kept until it is asked again: it takes seconds."""
+"""Answers of the root service that take seconds: requested by a viewer, and cached until the next request for them."""
 
 import threading
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _OF_WHO_ASKS = ("refused", "busy", "usage")  # kinds of failures that say someth
 
 @dataclass(frozen=True, slots=True)
 class ServiceAnswer:
-    """What was said, and when. `problem` and `hint`: why nothing was; `said` is None then."""
+    """An answer and its time. `problem` and `hint`: why the question failed; `said` is None then."""
 
     at: datetime
     said: Any
@@ -36,15 +36,15 @@ class Answers:
         self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     def last(self, verb: str) -> ServiceAnswer | None:
-        """None: nobody has asked since the dashboard was started."""
+        """Returns the last answer; None if there has been no question since the dashboard was started."""
         found: ServiceAnswer | None = self._results.last(verb)
         return found
 
     def ask(self, verb: str) -> None:
-        """Asks anew, unless somebody just did. While it is being asked others wait for that answer.
+        """Asks again, unless the last answer is fresh. Other requests meanwhile wait for the same answer.
 
-        RequestRefused: many wait already, or whoever asks may not, or may not now. That is for them alone: it is not kept, and who
-        waited meanwhile asks on their own.
+        Raises RequestRefused if many wait already, or if this viewer may not ask, or not now. This concerns only that viewer: it is
+        not cached, and the requests that waited ask again.
         """
         if not self._places.acquire(blocking=False):
             raise RequestRefused(
@@ -71,7 +71,7 @@ class Answers:
 
 
 def answers() -> Answers:
-    """Those of this application."""
+    """Returns the answers of this application."""
     found: Answers = current_app.extensions.setdefault(_NAME, Answers())
     return found
 

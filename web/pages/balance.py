@@ -1,4 +1,4 @@
-"""Balance: what it did, and on request what it would do next."""
+"""Balance: the past runs, and on request the next steps."""
 
 from flask import Blueprint, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
@@ -16,7 +16,7 @@ _VERB = "plan"
 @blueprint.get("")
 @whole_pool
 def index() -> str:
-    """All runs, and the plan that was asked for last."""
+    """Shows all runs, and the plan that was last requested."""
     here, of = source(), filesystem()
     runs = here.cached(("balances", of), lambda: balances(here.catalogue, of, here.now))
     return render_template("pool/balance.html", runs=runs, sums=sums(runs), plan=answers().last(_VERB))
@@ -25,7 +25,7 @@ def index() -> str:
 @blueprint.post("/plan")
 @whole_pool
 def plan() -> Response:
-    """Have it planned, which takes some seconds, and show it."""
+    """Makes a new plan, which takes some seconds, and shows it."""
     answers().ask(_VERB)
     return redirect(url_for(".index", _anchor="plan"), 303)
 
@@ -33,7 +33,7 @@ def plan() -> Response:
 @blueprint.get("/<int:balance_id>")
 @whole_pool
 def one(balance_id: int) -> str:
-    """A run with its block groups."""
+    """Shows a run with its block groups."""
     here = source()
     found = one_balance(here.catalogue, filesystem(), balance_id, here.now) if balance_id < 1 << 63 else None
     if found is None:

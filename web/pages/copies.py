@@ -12,7 +12,7 @@ _MOST = 200
 
 @blueprint.get("")
 def index() -> str:
-    """Replicas, hosts without a copy, and the oldest copies."""
+    """Shows replicas, hosts without a copy, and the oldest copies."""
     page = copies(source(), viewer())
     oldest = sorted(page.copies, key=lambda one: -(one.age or 0.0))
     return render_template("copies/copies.html", page=page, oldest=oldest[:_MOST], most=_MOST)

@@ -1,4 +1,4 @@
-"""The doctor: what is wrong or slow with the pool, and how to mend it. Asked on request, and remembered."""
+"""The doctor: faults and slow parts of the pool, and how to repair them. Asked on request, and cached."""
 
 from flask import Blueprint, redirect, render_template, url_for
 from werkzeug.wrappers import Response
@@ -14,7 +14,7 @@ _VERB = "doctor"
 @blueprint.get("")
 @whole_pool
 def index() -> str:
-    """What was found when it looked last."""
+    """Shows the findings of the last examination."""
     last = answers().last(_VERB)
     found = examination(last.said, last.at) if last and last.said is not None else None
     return render_template("doctor/doctor.html", found=found, last=last, grades=GRADES)
@@ -23,6 +23,6 @@ def index() -> str:
 @blueprint.post("")
 @whole_pool
 def look() -> Response:
-    """Have it look now, which takes a second or two."""
+    """Starts an examination, which takes a second or two."""
     answers().ask(_VERB)
     return redirect(url_for(".index"), 303)

@@ -15,7 +15,7 @@ blueprint = Blueprint("expiry", __name__, url_prefix="/pool/expiry")
 @blueprint.get("")
 @whole_pool
 def index() -> str:
-    """All runs, and a chart of what waited."""
+    """Shows all runs, and a chart of waiting subvolumes."""
     here = source()
     return render_template(
         "pool/expiry.html",

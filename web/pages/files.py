@@ -43,7 +43,7 @@ class Column:
 
 @blueprint.get("/files/<host>")
 def browse(host: str) -> str | Answer:
-    """A folder of a backup, or what is known of anything else that is in it."""
+    """Shows a folder of a backup, or the details of any other entry."""
     require_visible_host(host)
     which = which_of_request("backup") or "latest"
     if "quoted" in request.args:  # the form that chooses a backup carries only text
@@ -69,7 +69,7 @@ def browse(host: str) -> str | Answer:
 
 @blueprint.get("/files/<host>/versions")
 def versions(host: str) -> str:
-    """Every version of a path over all backups."""
+    """Shows every version of a path over all backups."""
     require_visible_host(host)
     path, by_content = path_of_request(), request.args.get("content") == "1"
     past = history(agent(), host, path, by_content, which_of_request("since"))
@@ -79,7 +79,7 @@ def versions(host: str) -> str:
 
 @blueprint.get("/files/<host>/compare")
 def compare(host: str) -> str | Answer:
-    """What differs at a path between two backups."""
+    """Shows the differences at a path between two backups."""
     require_visible_host(host)
     known = data.choices(source().catalogue.backups(host), source().now)
     after = which_of_request("after") or "latest"
@@ -94,7 +94,7 @@ def compare(host: str) -> str | Answer:
 
 @blueprint.get("/files/<host>/download")
 def download(host: str) -> Answer:
-    """A file, or a file or folder as an archive, as a stream."""
+    """Sends a file, or a file or folder as an archive, as a stream."""
     require_visible_host(host)
     kind = request.args.get("as", "file")
     if kind not in downloads.KINDS:
@@ -126,7 +126,7 @@ def _columns(sort: str) -> list[Column]:
 
 
 def _column(title: str, name: str, sort: str) -> Column:
-    """A second click turns it around; sizes and times begin with the greatest."""
+    """Returns the sort order for a click on a column: a second click reverses it; sizes and times begin with the greatest."""
     is_number = name in ("size", "owner")
     first = f"-{name}" if name in ("size", "time") else name
     if sort.removeprefix("-") != name:
@@ -136,7 +136,7 @@ def _column(title: str, name: str, sort: str) -> Column:
 
 
 def _starts(listing: data.Listing) -> list[int | None]:
-    """The pages that have a link: the first, the last and those around this one; None for those left out between."""
+    """Returns the pages that have a link: the first, the last and those around this one; None for the gaps between."""
     last = (listing.total - 1) // listing.limit if listing.total else 0
     here = listing.offset // listing.limit
     wanted = sorted({page for page in (0, last, *range(here - 2, here + 3)) if 0 <= page <= last})
@@ -149,7 +149,7 @@ def _starts(listing: data.Listing) -> list[int | None]:
 
 
 def _past(listing: data.Listing) -> HistoryPage | None:
-    """Its history; a page does without when that cannot be told now: the service answers few at once."""
+    """Returns its history; None if the service is busy, because the page works without it."""
     try:
         return history(agent(), listing.host, data.bytes_of(listing.entry.path))
     except RequestRefused:
@@ -157,7 +157,7 @@ def _past(listing: data.Listing) -> HistoryPage | None:
 
 
 def _text(listing: data.Listing) -> Beginning | None:
-    """The beginning of a file that is a text; the page does without when it cannot be read."""
+    """Returns the beginning of a text file; None if it cannot be read, because the page works without it."""
     entry = listing.entry
     if entry.kind != "file" or not entry.size or source().site.no_downloads:
         return None

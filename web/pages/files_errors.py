@@ -1,4 +1,4 @@
-"""What a page of files says when there is nothing to show: a backup or a path that is gone, a root service that does not answer."""
+"""The error pages of files: for a missing backup or path, and for a root service that does not answer."""
 
 from difflib import get_close_matches
 
@@ -18,25 +18,25 @@ from web.source import source
 
 
 def add_handlers(blueprint: Blueprint) -> None:
-    """For all pages of a blueprint that asks the root service; what is not here is as everywhere."""
+    """Adds the handlers to a blueprint that asks the root service; other errors are handled as everywhere."""
     blueprint.register_error_handler(RequestRefused, refused)
     blueprint.register_error_handler(Absent, absent)
     blueprint.register_error_handler(downloads.TooMany, too_many)
 
 
 def absent(error: Absent) -> Response:
-    """Nobody listens."""
+    """Handles a root service that does not listen."""
     unit = f"btrkeep-serve@{source().settings.pool}.socket"
     return errors.page(503, printable(error.message), f"On the backup server: systemctl status {unit}")
 
 
 def too_many(error: downloads.TooMany) -> Response:
-    """Later."""
+    """Asks the user to try again later."""
     return errors.page(429, error.message, error.hint)
 
 
 def refused(error: RequestRefused) -> Response:
-    """The service said no. What is missing gets a page that leads on."""
+    """Handles a refusal by the service. For a missing backup or path the page offers alternatives."""
     if error.kind != "missing" or not request.view_args:
         return errors.of_operator(error)
     host = request.view_args["host"]
@@ -71,7 +71,7 @@ def _looked(host: str, backup: str, path: bytes) -> data.Listing | None:
 
 
 def _nearest_folder(host: str, backup: str, path: bytes) -> data.Listing | None:
-    """The deepest entry on the way to a path that the backup has. Few are asked for: a path may have a thousand components."""
+    """Returns the deepest entry above a path that the backup has, by bisection: a path may have a thousand components."""
     above = data.ancestors(path)
     low, high, found = 0, len(above) - 1, None
     while low <= high:

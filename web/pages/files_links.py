@@ -15,29 +15,29 @@ from web.words import comes_twice
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """The addresses around one backup of a host. `backup` is its name, or what was asked for where there is none such."""
+    """The addresses around one backup of a host. `backup` is its name, or the requested one if it does not exist."""
 
     host: str
     backup: str | None = None
 
     def browse(self, path: str, backup: str | None = None, **more: str | int | None) -> str:
-        """The folder or file at a path, in this backup or another."""
+        """Returns the address of the folder or file at a path, in this backup or another."""
         return self._to("files.browse", path, backup=backup or self.backup, **more)
 
     def versions(self, path: str, **more: str | int | None) -> str:
-        """Its versions over all backups."""
+        """Returns the address of its versions over all backups."""
         return self._to("files.versions", path, backup=self.backup, **more)
 
     def compare(self, path: str, before: str, after: str, **more: str | int | None) -> str:
-        """What differs at a path between two backups."""
+        """Returns the address of the differences at a path between two backups."""
         return self._to("files.compare", path, before=before, after=after, **more)
 
     def download(self, path: str, kind: str, backup: str | None = None) -> str:
-        """A file as it is ("file"), or a file or folder as "tar" or "zip"."""
+        """Returns the address of a file ("file"), or of a file or folder as "tar" or "zip"."""
         return self._to("files.download", path, backup=backup or self.backup, **{"as": kind})
 
     def restore(self, path: str, backup: str | None = None) -> str:
-        """The form that asks where to."""
+        """Returns the address of the form to restore."""
         return self._to("restore.form", path, backup=backup or self.backup)
 
     def _to(self, endpoint: str, path: str, **more: str | int | None) -> str:
@@ -45,44 +45,44 @@ class PageLinks:
 
 
 def steps(path: str) -> Iterator[str]:
-    """The folders on the way to a path, the root first, and itself."""
+    """Yields the folders above a path, the root first, and the path itself."""
     names = [name for name in path.split("/") if name]
     return ("/" + "/".join(names[:count]) for count in range(len(names) + 1))
 
 
 def last_name(path: str) -> str:
-    """The last component; "/" for the root."""
+    """Returns the last component; "/" for the root."""
     return path.rsplit("/", 1)[-1] or "/"
 
 
 def folder_of(path: str) -> str:
-    """The folder that it is in; the root is in itself."""
+    """Returns the folder that contains it; the root contains itself."""
     return path.rsplit("/", 1)[0] or "/"
 
 
 def below(path: str, folder: str) -> str:
-    """A path as it is called in a folder; "." for the folder itself, or for a file that is looked at alone."""
+    """Returns a path relative to a folder; "." for the folder itself, or for a file that is shown alone."""
     return path.removeprefix(folder.rstrip("/")).lstrip("/") or "."
 
 
 def quoted(path: str) -> str:
-    """A path for a hidden field."""
+    """Returns a path for a hidden field."""
     return path_text(bytes_of(path))
 
 
 def is_escaped(text: str) -> bool:
-    """Whether `printable` shows something else than the name is."""
+    """Returns True if `printable` changes the name."""
     return printable(text) != text
 
 
 def backup_day(name: str, zone: ZoneInfo) -> str:
-    """When a backup began, from its name: 2026-11-20 22:00:03 in the pool's zone."""
+    """Returns when a backup began, from its name: 2026-11-20 22:00:03 in the pool's zone."""
     started = parse_backup_name(name)
     return local_time(started, zone) if started else printable(name)
 
 
 def local_time(moment: datetime, zone: ZoneInfo) -> str:
-    """A moment in the pool's zone. Two backups of the same minute do not look the same, nor two of the hour that comes twice."""
+    """Returns a moment in the pool's zone. Backups of the same minute, or of the hour that occurs twice, look different."""
     local = moment.astimezone(zone)
     return f"{local:%Y-%m-%d %H:%M:%S}{f' {local:%Z}' if comes_twice(moment, zone) else ''}"
 
@@ -92,16 +92,16 @@ _WHATS = {"kind": "of another kind"}
 
 
 def field_word(field: str) -> str:
-    """In what two versions differ, in a word."""
+    """Returns in a word the field in which two versions differ."""
     return _FIELDS.get(field, field)
 
 
 def what_word(what: str) -> str:
-    """How two backups differ at a path, in a word."""
+    """Returns in a word how two backups differ at a path."""
     return _WHATS.get(what, what)
 
 
 def add_filters(blueprint: Blueprint) -> None:
-    """For the templates of files and restore."""
+    """Adds the filters for the templates of files and restore."""
     for function in (steps, last_name, folder_of, quoted, is_escaped, backup_day, local_time, field_word, what_word, below):
         blueprint.add_app_template_filter(function)

@@ -1,4 +1,4 @@
-"""/healthz and /metrics, for whoever watches. The first is public and says nothing of the site; the second wants a token."""
+"""/healthz and /metrics, for monitoring. The first is public and says nothing about the site; the second requires a token."""
 
 import time
 
@@ -21,7 +21,7 @@ _OURS = "btrkeep-metrics"
 
 
 class Requests:
-    """What this process has answered, by view: how often with which status, and how long it took until the answer began."""
+    """The requests that this process has answered, by view: counts by status, and the time until the answer began."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -59,14 +59,14 @@ def _note_end(response: Response) -> Response:
 
 
 def _method(name: str) -> str:
-    """A client may call its method what it likes; a label may not be anything."""
+    """Returns the method as a label; unknown methods share one label, because a client may send any."""
     return name if name in ("GET", "HEAD", "POST", "OPTIONS") else "other"
 
 
 @blueprint.get("/healthz")
 @public
 def healthz() -> Response:
-    """200 when the catalogue can be read and has a sample that is not old, else 503."""
+    """Returns 200 if the catalogue can be read and has a recent sample, else 503."""
     try:
         found = health(source())
     except OperatorError:  # it may name places of this machine
@@ -77,9 +77,9 @@ def healthz() -> Response:
 @blueprint.get("/metrics")
 @public
 def metrics() -> Response:
-    """The site's numbers, kept as long as the catalogue stays as it is, and this process's own.
+    """Returns the site's numbers, cached as long as the catalogue is unchanged, and this process's own.
 
-    Public only for Flask: a program without a token gets 401, where a person would be led to the login.
+    Public only for Flask: a program without a token gets 401, where a person would be redirected to the login.
     """
     who = somebody()
     if who is None or who.limited:

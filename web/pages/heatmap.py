@@ -1,4 +1,4 @@
-"""The heatmap: a recorded state large, what is where in it, its block groups, and all states one after the other."""
+"""The heatmap: a recorded state in full size, the addresses in it, its block groups, and all states one after the other."""
 
 import gzip
 
@@ -26,14 +26,14 @@ _RAMP = 24
 @blueprint.get("/heatmap")
 @whole_pool
 def index() -> str:
-    """The picture of a moment, with a choice of how."""
+    """Shows the picture of a moment, with options."""
     return _page("pool/heatmap.html", wish_of(request.args))
 
 
 @blueprint.get("/timelapse")
 @whole_pool
 def timelapse() -> str:
-    """The same with all moments, one after the other and all to one scale."""
+    """Shows the pictures of all moments, one after the other and all at one scale."""
     return _page("pool/timelapse.html", wish_of(request.args, steady=True))
 
 
@@ -58,7 +58,7 @@ def _page(template: str, wish: DrawingRequest) -> str:
 
 
 def _chosen() -> tuple[Gallery, int | None]:
-    """All states, and which of them is asked for; 404: there is none of that time."""
+    """Returns all states, and the index of the requested one; aborts with 404 if there is none of that time."""
     gallery = painter().states.gallery(source().site.filesystem)
     wanted = request.args.get("picture") or None
     place = gallery.at(wanted)
@@ -68,7 +68,7 @@ def _chosen() -> tuple[Gallery, int | None]:
 
 
 def _problem(one: Recorded | None, wish: DrawingRequest) -> tuple[bool, str]:
-    """Whether it can be drawn so, and why not."""
+    """Returns whether it can be drawn this way, and the reason if not."""
     if one is None:
         return False, ""
     try:
@@ -79,7 +79,7 @@ def _problem(one: Recorded | None, wish: DrawingRequest) -> tuple[bool, str]:
 
 
 def _swatches(key: ColourKey) -> dict[str, object]:
-    """What colours mean, as colours of a page: some of the ramp, and the others."""
+    """Returns the key's colours for a page: some of the ramp, and the others."""
     steps = [tuple(key.ramp[at * (len(key.ramp) - 1) // (_RAMP - 1)].tolist()) for at in range(_RAMP)] if len(key.ramp) else []
     return {
         "title": key.title,
@@ -92,7 +92,7 @@ def _swatches(key: ColourKey) -> dict[str, object]:
 @blueprint.get("/heatmap/<id>.png")
 @whole_pool
 def image(id: str) -> Response:  # noqa: A002  it is called so in the address
-    """The picture of a moment. `steady=1`: to the scale of all."""
+    """Returns the picture of a moment. `steady=1`: at the scale of all."""
     gallery, one = _recorded(id)
     return picture(painter(), gallery, one, _wish())
 
@@ -100,7 +100,7 @@ def image(id: str) -> Response:  # noqa: A002  it is called so in the address
 @blueprint.get("/heatmap/<id>.json")
 @whole_pool
 def map(id: str) -> Response:  # noqa: A001, A002  both are called so
-    """What is where in that picture, as `btrfs-heatmap --map` writes it."""
+    """Returns the addresses in that picture, as `btrfs-heatmap --map` writes them."""
     gallery, one = _recorded(id)
     try:
         data = painter().map(gallery, one, _wish())
@@ -129,7 +129,7 @@ def _recorded(id: str) -> tuple[Gallery, Recorded]:  # noqa: A002
 @blueprint.get("/blockgroups")
 @whole_pool
 def table() -> str:
-    """All block groups of a moment."""
+    """Shows all block groups of a moment."""
     gallery, place = _chosen()
     one = gallery.recorded[place] if place is not None else None
     found = groups(painter().state(one), request.args.get("order", "score"), number("offset", 0) or 0) if one else None
@@ -139,14 +139,14 @@ def table() -> str:
 @blueprint.get("/blockgroup")
 @whole_pool
 def find_group() -> Redirect:
-    """From a form: an address that somebody typed."""
+    """Redirects to the block group of an address typed into the form."""
     return redirect(url_for(".group", vaddr=request.args.get("vaddr", "").strip()[:40] or "none"))
 
 
 @blueprint.get("/blockgroup/<vaddr>")
 @whole_pool
 def group(vaddr: str) -> str | tuple[str, int]:
-    """One block group: its figures, what its score means, its extents as a picture."""
+    """Shows one block group: its figures, the meaning of its score, its extents as a picture."""
     gallery, place = _chosen()
     address = _address(vaddr)
     if place is None or address is None:
@@ -173,7 +173,7 @@ def group(vaddr: str) -> str | tuple[str, int]:
 
 
 def _address(text: str) -> int | None:
-    """A virtual address as bytes, decimal or 0x...; None: it is none."""
+    """Parses a virtual address in bytes, decimal or 0x...; None if it is invalid."""
     try:
         found = int(text, 16) if text[:2] in ("0x", "0X") else int(text) if text.isascii() and text.isdigit() else -1
     except ValueError:
@@ -184,7 +184,7 @@ def _address(text: str) -> int | None:
 @blueprint.get("/blockgroup/<vaddr>/extents.png")
 @whole_pool
 def extents(vaddr: str) -> Response:
-    """What lies where in a block group, as it is now: the root service draws it."""
+    """Returns a picture of the extents of a block group, as they are now: the root service draws it."""
     address = _address(vaddr)
     if address is None:
         abort(404, "a block group has a virtual address, in bytes")

@@ -1,6 +1,6 @@
-"""The list of hosts, the page of one, and what an operator may ask for there: hold, release, accept, run now.
+"""The list of hosts, the page of one, and the actions of operators there: hold, release, accept, run now.
 
-Each of those is a page that says what will happen, with a form; the root service does it.
+Each action has a page that describes its effect, with a form; the root service carries it out.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _MOST_JOBS = 1000
 
 @blueprint.get("/hosts")
 def index() -> str:
-    """The list, as `q`, `state`, `group`, `sort` and `page` say."""
+    """Shows the list, by `q`, `state`, `group`, `sort` and `page`."""
     query = Query(
         q=request.args.get("q", "").strip(),
         state=_one_of("state", ALL_STATES),
@@ -53,7 +53,7 @@ def _one_of(name: str, words: Any) -> str:
 
 @blueprint.get("/hosts/<host>")
 def host(host: str) -> Response | str | tuple[str, int]:
-    """One host. With `exact` the pool itself is asked why each backup is kept."""
+    """Shows one host. With `exact` the root service reads the pool to explain why each backup is kept."""
     here, who = source(), viewer()
     exact, trouble = _asked(host) if "exact" in request.args and who.may_see(host) else (None, "")
     page = host_page(here, who, host, exact, _time_words) if who.may_see(host) else None
@@ -72,12 +72,12 @@ def host(host: str) -> Response | str | tuple[str, int]:
 
 
 def _time_words(moment: datetime) -> str:
-    """In the pool's zone, as the pages tell all times."""
+    """Returns a time in the pool's zone, like all times of the pages."""
     return absolute(moment, source().site.zone, source().now)
 
 
 def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
-    """What the root service says, or why it does not."""
+    """Returns the root service's answer, or the reason why it gives none."""
     try:
         return agent().ask("retention", host=name), ""
     except OperatorError as error:
@@ -86,7 +86,7 @@ def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
 
 @blueprint.get("/hosts/<host>/running")
 def now(host: str) -> str:
-    """What runs of it, for the page to renew."""
+    """Returns the host's running jobs, for the page to refresh."""
     require_visible_host(host)
     transfers = [one for one in running(source(), viewer()).transfers if one.host == host]
     return render_template("host/running.html", host=host, transfers=transfers)
@@ -94,9 +94,9 @@ def now(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that an operator may ask for. `may` is the field of a backup's row that says whether it fits; "": of no backup.
+    """An action of operators. `may` is the field of a backup's row that permits it; "": it concerns no backup.
 
-    `done` is said when it was done, with {host} and {backup}.
+    `done` is the message afterwards, with {host} and {backup}.
     """
 
     verb: str
@@ -148,7 +148,7 @@ _ACTION = "any(run, hold, release, accept)"
 @blueprint.get(f"/hosts/<host>/<{_ACTION}:verb>")
 @operator_only
 def ask(host: str, verb: str) -> str:
-    """The page that says what will happen."""
+    """Shows the page that describes the effect of an action."""
     require_visible_host(host)
     action = ACTIONS[verb]
     page = host_page(source(), viewer(), host, time_words=_time_words)
@@ -158,7 +158,7 @@ def ask(host: str, verb: str) -> str:
 
 
 def _not_over(host: str) -> RequestedJob | None:
-    """The backup of it that was asked for and waits or runs; None too when the root service does not tell."""
+    """Returns the requested backup of it that waits or runs; None too if the root service does not answer."""
     try:
         known = agent().ask("jobs", limit=_MOST_JOBS)
     except OperatorError:
@@ -170,7 +170,7 @@ def _not_over(host: str) -> RequestedJob | None:
 @blueprint.post(f"/hosts/<host>/<{_ACTION}:verb>")
 @operator_only
 def act(host: str, verb: str) -> Response:
-    """Asks the root service for it; what that refuses is a page of its own (web.errors)."""
+    """Asks the root service for the action; a refusal has a separate page (web.errors)."""
     require_visible_host(host)
     action = ACTIONS[verb]
     arguments: dict[str, Any] = {"host": host}
@@ -186,7 +186,7 @@ def act(host: str, verb: str) -> Response:
 
 
 def _backup(page: HostPage, action: Action, name: str) -> Any:
-    """The backup that is meant; 404 when there is none, 409 when this cannot be done with it."""
+    """Returns the backup; aborts with 404 if it does not exist, with 409 if the action is not permitted for it."""
     found = backup_of(page, name)
     if found is None:
         abort(404, "there is no such backup of this host")
@@ -203,7 +203,7 @@ def _name_of_form() -> str:
 
 
 def _until() -> datetime | None:
-    """The beginning of the day that was given, in the pool's zone; None without one."""
+    """Returns the beginning of the given day, in the pool's zone; None without one."""
     text = request.form.get("until", "").strip()
     if not text:
         return None
@@ -214,7 +214,7 @@ def _until() -> datetime | None:
 
 
 def _after(host: str, answer: Any) -> str:
-    """Where to go on: to the job that was started, where jobs have a page, or back to the host."""
+    """Returns the address to continue at: the started job, if jobs have a page, or the host."""
     job = answer.get("job") if isinstance(answer, dict) else None
     if job and "jobs.job" in current_app.view_functions:
         return url_for("jobs.job", job=job)

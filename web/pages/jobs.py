@@ -1,4 +1,4 @@
-"""Jobs: everything that ran, and what runs now. What was started here is told by the root service, line by line."""
+"""Jobs: past and running ones. For a job started here the page shows the root service's output line by line."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -21,7 +21,7 @@ blueprint = Blueprint("jobs", __name__, url_prefix="/jobs")
 
 @blueprint.get("")
 def index() -> str:
-    """A list of what ran in the last days."""
+    """Shows the jobs of the last days."""
     kinds = tuple(kind for kind in request.args.getlist("kind") if kind in KINDS)
     wanted = number("days", USUAL, 36500) or USUAL
     days = min(DAYS, key=lambda one: abs(one - wanted))
@@ -32,7 +32,7 @@ def index() -> str:
 
 
 def _rows(days: int, kinds: tuple[str, ...]) -> tuple[JobRow, ...]:
-    """Who is limited to hosts sees their backups alone: of a night not even that it was."""
+    """Returns the rows; a viewer who is limited to hosts sees only the backups of these, and no nights."""
     here, hosts = source(), seen_hosts()
     if hosts is not None:
         return tuple(by_hand(here.catalogue, hosts, here.now, here.now - timedelta(days=days)))
@@ -55,14 +55,14 @@ def _listed(said: Any) -> list[Mapping[str, Any]]:
 
 
 def _is_seen(said: Mapping[str, Any]) -> bool:
-    """Whoever is limited to hosts sees the jobs of these alone."""
+    """Returns True if the viewer may see the job: viewers who are limited to hosts see only jobs of these."""
     who = viewer()
     return not who.limited or (isinstance(said.get("host"), str) and who.may_see(said["host"]))
 
 
 @blueprint.get("/<job>")
 def job(job: str) -> str | Response:
-    """One job: of the catalogue, or of the root service."""
+    """Shows one job: of the catalogue, or of the root service."""
     known = parse_id(job)
     if known:
         return _of_catalogue(*known)

@@ -12,7 +12,7 @@ blueprint = Blueprint("log", __name__, url_prefix="/log")
 
 @blueprint.get("")
 def index() -> str:
-    """A page of it, filtered as the address says."""
+    """Shows a page of runs, filtered by the query."""
     here, hosts = source(), seen_hosts()
     host = request.args.get("host", "").strip() or None
     outcome, since, before = choice("outcome", OUTCOMES), moment("since", here.now), number("before")
@@ -32,14 +32,14 @@ def index() -> str:
 
 
 def _near(host: str, hosts: frozenset[str] | None) -> list[str]:
-    """Hosts whose names have what was asked for in them, where there is none of that very name."""
+    """Returns hosts whose names contain the requested text, if no host has exactly that name."""
     known = sorted(hosts if hosts is not None else {*source().catalogue.hosts()})
     return [] if host in known else [name for name in known if host.casefold() in name.casefold()][:20]
 
 
 @blueprint.get("/<int:run_id>")
 def run(run_id: int) -> str:
-    """One run, with all that was said."""
+    """Shows one run, with all its output."""
     here = source()
     found = here.catalogue.one_run(run_id) if run_id < 1 << 63 else None
     if found is None or not viewer().may_see(found.host):

@@ -30,7 +30,7 @@ class Picture:
 
 @blueprint.get("/")
 def index() -> str:
-    """All of it."""
+    """Shows the overview."""
     here, who = source(), viewer()
     found = overview(here, who)
     return render_template(
@@ -47,19 +47,19 @@ def index() -> str:
 
 @blueprint.get("/overview/night")
 def night() -> str:
-    """How the night goes, for the page to renew."""
+    """Returns the state of the night, for the page to refresh."""
     here = source()
     return render_template("overview/night.html", nights=nights(here, viewer()))
 
 
 @blueprint.get("/overview/running")
 def now() -> str:
-    """What runs now, for the page to renew."""
+    """Returns the running jobs, for the page to refresh."""
     return render_template("overview/running.html", running=running(source(), viewer()))
 
 
 def space_chart(here: RequestContext) -> Markup | None:
-    """Allocated and used over three months; None where nothing says which filesystem it is."""
+    """Draws allocated and used space over three months; None if the filesystem is unknown."""
     filesystem = here.site.filesystem
     if filesystem is None:
         return None
@@ -68,6 +68,6 @@ def space_chart(here: RequestContext) -> Markup | None:
 
 
 def _picture(here: RequestContext) -> Picture | None:
-    """The newest heatmap; None without one."""
+    """Returns the newest heatmap; None without one."""
     recorded = painter().states.gallery(here.site.filesystem).recorded
     return Picture(url_for("pool.picture_latest"), recorded[-1].taken) if recorded else None

@@ -1,4 +1,4 @@
-"""Pictures as answers: kept by the browser as long as they are what they were."""
+"""Responses with pictures, which browsers cache as long as the pictures are unchanged."""
 
 from collections.abc import Callable
 from hashlib import blake2b
@@ -12,12 +12,12 @@ from web.data.heat import DrawingRequest, Gallery, Recorded
 
 
 def svg(draw: Callable[[ChartStyle], bytes]) -> Response:
-    """A chart, on the ground and as wide as the request asks for."""
+    """Returns a chart for the background and the width that the request gives."""
     return revalidated(draw(look_of(request.args)), "image/svg+xml")
 
 
 def picture(painter: Painter, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Response:
-    """A recorded state, drawn. 404 where it cannot be drawn so: it may have no scores, or be gone."""
+    """Returns a picture of a recorded state. Aborts with 404 if it cannot be drawn: it may have no scores, or be gone."""
     try:
         return revalidated(painter.png(gallery, one, wish), "image/png")
     except OperatorError as error:
@@ -25,7 +25,7 @@ def picture(painter: Painter, gallery: Gallery, one: Recorded, wish: DrawingRequ
 
 
 def revalidated(data: bytes, kind: str) -> Response:
-    """The browser asks each time whether it is still the same, and gets it only when it is not."""
+    """Adds cache headers: the browser revalidates each time, and downloads the picture only if it has changed."""
     answer = Response(data, mimetype=kind)
     answer.headers["Cache-Control"] = "private, no-cache"
     answer.set_etag(blake2b(data, digest_size=12).hexdigest())

@@ -30,7 +30,7 @@ _LINES = 60
 
 
 def filesystem() -> str:
-    """The UUID that samples are kept under; 404 where nothing says which."""
+    """Returns the UUID of the samples; aborts with 404 if it is unknown."""
     found = source().site.filesystem
     if found is None:
         abort(404, "nothing is known of the pool yet: `backupd sample` takes the first look")
@@ -38,7 +38,7 @@ def filesystem() -> str:
 
 
 def painter() -> Painter:
-    """The one of this application: it keeps what it drew."""
+    """Returns the painter of this application, which caches its pictures."""
     found: Painter = current_app.extensions.setdefault(_PAINTER, Painter(source().settings.state / FOLDER))
     return found
 
@@ -46,7 +46,7 @@ def painter() -> Painter:
 @blueprint.get("")
 @whole_pool
 def index() -> str:
-    """Space: now, over months, and when it is full."""
+    """Shows space: now, over months, and when it is full."""
     here, of = source(), filesystem()
     days = days_asked()
     return render_template(
@@ -62,7 +62,7 @@ def index() -> str:
 
 
 def days_asked() -> int:
-    """How far back the address asks for; without that as far as the history goes, at most half a year."""
+    """Returns how many days the query asks for; by default all of the history, at most half a year."""
     wanted = number("days", None, 36500)
     return min(SPANS, key=lambda days: abs(days - wanted)) if wanted else shortest_span(trend_of)
 
@@ -74,7 +74,7 @@ def trend_of(days: int) -> Trend:
 
 
 def _some(points: tuple[TrendPoint, ...]) -> tuple[TrendPoint, ...]:
-    """What a table has lines for: the last one, and others in equal distances from it."""
+    """Returns the rows of a table: the last point, and others at equal distances from it."""
     step = -(-len(points) // _LINES)
     return points[::-1][:: step or 1][::-1]
 
@@ -82,7 +82,7 @@ def _some(points: tuple[TrendPoint, ...]) -> tuple[TrendPoint, ...]:
 @blueprint.get("/charts/trend/<name>.svg")
 @whole_pool
 def trend_picture(name: str) -> Response:
-    """A chart over months."""
+    """Returns a chart over months."""
     if name not in TREND_CHARTS:
         abort(404, "there is no such chart")
     found, zone = trend_of(days_asked()), source().site.zone
@@ -92,7 +92,7 @@ def trend_picture(name: str) -> Response:
 @blueprint.get("/day")
 @whole_pool
 def day() -> str:
-    """A day of the disks, and what ran."""
+    """Shows a day of the disks, and the jobs that ran."""
     return render_template("pool/day.html", day=_day(), words=day_words, today=source().now.astimezone(source().site.zone).date())
 
 
@@ -112,7 +112,7 @@ def _wanted_day() -> date | None:
 @blueprint.get("/charts/day/<name>.svg")
 @whole_pool
 def day_picture(name: str) -> Response:
-    """What was written, or read, over a day."""
+    """Returns the chart of bytes written, or read, over a day."""
     if name not in DAY_CHARTS:
         abort(404, "there is no such chart")
     found = _day()
@@ -122,7 +122,7 @@ def day_picture(name: str) -> Response:
 @blueprint.get("/score")
 @whole_pool
 def score() -> str:
-    """How fragmented the free space is."""
+    """Shows how fragmented the free space is."""
     gallery = painter().states.gallery(filesystem())
     newest = gallery.recorded[-1] if gallery.recorded else None
     return render_template(
@@ -148,7 +148,7 @@ def _scores() -> Scores:
 @blueprint.get("/charts/scores.svg")
 @whole_pool
 def scores_picture() -> Response:
-    """Block groups by their score, of the newest recorded state."""
+    """Returns a chart of block groups by their score, of the newest recorded state."""
     gallery = painter().states.gallery(filesystem())
     found = distribution(painter().state(gallery.recorded[-1])) if gallery.recorded else None
     if found is None:
@@ -159,7 +159,7 @@ def scores_picture() -> Response:
 @blueprint.get("/charts/sizes.svg")
 @whole_pool
 def sizes_picture() -> Response:
-    """What is free, by the size of the free extents."""
+    """Returns the chart of the free space by the size of the free extents."""
     found = _scores()
     return svg(lambda look: size_chart(found.sizes, look))
 
@@ -167,7 +167,9 @@ def sizes_picture() -> Response:
 @blueprint.get("/picture.png")
 @whole_pool
 def picture_latest() -> Response:
-    """The newest heatmap, as `size`, `sort`, `curve` and `colour` ask for; it is on black in any look. 404: there is none."""
+    """Returns the newest heatmap with the given `size`, `sort`, `curve` and `colour`; always on black. Aborts with 404 if there
+    is none.
+    """
     gallery = painter().states.gallery(source().site.filesystem)
     if not gallery.recorded:
         abort(404, "there is no picture yet: `btrfs-heatmap nightly` makes one a night")

@@ -1,4 +1,4 @@
-"""What a request's address or form says besides paths: numbers, choices, moments, names of backups."""
+"""Parses values of a request's query or form other than paths: numbers, choices, moments, names of backups."""
 
 import re
 from collections.abc import Collection
@@ -13,19 +13,19 @@ _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def number(name: str, default: int | None = None, most: int = 2**63 - 1) -> int | None:
-    """A whole number, not negative; what is none is as if it were not there."""
+    """Returns a non-negative whole number; ignores an invalid one."""
     text = request.args.get(name, "")
     return min(int(text[:19]), most) if text.isascii() and text.isdigit() else default
 
 
 def choice(name: str, known: Collection[str]) -> str | None:
-    """One of some words; anything else is as if it were not there."""
+    """Returns one of the known words; ignores any other."""
     text = request.args.get(name)
     return text if text in known else None
 
 
 def moment(name: str, now: datetime) -> datetime | None:
-    """A moment: RFC 3339, or a day, which begins in UTC; 400 when it is none."""
+    """Returns a moment from RFC 3339, or from a day, which begins in UTC; aborts with 400 if it is invalid."""
     text = request.args.get(name, "").strip()
     if not text:
         return None
@@ -36,7 +36,7 @@ def moment(name: str, now: datetime) -> datetime | None:
 
 
 def which_of_request(name: str) -> str | None:
-    """The backup that is asked for, None without one; 400 when it can be none."""
+    """Returns the requested backup, None without one; aborts with 400 if it is invalid."""
     found = request.values.get(name)
     if not found:
         return None
@@ -46,7 +46,7 @@ def which_of_request(name: str) -> str | None:
 
 
 def number_of_request(name: str, default: int) -> int:
-    """A whole number that is asked for; 400 when it is none."""
+    """Returns a whole number; aborts with 400 if it is invalid."""
     found = request.args.get(name, str(default))
     if not _WHOLE.fullmatch(found):
         abort(400, f"{name} is a whole number")

@@ -25,7 +25,7 @@ blueprint = Blueprint("restore", __name__)
 add_handlers(blueprint)
 
 MOST = 1000
-"""Paths at once; the root service takes no more."""
+"""Paths at once; the root service has the same limit."""
 _LONGEST_FOLDER = 900
 Page = str | Response | tuple[str, int]
 
@@ -33,21 +33,21 @@ Page = str | Response | tuple[str, int]
 @blueprint.get("/restore/<host>")
 @operator_only
 def form(host: str) -> Page:
-    """Where to, for the paths in the address."""
+    """Shows the form for the paths in the query."""
     return _form(_wish(require_visible_host(host), paths_of_request()))
 
 
 @blueprint.post("/restore/<host>")
 @operator_only
 def choose(host: str) -> Page:
-    """Where to, for the paths that were chosen in a folder; for the folder when none was. Also the way back from a preview."""
+    """Shows the form for the paths chosen in a folder; for the folder if none was chosen. Also the way back from a preview."""
     return _form(_wish(require_visible_host(host), paths_of_form() or paths_of_form("folder")))
 
 
 @blueprint.post("/restore/<host>/preview")
 @operator_only
 def preview(host: str) -> Page:
-    """What would happen; the page that waits for it when that takes long."""
+    """Shows the effect of the restore; redirects to a page that waits for it if that takes long."""
 
     def previewed(wish: RestoreForm) -> Page:
         found = restore.preview(agent(), wish)
@@ -61,7 +61,7 @@ def preview(host: str) -> Page:
 @blueprint.get("/restore/<host>/preview/<job>")
 @operator_only
 def look(host: str, job: str) -> Page:
-    """What would happen, as soon as that is known."""
+    """Shows the effect of the restore as soon as it is known."""
     found = restore.look(agent(), job) if require_visible_host(host) else None
     if found is None or found.wish.host != host:
         abort(404, "there is no such preview")
@@ -73,12 +73,12 @@ def look(host: str, job: str) -> Page:
 @blueprint.post("/restore/<host>/start")
 @operator_only
 def start(host: str) -> Page:
-    """Has it done, and leads to the job."""
+    """Starts the restore, and redirects to its job."""
     return _asked(host, lambda wish: redirect(url_for("jobs.job", job=restore.start(agent(), wish)), 303))
 
 
 def _asked(host: str, answer: Callable[[RestoreForm], Page]) -> Page:
-    """Answers the form that was sent; shows it again where it cannot be what is meant, or was refused."""
+    """Answers the submitted form; shows it again if it is invalid or was refused."""
     form = _wish(require_visible_host(host), paths_of_form())
     if problem := _problem(form.folder):
         return _form(form, problem), 400
@@ -91,7 +91,7 @@ def _asked(host: str, answer: Callable[[RestoreForm], Page]) -> Page:
 
 
 def _wish(host: str, paths: list[bytes]) -> RestoreForm:
-    """What the request's fields say. The backup is one from here on, whatever comes to be the latest."""
+    """Parses the fields of the request. Resolves the backup to a name, so that a newer "latest" does not change it."""
     if not paths:
         abort(400, "no path is chosen")
     if len(paths) > MOST:
@@ -109,7 +109,7 @@ def _wish(host: str, paths: list[bytes]) -> RestoreForm:
 
 
 def _problem(folder: str | None) -> str:
-    """Why a folder is none, in words; "" when it may be one."""
+    """Returns why a folder is invalid, in words; "" if it is valid."""
     if folder is None:
         return ""
     if not folder.startswith("/"):

@@ -1,6 +1,6 @@
-"""Where the trees of a history lie, and of which host and time each is: rsnapshot, dirvish, dated folders, btrbk, snapper.
+"""Finds the trees of a history, with host and time of each: rsnapshot, dirvish, dated folders, btrbk, snapper.
 
-Nothing is changed there, and only names, times and small text files are read.
+It changes nothing there, and reads only names, times and small text files.
 """
 
 import os
@@ -26,10 +26,10 @@ _SUBVOLUME = 256  # inode number of every subvolume's root folder
 
 @dataclass(frozen=True, slots=True)
 class OldTree:
-    """A tree that is to become a backup: what lies in `folder` is what the host had below `path` at `started` (aware).
+    """A tree to import: `folder` contains the host's data below `path` at `started` (aware).
 
-    `identity`: device and inode of the folder when its time was read, and in nanoseconds when the folder above it had changed where
-    that is the tree's time: by these it is known again, whatever was renamed since.
+    `identity`: device and inode of the folder when its time was read, and the change time in nanoseconds of the folder above it if
+    that is the tree's time: they identify the tree after any renaming.
     """
 
     host: str
@@ -41,7 +41,7 @@ class OldTree:
 
 @dataclass(frozen=True, slots=True)
 class OldHistory:
-    """All trees, by host and time, no two of a host in the same second; and what is not one, with the reason."""
+    """All trees, by host and time, no two of a host in the same second; and the folders that are no tree, with the reason."""
 
     trees: tuple[OldTree, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -51,20 +51,20 @@ class OldHistory:
         return sorted({one.host for one in self.trees})
 
     def of(self, host: str) -> list[OldTree]:
-        """Those of one host, oldest first."""
+        """Returns the trees of one host, oldest first."""
         return [one for one in self.trees if one.host == host]
 
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """What the trees' own names of hosts are called here: `given` by their own name; `alone` where all are of one host."""
+    """The new names of hosts: `given` by their names in the history; `alone` if all trees belong to one host."""
 
     given: Mapping[str, str] = field(default_factory=dict)
     alone: str | None = None
 
     @classmethod
     def parse(cls, texts: tuple[str, ...]) -> "HostNames":
-        """Of NAME, or NAME=OWN some times. Raises UsageError."""
+        """Parses NAME, or several NAME=OWN. Raises UsageError."""
         given, alone = {}, None
         for text in texts:
             name, equals, own = text.partition("=")
@@ -79,16 +79,16 @@ class HostNames:
         return cls(given, alone)
 
     def of(self, own: str) -> str | None:
-        """What that host is called here; None when some were chosen, and it is not among them."""
+        """Returns the new name of that host; None if hosts were chosen, and it is not among them."""
         if self.given:
             return self.given.get(own)
         return self.alone or own
 
 
 def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
-    """A snapshot root, or the rsnapshot.conf that says where it is. A tree is as old as its interval's folder says.
+    """Reads a snapshot root, or the rsnapshot.conf that names it. The age of a tree is that of its interval's folder.
 
-    rsnapshot stamps interval.0 when it is made, and renames it from then on. In an interval lies a folder for each host.
+    rsnapshot stamps interval.0 when it makes it, and then only renames it. An interval contains a folder for each host.
     """
     root = _root_of(root) if root.is_file() else root
     intervals = [one for one in _folders(root) if _INTERVAL.fullmatch(one.name)]
@@ -117,7 +117,7 @@ def _root_of(conf: Path) -> Path:
 
 
 def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
-    """A vault, or a bank of some. Images whose summary does not say that they were a success are left out."""
+    """Reads a vault, or a bank of several. Leaves out images whose summary does not report success."""
     vaults = [vault] if (vault / "dirvish").is_dir() else [one for one in _folders(vault) if (one / "dirvish").is_dir()]
     if not vaults:
         raise UsageError(f"{vault} is neither a vault nor a bank of dirvish: there is no folder `dirvish` in it")
@@ -144,7 +144,9 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
 
 
 def read_dated(root: Path, names: HostNames) -> OldHistory:
-    """Folders such as 2026-11-20 or 2026-11-20T2200, and backup.0, which is as old as it says itself. They are of one host."""
+    """Reads folders such as 2026-11-20 or 2026-11-20T2200, and backup.0, whose time is that of its folder. All belong to one
+    host.
+    """
     if names.alone is None:
         raise UsageError("whose trees are they?", "give --host NAME")
     found, left_out = list[OldTree](), dict[str, str]()
@@ -260,7 +262,9 @@ def _history(found: list[OldTree], left_out: Mapping[str, str]) -> OldHistory:
 
 
 def _dated(name: str, stamp: datetime) -> datetime | None:
-    """Of a name that begins with a date. Without an hour it is that of the folder itself, if that is of the same day."""
+    """Parses the time in a name that begins with a date. Without an hour it is the folder's own time, if that is on the same
+    day.
+    """
     match = _DATE.match(name)
     if match is None:
         return None
@@ -273,7 +277,7 @@ def _dated(name: str, stamp: datetime) -> datetime | None:
 
 
 def _path_of(text: str) -> str | None:
-    """The path of a host that a summary names; None when it leads anywhere else."""
+    """Returns the path of a host that a summary names; None if it leads elsewhere."""
     path = (text.split() or ["/"])[0]
     parts = [part for part in path.split("/") if part not in ("", ".")]
     return "/" + "/".join(parts) if path.startswith("/") and ".." not in parts and "\0" not in path else None
@@ -292,7 +296,7 @@ def _time(text: str) -> datetime | None:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """No symlinks: what they lead to is another's."""
+    """Returns the folders, without symlinks, which lead to another's data."""
     return sorted(one for one in folder.iterdir() if one.is_dir() and not one.is_symlink())
 
 

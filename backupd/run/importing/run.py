@@ -1,7 +1,8 @@
-"""One tree of an old history made a backup, by the steps of a night: `.working` from the backup before it, rsync, the final name.
+"""Makes a backup of one tree of an old history, by the steps of a night: `.working` from the backup before it, rsync, the final
+name.
 
-rsync goes by sizes and times, and by content where the inodes say that these may deceive (tree_links.py). It reads what is new and
-nothing else, and is given the tree by a descriptor, so that a rotation meanwhile does not put another tree in its place.
+rsync compares sizes and times, and content where the inodes show that these may deceive (tree_links.py). It reads only new data,
+and gets the tree by a descriptor, so that a rotation meanwhile does not put another tree in its place.
 """
 
 import asyncio
@@ -66,7 +67,7 @@ class TreeProgress:
 
 @dataclass(frozen=True, slots=True)
 class ImportSite:
-    """What an import works with. `delta`: files are changed in place, so that both backups share the blocks that are equal."""
+    """The environment of an import. `delta`: files are changed in place, so that both backups share equal blocks."""
 
     config: Config
     pool: Pool
@@ -78,17 +79,17 @@ class ImportSite:
     """Is called about once a second while a tree is copied."""
     tick: Callable[[], None] = lambda: None
     own: set[str] = field(default_factory=set)
-    """Names of backups that this import has made: nobody has changed their trees since."""
+    """Names of backups that this import has made: their trees are unchanged since."""
 
     @property
     def goes_on(self) -> bool:
-        """Whether nobody has stopped it."""
+        """Returns True if the import was not stopped."""
         return not self.cancellation
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedBackup:
-    """A backup that was made of a tree. `literal`: bytes of data that were copied. `nested`: folders that stood for subvolumes in a
+    """A backup made of a tree. `literal`: bytes of data that were copied. `nested`: folders that stand for subvolumes in a
     snapshot, and are not in the backup.
     """
 
@@ -99,10 +100,10 @@ class ImportedBackup:
 
 
 def config_of(config: Config, tree: OldTree) -> HostConfig:
-    """The host as an import needs it: all that lies in the tree, whatever its source paths are now.
+    """Returns the host's configuration for an import: everything in the tree, whatever its source paths are now.
 
-    What the base has of other paths goes, and so does what stands where a folder above the tree must be: a symlink there would lead
-    elsewhere.
+    Files of the base below other paths are removed, and so is anything in the place of a folder above the tree: a symlink there
+    would lead elsewhere.
     """
     own = config.hosts.get(tree.host) or HostConfig(tree.host)
     return replace(own, paths=(tree.path,), exclude=(), left_out=(), one_file_system=False)
@@ -110,8 +111,8 @@ def config_of(config: Config, tree: OldTree) -> HostConfig:
 
 @contextmanager
 def opened_tree(tree: OldTree) -> Iterator[Path]:
-    """A path of the very folder whose time was read, whatever it is called by now. Raises OperatorError when it is another one, or
-    has another time since.
+    """Yields a path of the very folder whose time was read, whatever its name is now. Raises OperatorError if it is another
+    one, or has another time since.
     """
     try:
         fd = os.open(tree.folder, FOLDER)
@@ -133,14 +134,14 @@ def _require_same(tree: OldTree, fd: int) -> None:
 
 
 def known_backups(pool: Pool, host: str) -> dict[str, Record]:
-    """The backups that the host has, by name."""
+    """Returns the backups of the host, by name."""
     return {one.record.name: one.record for one in final_backups(pool, host) if one.record.name}
 
 
 async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -> ImportedBackup:
-    """One tree; `before` is the one before it in the same history. Raises Cancelled, OperatorError, OSError.
+    """Imports one tree; `before` is the one before it in the same history. Raises Cancelled, OperatorError, OSError.
 
-    What is not whole is discarded: the next import makes it again.
+    An incomplete backup is discarded: the next import makes it again.
     """
     host = config_of(site.config, tree)
     with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
@@ -174,10 +175,10 @@ async def _made(
 async def _filled(
     site: ImportSite, tree: OldTree, before: OldTree | None, prepared: Prepared, folders: tuple[Path, Path | None]
 ) -> Output:
-    """Has the tree's content in `.working`; what rsync said of it.
+    """Copies the tree's content into `.working`; returns rsync's output.
 
-    After a tree that this very import has copied only what differs from that is given to rsync. After any other backup it goes
-    through all names: by size and time where that is of the tree before, else by content.
+    After a tree that this very import has copied, rsync gets only the differences. After any other backup it compares all names: by
+    size and time if that is the backup of the previous tree, else by content.
     """
     source, old = folders
     site.tell(TreeProgress(tree.host))
@@ -225,7 +226,7 @@ class _Ticker:
 
 
 def _totals(base: Record, links: TreeLinks) -> dict[str, int]:
-    """Of the whole tree, of which rsync has seen a part."""
+    """Returns the totals of the whole tree, of which rsync has seen a part."""
     return {"files": links.files, "regular": links.files, "bytes": bounded((base.total("bytes") or 0) + links.grown)}
 
 
@@ -262,7 +263,7 @@ def require_room(site: ImportSite) -> None:
 
 
 def require_no_other_work(pool: Pool, host: HostConfig) -> None:
-    """An unfinished backup of a night would be discarded for the tree. Raises OperatorError."""
+    """Raises OperatorError for an unfinished backup of a night, which the import would discard."""
     path = pool.working(host.name)
     if not os.path.lexists(path):
         return
@@ -289,7 +290,7 @@ def _command(site: ImportSite, source: Path, target: Path, *more: str) -> tuple[
 
 
 async def _rsync(site: ImportSite, command: Sequence[str]) -> Output:
-    """What rsync said. Raises what `_copied` raises."""
+    """Returns rsync's output. Raises the exceptions of `_copied`."""
     output = Output()
     await _copied(site, command, output.feed)
     return output

@@ -1,7 +1,7 @@
-"""What the inodes of a tree tell: what is the very file of the tree before, and which names are hard links of each other.
+"""Compares the inodes of two trees: finds the unchanged files, and the names that are hard links of each other.
 
-In a history of hard links what did not change has the same inode in both trees, so only the folders are read. A file with another
-inode but the same size and time may have another content, which rsync would not see.
+In a history of hard links an unchanged file has the same inode in both trees, so only the folders are read. A file with another
+inode but the same size and time may have other content, which rsync would not notice.
 """
 
 import os
@@ -47,11 +47,11 @@ class _Name(NamedTuple):
 
 
 def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool]) -> TreeLinks:
-    """Compares them; without `before`, or if that is on another filesystem, all is new. Raises OSError, and OperatorError where
-    something else is mounted in one of them, or a subvolume: an inode number says nothing then.
+    """Compares the trees; without `before`, or if that is on another filesystem, all is new. Raises OSError, and OperatorError if
+    one contains a mount or a subvolume, because inode numbers are meaningless then.
 
-    Memory: eight bytes for each name, and the names of what changed and of hard links. `goes_on` is asked in each folder; when it
-    says no, what was found so far comes back.
+    Memory: eight bytes for each name, and the names of changes and of hard links. `goes_on` is called in each folder; if it returns
+    False, the findings so far are returned.
     """
     found, inodes = TreeLinks(), _Inodes()
     if before is not None and before.stat().st_dev != tree.stat().st_dev:
@@ -119,7 +119,7 @@ class _Inodes:
         self._all.extend(some)
 
     def twice(self) -> set[int]:
-        """Those that came more than once. Sorts them in place: there may be ten million."""
+        """Returns the numbers that were added more than once. Sorts them in place: there may be ten million."""
         import numpy as np  # it takes a tenth of a second, which other commands need not wait for
 
         found = np.frombuffer(self._all, np.uint64)
@@ -156,13 +156,13 @@ def _walk(tree: bytes, goes_on: Callable[[], bool]) -> Iterator[tuple[bytes, lis
 
 
 def _names(folder: bytes) -> dict[bytes, _Name]:
-    """What is there. The inode of a folder says nothing: no program links those."""
+    """Returns the names in a folder. Ignores the inodes of folders: no program links those."""
     with os.scandir(folder) as entries:
         return {one.name: _Name(0, True) if one.is_dir(follow_symlinks=False) else _Name(one.inode(), False) for one in entries}
 
 
 def _is_same_folder(one: bytes, other: bytes) -> bool:
-    """Whether it has the owner, mode, time and extended attributes that it had; ACLs are among these."""
+    """Returns True if owner, mode, time and extended attributes (ACLs among them) are unchanged."""
     return _attributes(one) == _attributes(other)
 
 
@@ -174,12 +174,12 @@ def _attributes(folder: bytes) -> tuple[object, ...]:
 
 
 def _size(found: os.stat_result) -> int:
-    """As rsync counts it: of files and of symlinks."""
+    """Returns the size as rsync counts it: of files and of symlinks."""
     return found.st_size if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) else 0
 
 
 def _size_of(path: bytes) -> int:
-    """Of all below, or of what it is itself."""
+    """Returns the size of everything below, or of the entry itself."""
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
         return _size(found)
@@ -187,5 +187,5 @@ def _size_of(path: bytes) -> int:
 
 
 def _is_alike(now: os.stat_result, then: os.stat_result) -> bool:
-    """Whether rsync would take the file for the one that was there."""
+    """Returns True if rsync would consider the file unchanged."""
     return stat.S_ISREG(then.st_mode) and (then.st_size, then.st_mtime_ns) == (now.st_size, now.st_mtime_ns)

@@ -25,14 +25,14 @@ class FileFate(StrEnum):
 
     REPAIRED = "repaired"
     WHOLE = "whole"
-    """It can be read, and has its content: it was repaired, or is read from another disk by now."""
+    """It can be read, and its content is right: it was repaired, or is now read from another disk."""
     UNPROVEN = "unproven"
     """There is a copy of the same size and time, but nothing proves its content."""
     NO_COPY = "no-copy"
     HOST_DIFFERS = "host-differs"
-    """The host has another content: which of the two is right nobody knows."""
+    """The host has other content: it is unknown which of the two is right."""
     NO_FILE = "no-file"
-    """It is no plain file, or cannot even be looked at."""
+    """It is no plain file, or its metadata cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +80,17 @@ class RepairPlan:
 
     @property
     def repairs(self) -> tuple[DamagedCopy, ...]:
-        """The files that would be replaced."""
+        """Returns the files that would be replaced."""
         return tuple(one for one in self.files if one.fate == FileFate.REPAIRED)
 
     @property
     def is_proven(self) -> bool:
-        """Whether each of these has the content that was recorded."""
+        """Returns True if each of these has the recorded content."""
         return all(one.copy and one.copy.proof == RepairProof.CHECKSUM for one in self.repairs)
 
     @property
     def leaves(self) -> tuple[DamagedCopy, ...]:
-        """The files that stay damaged in the copy, too."""
+        """Returns the files that stay damaged in the copy, too."""
         return tuple(one for one in self.files if one.fate not in (FileFate.REPAIRED, FileFate.WHOLE))
 
 
@@ -110,7 +110,7 @@ class RepairPlanner:
 
     @property
     def damaged(self) -> list[Restorable]:
-        """The backups that have damaged files, oldest first."""
+        """Returns the backups that have damaged files, oldest first."""
         names = {one.name for one in self._damages}
         return [one for one in reversed(self.backups) if one.name in names]
 
@@ -192,7 +192,9 @@ class RepairPlanner:
         return RepairProof.READABLE if equal else RepairProof.TIME
 
     def _candidates(self, backup: Restorable, entry: Entry, expected: RecordedSums) -> Iterator[tuple[GoodCopy, Entry]]:
-        """Other files at that path, of that size; without a recorded sum of that time, too. Those of the same time come first."""
+        """Yields other files at that path, of that size; without a recorded checksum also of that time. Those of the same time
+        come first.
+        """
         found = list(self._others(backup, entry))
         if not expected.are_known:
             found = [one for one in found if one[1].mtime == entry.mtime]

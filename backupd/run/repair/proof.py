@@ -14,14 +14,14 @@ _BLOCK = 4096
 
 
 class RepairProof(StrEnum):
-    """How it is known that a copy has the content of the damaged file. The best proof is first."""
+    """The proof that a copy has the content of the damaged file. The best proof is first."""
 
     CHECKSUM = "checksum"
-    """It has the SHA-256 that was recorded of it."""
+    """It has the recorded SHA-256."""
     READABLE = "readable"
-    """Nothing was recorded; size and time are the same, and so is all that can still be read."""
+    """Nothing was recorded; size and time are the same, and so are all readable blocks."""
     TIME = "time"
-    """Nothing was recorded and nothing can be read; size and time are the same."""
+    """Nothing was recorded and no block is readable; size and time are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RecordedSums:
 
     @property
     def are_known(self) -> bool:
-        """Whether anything is recorded."""
+        """Returns True if anything is recorded."""
         return self.plain is not None or self.digest is not None
 
     def are_those_of(self, found: FileRead) -> bool:
@@ -59,7 +59,7 @@ def key(entry: Entry) -> Key:
 
 
 def equal_where_readable(bad: int, good: int, size: int, goes_on: Callable[[], bool]) -> int | None:
-    """How many bytes of the damaged file can be read, when the same bytes are in the other one; None when they differ.
+    """Returns how many bytes of the damaged file are readable, if the other file has the same bytes; None if they differ.
 
     Holes are zeros. Raises OSError for the good one.
     """

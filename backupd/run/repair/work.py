@@ -1,7 +1,7 @@
-"""A repaired copy of a backup, made as a night makes a backup: `.working` from a snapshot, the final name when all is on the disk.
+"""Makes a repaired copy of a backup by the steps of a night: `.working` from a snapshot, the final name when all is on the disk.
 
-The damaged backup is read-only and stays as it is: what it shares with others, and what other pools have in common with it, is left
-alone. It is given up to the next expiry, for the copy stands in its place, unless something needs it; then the copy is held.
+The damaged backup is read-only and stays unchanged: this preserves the data that it shares with others, and its relation to copies
+in other pools. It is marked for the next expiry, because the copy replaces it, unless something needs it; then the copy is held.
 """
 
 import errno
@@ -59,7 +59,7 @@ class RepairDone:
 
 
 def repair(site: ExpiryContext, plan: RepairPlan) -> RepairDone:
-    """Makes the copy, unless an earlier repair did, and gives the damaged backup up. Whoever calls this has the host's lock.
+    """Makes the copy, unless an earlier repair did, and marks the damaged backup for expiry. The caller holds the host's lock.
 
     Raises StateConflict if the host or its backup has changed, PoolUnusable, DataLost, OSError. An unfinished copy is discarded.
     """
@@ -83,14 +83,14 @@ def repair(site: ExpiryContext, plan: RepairPlan) -> RepairDone:
 
 
 def _made_before(site: ExpiryContext, backup: Restorable) -> str | None:
-    """The copy of a repair that was killed, or came before this one."""
+    """Returns the copy of a repair that was killed, or came before this one."""
     copies = (one.record for one in final_backups(site.pool, backup.host))
     return next((one.name for one in copies if (one.repaired or {}).get("of_uuid") == backup.record.uuid), None)
 
 
 def _start(site: ExpiryContext, backup: Restorable) -> datetime:
-    """A second after the start of the damaged backup, or as many as other copies take. Raises StateConflict when the next backup is
-    as near, for the copy must not come behind it.
+    """Returns a second after the start of the damaged backup, or later if other copies have that. Raises StateConflict if the next
+    backup is too near, because the copy must not come behind it.
     """
     moment, taken = backup.started + timedelta(seconds=1), names_of(site.pool, backup.host)
     while (name := backup_name(moment)) in taken:
@@ -231,7 +231,7 @@ def _copy(source: int, fd: int, size: int) -> None:
 
 
 def _carry_notes(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
-    """The copy is held and accepted as the damaged backup is."""
+    """Copies the hold and the acceptance of the damaged backup."""
     folder = site.pool.host(plan.backup.host)
     notes = before = read_notes(folder)
     for what in (HOLD, ACCEPTED):
@@ -245,8 +245,8 @@ def _carry_notes(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
 
 
 def _give_up(site: ExpiryContext, plan: RepairPlan, name: str) -> str:
-    """Marks the damaged backup, so that the copy stands in its place; else why not. Then the copy is held, for the retention keeps
-    the first of two backups of a day only.
+    """Marks the damaged backup for expiry, so that the copy replaces it; returns why not otherwise. Then the copy is held,
+    because the retention keeps only the first of two backups of a day.
     """
     host, old = plan.backup.host, plan.backup.name
     asked = DeletionRequest(f"repaired in {name}")
