@@ -37,17 +37,17 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
     multiple=True,
     metavar="NAME:KEY=VALUE,...",
     shell_complete=_complete_variant,
-    help="Settings to try, each other one as configured. May be given several times; the first is what others are compared with.",
+    help="Settings to try; all others are as configured. May be given several times; the first is what others are compared with.",
 )
-@click.option("--question", type=click.Choice(list(QUESTIONS)), help="Try the settings that answer a standing question.")
-@click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, metavar="N", help="How many nights each has.")
+@click.option("--question", type=click.Choice(list(QUESTIONS)), help="Try the settings that answer a common question.")
+@click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, metavar="N", help="The number of nights.")
 @click.option(
     "--age",
     type=click.IntRange(0, 3660),
     default=20,
     show_default=True,
     metavar="N",
-    help="Nights that come first, unmeasured and the same for all: in a new pool nothing is fragmented.",
+    help="Unmeasured nights before, the same for all variants, because a new pool is not fragmented.",
 )
 @click.option(
     "--seeds",
@@ -55,18 +55,22 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
     default=5,
     show_default=True,
     metavar="N",
-    help="How often, each time with other changes.",
+    help="How many times each variant runs, each time with other changes.",
 )
-@click.option("--size", type=Parsed("size", parse_size), metavar="SIZE", help="Of the throwaway pool at most.  [default: 2GiB]")
+@click.option(
+    "--size", type=Parsed("size", parse_size), metavar="SIZE", help="The maximum size of the throwaway pool.  [default: 2GiB]"
+)
 @click.option(
     "--on",
     metavar="FOLDER|DEVICE",
     type=click.Path(),
-    help="Where the pool is made: an image in a folder, or a spare device.  [default: in memory if it fits, else /var/tmp]",
+    help="Where to make the pool: an image in a folder, or a spare device.  [default: in memory if it fits, else /var/tmp]",
 )
-@click.option("--erase", metavar="DEVICE", help="Confirms that what is on the device of --on may be lost; its exact name again.")
+@click.option(
+    "--erase", metavar="DEVICE", help="Confirm that the contents of the device of --on may be lost, by repeating its exact name."
+)
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report with pictures too.")
-@click.option("--dry-run", is_flag=True, help="Show what would be made, how long it takes and how much room; make nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be made, and the time and room it takes; make nothing.")
 @json_option
 @click.pass_context
 def command(
