@@ -78,7 +78,7 @@ def _held(folder: Path) -> Iterator[Path]:
 
 
 def _works(holder: Holder, file: Path) -> bool:
-    if holder.alive:
+    if holder.is_alive:
         return True
     with suppress(OSError):  # a receiver that outlived a killed run still writes
         return bool(holder.group) and any(has_locked(one.pid, file.stat()) for one in members(holder.group))

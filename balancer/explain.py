@@ -45,14 +45,14 @@ class ExplainedBlockGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class NotThere:
+class NoSuchBlockGroup:
     """No data block group begins there. `inside`: vaddr and profile of the chunk that the address is in; `nearest`: vaddrs."""
 
     inside: tuple[int, str] | None
     nearest: tuple[int, ...]
 
 
-def explain(fd: int, vaddr: int, cells: int) -> ExplainedBlockGroup | NotThere:
+def explain(fd: int, vaddr: int, cells: int) -> ExplainedBlockGroup | NoSuchBlockGroup:
     """The data block group at `vaddr`, its map in so many cells. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
     chunk = chunks(fd)
     at = np.flatnonzero((chunk.vaddr == vaddr) & (chunk.type & np.uint64(DATA) != 0))
@@ -111,8 +111,8 @@ def profile(flags: int) -> str:
     return f"{kind}, {next((name for bit, name in _PROFILES.items() if flags & bit), 'single')}"
 
 
-def _not_there(chunk: Chunks, vaddr: int) -> NotThere:
+def _not_there(chunk: Chunks, vaddr: int) -> NoSuchBlockGroup:
     holds = np.flatnonzero((chunk.vaddr <= vaddr) & (chunk.vaddr + chunk.length > vaddr))
     inside = (int(chunk.vaddr[holds[0]]), profile(int(chunk.type[holds[0]]))) if len(holds) else None
     data = sorted(chunk.vaddr[chunk.type & np.uint64(DATA) != 0].tolist(), key=lambda one: abs(one - vaddr))
-    return NotThere(inside, tuple(sorted(data[:_NEAREST])))
+    return NoSuchBlockGroup(inside, tuple(sorted(data[:_NEAREST])))

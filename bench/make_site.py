@@ -16,6 +16,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from bench import make_catalogue, site_history, site_pictures
+from bench.make_catalogue import add_runs
 from bench.site_history import FILESYSTEM, POOL
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run, StoredAlarm
 from btrkeep.config.model import Config, HostConfig, PoolSettings, Retention
@@ -82,7 +83,7 @@ def make_as(state: Path, wish: Wishes) -> Made:
     running = tuple(names[number] for number in range(wish.hosts) if kind_of(number) == "ok")[: wish.running]
     with Catalogue.open(state) as catalogue:
         done = catalogue.replace_backups(make_catalogue.POOL_ID, backups(wish, last))
-        catalogue.add_runs(runs(wish, last))
+        add_runs(catalogue, runs(wish, last))
         publish(configuration(state, wish), catalogue, rehearsal=wish.rehearsal, filesystem=FILESYSTEM)
         catalogue.put_alarms(alarms(wish, last, now))
         catalogue.set_fact(FACT, as_text(StoredVerdict(now, PoolVerdict((Finding(USED, WARNING, _FULL, _MORE),)))))

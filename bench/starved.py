@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench import common
 from btrkeep.errors import OperatorError
-from btrkeep.serving.client import Agent
+from btrkeep.serving.client import RootServiceClient
 from btrkeep.serving.protocol import kind_of
 from tests.beds import TOP, btrfs, cgroups
 from tests.beds.hangfs import hanging
@@ -160,7 +160,7 @@ class Trials:
         """10,000 requests to the root service, a hundred at a time: each is answered, or refused as busy."""
         place = self.nights.state.parent / "serve.sock"
         service, answers = self.started("serve", "--socket", str(place)), Counter[str]()
-        agent = Agent(place, "bench", 30)
+        agent = RootServiceClient(place, "bench", 30)
 
         def ask() -> None:
             for _ in range(100):

@@ -11,24 +11,13 @@ from enum import IntEnum
 class Exit(IntEnum):
     """Exit statuses of every program; the manual's table is this one."""
 
-    OK = 0
-    ATTENTION = 1
-    USAGE = 2
-    LOCKED = 3
-    UNUSABLE = 4
-    INTERRUPTED = 130
-    TERMINATED = 143
-
-
-EXIT_MEANING: dict[Exit, str] = {
-    Exit.OK: "all complete, or nothing was due",
-    Exit.ATTENTION: "some host is partial, failed or suspect; or a check found something to act on",
-    Exit.USAGE: "wrong usage or configuration",
-    Exit.LOCKED: "a lock is held by another process, which is named",
-    Exit.UNUSABLE: "the pool is unusable: not there, not the right one, read-only or full",
-    Exit.INTERRUPTED: "interrupted from the terminal (SIGINT)",
-    Exit.TERMINATED: "ended by SIGTERM, or the terminal went away (SIGHUP)",
-}
+    OK = 0  # all complete, or nothing was due
+    ATTENTION = 1  # some host is partial, failed or suspect; or a check found something to act on
+    USAGE = 2  # wrong usage or configuration
+    LOCKED = 3  # a lock is held by another process, which is named
+    UNUSABLE = 4  # the pool is unusable: not there, not the right one, read-only or full
+    INTERRUPTED = 130  # interrupted from the terminal (SIGINT)
+    TERMINATED = 143  # ended by SIGTERM, or the terminal went away (SIGHUP)
 
 
 class OperatorError(Exception):
@@ -58,7 +47,7 @@ class ConfigError(OperatorError):
         self.problems = list(problems)
 
 
-class Unfit(OperatorError):
+class StateConflict(OperatorError):
     """The request does not fit the present state: accepting a complete backup, releasing one that is not held.
 
     The message is only about the host in question, because users who may see no other host read it.

@@ -296,6 +296,7 @@ def test_it(needed, anew):
 """
 
 
+@pytest.mark.slow
 def test_what_measures_is_tried_again_at_last_alone_and_then_fails(tmp_path: Path, place: Path) -> None:
     (tmp_path / "test_it.py").write_text(MEASURED)
     words = ("-p", "tests.conftest", "-p", "no:cacheprovider", "-c", TOP / "pyproject.toml", "--rootdir", tmp_path)
@@ -305,6 +306,7 @@ def test_what_measures_is_tried_again_at_last_alone_and_then_fails(tmp_path: Pat
     assert sorted((tmp_path / "tries").read_text()) == sorted("1" + "22" + "333" + "444")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", 0)], ids=["where it decides", "elsewhere"])
 def test_what_could_be_installed_is_not_left_out_where_the_tests_decide(tmp_path: Path, ci: str, status: int) -> None:
     (tmp_path / "test_it.py").write_text(
@@ -325,6 +327,7 @@ def test_without_root_what_makes_its_own_filesystem_is_left_out(tmp_path: Path) 
     assert "Skipped: left out: on a real btrfs (no root)" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.access(TOP / "backupd", os.W_OK), reason="nothing can be kept in this checkout")
 def test_what_a_command_imports_was_compiled_before() -> None:
     said = work(

@@ -68,7 +68,7 @@ def whole_pool(view: View) -> View:
     return guarded  # type: ignore[return-value]  # the same arguments and the same answer
 
 
-def see(host: str) -> str:
+def require_visible_host(host: str) -> str:
     """Returns the host if it exists and the viewer may see it; aborts with 404 otherwise, the same in both cases."""
     here = source()
     if not viewer().may_see(host) or (host not in here.site.hosts and host not in here.catalogue.hosts()):

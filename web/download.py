@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class AgentStream(Protocol):
-    """The interface of `Agent.stream`: bytes in pieces; raises OperatorError if it fails midway."""
+    """The interface of `RootServiceClient.stream`: bytes in pieces; raises OperatorError if it fails midway."""
 
     @property
     def length(self) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 from flask import current_app, g
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.client import Agent, Stream
+from btrkeep.serving.client import RootServiceClient, Stream
 from btrkeep.serving.protocol import RequestRefused
 from web import redaction as telling
 from web.access import viewer
@@ -22,19 +22,19 @@ OF_ONE = 5
 _PLACES = ViewerLimits(AT_ONCE, OF_ONE)
 
 
-class Bounded(Agent):
-    """An agent that limits concurrent questions: raises RequestRefused of kind busy at once, and all exceptions of Agent.
+class BoundedServiceClient(RootServiceClient):
+    """A client that limits concurrent requests: raises RequestRefused of kind busy at once, and what RootServiceClient raises.
 
     Answers and errors are redacted for the viewer: see redaction.
     """
 
     def ask(self, verb: str, **arguments: Any) -> Any:
-        """Asks like Agent."""
+        """Asks like RootServiceClient."""
         with _place():
             return telling.answer(verb, super().ask(verb, **arguments))
 
     def stream(self, verb: str, **arguments: Any) -> Stream:
-        """Streams like Agent; the reader has to limit the stream."""
+        """Streams like RootServiceClient; the reader has to limit the stream."""
         with _place():
             return super().stream(verb, **arguments)
 
@@ -56,8 +56,8 @@ def _place() -> Iterator[None]:
         _PLACES.leave(who)
 
 
-def agent() -> Agent:
+def agent() -> RootServiceClient:
     """Returns the root service for this request. It connects at the first question, and then raises Absent if the service does
     not listen.
     """
-    return Bounded(current_app.extensions["btrkeep"].socket, viewer().name, session=g.word)
+    return BoundedServiceClient(current_app.extensions["btrkeep"].socket, viewer().name, session=g.word)

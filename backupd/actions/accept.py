@@ -9,7 +9,7 @@ from backupd.repo.reconcile import row_of
 from btrkeep.backup_states import SUSPECT
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.due import latest
-from btrkeep.errors import Unfit, UsageError
+from btrkeep.errors import StateConflict, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
 
@@ -22,7 +22,7 @@ def _newest_first(pool: Pool, host: str, now: datetime) -> list[Record]:
 def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> str:
     """Records that the backup is right and returns its name; `latest` is the newest suspect one.
 
-    Raises UsageError for an unknown name, Unfit for a backup that is not suspect.
+    Raises UsageError for an unknown name, StateConflict for a backup that is not suspect.
     """
     folder = pool.host(host)
     notes = read_notes(folder)
@@ -33,7 +33,9 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
     if name not in found:
         raise UsageError(f"{host} has no backup {name}", f"`backupd list {host}` shows them")
     if name not in suspect and not notes.accepted(name):
-        raise Unfit(f"{host} {name} is {effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted")
+        raise StateConflict(
+            f"{host} {name} is {effective_state(found[name], notes)}, not suspect", "only a suspect backup can be accepted"
+        )
     if name in suspect:  # else a run of this command was killed before the row
         write_notes(folder, notes.with_note(name, "accepted", {"at": format_time(now), "why": why}))
     row = row_of(pool, host, name)

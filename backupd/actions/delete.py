@@ -22,7 +22,7 @@ from btrkeep.backup_states import COMPLETE, EXPIRED
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
-from btrkeep.errors import OperatorError, Unfit, UsageError
+from btrkeep.errors import OperatorError, StateConflict, UsageError
 from btrkeep.units import format_time
 
 
@@ -67,12 +67,14 @@ def require_sane_clock(site: ExpiryContext, asked: DeletionRequest) -> None:
 def choose(site: ExpiryContext, host: str, wanted: Sequence[str], asked: DeletionRequest) -> DeletionChoice:
     """Resolves full names or `latest`. Changes nothing; call it under the host's lock.
 
-    Raises UsageError for an unknown name, Unfit for a backup that must stay, UnreadableRecord if it cannot be determined.
+    Raises UsageError for an unknown name, StateConflict for a backup that must stay, UnreadableRecord if it cannot be determined.
     """
     rows = {one.name: one.state for one in site.catalogue.backups(host) if one.name}
     seen = look_again(site.pool, site.config, host, rows)
     if seen.facts.forgotten:
-        raise Unfit(f"{host} is forgotten, so all its backups go", f"`backupd expire {host} --skip-grace` deletes them at once")
+        raise StateConflict(
+            f"{host} is forgotten, so all its backups go", f"`backupd expire {host} --skip-grace` deletes them at once"
+        )
     found = {one.name: one for one in seen.facts.candidates}
     names = dict.fromkeys(_name(site, host, name, found, seen.unreadable) for name in wanted)
     for name in names:
@@ -80,7 +82,7 @@ def choose(site: ExpiryContext, host: str, wanted: Sequence[str], asked: Deletio
     before, base = _base(found.values(), (), site.now), _base(found.values(), names, site.now)
     is_last = base is None or found[base].started > latest(site.now)
     if is_last and not asked.last and any(found[name].state == COMPLETE for name in names):
-        raise Unfit(f"no complete backup of {host} would be left", "--force deletes the last one too")
+        raise StateConflict(f"no complete backup of {host} would be left", "--force deletes the last one too")
     grace = timedelta(0) if asked.at_once else timedelta(seconds=seen.facts.policy.grace)
     backups = tuple(_doomed(found[name], asked, grace, site.now) for name in names)
     return DeletionChoice(host, backups, base, base != before, _noted(seen, backups, asked))
@@ -92,7 +94,7 @@ def _name(site: ExpiryContext, host: str, name: str, found: Mapping[str, object]
     if name in found:
         return name
     if name in unreadable:
-        raise Unfit(f"{host} {name} is left alone: {unreadable[name]}", "only what says that it is ours is deleted")
+        raise StateConflict(f"{host} {name} is left alone: {unreadable[name]}", "only what says that it is ours is deleted")
     if name == LATEST:
         raise UsageError(f"{host} has no complete backup", f"`backupd list {host}` shows what there is")
     near = get_close_matches(name, found, 1)
@@ -102,16 +104,16 @@ def _name(site: ExpiryContext, host: str, name: str, found: Mapping[str, object]
 
 def _require_deletable(site: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:
     if is_held(one.hold, site.now) or (one.hold and site.clock_waits):
-        raise Unfit(f"{host} {one.name} is held", f"`backupd release {host} {one.name}` ends the hold")
+        raise StateConflict(f"{host} {one.name} is held", f"`backupd release {host} {one.name}` ends the hold")
     if one.in_use:
-        raise Unfit(
+        raise StateConflict(
             f"{host} {one.name} is what an unfinished backup of the host grows from",
             f"the next run goes on with that one; `backupd discard {host}` gives it up",
         )
     if asked.at_once:
         with unread(site.pool.host(host) / one.name) as nobody_reads:
             if not nobody_reads:
-                raise Unfit(f"{host} {one.name} is being restored from", "wait for that, or leave --now-without-grace out")
+                raise StateConflict(f"{host} {one.name} is being restored from", "wait for that, or leave --now-without-grace out")
 
 
 def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) -> str | None:

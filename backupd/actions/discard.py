@@ -16,7 +16,7 @@ from backupd.repo import backup_json as records
 from backupd.repo import final_backups
 from btrkeep.backup_states import PARTIAL
 from btrkeep.catalogue import Catalogue
-from btrkeep.errors import OperatorError, Unfit
+from btrkeep.errors import OperatorError, StateConflict
 from btrkeep.pool.locks import left_behind, read_holder
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.orphans import wait_for
@@ -67,7 +67,7 @@ def is_busy(pool: Pool, host: str) -> bool:
     """Whether somebody works on the host, or what a killed run left of its transfer does."""
     path = pool.locks / f"host-{host}"
     holder = read_holder(path)
-    return holder is not None and (holder.alive or bool(left_behind(path, holder)))
+    return holder is not None and (holder.is_alive or bool(left_behind(path, holder)))
 
 
 def look(pool: Pool, host: str) -> Unfinished | None:
@@ -124,10 +124,12 @@ def _is_still(one: Unfinished) -> bool:
 def discard(pool: Pool, catalogue: Catalogue, one: Unfinished) -> None:
     """Deletes it for good, then its row. Callers hold the host's lock.
 
-    Raises Unfit if it has changed, NotOurs if it contains data that btrkeep did not make, OSError.
+    Raises StateConflict if it has changed, NotOurs if it contains data that btrkeep did not make, OSError.
     """
     if not _is_still(one):
-        raise Unfit(f"what {one.host} has unfinished has changed meanwhile", f"look again: `backupd discard {one.host} --dry-run`")
+        raise StateConflict(
+            f"what {one.host} has unfinished has changed meanwhile", f"look again: `backupd discard {one.host} --dry-run`"
+        )
     try:
         final_backups.discard(one.path, one.subvolume.uuid)
     except OSError as error:

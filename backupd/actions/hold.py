@@ -18,7 +18,7 @@ from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Hold
-from btrkeep.errors import Unfit, UsageError
+from btrkeep.errors import StateConflict, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
 
@@ -43,7 +43,7 @@ def is_held(hold: Hold | None, now: datetime) -> bool:
 def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime) -> Noted:
     """Holds a backup; replaces its present hold and removes its expiry mark. `latest` is the newest complete one.
 
-    Raises UsageError for an unknown name, Unfit if it is being deleted or its host is forgotten.
+    Raises UsageError for an unknown name, StateConflict if it is being deleted or its host is forgotten.
     """
     work = _Work(pool, catalogue, host, now)
     chosen = work.choose(name, lambda record: effective_state(record, work.notes) == COMPLETE, "complete")
@@ -60,18 +60,20 @@ def _set(work: "_Work", name: str, new: Hold, now: datetime) -> Noted:
 
 def _require_lasting(work: "_Work", name: str) -> None:
     if work.notes.forgotten:
-        raise Unfit(f"{work.host} is forgotten, so all its backups go", f"`backupd forget {work.host} --undo` takes it back")
+        raise StateConflict(
+            f"{work.host} is forgotten, so all its backups go", f"`backupd forget {work.host} --undo` takes it back"
+        )
     if work.row(name) == DELETING:
-        raise Unfit(f"{work.host} {name} is being deleted", "what is left of it cannot be kept any more")
+        raise StateConflict(f"{work.host} {name} is being deleted", "what is left of it cannot be kept any more")
 
 
 def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetime) -> Noted:
-    """Ends a backup's hold. `latest` is the newest one that is held. Raises UsageError, or Unfit when it is not held."""
+    """Ends a backup's hold. `latest` is the newest one that is held. Raises UsageError, or StateConflict when it is not held."""
     work = _Work(pool, catalogue, host, now)
     chosen = work.choose(name, lambda record: hold_of(work.notes, str(record.name)) is not None, "held")
     ended = hold_of(work.notes, chosen)
     if ended is None and not work.row_held(chosen):
-        raise Unfit(f"{host} {chosen} is not held", f"`backupd list {host}` shows which are")
+        raise StateConflict(f"{host} {chosen} is not held", f"`backupd list {host}` shows which are")
     row = work.write(work.notes.without(chosen, HOLD), chosen)
     return Noted(chosen, row.state, ended or Hold())
 
@@ -79,13 +81,13 @@ def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetim
 def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> Noted:
     """Takes an expired backup back and holds it for 30 days. `latest` is the newest expired one.
 
-    Raises UsageError, or Unfit when it has not expired or is being deleted already.
+    Raises UsageError, or StateConflict when it has not expired or is being deleted already.
     """
     work = _Work(pool, catalogue, host, now)
     chosen = work.choose(name, lambda record: work.notes.note(str(record.name), EXPIRED) is not None, EXPIRED)
     _require_lasting(work, chosen)
     if not work.is_expired(chosen):
-        raise Unfit(f"{host} {chosen} has not expired", f"`backupd hold {host} {chosen}` keeps it from expiring")
+        raise StateConflict(f"{host} {chosen} has not expired", f"`backupd hold {host} {chosen}` keeps it from expiring")
     return _set(work, chosen, Hold(now + UNEXPIRED_FOR, why), now)
 
 

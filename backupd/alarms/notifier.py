@@ -66,7 +66,7 @@ def alone(config: Config, now: datetime) -> Iterator[None]:
         yield
 
 
-def tell_news(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: bool, dry_run: bool) -> NotifyReport:
+def notify(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: bool, dry_run: bool) -> NotifyReport:
     """Finds and stores alarms, and sends the new ones, with the digest if it is requested or due.
 
     Without [notify] urls alarms are stored and not sent; once there are urls, all current alarms are new. Raises OperatorError for
@@ -110,7 +110,7 @@ def _units(known: Mapping[Key, StoredAlarm]) -> dict[str, bool | None]:
 
 
 def _messages(config: Config, found: AlarmChanges) -> list[Message]:
-    return [words.of_news(config.name, _machine(), found.alarms, found.recoveries)] if found.any else []
+    return [words.of_changes(config.name, _machine(), found.alarms, found.recoveries)] if found.any else []
 
 
 def tell_failure(

@@ -40,7 +40,7 @@ def harmless(text: str, longest: int = _LONGEST) -> str:
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
 
-def of_news(pool: str, machine: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm]) -> Message:
+def of_changes(pool: str, machine: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm]) -> Message:
     """Returns one message for all new alarms and recoveries."""
     lines = {event: [harmless(alarm.text) for alarm in alarms if alarm.what == event] for event in EVENT_WORDS}
     parts = [section(_TITLES[event], some) for event, some in lines.items() if some]

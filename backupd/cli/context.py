@@ -1,10 +1,10 @@
 """What every command needs first: configuration, pool, catalogue and clock."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -23,6 +23,14 @@ if TYPE_CHECKING:  # it takes half of a command's start, and some commands read 
 
 TIME = Parsed("time", parse_time)
 now_option = click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+C = TypeVar("C", bound=Callable[..., object])
+
+
+def dry_run_option(shows: str) -> Callable[[C], C]:
+    """Returns the option --dry-run, which shows `shows` and changes nothing."""
+    return click.option("--dry-run", is_flag=True, help=f"Show {shows}; change nothing.")
 
 
 def complete_host(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 
-from backupd.cli.trend_view import signs, width
+from backupd.cli.trend_view import chart_characters, width
 from backupd.sampling.chart import Axis, bars, labelled, strip, under
 from backupd.sampling.picture_data import DayData
 from btrkeep.cli import table
@@ -18,7 +18,7 @@ _HEIGHT = 8
 
 def lines(day: DayData) -> list[str]:
     """The whole text."""
-    room, drawn = max(min(width() - _SCALE - 2, 96), 24), signs()
+    room, drawn = max(min(width() - _SCALE - 2, 96), 24), chart_characters()
     columns = _columns(day, room)
     title = f"{day.name}: disks from {_clock(day, '%Y-%m-%d %H:%M')} on, in time of {day.zone.key}"
     text = [*textwrap.wrap(title, width())]

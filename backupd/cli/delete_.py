@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import dry_run_option, now_option, opened
 from backupd.cli.expire_ import LOCK, carry_out, exit_status
 from backupd.cli.inside import complete_which
 from backupd.cli.sinks import expiry_sinks
@@ -30,7 +30,7 @@ from btrkeep.units import format_time, printable
 @click.option("--reason", default="", metavar="TEXT", help="Why; shown by `list`, `retention explain` and `log`.")
 @click.option("--force", is_flag=True, help="Delete even the last complete backup of a host.")
 @click.option("--now-without-grace", "at_once", is_flag=True, help="Delete at once. It cannot be undone.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@dry_run_option("what would be done")
 @json_option
 @now_option
 @click.pass_context

@@ -5,12 +5,12 @@ from datetime import datetime
 import click
 
 from backupd.actions.discard import Unfinished, discard, is_busy, look
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import dry_run_option, now_option, opened, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
 from backupd.repo.context import PoolContext
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
-from btrkeep.errors import Exit, Unfit
+from btrkeep.errors import Exit, StateConflict
 from btrkeep.pool.locks import held_by
 from btrkeep.pool.subvolume import describe
 from btrkeep.units import format_duration, format_size, format_time
@@ -18,8 +18,8 @@ from btrkeep.units import format_duration, format_size, format_time
 
 @click.command("discard")
 @click.argument("host", shell_complete=complete_host_of_pool)
-@click.option("--dry-run", is_flag=True, help="Show what would be lost; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option("what would be lost")
+@yes_option
 @json_option
 @now_option
 @click.pass_context
@@ -47,16 +47,18 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
 
 
 def _found(site: PoolContext, host: str) -> Unfinished:
-    """Returns the unfinished backup. Raises Unfit."""
+    """Returns the unfinished backup. Raises StateConflict."""
     if one := look(site.pool, host):
         return one
     path = site.pool.working(host)
     there = describe(path)
     if there is None:
-        raise Unfit(f"{host} has nothing unfinished", f"`backupd list {host}` shows what there is")
+        raise StateConflict(f"{host} has nothing unfinished", f"`backupd list {host}` shows what there is")
     if there.read_only:
-        raise Unfit(f"{path} is finished and lacks its name only", "the next run or expiry gives it that; then `backupd delete`")
-    raise Unfit(f"{path} is not ours", "look at it, and move it away")
+        raise StateConflict(
+            f"{path} is finished and lacks its name only", "the next run or expiry gives it that; then `backupd delete`"
+        )
+    raise StateConflict(f"{path} is not ours", "look at it, and move it away")
 
 
 def _lost(one: Unfinished, now: datetime) -> str:

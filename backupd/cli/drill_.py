@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import dry_run_option, now_option, opened
 from backupd.cli.inside import complete_which, reading
-from backupd.cli.restore_view import Teller
+from backupd.cli.restore_view import RestoreProgressPrinter
 from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
 from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill
-from backupd.drill.site import DrillSite, DrillStopped
+from backupd.drill.site import DrillSite
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
 from backupd.repo.context import PoolContext
 from backupd.repo.listing import hosts_of
@@ -35,7 +35,7 @@ from btrkeep.decisions.drills import (
 )
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import signal_status
+from btrkeep.process.cancellation import Cancelled, signal_status
 from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_size, parse_duration, printable
 
@@ -67,7 +67,7 @@ SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
 )
 @click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and check that it comes up.")
 @click.option("--time", "seconds", type=DURATION, metavar="TIME", help="How long one drill may take. [default: as configured, 2h]")
-@click.option("--dry-run", is_flag=True, help="Show what would be restored; change nothing.")
+@dry_run_option("what would be restored")
 @json_option
 @now_option
 @click.pass_context
@@ -102,7 +102,7 @@ def command(
         raise UsageError("--boot takes the names of hosts, and no --sample", "`backupd drill HOST --boot`")
     with opened(ctx, now, writes=not dry_run) as context:
         limit = seconds if seconds is not None else context.config.drill.time
-        status, teller = Status(), Teller(lines=False)
+        status, printer = Status(), RestoreProgressPrinter(lines=False)
         site = DrillSite(context.config, context.pool, context.clock.now(), limit, SystemRandom())
         site.waits = lambda who: status.say(f"waits: {who}" if who else "goes on")
         shown: list[dict[str, Any]] = []
@@ -116,17 +116,17 @@ def command(
                     drill = RestoreDrill(backup, sample or context.config.drill.sample)
                     status.say(f"drill: {backup.host}@{backup.name}")
                     if dry_run:
-                        shown.append(_planned(site, drill, teller, as_json))
+                        shown.append(_planned(site, drill, printer, as_json))
                         continue
-                    done = run_restore_drill(site, drill, teller)
-                    teller.clear()
+                    done = run_restore_drill(site, drill, printer)
+                    printer.clear()
                     note_drill(context.catalogue, done)
                     failed |= done.outcome != DrillOutcome.PROVEN
                     shown.append(drill_object(done))
                     if not as_json:
                         say_drill(done)
-            except DrillStopped:
-                teller.clear()
+            except Cancelled:
+                printer.clear()
                 prose("stopped; nothing of it is left", err=True)
                 return signal_status(site.cancellation.signal)
     if as_json:
@@ -191,10 +191,10 @@ def _any_complete(pool: Pool, host: str, site: DrillSite) -> Restorable | None:
     return site.chance.choice(found) if found else None
 
 
-def _planned(site: DrillSite, drill: RestoreDrill, teller: Teller, as_json: bool) -> dict[str, Any]:
+def _planned(site: DrillSite, drill: RestoreDrill, printer: RestoreProgressPrinter, as_json: bool) -> dict[str, Any]:
     with reading(f"{drill.backup.host}@{drill.backup.name}"):
-        plan = restore_plan(site, drill, teller)
-    teller.clear()
+        plan = restore_plan(site, drill, printer)
+    printer.clear()
     where = f"{drill.backup.host}@{drill.backup.name}"
     if not as_json:
         prose(f"{where}: {plan.names:,} of {counted(plan.of, 'name')}, {format_size(plan.needed)}, would be restored and compared")

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import load_config, now_option, opened
+from backupd.cli.context import dry_run_option, load_config, now_option, opened
 from backupd.cli.expiry_view import echo_rehearsal, rehearsal_as_json, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
@@ -31,7 +31,7 @@ LOCK = "expire"
 
 @click.command("expire")
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host_of_pool)
-@click.option("--dry-run", is_flag=True, help="Show what would be marked and deleted, and why; change nothing.")
+@dry_run_option("what would be marked and deleted, and why")
 @click.option("--skip-grace", is_flag=True, help="Delete without waiting for the grace to end; only with the names of hosts.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Delete at most N backups in this run.")
 @click.option(

@@ -5,7 +5,7 @@ from datetime import datetime
 import click
 
 from backupd.actions.forget import RemainingBackups, forget, goods_of, require_forgettable, take_back
-from backupd.cli.context import now_option
+from backupd.cli.context import now_option, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
 from backupd.expire.look import policy_of
 from backupd.repo.context import PoolContext
@@ -18,7 +18,7 @@ from btrkeep.units import counted, format_duration, format_time
 @click.command("forget")
 @click.argument("host", shell_complete=complete_host_of_pool)
 @click.option("--undo", is_flag=True, help="Undo: remaining backups follow the retention policy again.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 @now_option
 @click.pass_context

@@ -8,7 +8,7 @@ import click
 from backupd.cli.check_ import show
 from backupd.cli.context import complete_host
 from backupd.cli.host_set import set_command
-from backupd.cli.questions import Talk
+from backupd.cli.questions import Prompter
 from backupd.cli.reach import Reached, probe, reach
 from backupd.doctor.checks import check_all
 from backupd.hosts.files import Files, add_host, remove_host
@@ -68,34 +68,34 @@ def add_command(
     Shows the host's key before it is trusted, and the line for the host that lets our key in. Exit status 1 when the host is added
     but not reached yet.
     """
-    talk, files = Talk.here(as_json), files_of(ctx)
+    prompter, files = Prompter.here(as_json), files_of(ctx)
     path = add_host(files, name, keys_of(address, port, group, paths))
-    talk.say(f"{name} is added: {path}")
+    prompter.say(f"{name} is added: {path}")
     config = files.load()
-    found, why = _reached(talk, config, config.hosts[name], accept_host_key)
+    found, why = _reached(prompter, config, config.hosts[name], accept_host_key)
     if as_json:
         echo_json({"host": name, "file": str(path), "authorized_keys": found.line, "reached": not why and found.good})
     if why:
         raise why
-    show_findings(talk, found.findings)
+    show_findings(prompter, found.findings)
     if not found.good:
-        talk.say(f"next: `backupd host test {name}`, then `backupd run {name}`")
+        prompter.say(f"next: `backupd host test {name}`, then `backupd run {name}`")
         return Exit.ATTENTION
-    talk.say(f"next: `backupd run {name}`, or let the night do it")
+    prompter.say(f"next: `backupd run {name}`, or let the night do it")
     return Exit.OK
 
 
-def _reached(talk: Talk, config: Config, host: HostConfig, accept: bool) -> tuple[Reached, OperatorError | None]:
+def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> tuple[Reached, OperatorError | None]:
     """The host is in the configuration whatever becomes of the way to it."""
     try:
-        return reach(talk, config, host, accept=accept), None
+        return reach(prompter, config, host, accept=accept), None
     except OperatorError as error:
         return Reached(None, False, ()), error
 
 
-def show_findings(talk: Talk, findings: tuple[Finding, ...]) -> None:
+def show_findings(prompter: Prompter, findings: tuple[Finding, ...]) -> None:
     """The table of `check`, in text only."""
-    if findings and not talk.as_json:
+    if findings and not prompter.as_json:
         show(list(findings))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import complete_host, completing_config
+from backupd.cli.context import complete_host, completing_config, dry_run_option
 from backupd.hosts.assigning import KEYS, assigned
 from backupd.hosts.files import Files, HostChange, set_host
 from btrkeep.cli import echo_json, json_option
@@ -48,7 +48,7 @@ def _values(ctx: click.Context, name: str) -> list[str]:
     shell_complete=lambda _ctx, _param, incomplete: [key for key in KEYS if key.startswith(incomplete)],
     help="Remove the key, so that the value of the group or the pool applies; may be given several times.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would change in the file; change nothing.")
+@dry_run_option("what would change in the file")
 @json_option
 @click.pass_context
 def set_command(ctx: click.Context, name: str, words: tuple[str, ...], unset: tuple[str, ...], dry_run: bool, as_json: bool) -> int:

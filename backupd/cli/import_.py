@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import dry_run_option, now_option, opened
 from backupd.cli.import_live import ImportDisplay
 from backupd.cli.import_plan import planned, say_plan
 from backupd.cli.import_suggest import suggested
@@ -23,14 +23,14 @@ from backupd.rsync.version import rsync_version
 from backupd.run.importing.compared_trees import ComparedTrees
 from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
 from backupd.run.importing.rsnapshot_conf import read_conf
-from backupd.run.importing.run import ImportedBackup, ImportSite, ImportStopped, import_tree, known_backups, opened_tree
+from backupd.run.importing.run import ImportedBackup, ImportSite, import_tree, known_backups, opened_tree
 from backupd.run.importing.takeover import take_over
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
 from btrkeep.process.service import Status
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
@@ -42,7 +42,7 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 @click.option(
     "--path", default="/", show_default=True, metavar="PATH", help="Where the host has what is in a snapshot of btrbk or snapper."
 )
-@click.option("--dry-run", is_flag=True, help="Show which backups would be made, and how much is new in them; change nothing.")
+@dry_run_option("which backups would be made, and how much is new in them")
 @click.option("--delta", is_flag=True, help="Change files in place: backups share what is equal in them. It takes longer.")
 @click.option(
     "--verify",
@@ -181,7 +181,7 @@ class _Import:
         try:
             with self.display.host(host):
                 await self._host(host, trees)
-        except ImportStopped:
+        except Cancelled:
             return
         except PoolUnusable as error:
             self._unusable = self._unusable or error
@@ -230,14 +230,14 @@ class _Import:
             )
 
     async def _compare(self, tree: OldTree, record: Record) -> None:
-        """By a program that knows nothing of us. Raises ImportStopped, OperatorError."""
+        """By a program that knows nothing of us. Raises Cancelled, OperatorError."""
         backup = self.site.pool.host(record.host) / (record.name or "")
         self.display.compares(record.host)
         with opened_tree(tree) as folder, read(backup):
             copy = backup / DATA / tree.path.strip("/")
             found = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False)
         if not self.work.goes_on:
-            raise ImportStopped
+            raise Cancelled
         self.compared.append({"host": record.host, "name": record.name, "differences": found.number, "samples": found.samples})
         name = f"{printable(record.host)}@{record.name}"
         if found.number:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from backupd.alarms.journal import read_failure, validate_unit
-from backupd.alarms.notifier import NotifyReport, alone, require_own_catalogue, tell_failure, tell_news, tell_test
+from backupd.alarms.notifier import NotifyReport, alone, notify, require_own_catalogue, tell_failure, tell_test
 from backupd.cli.context import clock_for, load_config, now_option
 from backupd.health.look import look_at_pool
 from backupd.repo.context import open_configured
@@ -53,7 +53,7 @@ def command(
         told = _failed(config, failed, moment, dry_run=dry_run)
     else:
         with Catalogue.open(config.pool.state) as catalogue, alone(config, moment):
-            told = tell_news(config, catalogue, moment, want_digest=digest, dry_run=dry_run)
+            told = notify(config, catalogue, moment, want_digest=digest, dry_run=dry_run)
     echo_json(_as_json(told, dry_run=dry_run)) if as_json else _show(told, dry_run=dry_run, test=test)
     missed = any(not one.arrived for one in told.services) if test else bool(told.services) and not told.arrived
     return Exit.ATTENTION if missed else Exit.OK

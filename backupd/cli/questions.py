@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class Prompter:
     """Whether somebody can be asked, and where text goes: beside JSON to standard error."""
 
     asks: bool
     as_json: bool
 
     @classmethod
-    def here(cls, as_json: bool) -> "Talk":
+    def here(cls, as_json: bool) -> "Prompter":
         """With whoever started this. JSON is for programs, which answer nothing."""
         return cls(os.isatty(0) and not as_json, as_json)
 
@@ -41,22 +41,22 @@ class Talk:
         return click.confirm(question, default=default, err=self.as_json)
 
 
-def asked(talk: Talk, given: str | None, question: str, default: str, use: Callable[[str], T]) -> T:
+def asked(prompter: Prompter, given: str | None, question: str, default: str, use: Callable[[str], T]) -> T:
     """Returns the result of `use` for the given text, or for an answer. An answer that it refuses is asked for again. Raises
     what `use` raises.
     """
-    if given is not None or not talk.asks:
+    if given is not None or not prompter.asks:
         return use(given if given is not None else default)
     while True:
         try:
-            return use(talk.ask(question, default))
+            return use(prompter.ask(question, default))
         except OperatorError as error:
             complain(error)
 
 
-def require_options(talk: Talk, missing: list[str]) -> None:
+def require_options(prompter: Prompter, missing: list[str]) -> None:
     """Raises UsageError that names every option that would have to be asked for."""
-    if missing and not talk.asks:
+    if missing and not prompter.asks:
         raise UsageError(
             f"there is no terminal to ask at, so these are needed: {', '.join(missing)}", "`backupd setup --help` explains them"
         )

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from backupd.actions.quota import QuotaState, costs, enable, look, programs, require_disableable, require_enableable
-from backupd.cli.context import clock_for, load_config, now_option
+from backupd.cli.context import clock_for, dry_run_option, load_config, now_option, yes_option
 from backupd.cli.names import confirmed
 from backupd.repo.context import open_configured, require_writable
 from btrkeep.cli import echo_json, json_option, table
@@ -48,8 +48,8 @@ def show_command(ctx: click.Context, as_json: bool) -> int:
 
 
 @command.command("enable")
-@click.option("--dry-run", is_flag=True, help="Show what it costs; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option("what it costs")
+@yes_option
 @json_option
 @now_option
 @click.pass_context
@@ -77,8 +77,8 @@ def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool, 
 
 
 @command.command("disable")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option("what would be done")
+@yes_option
 @json_option
 @click.pass_context
 def disable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:

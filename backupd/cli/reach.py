@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, replace
 
-from backupd.cli.questions import Talk
+from backupd.cli.questions import Prompter
 from backupd.doctor.checks import check_hosts
 from backupd.hosts.keys import ask_host_key, authorized_line, is_known, learn, make_key, name_of
 from btrkeep.config import Config, HostConfig
@@ -26,23 +26,23 @@ class Reached:
         return self.host_key_known and not any(finding.level == "error" for finding in self.findings)
 
 
-def reach(talk: Talk, config: Config, host: HostConfig, *, accept: bool) -> Reached:
+def reach(prompter: Prompter, config: Config, host: HostConfig, *, accept: bool) -> Reached:
     """Creates missing keys and tests whether the host accepts them. On a terminal it waits until it does."""
     if not host.address:
         return Reached(None, True, ())
     key = config.ssh.key
-    talk.say(f"{key} {'is the new key for all hosts' if make_key(key) else 'is the key, and was there already'}")
+    prompter.say(f"{key} {'is the new key for all hosts' if make_key(key) else 'is the key, and was there already'}")
     line = authorized_line(key, host.address)
-    if not _host_key(talk, config, host, accept):
-        _say_line(talk, host, line)
+    if not _host_key(prompter, config, host, accept):
+        _say_line(prompter, host, line)
         return Reached(line, False, ())
     findings = probe(config, host)
     if _refused(findings):
-        _say_line(talk, host, line)
-    while _refused(findings) and talk.asks and talk.ask("Enter when the line is there, q to leave it for now", "") != "q":
+        _say_line(prompter, host, line)
+    while _refused(findings) and prompter.asks and prompter.ask("Enter when the line is there, q to leave it for now", "") != "q":
         findings = probe(config, host)
         if _refused(findings):
-            talk.say(f"{host.name} still does not accept the key")
+            prompter.say(f"{host.name} still does not accept the key")
     return Reached(line, True, findings)
 
 
@@ -55,29 +55,29 @@ def _refused(findings: tuple[Finding, ...]) -> bool:
     return any(finding.cause is ExitCause.KEY_REFUSED for finding in findings)
 
 
-def _host_key(talk: Talk, config: Config, host: HostConfig, accept: bool) -> bool:
+def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> bool:
     """Whether the host's key is written down now; it is only when somebody said yes to its fingerprint."""
     known_hosts = config.ssh.known_hosts
     if is_known(host, config.ssh):
         return True
     found = ask_host_key(host)
     name = printable(name_of(host)[1])
-    talk.say(f"{name} answers with this host key:\n    {printable(found.fingerprint)}")
-    talk.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says which one is right.")
+    prompter.say(f"{name} answers with this host key:\n    {printable(found.fingerprint)}")
+    prompter.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says which one is right.")
     if not accept:
-        if not talk.asks:
-            talk.say(f"it is not written into {known_hosts}: nobody said yes. When you have compared it:")
-            talk.say(f"    backupd setup --host {host.name} --accept-host-key --no-run")
+        if not prompter.asks:
+            prompter.say(f"it is not written into {known_hosts}: nobody said yes. When you have compared it:")
+            prompter.say(f"    backupd setup --host {host.name} --accept-host-key --no-run")
             return False
-        if not talk.agrees("Is it the same?", default=False):
+        if not prompter.agrees("Is it the same?", default=False):
             raise OperatorError(f"{host.name}: its host key was not accepted", "find out who answers there, before anything else")
     learn(found, known_hosts)
-    talk.say(f"written into {known_hosts}")
+    prompter.say(f"written into {known_hosts}")
     return True
 
 
-def _say_line(talk: Talk, host: HostConfig, line: str) -> None:
+def _say_line(prompter: Prompter, host: HostConfig, line: str) -> None:
     user = (host.address or "").rpartition("@")[0] or "root"
     home = "/root" if user == "root" else f"~{user}"
-    talk.say(f"\nOn the host, add this line to {home}/.ssh/authorized_keys. It lets the key read with rsync, and nothing else.")
-    talk.say(f"\n{line}\n")
+    prompter.say(f"\nOn the host, add this line to {home}/.ssh/authorized_keys. It lets the key read with rsync, and nothing else.")
+    prompter.say(f"\n{line}\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.trend_view import signs, width
+from backupd.cli.trend_view import chart_characters, width
 from backupd.rehearse.judge import FEWEST, MEASURES, VariantJudgement, Verdict, best
 from backupd.rehearse.model import NightReading, RehearsalPlan, RehearsedRun, Variant, VariantSettings
 from backupd.rehearse.nights import NightDone
@@ -308,7 +308,7 @@ def medians(runs: Sequence[RehearsedRun], variant: str, of: Callable[[NightReadi
 
 
 def _charts(result: RehearsalResult) -> Iterator[str]:
-    room, drawn = max(width() - _SCALE - 2, 10), signs()
+    room, drawn = max(width() - _SCALE - 2, 10), chart_characters()
     columns = {variant.name: _of_nights(result.runs, variant.name) for variant in result.plan.variants}
     known = {name: nights for name, nights in columns.items() if nights}
     if not known:

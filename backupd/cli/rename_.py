@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from backupd.actions import rename as renaming
-from backupd.cli.context import complete_host, now_option, opened
+from backupd.cli.context import complete_host, now_option, opened, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
 from backupd.repo.context import PoolContext, writing
 from btrkeep.cli import echo_json, json_option
@@ -24,7 +24,7 @@ def _complete_new(ctx: click.Context, param: click.Parameter, incomplete: str) -
 @click.command("rename")
 @click.argument("host", shell_complete=complete_host_of_pool)
 @click.argument("new", shell_complete=_complete_new)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 @now_option
 @click.pass_context

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import dry_run_option, now_option, opened, yes_option
 from backupd.cli.damaged_ import ranges
 from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
@@ -17,7 +17,7 @@ from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import find, parse_which
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.notes_json import read_notes
-from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner, RepairStopped
+from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner
 from backupd.run.repair.proof import RepairProof
 from backupd.run.repair.work import RepairDone, repair
 from btrkeep.backup_states import EXPIRED
@@ -25,7 +25,7 @@ from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
 from btrkeep.units import counted, printable
 
 _HEADERS = ["HOST", "PATH", "BACKUPS", "REPAIRED FROM", "PROVEN BY"]
@@ -54,8 +54,8 @@ _LEFT = {
     help="Also use copies in this folder, at the same paths as on the host. May be given several times.",
 )
 @click.option("--unproven", is_flag=True, help="Also use a copy of the same size and time that no recorded checksum proves.")
-@click.option("--dry-run", is_flag=True, help="Show what would be repaired, and from where; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@dry_run_option("what would be repaired, and from where")
+@yes_option
 @json_option
 @now_option
 @click.pass_context
@@ -85,7 +85,7 @@ def command(
     with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
         try:
             plans = list(_plans(site, which, [one.absolute() for one in folders], cancellation, unproven=unproven))
-        except RepairStopped:
+        except Cancelled:
             return int(signal_status(cancellation.signal))
         todo = [one for one in plans if one.repairs or one.repaired_in]
         if not as_json:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import clock_for, load_config, now_option
+from backupd.cli.context import clock_for, dry_run_option, load_config, now_option
 from backupd.cli.inside import Looked, complete_path, complete_which, looked
 from backupd.cli.other_sources import naming_copies
-from backupd.cli.restore_view import Teller, say_backup, say_plan, say_result, say_stopped
+from backupd.cli.restore_view import RestoreProgressPrinter, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived
 from backupd.files.backup_selector import Restorable, parse_which
 from backupd.files.conflict_policy import ALL, OVERWRITE
 from backupd.files.destination import require_destination
 from backupd.files.objects import backup_object
-from backupd.files.restoration import ORIGINAL, RestoreProgress, RestoreRequest, RestoreStopped
+from backupd.files.restoration import ORIGINAL, RestoreProgress, RestoreRequest
 from backupd.files.restore_request import prepared, preview_object, result_object
 from backupd.files.restoring import LocalRestore
 from backupd.files.suggestions import entry_at, path_given
@@ -31,7 +31,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, UsageError
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
 from btrkeep.units import counted, format_size
 
 _ON_HOST = "\0"  # no value of an option can be that
@@ -76,7 +76,7 @@ _ON_HOST = "\0"  # no value of an option can be that
     hidden=True,
     help="For `backupd serve`: write nowhere else.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing.")
+@dry_run_option("what would happen")
 @click.option("--progress-lines", is_flag=True, help="Print progress every few seconds to standard error, terminal or not.")
 @json_option
 @now_option
@@ -136,7 +136,7 @@ def command(
         only_below=only_below,
     )
     config = load_config(ctx)
-    watch = _Watch(Teller(progress_lines))
+    watch = _Watch(RestoreProgressPrinter(progress_lines))
     try:
         with ExitStack() as held:
             with naming_copies(config, name, which, [os.fsdecode(path) for path in request.paths], to or ""):
@@ -149,7 +149,7 @@ def command(
                 return _tar(found, config, request, tar, dry_run, as_json, watch)
             restore = prepared(config, pool, found.backup, found.tree, request, watch)
             return (_preview if dry_run else _restore)(found.backup, restore, watch, as_json)
-    except RestoreStopped:
+    except Cancelled:
         say_stopped()
         return watch.exit_status
 
@@ -248,20 +248,20 @@ def _say_tar(found: Looked, as_json: bool, fields: dict[str, object], words: str
 
 
 class _Watch:
-    """Prints progress, and raises RestoreStopped after a signal, which ends the context cleanly."""
+    """Prints progress, and raises Cancelled after a signal, which ends the context cleanly."""
 
-    def __init__(self, teller: Teller) -> None:
-        self._teller = teller
+    def __init__(self, printer: RestoreProgressPrinter) -> None:
+        self._printer = printer
         self._cancellation = Cancellation()
 
     def __call__(self, progress: RestoreProgress) -> None:
         if self._cancellation:
-            raise RestoreStopped
-        self._teller(progress)
+            raise Cancelled
+        self._printer(progress)
 
     def clear(self) -> None:
         """Takes the line of progress away."""
-        self._teller.clear()
+        self._printer.clear()
 
     @property
     def exit_status(self) -> int:
@@ -275,4 +275,4 @@ class _Watch:
             try:
                 yield
             finally:
-                self._teller.clear()
+                self._printer.clear()

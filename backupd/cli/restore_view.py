@@ -101,7 +101,7 @@ def say_result(done: Restored, overwrite: str | None) -> None:
         say("size and time are the backup's there, the content is not: --overwrite=all compares contents and overwrites")
 
 
-class Teller:
+class RestoreProgressPrinter:
     """Says how far a restore is: in one line that changes on a terminal, with `lines` in a line every few seconds."""
 
     def __init__(self, lines: bool) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import complete_host, now_option, opened
+from backupd.cli.context import complete_host, dry_run_option, now_option, opened
 from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
 from backupd.health.doubts import note_doubts
@@ -53,7 +53,7 @@ _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 @click.option(
     "--wait", "waits", is_flag=True, help="Let named hosts wait while other runs have as many transfers as `concurrency`."
 )
-@click.option("--dry-run", is_flag=True, help="Show what would run, and the exact rsync commands; change nothing.")
+@dry_run_option("what would run, and the exact rsync commands")
 @json_option
 @now_option
 @click.pass_context

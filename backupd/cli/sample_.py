@@ -11,6 +11,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_alive, tell_copies, tell_dashboard
 from backupd.sampling import take
 from btrkeep.catalogue import CatalogueBusy, Sample
+from btrkeep.catalogue.model_sample import read_space_name, split_activities
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.decisions.trend import metadata_share
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
@@ -108,7 +109,7 @@ def as_json_object(sample: Sample) -> dict[str, Any]:
         "score": round(sample.score, 3) if sample.score is not None else None,
         "scored": format_time(sample.scored) if sample.scored else None,
         "options": sample.options.split(","),
-        "activity": sample.activity.split(", ") if sample.activity else [],
+        "activity": list(split_activities(sample.activity)),
         "seconds": round(sample.seconds, 3) if is_known else None,
         "read": sample.read if is_known else None,
         "written": sample.written if is_known else None,
@@ -117,7 +118,7 @@ def as_json_object(sample: Sample) -> dict[str, Any]:
 
 
 def _space(name: str, values: Any) -> dict[str, Any]:
-    type_, profile = name.split()
+    type_, profile = read_space_name(name)
     allocated, used, factor = values
     return {"type": type_, "profile": profile, "allocated": allocated, "used": used, "factor": factor / 1000}
 

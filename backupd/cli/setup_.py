@@ -7,7 +7,7 @@ import click
 
 from backupd.cli.context import opened
 from backupd.cli.host_ import files_of, keys_of, show_findings, try_host
-from backupd.cli.questions import Talk, asked, require_options, words
+from backupd.cli.questions import Prompter, asked, require_options, words
 from backupd.cli.reach import Reached, reach
 from backupd.cli.setup_places import suggested_name
 from backupd.cli.setup_pool import PoolGiven, pool_is_set_up, set_up_pool
@@ -26,7 +26,7 @@ _PATHS = "absolute paths with blanks between them, such as /etc /srv/www"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FirstHostOptions:
     """What the options say of the first host."""
 
     host: str | None
@@ -80,29 +80,29 @@ def command(
 
     Exit status 1 when something is left to do: it is said what.
     """
-    talk, files = Talk.here(as_json), files_of(ctx)
-    given, pool = Given(host, address, this_machine, port, paths), PoolGiven(pool_path, retention, zone, window)
+    prompter, files = Prompter.here(as_json), files_of(ctx)
+    given, pool = FirstHostOptions(host, address, this_machine, port, paths), PoolGiven(pool_path, retention, zone, window)
     _refuse_unused_options(given, accept_host_key)
-    _require_options(talk, files, given, pool)
-    talk.heading("The pool")
-    config = set_up_pool(talk, files, pool)
-    talk.heading("The first host")
-    config, first = _first_host(ctx, talk, files, config, given)
+    _require_options(prompter, files, given, pool)
+    prompter.heading("The pool")
+    config = set_up_pool(prompter, files, pool)
+    prompter.heading("The first host")
+    config, first = _first_host(ctx, prompter, files, config, given)
     if first is None:
-        talk.say("every host that is enabled has a complete backup")
-        return _all_done(talk, config)
-    found = reach(talk, config, first, accept=accept_host_key)
-    findings = _checked(talk, config, first, found)
+        prompter.say("every host that is enabled has a complete backup")
+        return _all_done(prompter, config)
+    found = reach(prompter, config, first, accept=accept_host_key)
+    findings = _checked(prompter, config, first, found)
     ready = found.good and not any(finding.level == "error" for finding in findings)
     if as_json:
         _as_json(config, first, found, findings, ready)
     if not ready:
-        talk.say(f"\nNot ready for a backup yet; {_REST}")
+        prompter.say(f"\nNot ready for a backup yet; {_REST}")
         return Exit.UNUSABLE if any(finding.unusable for finding in findings) else Exit.ATTENTION
-    return Exit.OK if no_run or as_json else _first_backup(ctx, talk, config, first)
+    return Exit.OK if no_run or as_json else _first_backup(ctx, prompter, config, first)
 
 
-def _refuse_unused_options(given: Given, accept_host_key: bool) -> None:
+def _refuse_unused_options(given: FirstHostOptions, accept_host_key: bool) -> None:
     """Raises UsageError for an option that another one leaves without effect."""
     if not given.this_machine:
         return
@@ -112,7 +112,7 @@ def _refuse_unused_options(given: Given, accept_host_key: bool) -> None:
             raise UsageError(f"{name} and --this-machine exclude each other", "this machine is reached without ssh")
 
 
-def _require_options(talk: Talk, files: Files, given: Given, pool: PoolGiven) -> None:
+def _require_options(prompter: Prompter, files: Files, given: FirstHostOptions, pool: PoolGiven) -> None:
     """Raises UsageError without a terminal when an option is needed that is not given; all of them are named."""
     missing = []
     config = pool_is_set_up(files)
@@ -122,15 +122,17 @@ def _require_options(talk: Talk, files: Files, given: Given, pool: PoolGiven) ->
         where = given.address or given.this_machine
         needed = (("--host", given.host), ("--address or --this-machine", where), ("--path", given.paths))
         missing += [name for name, value in needed if not value]
-    require_options(talk, missing)
+    require_options(prompter, missing)
 
 
-def _first_host(ctx: click.Context, talk: Talk, files: Files, config: Config, given: Given) -> tuple[Config, HostConfig | None]:
+def _first_host(
+    ctx: click.Context, prompter: Prompter, files: Files, config: Config, given: FirstHostOptions
+) -> tuple[Config, HostConfig | None]:
     """The host that is to be led to its first backup; None when all have one and no other was named."""
     if given.host in config.hosts:
         first = config.hosts[str(given.host)]
         _require_unchanged(first, given)
-        talk.say(f"{first.name} is configured in {files.hosts()[first.name]}")
+        prompter.say(f"{first.name} is configured in {files.hosts()[first.name]}")
         return config, first
     if config.hosts and not given.host:
         with opened(ctx) as site:
@@ -142,14 +144,14 @@ def _first_host(ctx: click.Context, talk: Talk, files: Files, config: Config, gi
         elif given.address or given.this_machine or given.port or given.paths:
             raise UsageError("every host has a complete backup, and a new one needs a name", "--host NAME gives it")
         return config, without[0] if without else None
-    name, keys = _asked_host(talk, given)
+    name, keys = _asked_host(prompter, given)
     path = add_host(files, name, keys)
-    talk.say(f"{name} is added: {path}")
+    prompter.say(f"{name} is added: {path}")
     config = files.load()
     return config, config.hosts[name]
 
 
-def _require_unchanged(host: HostConfig, given: Given) -> None:
+def _require_unchanged(host: HostConfig, given: FirstHostOptions) -> None:
     wanted: dict[str, Any] = keys_of(given.address, given.port, None, given.paths)
     there = {"address": host.address, "port": host.port, "paths": list(host.paths)}
     if any(there[key] != value for key, value in wanted.items()) or (given.this_machine and host.address):
@@ -159,15 +161,15 @@ def _require_unchanged(host: HostConfig, given: Given) -> None:
         )
 
 
-def _asked_host(talk: Talk, given: Given) -> tuple[str, dict[str, Any]]:
+def _asked_host(prompter: Prompter, given: FirstHostOptions) -> tuple[str, dict[str, Any]]:
     address, port = given.address, given.port
     if address is None and not given.this_machine:
         question = "Its address, such as root@web1.example.org" + ("" if port else " (this: this machine)")
-        address = asked(talk, None, question, "" if port else "this", lambda text: _address(text, port))
-    if address and port is None and talk.asks:
-        port = asked(talk, None, "The port of its ssh", "22", _port)
-    name = asked(talk, given.host, "Its name here", suggested_name(address), _name)
-    paths = given.paths or asked(talk, None, "Source paths, with blanks between them", "/etc", _paths)
+        address = asked(prompter, None, question, "" if port else "this", lambda text: _address(text, port))
+    if address and port is None and prompter.asks:
+        port = asked(prompter, None, "The port of its ssh", "22", _port)
+    name = asked(prompter, given.host, "Its name here", suggested_name(address), _name)
+    paths = given.paths or asked(prompter, None, "Source paths, with blanks between them", "/etc", _paths)
     return name, keys_of(address, port, None, paths)
 
 
@@ -205,35 +207,35 @@ def _paths(text: str) -> tuple[str, ...]:
         raise UsageError("there is no path", _PATHS) from None
 
 
-def _checked(talk: Talk, config: Config, host: HostConfig, found: Reached) -> tuple[Finding, ...]:
+def _checked(prompter: Prompter, config: Config, host: HostConfig, found: Reached) -> tuple[Finding, ...]:
     """Returns the findings of `check` for the pool and this host, including those made while reaching it."""
     findings = (*check_all(config, host), *(found.findings if host.address else try_host(config, host)))
     findings = tuple(dict.fromkeys(findings))
-    talk.heading("Is all well?")
-    show_findings(talk, findings)
+    prompter.heading("Is all well?")
+    show_findings(prompter, findings)
     return findings
 
 
-def _first_backup(ctx: click.Context, talk: Talk, config: Config, host: HostConfig) -> int:
+def _first_backup(ctx: click.Context, prompter: Prompter, config: Config, host: HostConfig) -> int:
     from backupd.cli.run_ import command as run_command  # asyncio, NumPy and rsync's whole affair
 
-    talk.heading("The first backup")
-    if talk.asks and not talk.agrees(f"Back up {host.name} now? The first one fetches everything.", default=True):
-        talk.say(f"`backupd run {host.name}` makes it")
+    prompter.heading("The first backup")
+    if prompter.asks and not prompter.agrees(f"Back up {host.name} now? The first one fetches everything.", default=True):
+        prompter.say(f"`backupd run {host.name}` makes it")
         return Exit.OK
     status: int = ctx.invoke(
         run_command, hosts=(host.name,), everything=False, catch_up=False, dry_run=False, as_json=False, now=None
     )
     if status == Exit.OK:
-        _all_done(talk, config)
+        _all_done(prompter, config)
     else:
-        talk.say(f"\n`backupd log {host.name}` says more; {_REST}")
+        prompter.say(f"\n`backupd log {host.name}` says more; {_REST}")
     return status
 
 
-def _all_done(talk: Talk, config: Config) -> int:
-    talk.say(f"\nThe pool {config.name} is set up. `backupd status` shows its hosts, `backupd host add` adds another.")
-    talk.say(f"For every night: sudo ./install.sh --enable {config.name}, in the folder that btrkeep was installed from.")
+def _all_done(prompter: Prompter, config: Config) -> int:
+    prompter.say(f"\nThe pool {config.name} is set up. `backupd status` shows its hosts, `backupd host add` adds another.")
+    prompter.say(f"For every night: sudo ./install.sh --enable {config.name}, in the folder that btrkeep was installed from.")
     return Exit.OK
 
 

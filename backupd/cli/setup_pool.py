@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.cli.questions import Talk, asked
+from backupd.cli.questions import Prompter, asked
 from backupd.cli.setup_places import btrfs_mounts, is_pool, machine_zone, place_for_pool, suggested_place
 from backupd.doctor.rules.mount import POWERLESS, powerless
 from backupd.hosts.edit import with_keys
@@ -80,12 +80,12 @@ def _text(files: Files) -> str:
         raise OperatorError(f"{files.main} cannot be read: {error}", "run this as root, and see that it is UTF-8") from None
 
 
-def set_up_pool(talk: Talk, files: Files, given: PoolGiven) -> Config:
+def set_up_pool(prompter: Prompter, files: Files, given: PoolGiven) -> Config:
     """Makes the pool and its configuration where they are missing; the configuration as it is then."""
     config = pool_is_set_up(files)
     if config is None:
-        config = _made(talk, files, given)
-        talk.say(f"its configuration is {files.main}")
+        config = _made(prompter, files, given)
+        prompter.say(f"its configuration is {files.main}")
     elif given.path is not None and Path(given.path).resolve() != config.pool.path.resolve():
         raise UsageError(f"{files.main} names another pool, {config.pool.path}", "leave --pool-path out, or choose another --pool")
     elif given.retention is not None or given.zone is not None or given.window is not None:
@@ -94,11 +94,11 @@ def set_up_pool(talk: Talk, files: Files, given: PoolGiven) -> Config:
         window = None if given.window is None else _window(given.window)
         with files.alone():
             config = files.change({files.main: _written(_text(files), {}, retention, zone, window)})
-    talk.say(f"{config.pool.path} is the pool; {policy_words(config.retention)}")
+    prompter.say(f"{config.pool.path} is the pool; {policy_words(config.retention)}")
     return config
 
 
-def _made(talk: Talk, files: Files, given: PoolGiven) -> Config:
+def _made(prompter: Prompter, files: Files, given: PoolGiven) -> Config:
     """Checks the configuration before the pool is made and writes it afterwards: if interrupted between, the pool is found again
     here.
 
@@ -106,27 +106,27 @@ def _made(talk: Talk, files: Files, given: PoolGiven) -> Config:
     """
     places = btrfs_mounts()
     if given.path is None:
-        _show_places(talk, places)
+        _show_places(prompter, places)
     suggestion = suggested_place(_configured(files, "pool", "path"), places)
-    place = asked(talk, given.path, "Where is the pool to be?", suggestion, place_for_pool)
-    retention = asked(talk, given.retention, "How long are backups kept? (all: for ever)", RULES, _keys)
+    place = asked(prompter, given.path, "Where is the pool to be?", suggestion, place_for_pool)
+    retention = asked(prompter, given.retention, "How long are backups kept? (all: for ever)", RULES, _keys)
     zone = window = None
-    if talk.asks or given.zone is not None:
+    if prompter.asks or given.zone is not None:
         there = _configured(files, "pool", "zone") or machine_zone()
-        zone = asked(talk, given.zone, "In which time zone do days and nights begin?", there, _zone)
-    if talk.asks or given.window is not None:
+        zone = asked(prompter, given.zone, "In which time zone do days and nights begin?", there, _zone)
+    if prompter.asks or given.window is not None:
         there = _configured(files, "backup", "window") or ALWAYS
         question = f"When may backups run, such as 22:00-06:00? ({ALWAYS}: at any time)"
-        window = asked(talk, given.window, question, there, _window)
+        window = asked(prompter, given.window, question, there, _window)
     text = _written(_text(files) or example(place, files.name), {"path": str(place)}, retention, zone, window)
     files.load({files.main: text})
     if not is_pool(place):
         new = not place.exists()
         create_pool(place, rehearsal=False, now=datetime.now(UTC))
         ensure_reserve(place)
-        talk.say(f"{place} is {'a new subvolume, and ' if new else ''}a pool now")
+        prompter.say(f"{place} is {'a new subvolume, and ' if new else ''}a pool now")
         if hint := powerless_hint(place):
-            talk.say(hint)
+            prompter.say(hint)
     return files.change({files.main: text})
 
 
@@ -182,8 +182,8 @@ def _keys(rules: str) -> dict[str, Any]:
     return none | {name.strip(): int(value) if value.strip().isdecimal() else value.strip() for name, value in pairs}
 
 
-def _show_places(talk: Talk, places: Sequence[Path]) -> None:
+def _show_places(prompter: Prompter, places: Sequence[Path]) -> None:
     if not places:
-        talk.say("No btrfs is mounted here. A pool needs one: mkfs.btrfs, mount, then this again.")
+        prompter.say("No btrfs is mounted here. A pool needs one: mkfs.btrfs, mount, then this again.")
         return
-    talk.say(f"A folder that is not there yet becomes a subvolume. A btrfs is mounted at {', '.join(map(str, places[:5]))}.")
+    prompter.say(f"A folder that is not there yet becomes a subvolume. A btrfs is mounted at {', '.join(map(str, places[:5]))}.")

@@ -55,7 +55,7 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
         found, moment = _statuses(site, host), site.clock.now()
         running = [entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)]
         verdict = judge(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config))
-        alive = quota.alive(site.pool) if as_json else {}
+        alive = quota.live_bytes(site.pool) if as_json else {}
         copies = copy_statuses(site.config.copies, site.catalogue, moment)
         fetching = {name: it for name in site.config.replicas if (it := read_running(site.catalogue, name)) and _alive(it)}
         drills = drills_of(site.config, site.catalogue, moment)

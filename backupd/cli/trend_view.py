@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 
-from backupd.sampling.chart import ASCII, BLOCKS, Signs, axis_for, filled, labelled, under
+from backupd.sampling.chart import ASCII, BLOCKS, ChartCharacters, axis_for, filled, labelled, under
 from btrkeep.decisions.time_ticks import date_ticks
 from btrkeep.decisions.trend import Point
 from btrkeep.units import format_share, format_size
@@ -23,7 +23,7 @@ def width() -> int:
     return min(shutil.get_terminal_size().columns if sys.stdout.isatty() else _PAPER, _WIDEST)
 
 
-def signs() -> Signs:
+def chart_characters() -> ChartCharacters:
     """Block characters, where the locale has them."""
     try:
         "█░▁━".encode(sys.stdout.encoding or "ascii")
@@ -36,7 +36,7 @@ def lines(found: Sequence[Point], name: str) -> list[str]:
     """The whole text, oldest on the left."""
     if len(found) == 1:
         return [*textwrap.wrap(f"{name}: there is one sample so far.", width()), *textwrap.wrap(_now(found[0]), min(width(), 100))]
-    room, drawn = max(width() - _SCALE - 2, 10), signs()
+    room, drawn = max(width() - _SCALE - 2, 10), chart_characters()
     columns = _columns(found, room)
     axis = axis_for([point.used for point in found], [point.allocated for point in found])
     chart = filled([(point.used, point.allocated) if point else None for point in columns], axis, _HEIGHT, drawn)

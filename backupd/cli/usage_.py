@@ -54,7 +54,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
             use = by_sampling(site.pool, backups, seconds)
         else:
             use = by_extents(site.pool, backups, seconds)
-        alive = quota.alive(site.pool).get(host) if host else None
+        alive = quota.live_bytes(site.pool).get(host) if host else None
         since = quota.since(site.pool) if host else None
     if as_json:
         echo_json({**_as_json(use, host), "alive": alive})

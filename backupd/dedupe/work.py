@@ -194,7 +194,7 @@ class _BackupSharing:
         if not self._work.pacer.goes_on():
             return False
         holder = read_holder(self._work.pool.locks / f"host-{self._backup.host}")
-        if holder and holder.alive:
+        if holder and holder.is_alive:
             raise _Elsewhere(f"{holder.what} is at work (process {holder.pid})")
         if is_read_by_others(fd):
             raise _Elsewhere("it is being read")

@@ -53,7 +53,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         zone=config.pool.zone.key,
         own_balance=any(True for _ in what_starts("btrfs-balancer", "run")),
         mount_option=config.expiry.mount_option,
-        expiring=expiring is not None and expiring.alive,
+        expiring=expiring is not None and expiring.is_alive,
         most_backups=max(((host, len(found)) for host, found in names.items()), key=lambda item: item[1], default=None),
         catalogue=catalogue,
         quotas=len(limited),

@@ -128,7 +128,7 @@ def require_bootable(backup: Restorable) -> None:
 
 
 def run_boot_drill(site: DrillSite, drill: BootDrill) -> DrillResult:
-    """Runs the drill and returns its result. Raises DrillStopped, LockHeld, and OperatorError if the pool cannot be used."""
+    """Runs the drill and returns its result. Raises Cancelled, LockHeld, and OperatorError if the pool cannot be used."""
     begun, backup = time.monotonic(), drill.backup
     done = DrillResult(backup.host, backup.name, site.now, DrillOutcome.FAILED, kind=DrillKind.BOOT)
     with site.scratch() as folder, read(backup.path):
@@ -203,7 +203,7 @@ def _in_groups(groups: Sequence[Path], words: Sequence[str]) -> tuple[str, ...]:
 
 
 async def _follow(site: DrillSite, command: Sequence[str], console: Console, timeout: float) -> bool:
-    """Reads until the system has reported everything; returns True if it took too long. Raises DrillStopped,
+    """Reads until the system has reported everything; returns True if it took too long. Raises Cancelled,
     NotFinished, OSError.
     """
     group = Group.start(command, on_stdout=console.take, on_stderr=console.take)

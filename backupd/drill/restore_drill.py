@@ -57,7 +57,7 @@ def restore_plan(site: DrillSite, drill: RestoreDrill, tell: Tell) -> RestorePla
 
 
 def run_restore_drill(site: DrillSite, drill: RestoreDrill, tell: Tell) -> DrillResult:
-    """Runs the drill and returns its result. Raises DrillStopped, LockHeld, and OperatorError if the pool cannot be used."""
+    """Runs the drill and returns its result. Raises Cancelled, LockHeld, and OperatorError if the pool cannot be used."""
     begun = time.monotonic()
     backup = drill.backup
     done = DrillResult(backup.host, backup.name, site.now, DrillOutcome.FAILED, sample=str(drill.sample))

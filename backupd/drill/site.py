@@ -15,16 +15,12 @@ from btrkeep.pool.locks import at_work, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.pool.room import read_room
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.units import format_duration, format_size, format_time
 
 _PAUSE = 0.5
 _PART = 4  # as with transfers: a quarter of min_free stays
 _LOOK = 1.0  # seconds between looks at who works and at the room
-
-
-class DrillStopped(Exception):
-    """Somebody asked for an end."""
 
 
 class NotFinished(OperatorError):
@@ -68,9 +64,9 @@ class DrillSite:
         return bool(self.cancellation) or (self._end is not None and time.monotonic() > self._end)
 
     def require_going(self) -> None:
-        """Raises DrillStopped and NotFinished."""
+        """Raises Cancelled and NotFinished."""
         if self.cancellation:
-            raise DrillStopped
+            raise Cancelled
         if self.is_over:
             raise NotFinished(f"no end within {format_duration(self.seconds)}", "give it more time (--time), or a smaller --sample")
 
@@ -91,7 +87,7 @@ class DrillSite:
         return bool(self._who)
 
     def go_on(self) -> None:
-        """Waits while others come first; call it repeatedly. Raises DrillStopped, NotFinished and OSError."""
+        """Waits while others come first; call it repeatedly. Raises Cancelled, NotFinished and OSError."""
         self.require_going()
         if time.monotonic() - self._looked > _LOOK:
             self.require_room_left()

@@ -14,7 +14,7 @@ from btrkeep.errors import PoolUnusable
 from btrkeep.pool.orphans import Drop, dead_roots, orphan_items
 from btrkeep.pool.subvolume import commit
 from btrkeep.process.cancellation import Cancellation
-from btrkeep.process.proc import Standing, standing_in
+from btrkeep.process.proc import FolderUser, folder_users
 
 _REFILL = 0.5  # of the limit: how many still wait when the queue is topped up
 _PAUSE = 0.03  # between two looks; the cleaner drops some thirty unchanged snapshots meanwhile, and a look takes 0.2 ms
@@ -115,7 +115,7 @@ class CleanerQueue:
 
     def wait_until_dropped(
         self, deleted: Mapping[int, Deleted], cancellation: Cancellation, tick: Callable[[], None], patience: float | None = None
-    ) -> dict[int, Standing | None]:
+    ) -> dict[int, FolderUser | None]:
         """Waits until all of these are dropped, or it is cancelled, or nothing was dropped for `patience` seconds.
 
         Or until only such ones are left as are held by an open file or a working directory: it returns them by id, with the
@@ -133,13 +133,13 @@ class CleanerQueue:
             cancellation.sleep(_PAUSE)
         return {}
 
-    def _held(self, left: Mapping[int, Deleted]) -> dict[int, Standing | None]:
+    def _held(self, left: Mapping[int, Deleted]) -> dict[int, FolderUser | None]:
         """Returns who holds them, if all are held; nothing as long as the cleaner may be able to drop one."""
         now = time.monotonic()
         if self._standing() < _HOLDERS or now - self._looked_for_holders < _HOLDERS:
             return {}
         self._looked_for_holders = now
-        holders = standing_in({one.path for one in left.values()})
+        holders = folder_users({one.path for one in left.values()})
         found = {id_: holders.get(one.path) for id_, one in left.items()}
         return found if all(found.values()) or self._gives_nothing() else {}
 

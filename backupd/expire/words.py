@@ -17,7 +17,7 @@ from btrkeep.decisions.safety_limits import (
     Share,
     force_word,
 )
-from btrkeep.process.proc import Standing
+from btrkeep.process.proc import FolderUser
 from btrkeep.units import counted, format_duration, format_share, format_time
 
 PAUSES = {
@@ -66,7 +66,7 @@ def names_in_words(names: Sequence[str], most: int = 5) -> str:
     return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
 
-def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, Standing | None]) -> str:
+def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, FolderUser | None]) -> str:
     """Formats which deleted backups the cleaner cannot drop, and which process has a file open in them."""
     holders = []
     for id_, who in sorted(held.items()):

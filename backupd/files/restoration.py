@@ -174,9 +174,5 @@ class Restored:
         return not self.problems.number and not self.differences.number
 
 
-class RestoreStopped(Exception):
-    """Somebody asked for an end."""
-
-
 Tell = Callable[[RestoreProgress], None]
-"""Called again and again while something happens; may raise RestoreStopped."""
+"""Called again and again while something happens; may raise Cancelled."""

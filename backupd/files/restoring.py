@@ -40,7 +40,7 @@ class LocalRestore:
 
     Nothing is written to, or in, the folders `excluded`: the pools and the folders of the catalogues. `reflinks`: the destination
     is on the pool's own btrfs. With `copies` data is read and written there, too. `tell` is called repeatedly, and may raise
-    RestoreStopped.
+    Cancelled.
     """
 
     def __init__(

@@ -22,10 +22,10 @@ _PIECE = 1 << 20
 
 Extents = tuple[tuple[int, int, int, int], ...]
 Pulse = Callable[[], None]
-"""Called before each name that is looked at and each mebibyte that is read. It may raise, best `Enough`, to end the work."""
+"""Called before each name and each mebibyte that is read. It may raise, preferably `TimeBudgetUsedUp`, to end the work."""
 
 
-class Enough(Exception):
+class TimeBudgetUsedUp(Exception):
     """The time budget of the request is used up. Partial results are valid. This is no error."""
 
 

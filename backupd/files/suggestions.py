@@ -46,7 +46,7 @@ def entry_at(tree: Tree, path: bytes, where: str) -> Entry:
         raise OperatorError(f"{printable(path)} of {where} cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
-def near(tree: Tree, path: bytes) -> list[bytes]:
+def nearest_paths(tree: Tree, path: bytes) -> list[bytes]:
     """The nearest paths that the backup has, the best first; the deepest folder on the way when no name is like the one that is
     missing; none when the path is there.
     """
@@ -77,7 +77,7 @@ def missing(tree: Tree, path: bytes, where: str) -> UsageError:
         return UsageError(f"{shown} of {where} is a {last.kind}, so nothing is in it", f"it can be had as {shown}")
     if not tree.owns(last.device):
         return UsageError(f"something else is mounted at {shown} of {where}", "unmount it: a backup holds no mounts")
-    return UsageError(f"{where} has no {printable(path)}", _hint(tree, last, near(tree, path)))
+    return UsageError(f"{where} has no {printable(path)}", _hint(tree, last, nearest_paths(tree, path)))
 
 
 def _hint(tree: Tree, last: Entry, found: Sequence[bytes]) -> str:

@@ -29,7 +29,7 @@ from backupd.files.conflict_policy import (
     SAME,
     differs_words,
 )
-from backupd.files.restoration import Restored, RestorePreview, RestoreProgress, RestoreRequest, RestoreStopped, Tell
+from backupd.files.restoration import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell
 from backupd.files.target import Target
 from backupd.files.tree import Tree, components
 from backupd.files.walking import walk
@@ -42,6 +42,7 @@ from btrkeep.config import SshSettings
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitKind, meaning
 from btrkeep.errors import OperatorError
+from btrkeep.process.cancellation import Cancelled
 from btrkeep.process.group import Group
 from btrkeep.process.proc import become_reaper
 from btrkeep.units import format_duration
@@ -320,7 +321,7 @@ class _Allowance:
 async def _run(
     command: Sequence[str], take: Callable[[Item], None], moved: Callable[[Output], None], watch: StallWatch, allowance: _Allowance
 ) -> _Ended:
-    """Runs one rsync, and ends it if `moved` raises RestoreStopped or _LimitExceeded, which it may at any call.
+    """Runs one rsync, and ends it if `moved` raises Cancelled or _LimitExceeded, which it may at any call.
 
     Raises _LimitExceeded also if there is no more progress, and if more is printed than allowed.
     """
@@ -345,7 +346,7 @@ async def _run(
             moved(reader.output)
             if beyond:
                 break
-    except (RestoreStopped, _LimitExceeded, asyncio.CancelledError):
+    except (Cancelled, _LimitExceeded, asyncio.CancelledError):
         await _end(group, waiting)
         raise
     finally:

@@ -34,7 +34,7 @@ from backupd.files.history import (
     has_data,
     key_of,
 )
-from backupd.files.sameness import Enough, Pulse, same_data, sha256, steady, untouched
+from backupd.files.sameness import Pulse, TimeBudgetUsedUp, same_data, sha256, steady, untouched
 from backupd.files.suggestions import deepest
 from backupd.files.tree import Entry, Tree, components
 from backupd.files.walking import entries, parent_of
@@ -189,8 +189,8 @@ def versions(
 ) -> PathHistory:
     """The history of `path` over those backups of one host, in whatever order they come.
 
-    A backup that is deleted meanwhile is passed over. `progress` is told how many backups are done, and of how many. With Enough
-    from `pulse` it is the history over the oldest of them, up to the one in which that came. Raises ValueError for what is no path.
+    A backup that is deleted meanwhile is passed over. `progress` gets the number of backups done, and of all. If `pulse` raises
+    TimeBudgetUsedUp, this returns the history of the backups before. Raises ValueError if `path` is not a path.
     """
     collected, seen, stopped = _Collected(by_content, pulse), list[tuple[Restorable, str, int | None]](), False
     ordered = sorted(backups, key=lambda one: one.name)
@@ -199,7 +199,7 @@ def versions(
         try:
             pulse()
             found = _look(collected, backup, path)
-        except Enough:
+        except TimeBudgetUsedUp:
             stopped = True
             break
         if found is not None:

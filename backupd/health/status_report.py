@@ -21,6 +21,7 @@ from btrkeep.catalogue import (
     RunTotals,
     Sample,
 )
+from btrkeep.catalogue.model_sample import read_space_name
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions.copies import CopyStatus, copy_statuses
@@ -194,14 +195,14 @@ def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> Sta
         score=catalogue.newest_score(pool.filesystem),
         balance=next((one for one in catalogue.balances(pool.filesystem, 2) if _has_ended(one)), None),
         balance_totals=catalogue.balance_totals(pool.filesystem),
-        alive=quota.alive(pool),
+        alive=quota.live_bytes(pool),
     )
 
 
 def numbers_of_sample(sample: Sample) -> PoolNumbers:
     """Returns the numbers of a sample."""
     errors = {int(devid): _by_name(values[2:]) for devid, values in sample.devices.items()}
-    spaces = [(name.split()[0], values[0], values[1]) for name, values in sample.spaces.items()]
+    spaces = [(read_space_name(name).type, values[0], values[1]) for name, values in sample.spaces.items()]
     return PoolNumbers(sample.taken, sample.size, sample.allocated, sample.used, _summed(spaces), errors, sample.orphans)
 
 

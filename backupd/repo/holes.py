@@ -29,7 +29,7 @@ from btrkeep.fs.openat import FILE, FOLDER, open_folder
 from btrkeep.fs.reflink import NOCOW, inode_flags
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.subvolume import commit, describe
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.treescan import FolderPaths, written_bytes, written_files
 from btrkeep.units import printable
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 DATA = b"data"
 PIECE = 1 << 20  # bytes read or written at a time
-WORTH_DIGGING = 1 << 16  # bytes of a file, and of what was written to it
+WORTH_PUNCHING = 1 << 16  # bytes of a file, and of what was written to it
 WORTH_COUNTING = 1 << 20  # bytes that came in a first copy: of fewer it makes no difference how many became holes
 # The longest extent that btrfs makes. fiemap shows neighbours as one; so much is judged at a time.
 _WINDOW = 128 << 20
@@ -56,19 +56,19 @@ _POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
 @dataclass(frozen=True, slots=True)
-class DugResult:
+class PunchResult:
     """Files in which holes were made, and bytes that are holes now."""
 
     files: int
     bytes: int
 
 
-class _Cancelled(Exception):
-    """The work was cancelled, or the pool is full."""
+class _PoolFull(Exception):
+    """No room is left to punch or rewrite."""
 
 
 @Checkpoint("holes punched")
-def punch_written(subvolume: Path, cancelled: Cancellation, at_least: int = WORTH_DIGGING) -> DugResult:
+def punch_written(subvolume: Path, cancelled: Cancellation, at_least: int = WORTH_PUNCHING) -> PunchResult:
     """Makes holes of the zeros in all files that were given `at_least` bytes since the subvolume came to be, as `punch` does."""
     with _committed(subvolume) as (root, created):
         return punch(subvolume, _names(root, created, at_least), at_least, cancelled)
@@ -106,8 +106,8 @@ def _names(root: int, since: int, at_least: int) -> Iterator[bytes]:
 
 
 def punch(
-    subvolume: Path, names: Iterable[bytes], at_least: int = WORTH_DIGGING, cancelled: Cancellation | None = None
-) -> DugResult:
+    subvolume: Path, names: Iterable[bytes], at_least: int = WORTH_PUNCHING, cancelled: Cancellation | None = None
+) -> PunchResult:
     """Makes holes of the zeros in those `names` that are regular files of `at_least` bytes.
 
     Names are paths relative to `subvolume`/data. What is not there, is no regular file or lies behind a symlink is left out.
@@ -120,13 +120,13 @@ def punch(
     try:
         with _LastFolder(root) as folders:
             for name in names:
-                dug = _dig_name(folders, name, at_least, cancelled)
-                files, total = files + bool(dug), total + dug
-    except _Cancelled:  # the file that it was at has some of its holes, and may not be counted
+                punched = _punch_name(folders, name, at_least, cancelled)
+                files, total = files + bool(punched), total + punched
+    except (Cancelled, _PoolFull):  # the file that it was at has some of its holes, and may not be counted
         pass
     finally:
         os.close(root)
-    return DugResult(files, total)
+    return PunchResult(files, total)
 
 
 class _LastFolder:
@@ -156,7 +156,7 @@ class _LastFolder:
         return self._fd
 
 
-def _dig_name(folders: _LastFolder, name: bytes, at_least: int, cancelled: Cancellation | None) -> int:
+def _punch_name(folders: _LastFolder, name: bytes, at_least: int, cancelled: Cancellation | None) -> int:
     *path, last = [component for component in name.split(b"/") if component not in (b"", b".")] or [b""]
     if b".." in path:
         return 0
@@ -165,7 +165,7 @@ def _dig_name(folders: _LastFolder, name: bytes, at_least: int, cancelled: Cance
         if fd is None:
             return 0
         try:
-            return _dig_file(fd, cancelled)
+            return _punch_file(fd, cancelled)
         finally:
             os.close(fd)
     except OSError as error:
@@ -183,17 +183,17 @@ def _open_file(folder: int, name: bytes, at_least: int) -> int | None:
     return os.open(name, os.O_RDWR | FILE, dir_fd=folder)
 
 
-def _dig_file(fd: int, cancelled: Cancellation | None) -> int:
+def _punch_file(fd: int, cancelled: Cancellation | None) -> int:
     """Returns the bytes that became holes."""
     status = os.fstat(fd)
     block = status.st_blksize
     if status.st_size <= PIECE and not _zero_runs(fd, (0, status.st_size), block, cancelled):
         return 0  # reading what was just written costs less than the flush that fiemap needs
-    dug, capability = 0, _capability(fd)
+    punched, capability = 0, _capability(fd)
     try:
         for window in _private_windows(fd, status.st_size, cancelled):
             runs = _zero_runs(fd, window, block, cancelled)
-            dug += _length(runs)
+            punched += _length(runs)
             for run in runs:
                 _punch(fd, run)
             if _worth_rewriting(window, runs) and not inode_flags(fd) & NOCOW:
@@ -202,16 +202,16 @@ def _dig_file(fd: int, cancelled: Cancellation | None) -> int:
         if error.errno not in NO_ROOM:
             raise
         log.warning("the pool is full: zeros in files that came dense stay allocated")
-        raise _Cancelled from error  # it would have saved room, and is not worth the backup
+        raise _PoolFull from error  # it would have saved room, and is not worth the backup
     finally:
-        if dug:
+        if punched:
             _put_back(fd, status, capability)
-    return dug
+    return punched
 
 
 def _raise_if_cancelled(cancelled: Cancellation | None) -> None:
     if cancelled:
-        raise _Cancelled
+        raise Cancelled
 
 
 def _private_windows(fd: int, size: int, cancelled: Cancellation | None) -> Iterator[Run]:

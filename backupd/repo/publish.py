@@ -38,7 +38,7 @@ def tell_alive(pool: Pool, catalogue: Catalogue) -> None:
     """Publishes the bytes that each host wrote and that still exist, which the dashboard cannot read. Raises OSError,
     CatalogueBusy.
     """
-    found = quota.alive(pool)
+    found = quota.live_bytes(pool)
     text = json.dumps(found, separators=(",", ":"), sort_keys=True) if found else None
     if text != catalogue.get_fact(ALIVE):
         catalogue.set_fact(ALIVE, text)

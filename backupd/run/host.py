@@ -19,7 +19,7 @@ from typing import Any
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import discard, require_own
-from backupd.repo.holes import WORTH_COUNTING, WORTH_DIGGING, data_written, punch_written
+from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, punch_written
 from backupd.rsync.confined import require_harmless
 from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
@@ -42,6 +42,7 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.room import mount_options
 from btrkeep.pool.syncfs import Syncfs, syncing
+from btrkeep.process.cancellation import Cancelled
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time
 
@@ -158,7 +159,7 @@ class HostRun:
 
     async def _backup(self, lock: Lock, running: RunningTransfer) -> HostResult:
         if not self.stopper.reason:
-            with syncing(self.site.pool.path) as disk, suppress(working.StoppedEarly):  # from before anything is written until
+            with syncing(self.site.pool.path) as disk, suppress(Cancelled):  # from before anything is written until
                 return await self._written(lock, running, disk)  # all of it is on the disk
         cause = self.stopper.reason
         error = cause_words(cause) if cause else None
@@ -211,7 +212,7 @@ class HostRun:
         site = self.site
         # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
         literal = record.total("literal") or 0
-        written = not prepared.fresh or literal >= WORTH_DIGGING
+        written = not prepared.fresh or literal >= WORTH_PUNCHING
         with_holes = transfer.sparse and literal >= WORTH_COUNTING
         try:
             if written and not transfer.sparse:

@@ -49,7 +49,7 @@ async def _soon_free(path: Path) -> bool:
         holder = read_holder(path)
         if holder is None:
             return not orphans(path)
-        if not holder.alive or not (holder.what == RECONCILING or (holder.unnamed and look < _NAMELESS)):
+        if not holder.is_alive or not (holder.what == RECONCILING or (holder.unnamed and look < _NAMELESS)):
             return False
         await asyncio.sleep(_PAUSE)
     return False
@@ -58,7 +58,7 @@ async def _soon_free(path: Path) -> bool:
 def orphans(path: Path) -> list[int]:
     """Returns the processes of a dead holder's transfer that still hold the lock at `path`."""
     holder = read_holder(path)
-    if holder and holder.alive:
+    if holder and holder.is_alive:
         return []
     file = path.stat()
     groups = {holder.group if holder else 0, *groups_of("rsync", file)} - {0}  # on a full pool no text names the group

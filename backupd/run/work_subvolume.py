@@ -38,7 +38,7 @@ from btrkeep.pool.orphans import wait_for
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import Subvolume, commit, create, delete, describe, set_read_only, snapshot
 from btrkeep.pool.syncfs import Syncfs
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.units import backup_name, counted
 
 log = logging.getLogger(__name__)
@@ -49,10 +49,6 @@ _WAKE_CLEANER_EVERY = 5.0  # seconds
 
 class Forgotten(OperatorError):
     """The host was given up; it is not backed up before that is taken back."""
-
-
-class StoppedEarly(Exception):
-    """The run was stopped before all files of a `.working` were put in doubt. It has no mark, so the next run begins that again."""
 
 
 class DataLost(OSError):
@@ -111,7 +107,7 @@ def prepare(
 
     Files of `damages` in the base are removed, unless a continued run has fetched them since.
 
-    After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises StoppedEarly.
+        After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
 
     Raises Forgotten, NotOurs for a `.working` that we did not make, OSError as the filesystem gives it.
     """
@@ -191,7 +187,7 @@ def _continue(
     records.write(path, first_record(prepared, host, now), durable=True)  # before the mark goes: it may fail on a full pool
     take_mark(path)
     if not left.synced and not doubt(path, cancelled):
-        raise StoppedEarly
+        raise Cancelled  # without the mark: the next run begins again to put all files in doubt
     return prepared
 
 

@@ -12,7 +12,7 @@ _SHARE_OF_GAP = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class ChartCharacters:
     """The characters that a chart is drawn with."""
 
     used: str
@@ -27,8 +27,8 @@ class Signs:
         return self.bar == "█"
 
 
-BLOCKS = Signs("█", "░", "█", "━", "·")
-ASCII = Signs("#", ":", "#", "=", ".")
+BLOCKS = ChartCharacters("█", "░", "█", "━", "·")
+ASCII = ChartCharacters("#", ":", "#", "=", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +54,33 @@ def axis_for(used: Sequence[int], allocated: Sequence[int]) -> Axis:
     return Axis(max(lowest - moved / 2, 0), most)
 
 
-def filled(columns: Sequence[tuple[int, int] | None], axis: Axis, height: int, signs: Signs) -> list[str]:
+def filled(columns: Sequence[tuple[int, int] | None], axis: Axis, height: int, characters: ChartCharacters) -> list[str]:
     """`height` lines: each column used up to the one number and allocated up to the other; nothing where nothing is known."""
     heights = [tuple(round(axis.rows(value, height)) for value in column) if column else (0, 0) for column in columns]
     return [
-        "".join(signs.used if row <= used else signs.unused if row <= allocated else " " for used, allocated in heights)
+        "".join(characters.used if row <= used else characters.unused if row <= allocated else " " for used, allocated in heights)
         for row in range(height, 0, -1)
     ]
 
 
-def bars(values: Sequence[float | None], most: float, height: int, signs: Signs) -> list[str]:
+def bars(values: Sequence[float | None], most: float, height: int, characters: ChartCharacters) -> list[str]:
     """Returns `height` lines of bars from zero to `most`. Non-zero values are always visible; unknown ones are a dot at the
     bottom.
     """
-    parts = 8 if signs.has_eighths else 1
+    parts = 8 if characters.has_eighths else 1
     full = height * parts
     tall = [max(round(value / most * full), 1) if value and most else 0 for value in values]
-    lines = [[_piece(one - row * parts, parts, signs) for one in tall] for row in range(height - 1, -1, -1)]
+    lines = [[_piece(one - row * parts, parts, characters) for one in tall] for row in range(height - 1, -1, -1)]
     for column, value in enumerate(values):
         if value is None:
-            lines[-1][column] = signs.unknown
+            lines[-1][column] = characters.unknown
     return ["".join(line) for line in lines]
 
 
-def _piece(left: int, parts: int, signs: Signs) -> str:
+def _piece(left: int, parts: int, characters: ChartCharacters) -> str:
     if left <= 0:
         return " "
-    return signs.bar if left >= parts else _EIGHTHS[left]
+    return characters.bar if left >= parts else _EIGHTHS[left]
 
 
 def labelled(lines: Sequence[str], axis: Axis, every: int, width: int, words: Callable[[int], str] = format_size) -> list[str]:
@@ -102,11 +102,11 @@ def under(places: Sequence[tuple[int, str]], width: int) -> str:
     return line
 
 
-def strip(spans: Sequence[tuple[float, float]], width: int, signs: Signs) -> str:
+def strip(spans: Sequence[tuple[float, float]], width: int, characters: ChartCharacters) -> str:
     """Returns one line that is marked between the two shares of the width, with at least one character for each span."""
     line = [" "] * width
     for begin, end in spans:
         first = min(int(begin * width), width - 1)
         for column in range(first, max(min(round(end * width), width), first + 1)):
-            line[column] = signs.on
+            line[column] = characters.on
     return "".join(line).rstrip()

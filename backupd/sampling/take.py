@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 from backupd.sampling.flows import as_document, flow
 from backupd.sampling.thin import STEPS, merged, window
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
+from btrkeep.catalogue.model_sample import SpaceType, join_activities, space_name
 from btrkeep.pool.activity import Counters, read_activity, read_counters
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import Pool
@@ -82,13 +83,16 @@ def make(what: Taken, before: Sample | None) -> Sample:
         size=allocation.size,
         allocated=allocation.allocated,
         used=allocation.used,
-        spaces={f"{one.type} {one.profile}": (one.total, one.used, round(one.factor * 1000)) for one in allocation.spaces},
+        spaces={
+            space_name(SpaceType(one.type, one.profile)): (one.total, one.used, round(one.factor * 1000))
+            for one in allocation.spaces
+        },
         devices={str(one.devid): (one.size, one.allocated, *(one.errors or ())) for one in allocation.devices},
         orphans=what.look.orphans,
         score=what.score.score if what.score else None,
         scored=what.score.taken if what.score else None,
         options=",".join(dict.fromkeys(what.look.options)),
-        activity=", ".join(what.look.activity),
+        activity=join_activities(what.look.activity),
         seconds=went.seconds,
         read=went.read,
         written=went.written,

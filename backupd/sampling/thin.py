@@ -11,6 +11,7 @@ from itertools import groupby
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import Sample
+from btrkeep.catalogue.model_sample import join_activities, split_activities
 
 RAW_FOR = timedelta(days=14)
 HOURS_FOR = timedelta(days=365)
@@ -62,7 +63,7 @@ def _one(some: list[Sample], span: str) -> Sample:
         some[-1],
         span=span,
         orphans=max(waiting, default=None),
-        activity=", ".join(sorted({word for one in some for word in one.activity.split(", ") if word})),
+        activity=join_activities(sorted({word for one in some for word in split_activities(one.activity)})),
         seconds=sum(one.seconds for one in known),
         read=sum(one.read for one in known),
         written=sum(one.written for one in known),

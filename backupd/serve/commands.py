@@ -34,7 +34,7 @@ def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> t
         words: tuple[str, ...] = ("run", "--wait", "--", arguments["host"])
     else:
         allowed = Allowed(asked.folder, asked.elsewhere, asked.in_place)
-        words = command_words(wanted(arguments, config, allowed), dry_run=asked.verb == "preview")
+        words = command_words(restore_request(arguments, config, allowed), dry_run=asked.verb == "preview")
     return (*program, words[0], *(("--now", asked.now) if asked.now else ()), *words[1:])
 
 
@@ -51,7 +51,7 @@ class Allowed:
     in_place: tuple[str, ...] = ()
 
 
-def wanted(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> RestoreRequest:
+def restore_request(arguments: Mapping[str, Any], config: Config, allowed: Allowed) -> RestoreRequest:
     """A restore, from checked arguments.
 
     It goes to the very host and to where its files were: a file that somebody has put anywhere on a host would else be what he

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.serve.arguments import FOLDER, HOST
-from btrkeep.serving.client import Absent, Agent
+from btrkeep.serving.client import Absent, RootServiceClient
 from btrkeep.serving.peer import Peer
 from btrkeep.serving.protocol import Request, RequestRefused
 from btrkeep.serving.viewer import Viewer, read_viewer
@@ -42,7 +42,7 @@ def viewer_of(request: Request, peer: Peer, login: Path) -> Viewer:
 
 def _logged_in(word: str, login: Path) -> Viewer:
     try:
-        found = Agent(login, "", _PATIENCE, word).ask("viewer")
+        found = RootServiceClient(login, "", _PATIENCE, word).ask("viewer")
         if found is not None:
             return read_viewer(found)
     except Absent as error:

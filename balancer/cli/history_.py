@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from balancer.cli.which_pool import meant, mount_point, which_pool
+from balancer.cli.which_pool import balance_target, mount_point, which_pool
 from btrkeep.cli import echo_json
 from btrkeep.units import counted, printable
 
@@ -47,7 +47,7 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
       btrfs-balancer history /srv/backup
       btrfs-balancer history /srv/backup --days 30 --balances
     """
-    path = meant(path, pool, config).path
+    path = balance_target(path, pool, config).path
     from balancer.recording import catalogue_with_history, needed_catalogue_of
     from balancer.survey import identity, opened
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from balancer.cli.options import choosing
-from balancer.cli.which_pool import meant, mount_point, which_pool
+from balancer.cli.which_pool import balance_target, mount_point, which_pool
 
 
 @click.command("plan")
@@ -46,6 +46,6 @@ def command(path: Path | None, pool: str | None, config: Path | None, as_json: b
     from balancer.cli.planning import settings_of, show_plan
     from balancer.recording import catalogue_of
 
-    found = meant(path, pool, config)
+    found = balance_target(path, pool, config)
     settings = settings_of(found.balance, **chosen)
     show_plan(found.path, settings, catalogue_of(found.path, pool, config), as_json=as_json)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from balancer.cli.options import DURATION, MOMENT, PRESSURE, ROOM, choosing
-from balancer.cli.which_pool import meant, mount_point, which_pool
+from balancer.cli.which_pool import balance_target, mount_point, which_pool
 from btrkeep.errors import Exit
 
 
@@ -73,7 +73,7 @@ def command(
     from balancer.cli.planning import settings_of, show_plan
     from balancer.recording import catalogue_of
 
-    found = meant(path, pool, config)
+    found = balance_target(path, pool, config)
     settings = settings_of(found.balance, **chosen)
     state = catalogue_of(found.path, pool, config)
     if dry_run:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from balancer.cli.which_pool import meant, mount_point, require_one_pool, which_pool
+from balancer.cli.which_pool import balance_target, mount_point, require_one_pool, which_pool
 from balancer.order import SORTS, ordered
 from btrkeep.cli import complain, json_option
 from btrkeep.cli.parsed import VADDR
@@ -14,7 +14,7 @@ from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import format_time, printable
 
 if TYPE_CHECKING:
-    from balancer.explain import NotThere
+    from balancer.explain import NoSuchBlockGroup
     from btrkeep.catalogue import FreeSpaceScore
 
 TOP = 20
@@ -72,7 +72,7 @@ def command(
     require_one_pool(pool, config)
     if not record and path is not None and (pool or config):
         raise UsageError("--pool and --config say where to record the scores", "add --record, or leave them out")
-    path = meant(path, pool, config).path
+    path = balance_target(path, pool, config).path
     if vaddr is None:
         state = None
         if record:
@@ -128,12 +128,12 @@ def _explain(path: Path, vaddr: int, as_json: bool) -> None:
     import numpy as np
 
     from balancer.cli.explain_view import CELLS, lines
-    from balancer.explain import NotThere, explain
+    from balancer.explain import NoSuchBlockGroup, explain
     from balancer.survey import identity, opened
 
     with opened(path) as fd:
         found, filesystem = explain(fd, vaddr, CELLS), identity(path)
-    if isinstance(found, NotThere):
+    if isinstance(found, NoSuchBlockGroup):
         raise _no_such(vaddr, found)
     if as_json:
         from balancer.cli.score_view import write_json
@@ -143,7 +143,7 @@ def _explain(path: Path, vaddr: int, as_json: bool) -> None:
         click.echo("\n".join(lines(found)))
 
 
-def _no_such(vaddr: int, found: "NotThere") -> UsageError:
+def _no_such(vaddr: int, found: "NoSuchBlockGroup") -> UsageError:
     message = f"no data block group begins at {vaddr}"
     if found.inside:
         start, profile = found.inside

@@ -41,7 +41,7 @@ _CONFIG = click.option(
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
+class BalanceTarget:
     """The filesystem of `path`, and the [balance] section of the named pool; None without one."""
 
     path: Path
@@ -63,14 +63,14 @@ def require_one_pool(pool: str | None, config: Path | None) -> None:
         )
 
 
-def meant(path: Path | None, pool: str | None, config: Path | None) -> Meant:
+def balance_target(path: Path | None, pool: str | None, config: Path | None) -> BalanceTarget:
     """Resolves the arguments of the command line. Raises ConfigError, PoolUnusable and UsageError.
 
     The pool's marker is checked if only a name was given, because the pool might not be mounted.
     """
     require_one_pool(pool, config)
     if pool is None and config is None:
-        return Meant(_needed(path))
+        return BalanceTarget(_needed(path))
     from btrkeep.config import load  # longer than a whole filesystem takes to scan
 
     found = load(pool or "main", config)
@@ -78,7 +78,7 @@ def meant(path: Path | None, pool: str | None, config: Path | None) -> Meant:
         from btrkeep.pool.marker import open_pool
 
         open_pool(found.pool.path)
-    return Meant(path or found.pool.path, found.balance)
+    return BalanceTarget(path or found.pool.path, found.balance)
 
 
 def _needed(path: Path | None) -> Path:

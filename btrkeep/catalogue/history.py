@@ -18,7 +18,7 @@ from btrkeep.catalogue.columns import cause_out
 from btrkeep.catalogue.columns import moment as moment_text
 from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES
-from btrkeep.catalogue.model_sample import SPANS
+from btrkeep.catalogue.model_sample import SPANS, read_space_name
 from btrkeep.catalogue.sqlite import CatalogueContradicted, Session
 from btrkeep.causes import Cause
 from btrkeep.errors import OperatorError
@@ -150,7 +150,9 @@ def _are_numbers(found: Any) -> bool:
 
 
 _IS_NAMED: Mapping[str, Callable[[Any], bool]] = {  # what is taken apart without a further look
-    "sample.spaces": lambda found: all(len(key.split()) == 2 and _are_numbers(of) and len(of) == 3 for key, of in found.items()),
+    "sample.spaces": lambda found: (
+        all(map(read_space_name, found)) and all(_are_numbers(of) and len(of) == 3 for of in found.values())
+    ),
     "sample.devices": lambda found: all(key.isdecimal() and _are_numbers(of) and len(of) >= 2 for key, of in found.items()),
     "sample.pressure": lambda found: all(type(value) in (int, float) for value in found.values()),
 }
@@ -181,7 +183,7 @@ def put_back(session: Session, found: Mapping[str, Sequence[dict[str, Any]]], is
                 new_ids = {row["id"]: first + place for place, row in enumerate(missing)}
             missing = [{**row, "id": first + place} for place, row in enumerate(missing)]
         try:
-            session.run_many(kind.table.insert(), [kind.table.kept(row) for row in missing])
+            session.run_many(kind.table.insert(), [kind.table.column_values(row) for row in missing])
         except (sqlite3.IntegrityError, CatalogueContradicted) as error:
             raise OperatorError(f"rows of {kind.name} do not fit: {error}", "nothing was brought back") from error
     return counts

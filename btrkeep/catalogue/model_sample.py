@@ -1,6 +1,6 @@
 """The catalogue's data types for samples of the pool and for jobs. See model.py for conventions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -8,6 +8,34 @@ from typing import NamedTuple
 SPANS = ("raw", "hour", "day")
 """raw: as it was taken. hour, day: what is left of all samples of that hour or day."""
 JOBS = ("backup", "expire", "balance")
+
+
+class SpaceType(NamedTuple):
+    """The type ("data", "metadata", "system", "mixed") and the profile ("single", "raid1") of block groups."""
+
+    type: str
+    profile: str
+
+
+def space_name(space: SpaceType) -> str:
+    """Returns the key of `Sample.spaces` for block groups of this type and profile: "data raid1"."""
+    return f"{space.type} {space.profile}"
+
+
+def read_space_name(name: str) -> SpaceType:
+    """Returns the type and profile that `space_name` wrote. Raises ValueError for anything else."""
+    type_, profile = name.split()
+    return SpaceType(type_, profile)
+
+
+def join_activities(activities: Iterable[str]) -> str:
+    """Returns the column `activity`: the operations ("balance", "scrub") with commas between; "" for none."""
+    return ", ".join(activities)
+
+
+def split_activities(activity: str) -> tuple[str, ...]:
+    """Returns the operations that `join_activities` wrote."""
+    return tuple(activity.split(", ")) if activity else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +55,8 @@ class Sample:
     allocated: int
     used: int
     spaces: Mapping[str, Sequence[int]]
-    """By type and profile ("data raid1"): allocated, used, both as files have them, and a thousand times the bytes of devices that
-    a byte of them takes."""
+    """By `space_name` ("data raid1"): allocated, used, both as files have them, and a thousand times the bytes of devices that a
+    byte of them takes."""
     devices: Mapping[str, Sequence[int]]
     """By number ("1"): size, allocated, and errors of writing, reading, flushing, corruption, generation, unless unknown."""
     orphans: int | None
@@ -40,7 +68,7 @@ class Sample:
     options: str
     """The mount options, those of the filesystem and those of the mount."""
     activity: str
-    """What the kernel did besides: "", or "balance", "scrub" and the like, with commas between."""
+    """What the kernel did besides ("balance", "scrub"), as `join_activities` writes it."""
     seconds: float
     """The time up to `taken` that `read` and all that follow are about; 0: they are not known."""
     read: int

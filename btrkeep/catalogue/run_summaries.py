@@ -36,7 +36,7 @@ _STATES = "SELECT state, count(*) FROM backup GROUP BY state"
 class RunSummaries(CatalogueSession):
     """Reads summaries. Filesystems are named by their UUID."""
 
-    def tried(self, since: datetime, hosts: Collection[str] | None = None) -> list[HostRuns]:
+    def runs_since(self, since: datetime, hosts: Collection[str] | None = None) -> list[HostRuns]:
         """Runs that began at `since` or later, of all hosts or of these, in the order in which they began."""
         first = self._reader.value(_FIRST, {"since": since})
         if first is None:

@@ -1,8 +1,7 @@
 """Rows of run, the history of attempts, and of progress, the running transfers, updated about once a second each."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.tables import progress, run
 
-_AT_A_TIME = 1000
 _NEWEST_FINISH = 'SELECT finished AS "finished [moment]" FROM run WHERE finished IS NOT NULL ORDER BY id DESC LIMIT 1'
 
 
@@ -62,16 +60,6 @@ class RunStore(CatalogueSession):
         run.change(session, run_id, ended)
         if run_id not in self._unseen:
             session.run("DELETE FROM progress WHERE run_id = :id", {"id": run_id})
-
-    def add_runs(self, history: Iterable[Run]) -> int:
-        """Past runs from elsewhere, in the order given, under new ids; how many."""
-        source, count = iter(history), 0
-        with self._writing("runs added") as session:
-            while some := list(islice(source, _AT_A_TIME)):
-                hosts.know_all(session, {one.host for one in some})
-                run.add(session, some)
-                count += len(some)
-        return count
 
     def runs(self, host: str | None = None, limit: int = 20) -> list[Run]:
         """The last runs, of one host or of all, newest first."""

@@ -100,9 +100,9 @@ class Table(Generic[RowT]):
 
     def values(self, row: object) -> dict[str, Any]:
         """Returns the parameters of `insert` for an object with these fields."""
-        return self.kept(dict(zip(self.kinds, attrgetter(*self.kinds)(row), strict=True)))
+        return self.column_values(dict(zip(self.kinds, attrgetter(*self.kinds)(row), strict=True)))
 
-    def kept(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def column_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Values by column, with those that are kept as JSON as such."""
         return {
             name: convert(value) if value is not None and (convert := _IN.get(self.kinds[name])) else value
@@ -129,7 +129,9 @@ class JobTable(Table[RowT]):
     def start(self, session: Session, **values: Any) -> int:
         """Begin a row; its id. Raises TypeError for a column that there is not."""
         self._validate({name: value for name, value in values.items() if name not in self.fixed})
-        row = dict.fromkeys(self.kinds) | dict.fromkeys(self.counts, 0) | {"updated": values["started"]} | self.kept(values)
+        row = (
+            dict.fromkeys(self.kinds) | dict.fromkeys(self.counts, 0) | {"updated": values["started"]} | self.column_values(values)
+        )
         return session.run(self.insert(but="id"), row).lastrowid or 0
 
     def change(self, session: Session, row_id: int, changes: Mapping[str, Any]) -> None:
@@ -137,7 +139,7 @@ class JobTable(Table[RowT]):
         incomplete end.
         """
         self._validate(changes)
-        if changes and session.run(self.update(changes, "id = :id"), {**self.kept(changes), "id": row_id}).rowcount == 0:
+        if changes and session.run(self.update(changes, "id = :id"), {**self.column_values(changes), "id": row_id}).rowcount == 0:
             raise KeyError(row_id)
 
     def unfinished(self, session: Session) -> list[RowT]:

@@ -29,7 +29,7 @@ from btrkeep.config.keys import (
 )
 from btrkeep.config.merge import Sections, TomlSection
 from btrkeep.config.problems import InvalidValue, Problems, dotted, nearest, quoted, show
-from btrkeep.config.self_exclusion import SelfExclusion, left_out
+from btrkeep.config.self_exclusion import SelfExclusion, self_exclusions
 from btrkeep.config.value_types import CopySource
 from btrkeep.errors import ConfigError
 from btrkeep.units import counted
@@ -210,7 +210,7 @@ def _this_machine(
     for key in ("before", "after"):
         if any("{address}" in word for word in values.get(key, ())):
             problems.add(table.file, dotted(HOST, name, key), "says {address}, but the host has no address")
-    found = left_out(values.get("paths", ()), kept)
+    found = self_exclusions(values.get("paths", ()), kept)
     where = dotted(HOST, name, "paths")
     for piece in found:
         if piece.pattern:

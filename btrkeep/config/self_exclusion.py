@@ -38,7 +38,7 @@ class LeftOut:
     pattern: str
 
 
-def left_out(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[LeftOut]:
+def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[LeftOut]:
     """Returns an exclusion for each source that contains a folder to keep out. Reads only symbolic links."""
     unsure = _may_not_answer()
     real = [(each.what, _real(str(each.path.absolute()), unsure)) for each in kept if each.path]

@@ -8,6 +8,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import Job, Sample
+from btrkeep.catalogue.model_sample import split_activities
 from btrkeep.decisions.trend import data_factor
 
 _TOGETHER = timedelta(minutes=10)
@@ -129,8 +130,8 @@ def phases(jobs: Iterable[Job], samples: Sequence[Active], start: datetime, end:
     found += [
         Phase(word, before.taken, sample.taken)
         for before, sample in pairwise(samples)
-        for word in sample.activity.split(", ")
-        if word and _PASSIVE not in word and word in before.activity
+        for word in split_activities(sample.activity)
+        if _PASSIVE not in word and word in split_activities(before.activity)
     ]
     cut = [Phase(one.kind, max(one.start, start), min(one.end, end)) for one in found]
     return _joined(sorted((one for one in cut if one.start < one.end), key=lambda one: (one.kind, one.start)))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from btrkeep.catalogue import Sample
+from btrkeep.catalogue.model_sample import read_space_name
 
 _STEPS = tuple(timedelta(minutes=minutes) for minutes in (5, 60, 360, 1440, 7 * 1440))
 _MOST = 400
@@ -57,12 +58,16 @@ def point_of(sample: Sample) -> Point:
 
 def metadata_share(sample: Sample) -> float:
     """Bytes of the devices that are used by metadata, as a share of all that are used. Mixed block groups are data here."""
-    used = {name: bytes_used * factor for name, (_, bytes_used, factor) in sample.spaces.items()}
-    whole = sum(used.values())
-    return sum(value for name, value in used.items() if name.startswith("metadata ")) / whole if whole else 0.0
+    used = [(read_space_name(name).type, bytes_used * factor) for name, (_, bytes_used, factor) in sample.spaces.items()]
+    whole = sum(value for _, value in used)
+    return sum(value for type_, value in used if type_ == "metadata") / whole if whole else 0.0
 
 
 def data_factor(sample: Sample) -> float:
     """Returns how many raw bytes a byte of data takes: 2 with raid1. Uses the profile that most of the data has."""
-    kinds = [(used, factor / 1000) for name, (_, used, factor) in sample.spaces.items() if name.startswith(("data ", "mixed "))]
-    return max(kinds, default=(0, 1.0))[1]
+    profiles = [
+        (used, factor / 1000)
+        for name, (_, used, factor) in sample.spaces.items()
+        if read_space_name(name).type in ("data", "mixed")
+    ]
+    return max(profiles, default=(0, 1.0))[1]

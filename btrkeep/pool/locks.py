@@ -47,7 +47,7 @@ class Holder:
     group: int = 0
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the very process that took the lock still runs."""
         return start_time(self.pid) == self.started
 
@@ -147,14 +147,14 @@ def at_work(locks: Path) -> str:
     """Returns in words who makes, expires or balances backups in the pool with that folder of locks; "" if nobody does."""
     for name in POOL_LOCKS:
         holder = read_holder(locks / name)
-        if holder and holder.alive:
+        if holder and holder.is_alive:
             return f"{holder.what} (process {holder.pid})"
     return ""
 
 
 def left_behind(path: Path, holder: Holder) -> list[GroupMember]:
     """The processes of a dead holder's group that hold the lock still."""
-    if holder.alive or not holder.group:
+    if holder.is_alive or not holder.group:
         return []
     file = path.stat()
     return [member for member in members(holder.group) if has_locked(member.pid, file)]

@@ -159,7 +159,7 @@ def group_name(group: int) -> str:
     return f"{group >> _LEVEL_SHIFT}/{group & (1 << _LEVEL_SHIFT) - 1}"
 
 
-def alive(pool: Pool) -> dict[str, int]:
+def live_bytes(pool: Pool) -> dict[str, int]:
     """By host, the bytes that it wrote since simple quotas were switched on and that are still alive, as of the last commit.
 
     Without hosts that wrote nothing since. Needs no privilege but to list the pool's folder of hosts.

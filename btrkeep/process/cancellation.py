@@ -28,6 +28,12 @@ def exit_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(Exit.TERMINATED))
 
 
+class Cancelled(Exception):
+    """The work ends early because a `Cancellation`, or the caller, asked for it. Not an error: what is unfinished is cleaned up, or
+    continued by the next run.
+    """
+
+
 class Cancellation:
     """True once cancelled. `signal`: the number of the first signal, 0 without one.
 

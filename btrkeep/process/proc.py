@@ -184,28 +184,28 @@ def _is_locked(fdinfo: bytes, inode: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FolderUser:
     """A process that has a file open in a folder, or its working directory there."""
 
     pid: int
     name: str
 
 
-def standing_in(folders: Collection[str]) -> dict[str, Standing]:
+def folder_users(folders: Collection[str]) -> dict[str, FolderUser]:
     """Finds a process with an open file, its working directory, root or program in each of these folders, if there is one.
 
     Takes absolute paths as this process sees them, even if nothing is there any more. Does not find files that are only mapped, nor
     processes that see the folder at another place. (Files of a deleted subvolume have the device number 0, so device and inode
     cannot identify them.)
     """
-    left, found = set(folders), dict[str, Standing]()
+    left, found = set(folders), dict[str, FolderUser]()
     for pid in _pids():
         if not left:
             break
         for folder in _folders_of(pid) & left:
             with contextlib.suppress(OSError):
                 name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-                found[folder] = Standing(pid, name)
+                found[folder] = FolderUser(pid, name)
         left -= found.keys()
     return found
 

@@ -1,4 +1,4 @@
-"""The client of the root service: `Agent(socket, who).ask("browse", host="web1", ...)`."""
+"""The client of the root service: `RootServiceClient(socket, who).ask("browse", host="web1", ...)`."""
 
 import socket
 import time
@@ -11,7 +11,7 @@ from typing import Any, Self
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import FAILED, HEAD, LONGEST_ANSWER, LONGEST_FRAME, RequestRefused, Streamed, asked, read_answer
 
-__all__ = ["Absent", "Agent", "Stream"]
+__all__ = ["Absent", "RootServiceClient", "Stream"]
 
 PATIENCE = 120.0
 _PIECE = 64 << 10
@@ -22,7 +22,7 @@ class Absent(OperatorError):
     """The service is not listening, or has disappeared."""
 
 
-class Agent:
+class RootServiceClient:
     """A client of the service of one pool, for one person. `patience`: seconds without a byte, after which the service counts as
     gone.
 
@@ -84,7 +84,7 @@ class Stream:
 class _Line:
     """A connection on which the request has been sent."""
 
-    def __init__(self, agent: Agent, request: bytes) -> None:
+    def __init__(self, agent: RootServiceClient, request: bytes) -> None:
         self._agent = agent
         self._held = bytearray()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, Unfit, UsageError
+from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, StateConflict, UsageError
 
 LONGEST_REQUEST = 64 << 10
 """Bytes of a request's line, its end included."""
@@ -34,7 +34,7 @@ _OF_ERRORS: tuple[tuple[type[OperatorError], str], ...] = (
     (LockHeld, "locked"),
     (PoolUnusable, "unusable"),
     (UsageError, "usage"),
-    (Unfit, "refused"),
+    (StateConflict, "refused"),
     (ConfigError, "unusable"),
 )
 _EXITS = {"usage": Exit.USAGE, "missing": Exit.USAGE, "locked": Exit.LOCKED, "busy": Exit.LOCKED, "unusable": Exit.UNUSABLE}
@@ -155,7 +155,7 @@ def stream_line(stream: Streamed) -> bytes:
 
 def error_line(error: OperatorError) -> bytes:
     """The line of a failure."""
-    own = isinstance(error, Unfit) or (isinstance(error, RequestRefused) and error.own)
+    own = isinstance(error, StateConflict) or (isinstance(error, RequestRefused) and error.own)
     job = {"job": error.job} if isinstance(error, RequestRefused) and error.job else {}
     return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error), "own": own, **job})
 

@@ -39,7 +39,7 @@ def command(pool: str | None, config: Path | None) -> None:
     found = load(pool or "main", config)
     folder = found.pool.state / PICTURES
     with _readable_for_the_group():
-        _see(folder)
+        _make_folder(folder)
         _draw(open_pool(found.pool.path).path, folder)
     if gone := thin(folder, datetime.now(UTC)):
         click.echo(f"thinned: {counted(gone, 'file')}")
@@ -56,7 +56,7 @@ def _readable_for_the_group() -> Iterator[None]:
         os.umask(before)
 
 
-def _see(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

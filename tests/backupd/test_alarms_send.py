@@ -41,7 +41,7 @@ def alarms(*texts: str, what: str = "failure") -> list[StoredAlarm]:
 
 
 def evil_message() -> words.Message:
-    return words.of_news("main", "machine", alarms(f"web1: the backup is failed: {EVIL}"), [])
+    return words.of_changes("main", "machine", alarms(f"web1: the backup is failed: {EVIL}"), [])
 
 
 class Tags(HTMLParser):
@@ -162,7 +162,7 @@ def test_apprise_is_loaded_only_when_something_is_sent() -> None:
 
 
 def test_a_message_about_five_hundred_hosts_is_one_that_can_be_read() -> None:
-    message = words.of_news("main", "machine", alarms(*(f"h{n}: broke" for n in range(500))), alarms("h7: broke", what="silent"))
+    message = words.of_changes("main", "machine", alarms(*(f"h{n}: broke" for n in range(500))), alarms("h7: broke", what="silent"))
     assert message.title == "btrkeep main: 500 alarms, 1 over"
     lines = message.body.splitlines()
     assert len(lines) < 30

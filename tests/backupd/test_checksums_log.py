@@ -35,6 +35,7 @@ def large(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_few_more_do_not_write_the_many_anew(large: Path) -> None:
     before = (large / CHECKSUMS).stat()
     for night in range(3):
@@ -46,6 +47,7 @@ def test_a_few_more_do_not_write_the_many_anew(large: Path) -> None:
     assert missing(large, some(0, MANY + 300) | newer) == 0
 
 
+@pytest.mark.slow
 def test_a_long_log_becomes_part_of_the_file(large: Path) -> None:
     write(large, some(MANY, 100))
     write(large, some(2 * MANY, 200_000))
@@ -80,6 +82,7 @@ def test_a_log_without_its_file_says_nothing(large: Path) -> None:
     assert not (large / CHECKSUMS_LOG).exists()
 
 
+@pytest.mark.slow
 def test_a_log_that_was_left_by_a_kill_after_it_was_taken_in_changes_nothing(large: Path) -> None:
     write(large, some(MANY, 3))
     log = (large / CHECKSUMS_LOG).read_bytes()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from backupd.repo.history_copy import keep
+from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Catalogue
 from btrkeep.pool.marker import open_pool
 from tests.beds import btrfs
@@ -298,7 +299,7 @@ def test_a_full_pool_costs_the_copy_and_not_the_night(btrfs_mount: Path) -> None
     before, now = path.read_bytes(), datetime.now(UTC)
     with Catalogue.open(nights.state) as catalogue:
         (one,) = catalogue.runs()
-        catalogue.add_runs(replace(one, started=now + timedelta(seconds=n), error=os.urandom(500).hex()) for n in range(500))
+        add_runs(catalogue, (replace(one, started=now + timedelta(seconds=n), error=os.urandom(500).hex()) for n in range(500)))
         work("btrfs", "subvolume", "create", btrfs_mount / "full")
         btrfs.fill(btrfs_mount, btrfs_mount / "full")
         said = keep(pool, catalogue, now, daily=False)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from btrkeep.errors import EXIT_MEANING
 from tests.beds import TOP, backupd, work
 from tests.beds.cli import BACKUPD
+from tests.beds.exit_statuses import EXIT_MEANING
 from tests.beds.nights import Nights
 
 pytestmark = pytest.mark.timeout(180)

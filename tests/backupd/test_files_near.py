@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backupd.files.backup_selector import Restorable
-from backupd.files.suggestions import entry_at, near, path_given, resolved
+from backupd.files.suggestions import entry_at, nearest_paths, path_given, resolved
 from backupd.files.tree import Tree
 from backupd.files.versions import versions
 from backupd.repo.backup_json import Record
@@ -59,7 +59,7 @@ def said(data: Path, path: str) -> tuple[str, str]:
 )
 def test_the_nearest_paths_are_ones_that_are_there(data: Path, path: bytes, nearest: list[bytes]) -> None:
     with Tree(data.parent) as tree:
-        assert near(tree, path) == nearest
+        assert nearest_paths(tree, path) == nearest
     for one in nearest:
         assert os.path.lexists(os.fsencode(data) + one)
 
@@ -115,9 +115,9 @@ def test_among_very_many_names_the_nearest_is_found_by_its_beginning_or_its_end(
         (data / "empty" / f"file{number}").touch()
     (data / "empty" / "report-2026.pdf").touch()
     with Tree(data.parent) as tree:
-        assert near(tree, b"/empty/report-2025.pdf") == [b"/empty/report-2026.pdf"]
-        assert near(tree, b"/empty/erport-2026.pdf") == [b"/empty/report-2026.pdf"]
-        assert near(tree, b"/empty/qqqqqqqq") == [b"/empty"]
+        assert nearest_paths(tree, b"/empty/report-2025.pdf") == [b"/empty/report-2026.pdf"]
+        assert nearest_paths(tree, b"/empty/erport-2026.pdf") == [b"/empty/report-2026.pdf"]
+        assert nearest_paths(tree, b"/empty/qqqqqqqq") == [b"/empty"]
 
 
 @pytest.mark.parametrize(

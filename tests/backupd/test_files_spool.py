@@ -50,6 +50,7 @@ def test_a_file_of_many_links_is_told_its_first_name_until_the_last_has_come() -
         assert links.seen(2**62, 2, b"y") == b"x" * 5000
 
 
+@pytest.mark.slow
 def test_who_asks_for_too_many_names_fills_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "MOST", 1 << 20)
     with closing(LinkTable()) as links, pytest.raises(OSError, match="too many names"):

@@ -175,6 +175,7 @@ def test_a_walk_gives_folders_before_what_is_in_them_and_names_in_order(data: Pa
         assert [one.path for one in entries(tree, b"/a")] == [b"/a"]
 
 
+@pytest.mark.slow
 def test_folders_nested_deeper_than_descriptors_and_calls_go_are_walked(data: Path) -> None:
     """rsync brings paths of up to 4,096 bytes: that can be two thousand folders in one another. Python calls go a thousand deep."""
     depth, old = 1200, Path.cwd()

@@ -103,6 +103,7 @@ def world(seed: int, wander: float, memory: float) -> tuple[list[int], int]:
     return [round(value + (number % 7) * 5 * GIB + chance.gauss(0, 15 * GIB)) for number, value in enumerate(seen[:180])], truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wander", "memory", "least"), [(5, 0.0, 17), (15, 0.0, 17), (10, 0.6, 12)])
 def test_the_range_holds_the_truth_mostly(wander: float, memory: float, least: int) -> None:
     """Of 80 worlds 94 % and 95 %, and 65 % of those whose months take after each other; 20 of them are tried here."""

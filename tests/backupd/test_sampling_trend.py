@@ -84,6 +84,7 @@ def test_the_text_shows_a_gap_and_tells_both_ends() -> None:
 BLUE_AREA, RED_LINE = (0x41, 0x95, 0xC5), (0xD5, 0x5E, 0x00)
 
 
+@pytest.mark.slow
 def test_in_the_picture_the_blue_area_is_as_high_as_what_is_used(tmp_path: Path) -> None:
     """Read back from the pixels: 20 of 30 TiB allocated are used, so the area is two thirds as high as the line above it."""
     figure = trend_figure([point(number) for number in range(60)], "/srv/backup", START, START + 60 * DAY)
@@ -103,6 +104,7 @@ def near(colour: object, wanted: tuple[int, int, int]) -> bool:
     return all(abs(one - other) <= 12 for one, other in zip(colour, wanted, strict=True))
 
 
+@pytest.mark.slow
 def test_a_picture_has_its_titles_units_and_a_legend() -> None:
     figure = trend_figure([point(number, score=100.0 + number) for number in range(60)], "/srv/backup", START, START + 60 * DAY)
     whole, gap, scores = figure.axes

@@ -133,6 +133,7 @@ def test_the_last_lines_are_told_whatever_is_in_them(jobs: JobStore) -> None:
     assert len(jobs.last_lines(ID, 10**6)) < 20_000
 
 
+@pytest.mark.slow
 def test_a_log_stays_short_and_keeps_the_end(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", longest=10_000)
     for number in range(50_000):
@@ -167,6 +168,7 @@ def test_a_command_is_carried_out_and_its_words_are_kept(jobs: JobStore, tmp_pat
     assert (jobs.get(ID, NOW).state, jobs.last_lines(ID, 9)) == ("done", ["one"])
 
 
+@pytest.mark.slow
 def test_a_stop_is_passed_on_and_waited_for(tmp_path: Path) -> None:
     script = f"""
 import sys
@@ -464,6 +466,7 @@ def test_a_program_for_an_asker_that_left_is_ended_with_all_that_it_started(
     assert not state.exists() or state.read_text().rpartition(") ")[2][0] == "Z"
 
 
+@pytest.mark.slow
 def test_a_socket_that_systemd_hands_over_is_listened_on_and_no_other(tmp_path: Path) -> None:
     script = """
 import os, sys

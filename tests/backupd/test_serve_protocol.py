@@ -23,7 +23,7 @@ from backupd.serve.limits import ConcurrencyLimit
 from backupd.serve.rights import Right
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.clock import Clock
-from btrkeep.serving.client import Absent, Agent
+from btrkeep.serving.client import Absent, RootServiceClient
 from btrkeep.serving.protocol import FAILED, KINDS, LONGEST_REQUEST, RequestRefused, decoded, encoded, read_request
 from btrkeep.serving.wire import ClientGone, Wire
 
@@ -353,7 +353,7 @@ def test_what_is_written_leaves_in_frames_and_does_not_pile_up() -> None:
 
 
 @contextmanager
-def answering_with(path: Path, data: bytes, *, read: bool = True) -> Iterator[Agent]:
+def answering_with(path: Path, data: bytes, *, read: bool = True) -> Iterator[RootServiceClient]:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()
@@ -367,7 +367,7 @@ def answering_with(path: Path, data: bytes, *, read: bool = True) -> Iterator[Ag
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield Agent(path, "alice", 5)
+        yield RootServiceClient(path, "alice", 5)
         thread.join()
         path.unlink()
 
@@ -397,7 +397,7 @@ def test_the_client_takes_no_nonsense_for_an_answer(tmp_path: Path, data: bytes)
 
 def test_the_client_says_that_nobody_is_there(tmp_path: Path) -> None:
     with pytest.raises(Absent):
-        Agent(tmp_path / "nobody", "alice").ask("x")
+        RootServiceClient(tmp_path / "nobody", "alice").ask("x")
     with answering_with(tmp_path / "s", b"") as agent, pytest.raises(Absent):
         agent.ask("x")
 
@@ -442,12 +442,12 @@ def test_who_finds_the_services_queue_full_waits_for_a_place(tmp_path: Path) -> 
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert Agent(tmp_path / "socket", "me", 10).ask("jobs") == "here"
+        assert RootServiceClient(tmp_path / "socket", "me", 10).ask("jobs") == "here"
         thread.join()
 
 
 def test_a_queue_that_stays_full_is_busy_and_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("btrkeep.serving.client._QUEUEING", 0.1)
     with full_queue(tmp_path / "socket"), pytest.raises(RequestRefused) as caught:
-        Agent(tmp_path / "socket", "me", 10).ask("jobs")
+        RootServiceClient(tmp_path / "socket", "me", 10).ask("jobs")
     assert caught.value.kind == "busy"

@@ -26,6 +26,7 @@ def test_no_command_of_backupd_begins_with_a_large_library() -> None:
     assert loaded(*(f"backupd.cli.{name}_" for name in COMMANDS if name not in RARE)) & HEAVY == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["backupd.cli.status_", "backupd.cli.log_", "backupd.cli.progress_", "backupd.cli.list_"])
 def test_what_only_reads_begins_without_a_loop_of_events(module: str) -> None:
     assert loaded(module) & {"asyncio", "rich", "ssl", "tempfile", "multiprocessing"} == set()

@@ -250,6 +250,7 @@ def test_what_is_no_bucket_stops_the_transfer_before_the_remote_shell_starts(bed
     assert not (bed.folder / "started").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", [(), (str(FAKESSH),)], ids=["this machine", "through a remote shell"])
 def test_kill_9_of_rsync_leaves_neither_receiver_nor_relay_nor_remote_shell(bed: Bed, shell: tuple[str, ...]) -> None:
     pull = bed.pull(bed.source(20 * MB), "copy", [bed.bucket(2 * MB)], shell)

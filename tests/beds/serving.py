@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from btrkeep.serving.client import Agent
+from btrkeep.serving.client import RootServiceClient
 from tests.beds import session
 from tests.beds.cli import backupd_start
 
@@ -23,9 +23,9 @@ class Service:
     socket: Path
     log: Path
 
-    def agent(self, who: str = "alice", patience: float = 20) -> Agent:
+    def agent(self, who: str = "alice", patience: float = 20) -> RootServiceClient:
         """Asks as the user that the test runs as."""
-        return Agent(self.socket, who, patience)
+        return RootServiceClient(self.socket, who, patience)
 
     @property
     def said(self) -> str:

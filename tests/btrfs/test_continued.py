@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.work_subvolume import StoppedEarly, recover_and_prepare
+from backupd.run.work_subvolume import recover_and_prepare
 from btrkeep.config import load
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.syncfs import syncing
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from tests.beds import work
 from tests.beds.expiries import LATER, Expiries
 from tests.beds.nights import Nights
@@ -104,7 +104,7 @@ def test_one_that_was_killed_is_compared_also_when_the_next_run_is_stopped_befor
     killed_in_the_middle(pair, backupd_running)
     host, cancelled = load("main", pair.config).hosts["web"], Cancellation()
     cancelled.handle_signal(signal.SIGTERM)
-    with syncing(pair.pool) as disk, pytest.raises(StoppedEarly):
+    with syncing(pair.pool) as disk, pytest.raises(Cancelled):
         recover_and_prepare(open_pool(pair.pool), host, datetime.now(UTC).replace(microsecond=0), disk, cancelled)
     pair.run("web")
     assert numbers(pair)["transferred"] == 2, "what nobody knows to be on the disk was believed"

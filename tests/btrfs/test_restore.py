@@ -13,9 +13,10 @@ import pytest
 
 from backupd.files import writing
 from backupd.files.destination import Occupied, put
-from backupd.files.restoration import RestoreProgress, RestoreRequest, RestoreStopped
+from backupd.files.restoration import RestoreProgress, RestoreRequest
 from backupd.files.restoring import LocalRestore
 from backupd.files.tree import Descent, Tree, look
+from btrkeep.process.cancellation import Cancelled
 from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
 from tests.beds.everything import everything, write
 from tests.beds.nights import Nights
@@ -274,11 +275,11 @@ def test_run_again_everything_is_passed_over(backed_up: Nights, out: Path) -> No
 def test_the_folder_that_was_made_for_everything_looks_as_it_did_also_when_it_took_two_runs(backed_up: Nights, out: Path) -> None:
     def stop(progress: RestoreProgress) -> None:
         if progress.phase == "writing" and progress.files > 20:
-            raise RestoreStopped
+            raise Cancelled
 
     with Tree(backed_up.backup("web1")) as tree:
         request = RestoreRequest("web1", "", (b"/",), str(out), privileged=True)
-        with pytest.raises(RestoreStopped):
+        with pytest.raises(Cancelled):
             LocalRestore(tree, request, reflinks=True, tell=stop).run(LocalRestore(tree, request, reflinks=True).preview())
     assert out.exists()
     restore(backed_up, "web1", "/", "--to", out, "--privileged")

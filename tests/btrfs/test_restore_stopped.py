@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files.restoration import RestoreProgress, RestoreRequest, RestoreStopped
+from backupd.files.restoration import RestoreProgress, RestoreRequest
 from backupd.files.restoring import LocalRestore
 from backupd.files.tree import Tree
 from btrkeep.errors import OperatorError
+from btrkeep.process.cancellation import Cancelled
 from tests.beds import differences, manifest, work
 from tests.beds.everything import write
 from tests.beds.nights import Nights
@@ -138,11 +139,11 @@ def test_the_comparison_of_one_large_file_says_how_far_it_is_and_can_be_stopped(
         if progress.phase == "comparing" and progress.size:
             sizes.append(progress.size)
             if len(sizes) > 2:
-                raise RestoreStopped
+                raise Cancelled
 
     with Tree(nights.backup("web1")) as tree:
         request = RestoreRequest("web1", "", (os.fsencode(nights.source / "large"),), str(tmp_path / "out"))
-        with pytest.raises(RestoreStopped):
+        with pytest.raises(Cancelled):
             LocalRestore(tree, request, reflinks=False, tell=stop).run(LocalRestore(tree, request, reflinks=False).preview())
     assert sizes == [1 << 20, 2 << 20, 3 << 20]
     assert (tmp_path / "out" / "large").stat().st_size == 6_000_000

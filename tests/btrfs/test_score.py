@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from balancer.cli import score_
-from balancer.explain import ExplainedBlockGroup, NotThere, explain
+from balancer.explain import ExplainedBlockGroup, NoSuchBlockGroup, explain
 from balancer.order import SORTS, ordered
 from balancer.survey import opened, survey
 from btrkeep.treescan.chunks import Chunks, chunks
@@ -226,7 +226,7 @@ def test_a_block_group_that_vanished_since_the_chunks_were_read_is_left_out(
     monkeypatch.setattr("balancer.explain.chunks", with_another)
     with opened(shape(name)) as fd:
         assert survey(fd).groups.vaddr.tolist() == sorted(theirs(shape(name)))
-        assert isinstance(explain(fd, 1 << 40, 8), NotThere)
+        assert isinstance(explain(fd, 1 << 40, 8), NoSuchBlockGroup)
 
 
 def test_the_map_shows_the_file_where_it_lies_and_the_stripes_where_they_are(btrfs_mount: Path) -> None:

@@ -330,9 +330,9 @@ ASK = """
 import sys
 from pathlib import Path
 from btrkeep.errors import OperatorError
-from btrkeep.serving.client import Agent
+from btrkeep.serving.client import RootServiceClient
 try:
-    print(Agent(Path(sys.argv[1]), "x", 10).ask("jobs"))
+    print(RootServiceClient(Path(sys.argv[1]), "x", 10).ask("jobs"))
 except OperatorError as error:
     print(getattr(error, "kind", "absent"))
 """

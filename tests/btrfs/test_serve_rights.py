@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.serving.client import Agent
+from btrkeep.serving.client import RootServiceClient
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds import work
 from tests.beds.anyone import readable
@@ -24,9 +24,9 @@ ASK = """
 import sys
 from pathlib import Path
 from btrkeep.errors import OperatorError
-from btrkeep.serving.client import Agent
+from btrkeep.serving.client import RootServiceClient
 try:
-    print(Agent(Path(sys.argv[1]), "x", 10, *sys.argv[2:]).ask("jobs"))
+    print(RootServiceClient(Path(sys.argv[1]), "x", 10, *sys.argv[2:]).ask("jobs"))
 except OperatorError as error:
     print(getattr(error, "kind", "absent"))
 """
@@ -62,7 +62,7 @@ def service(pool: Nights, login: Path) -> Iterator[Service]:
 def kind(service: Service, name: str, verb: str, **arguments: object) -> str:
     """How it is answered: "ok", or the kind of the refusal."""
     try:
-        Agent(service.socket, "root", 20, f"btrkeep_{name}").ask(verb, **arguments)
+        RootServiceClient(service.socket, "root", 20, f"btrkeep_{name}").ask(verb, **arguments)
     except RequestRefused as refused:
         return refused.kind
     return "ok"
@@ -107,7 +107,7 @@ def test_each_does_what_his_role_and_hosts_give_and_the_pool_is_as_before_where_
 def test_what_is_not_his_looks_like_what_is_not_there(service: Service) -> None:
     def said(host: str) -> tuple[str, str, str]:
         with pytest.raises(RequestRefused) as refused:
-            Agent(service.socket, "", 20, "btrkeep_carol").ask("browse", host=host, backup="latest", path="/")
+            RootServiceClient(service.socket, "", 20, "btrkeep_carol").ask("browse", host=host, backup="latest", path="/")
         return refused.value.message, refused.value.hint, refused.value.kind
 
     assert said("db1") == said("no-such-host")
@@ -115,7 +115,7 @@ def test_what_is_not_his_looks_like_what_is_not_there(service: Service) -> None:
 
 def test_jobs_of_other_hosts_are_not_told_and_what_commands_print_is_for_who_sees_all(service: Service, pool: Nights) -> None:
     jobs = {host: service.agent("root").ask("run", host=host)["job"] for host in ("web1", "db1")}
-    carol, viewer = (Agent(service.socket, "", 20, f"btrkeep_{name}") for name in ("carol", "viewer"))
+    carol, viewer = (RootServiceClient(service.socket, "", 20, f"btrkeep_{name}") for name in ("carol", "viewer"))
     for job in jobs.values():
         while viewer.ask("job", job=job)["state"] not in ("done", "failed"):
             time.sleep(0.05)
@@ -129,7 +129,7 @@ def test_jobs_of_other_hosts_are_not_told_and_what_commands_print_is_for_who_see
 
 def test_downloads_and_restores_can_be_switched_off_for_everybody_at_once(service: Service, pool: Nights) -> None:
     file = {"host": "web1", "path": str(pool.source / "file")}
-    ada = Agent(service.socket, "", 20, "btrkeep_ada")
+    ada = RootServiceClient(service.socket, "", 20, "btrkeep_ada")
     with ada.stream("download", backup="latest", **file) as stream:
         assert b"".join(stream) == b"one line\n"
     pool.settings("serve", no_downloads=True, no_restores=True)
@@ -168,7 +168,7 @@ def test_a_download_ends_with_the_right_to_it(
     store = logins_at(login, login.parent / "users").store
     store.remove_token("leaver")
     store.add_token(Token("leaver", "viewer", ("web*",), NOW, None), digest("btrkeep_leaver"))
-    leaver = Agent(service.socket, "", 20, "btrkeep_leaver")
+    leaver = RootServiceClient(service.socket, "", 20, "btrkeep_leaver")
     with leaver.stream("download", host="web1", backup="latest", path=str(large), **{"as": form}) as stream:
         got = [next(pieces := iter(stream))]
         change(pool, store)

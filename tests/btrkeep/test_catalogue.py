@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import make_catalogue
+from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run
 from btrkeep.catalogue.columns import escape, unescape
 from btrkeep.catalogue.sqlite import CatalogueDamaged
@@ -367,7 +368,7 @@ def test_another_thread_is_refused(catalogue: Catalogue) -> None:
 
 def test_facts_of_hosts_agree_with_a_plain_walk_over_all_rows(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
     catalogue.replace_backups("p", make_catalogue.backups(60, 32))
-    catalogue.add_runs(make_catalogue.run_of(each) for each in make_catalogue.backups(60, 32))
+    add_runs(catalogue, (make_catalogue.run_of(each) for each in make_catalogue.backups(60, 32)))
     late = EVENING + timedelta(days=1)
     for number, host in enumerate(catalogue.hosts()):
         if number % 3 == 0:

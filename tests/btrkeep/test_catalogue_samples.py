@@ -15,6 +15,7 @@ import pytest
 from backupd.sampling.take import thin
 from backupd.sampling.thin import STEPS, merged
 from btrkeep.catalogue import Catalogue, CatalogueBusy, FreeSpaceScore, Sample
+from btrkeep.catalogue.model_sample import SpaceType, join_activities, read_space_name, space_name, split_activities
 from tests.backupd.made_samples import FILESYSTEM, GIB, START, every_five_minutes, sample
 from tests.beds.template import with_catalogue
 
@@ -186,3 +187,14 @@ def test_jobs_are_those_that_ran_at_any_time_between(catalogue: Catalogue) -> No
         ("backup", at(0.9), None, None),
     ]
     assert [(job.pid, job.pid_started, job.updated) for job in found[3:]] == [(8, None, at(0.7)), (7, "99", None)]
+
+
+def test_activities_and_types_of_block_groups_are_read_back_from_the_text_that_is_stored() -> None:
+    assert join_activities(("balance paused", "scrub")) == "balance paused, scrub"
+    for activities in ((), ("scrub",), ("balance paused", "scrub")):
+        assert split_activities(join_activities(activities)) == activities
+    assert space_name(SpaceType("data", "raid1")) == "data raid1"
+    assert read_space_name("metadata raid1c3") == SpaceType("metadata", "raid1c3")
+    for damaged in ("", "data", "data single more"):
+        with pytest.raises(ValueError, match="unpack"):
+            read_space_name(damaged)

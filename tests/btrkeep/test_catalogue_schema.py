@@ -221,6 +221,7 @@ def newer_code(monkeypatch: pytest.MonkeyPatch, folder: Path, upgrade: Iterable[
     monkeypatch.setattr(tables, "SCHEMA_VERSION", NEXT_VERSION)
 
 
+@pytest.mark.slow
 def test_an_older_catalogue_is_migrated_and_a_copy_kept_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "state"
     file, copy = state / "catalogue.sqlite", state / f"catalogue.sqlite.before-{NEXT_VERSION}"
@@ -240,6 +241,7 @@ def test_an_older_catalogue_is_migrated_and_a_copy_kept_beside_it(tmp_path: Path
     assert not list(state.glob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_of_two_that_find_an_older_catalogue_one_migrates_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "state"
     Catalogue.open(state).close()
@@ -334,6 +336,7 @@ INSERT INTO expiry VALUES
 """
 
 
+@pytest.mark.slow
 def test_a_catalogue_of_the_second_schema_keeps_every_row_and_value(tmp_path: Path) -> None:
     file = tmp_path / "catalogue.sqlite"
     made_at("0001", file)
@@ -365,6 +368,7 @@ def test_a_catalogue_of_the_second_schema_keeps_every_row_and_value(tmp_path: Pa
     assert (ask(file, "PRAGMA integrity_check"), ask(file, "PRAGMA foreign_key_check")) == ([("ok",)], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0001", "0002", "0003"])
 def test_a_migrated_catalogue_has_the_shape_of_a_new_one(tmp_path: Path, version: str) -> None:
     made_at(version, tmp_path / "catalogue.sqlite")
@@ -447,6 +451,7 @@ def test_text_that_is_no_utf8_is_damage_also_while_a_catalogue_is_migrated(tmp_p
     assert isinstance(meaning_of(caught.value, tmp_path / "catalogue.sqlite"), CatalogueDamaged)
 
 
+@pytest.mark.slow
 def test_a_damaged_catalogue_is_set_aside_when_the_new_one_is_made(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / "catalogue.sqlite").write_bytes(b"rubbish %d" % number * 100)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import make_catalogue
+from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Catalogue, HostRuns
 from tests.beds.template import with_catalogue
 
@@ -37,7 +38,7 @@ def sql(state: Path) -> Iterator[sqlite3.Connection]:
 
 
 def test_runs_since_a_moment_are_those_that_began_then_or_later(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
-    found = catalogue.tried(SINCE)
+    found = catalogue.runs_since(SINCE)
     rows = sql.execute("select id, host, outcome, backup from run where started >= '2026-11-16T22:00:00' order by id").fetchall()
     assert [(one.id, one.host, one.outcome, one.backup) for one in found] == rows
     assert len(rows) == 4 * HOSTS
@@ -45,19 +46,19 @@ def test_runs_since_a_moment_are_those_that_began_then_or_later(catalogue: Catal
 
 
 def test_of_some_hosts_or_of_many_only_theirs_come_in_the_same_order(catalogue: Catalogue) -> None:
-    every = catalogue.tried(SINCE)
+    every = catalogue.runs_since(SINCE)
     for names in (catalogue.hosts()[5:8], catalogue.hosts()[:650], []):
-        assert catalogue.tried(SINCE, names) == [one for one in every if one.host in set(names)]
-    assert catalogue.tried(SINCE, ["nobody"]) == []
-    assert catalogue.tried(make_catalogue.LAST_NIGHT + timedelta(days=9)) == []
+        assert catalogue.runs_since(SINCE, names) == [one for one in every if one.host in set(names)]
+    assert catalogue.runs_since(SINCE, ["nobody"]) == []
+    assert catalogue.runs_since(make_catalogue.LAST_NIGHT + timedelta(days=9)) == []
 
 
 def test_a_run_without_an_end_is_among_them(tmp_path: Path) -> None:
     began = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
     with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
         number = catalogue.start_run("a", began, 4242, "99", night=True)
-        assert catalogue.tried(began) == [HostRuns("a", number, began, None, None, None, None, None, 4242, "99", True)]
-        assert catalogue.tried(began + timedelta(seconds=1)) == []
+        assert catalogue.runs_since(began) == [HostRuns("a", number, began, None, None, None, None, None, 4242, "99", True)]
+        assert catalogue.runs_since(began + timedelta(seconds=1)) == []
 
 
 def test_what_began_under_a_clock_that_was_set_back_is_found_by_what_the_clock_said(tmp_path: Path) -> None:
@@ -65,9 +66,9 @@ def test_what_began_under_a_clock_that_was_set_back_is_found_by_what_the_clock_s
     later, earlier = datetime(2026, 11, 20, 23, 0, tzinfo=UTC), datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
     plain = make_catalogue.run_of(make_catalogue.backup_of(1, 0, later))
     with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
-        catalogue.add_runs(replace(plain, started=moment, finished=moment + timedelta(minutes=1)) for moment in (later, earlier))
-        assert [one.started for one in catalogue.tried(later)] == [later]
-        assert [one.started for one in catalogue.tried(earlier)] == [later, earlier]
+        add_runs(catalogue, (replace(plain, started=moment, finished=moment + timedelta(minutes=1)) for moment in (later, earlier)))
+        assert [one.started for one in catalogue.runs_since(later)] == [later]
+        assert [one.started for one in catalogue.runs_since(earlier)] == [later, earlier]
 
 
 def test_final_backups_are_counted_and_told_by_host(catalogue: Catalogue, sql: sqlite3.Connection) -> None:

@@ -64,8 +64,8 @@ def test_a_lock_that_another_process_holds_is_refused_and_its_holder_is_named(tm
         holder = read_holder(tmp_path / "host-web1")
         assert holder
         assert holder.pid == process.pid
-        assert holder.alive
-    assert not holder.alive
+        assert holder.is_alive
+    assert not holder.is_alive
     with attempt(tmp_path / "host-web1") as lock:
         assert lock.holder.pid == os.getpid()
 
@@ -99,7 +99,7 @@ def test_a_lock_lives_as_long_as_the_last_child_that_inherited_it(tmp_path: Path
             assert "the next run of the host ends it" in caught.value.hint, "`backupd status` knows of no run any more"
             holder = read_holder(tmp_path / "lock")
             assert holder
-            assert (holder.pid, holder.group, holder.alive) == (process.pid, child, False)
+            assert (holder.pid, holder.group, holder.is_alive) == (process.pid, child, False)
         finally:
             os.kill(child, 9)
         # The other child was not handed the lock, and is still there.
@@ -127,12 +127,12 @@ def test_a_lock_is_exclusive_within_a_process_too_and_can_be_taken_again(tmp_pat
 
 def test_a_holder_whose_pid_was_given_to_another_process_is_not_alive(tmp_path: Path) -> None:
     with attempt(tmp_path / "lock") as lock:
-        assert lock.holder.alive
+        assert lock.holder.is_alive
         fields = json.loads(lock.path.read_text(encoding="utf-8"))
         lock.path.write_text(json.dumps({**fields, "started": "1"}), encoding="utf-8")
         holder = read_holder(lock.path)
         assert holder
-        assert not holder.alive
+        assert not holder.is_alive
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"pid": 1}', b"\xff", b'{"pid": 1, "unknown": 2}'])

@@ -425,6 +425,7 @@ class Beside:
             group.start_beside(command, [null.fileno()] * 3, self.told.append)
 
 
+@pytest.mark.slow
 def test_the_status_of_a_program_beside_is_its_own_however_late_it_is_asked_for() -> None:
     """The loop is busy whenever something ends, so that all have ended before anybody looks."""
 

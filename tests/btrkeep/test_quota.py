@@ -33,5 +33,5 @@ def test_a_kernel_that_knows_no_simple_quotas_is_not_asked_for_them(tmp_path: Pa
     monkeypatch.setattr(quota, "SYSFS", tmp_path)
     with pytest.raises(OperatorError, match="knows no simple quotas"):
         require_enableable(POOL)
-    assert quota.alive(POOL) == {}
+    assert quota.live_bytes(POOL) == {}
     assert quota.remove_unused(POOL) == 0

@@ -6,8 +6,8 @@ import click
 import pytest
 
 from backupd.cli import COMMANDS, group
-from btrkeep.errors import EXIT_MEANING
 from tests.beds import TOP, work
+from tests.beds.exit_statuses import EXIT_MEANING
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import SshSettings
 from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.rsync_meaning import _SHELL_SAYS, _SSH_SAYS, MEANING, ExitKind
-from btrkeep.errors import EXIT_MEANING
 from btrkeep.units import format_share
 from tests.beds import TOP
+from tests.beds.exit_statuses import EXIT_MEANING
 from tests.docs.pages import DOCS, OURS, Page
 
 Read = Callable[[str], Page]

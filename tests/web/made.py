@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from flask.testing import FlaskClient
 
+from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Backup, Catalogue, Run
 from btrkeep.config.model import Config, HostConfig, PoolSettings
 from btrkeep.config.published import publish
@@ -97,7 +98,7 @@ def write(
     catalogue.set_fact(FACT, as_text(StoredVerdict(NOW, PoolVerdict())))
     for one in backups:
         catalogue.put_backup(one)
-    catalogue.add_runs(runs)
+    add_runs(catalogue, runs)
     return catalogue
 
 

@@ -22,7 +22,7 @@ WHEN = {"mtime": "2026-11-20T21:00:00Z", "mtime_ns": 0}
 
 
 class Rigged:
-    """Answers in the place of `Agent`: a folder /x with the names that a test gives, all files; and it can be too busy."""
+    """Answers for `RootServiceClient`: a folder /x with the names that a test gives, all files; it can be too busy."""
 
     def __init__(self) -> None:
         self.names: list[bytes] = []

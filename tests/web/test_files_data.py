@@ -17,7 +17,7 @@ from btrkeep.errors import OperatorError
 from web.app import create_app
 from web.data.files import Which, browse, bytes_of, choices, nearest, text_of
 from web.data.files_compare import line_of
-from web.data.files_history import Around, HistoryPage, PathInBackupRow, around
+from web.data.files_history import HistoryPage, NeighbouringBackups, PathInBackupRow, neighbouring_backups
 from web.data.files_text import beginning
 from web.download import TooMany, ViewerLimits, disposition, name_of, place, sent
 from web.pages.files_links import PageLinks, is_escaped, quoted
@@ -98,13 +98,13 @@ def history(*said: tuple[int, str, int | None]) -> HistoryPage:
 )
 def test_the_changes_around_a_backup_are_those_nearest_to_it(day: int, before: int | None, after: int | None) -> None:
     told = history((1, "there", 0), (2, "there", 0), (3, "missing", None), (4, "there", 1), (5, "there", 1), (6, "there", 0))
-    wanted = Around(which(before).name if before else None, which(after).name if after else None)
-    assert around(told, which(day).name) == wanted
+    wanted = NeighbouringBackups(which(before).name if before else None, which(after).name if after else None)
+    assert neighbouring_backups(told, which(day).name) == wanted
 
 
 def test_a_backup_that_says_nothing_of_a_path_is_no_change() -> None:
     told = history((1, "there", 0), (2, "not finished", None), (3, "there", 0))
-    assert around(told, which(3).name) == Around(None, None)
+    assert neighbouring_backups(told, which(3).name) == NeighbouringBackups(None, None)
 
 
 class Told:

@@ -21,8 +21,8 @@ from heatmap.state import DATA
 from tests.beds.cli import TOP
 from tests.heatmap.states import FIRST_DAY, FSID, GIB, growing
 from web.charts.heat import Painter
-from web.data.groups import BOUNDS, beside, distribution, groups, nearest, one_group
-from web.data.heat import LARGEST, DrawingRequest, Shelf, wish_of
+from web.data.groups import BOUNDS, distribution, groups, nearest, neighbours, one_group
+from web.data.heat import LARGEST, DrawingRequest, RecordedStates, wish_of
 from web.result_cache import ResultCache
 
 DAYS = 6
@@ -56,9 +56,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_that_cannot_be_read_is_said_and_no_error(tmp_path: Path) -> None:
-    assert Shelf(tmp_path / "missing").gallery().left_out == ()
+    assert RecordedStates(tmp_path / "missing").gallery().left_out == ()
     (tmp_path / "file").touch()
-    found = Shelf(tmp_path / "file").gallery()
+    found = RecordedStates(tmp_path / "file").gallery()
     assert (found.recorded, found.left_out) == ((), ("the folder of recorded states cannot be read: Not a directory",))
 
 
@@ -68,17 +68,17 @@ def test_what_drawing_a_recorded_state_loads_is_pure() -> None:
 
 
 def test_the_states_of_one_filesystem_are_found_in_order_and_others_are_told_of(folder: Path) -> None:
-    gallery = Shelf(folder).gallery()
+    gallery = RecordedStates(folder).gallery()
     assert [one.taken for one in gallery.recorded] == [FIRST_DAY + timedelta(days=number) for number in range(DAYS)]
     assert [one.name for one in gallery.recorded] == [f"night {number}.heatmap" for number in range(DAYS)]
     assert sorted(line.split(" ")[0] for line in gallery.left_out) == ["1", "damaged.heatmap:", "text.heatmap:"]
     assert not any(str(folder) in line for line in gallery.left_out)
-    assert Shelf(folder).gallery("another").recorded[0].name == "another.heatmap"
-    assert Shelf(folder / "not there").gallery().recorded == ()
+    assert RecordedStates(folder).gallery("another").recorded[0].name == "another.heatmap"
+    assert RecordedStates(folder / "not there").gallery().recorded == ()
 
 
 def test_a_name_from_outside_is_looked_for_in_the_list_and_never_becomes_a_path(folder: Path) -> None:
-    gallery = Shelf(folder).gallery()
+    gallery = RecordedStates(folder).gallery()
     for name in ("../pictures/night 0", "night 0.heatmap", str(folder / "night 0.heatmap"), "", "2025-11-21T220000Z/", "link"):
         assert gallery.at(name) is None
     assert gallery.at("2025-11-22T220000Z") == 1
@@ -89,12 +89,12 @@ def test_a_file_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) ->
     copy = tmp_path / "night.heatmap"
     copy.write_bytes((folder / "night 1.heatmap").read_bytes())
     painter = Painter(tmp_path)
-    before = painter.shelf.gallery()
+    before = painter.states.gallery()
     first = painter.png(before, before.recorded[0], DrawingRequest())
     other = tmp_path / ".new"
     other.write_bytes((folder / "night 5.heatmap").read_bytes())
     other.rename(copy)
-    after = painter.shelf.gallery()
+    after = painter.states.gallery()
     assert after.recorded[0].taken != before.recorded[0].taken
     assert painter.png(after, after.recorded[0], DrawingRequest()) != first
 
@@ -104,7 +104,7 @@ def test_a_file_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) ->
 )
 def test_the_picture_is_the_one_that_the_program_draws(folder: Path, tmp_path: Path, sort: str, curve: str, colour: str) -> None:
     painter = Painter(folder)
-    gallery = painter.shelf.gallery()
+    gallery = painter.states.gallery()
     one = gallery.recorded[-1]
     words = ("--sort", sort, "--curve", curve, "--colour", colour, "--size", "8", "--map", str(tmp_path / "map"), "-o", "-")
     command = [sys.executable, "-m", "heatmap", "draw", str(folder / one.name), *words]
@@ -122,7 +122,7 @@ def _pixels(data: bytes) -> np.ndarray:
 def test_in_a_timelapse_a_place_stays_the_same_place(folder: Path) -> None:
     """A second device came half way: drawn alone the first pictures are of another scale, in the timelapse they are not."""
     painter = Painter(folder)
-    gallery = painter.shelf.gallery()
+    gallery = painter.states.gallery()
     first, last = gallery.recorded[0], gallery.recorded[-1]
     alone, steady = DrawingRequest("physical", size=8), DrawingRequest("physical", size=8, steady=True)
     assert painter.grid(gallery, first, alone).total_bytes == 64 * GIB
@@ -157,7 +157,7 @@ def test_only_so_many_bytes_are_kept_and_what_is_asked_for_again_is_not_made_aga
 
 def test_many_threads_that_want_the_same_picture_have_it_drawn_once(folder: Path) -> None:
     painter, drawn = Painter(folder), []
-    gallery = painter.shelf.gallery()
+    gallery = painter.states.gallery()
     threads = [
         threading.Thread(target=lambda: drawn.append(id(painter.png(gallery, gallery.recorded[0], DrawingRequest()))))
         for _ in range(8)
@@ -193,8 +193,8 @@ def test_a_block_group_is_found_by_its_address_alone_and_others_are_near() -> No
     assert one_group(state, vaddrs[3] + 1) is None
     assert one_group(state, 2**64 - 1) is None
     assert nearest(state, vaddrs[3] + 1)[0] == vaddrs[3]
-    assert beside(state, vaddrs[0]) == (None, vaddrs[1])
-    assert beside(state, vaddrs[-1]) == (vaddrs[-2], None)
+    assert neighbours(state, vaddrs[0]) == (None, vaddrs[1])
+    assert neighbours(state, vaddrs[-1]) == (vaddrs[-2], None)
     assert nearest(state, 2**64 - 1)[0] == vaddrs[-1]
 
 
@@ -221,4 +221,6 @@ def test_what_is_bad_is_what_the_balancer_calls_bad() -> None:
 
 
 def test_the_states_are_of_the_filesystem_that_is_asked_for(folder: Path) -> None:
-    assert {one.name for one in Shelf(folder).gallery(FSID).recorded} == {f"night {number}.heatmap" for number in range(DAYS)}
+    assert {one.name for one in RecordedStates(folder).gallery(FSID).recorded} == {
+        f"night {number}.heatmap" for number in range(DAYS)
+    }

@@ -9,7 +9,7 @@ import pytest
 from btrkeep.catalogue import BackupFate, HostRuns
 from btrkeep.config import Window
 from btrkeep.units import backup_name
-from web.charts.strip import strip_paths
+from web.charts.night_strip import strip_paths
 from web.data.nights import HostNight, Past, boundaries, strip, words
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
 from btrkeep.serving.viewer import Viewer
@@ -133,7 +134,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with write(found, every) as catalogue:
         nights = [EVENING - night * DAY for night in range(8)]
         catalogue.replace_backups("pool", (backup(host.name, evening) for evening in reversed(nights) for host in every))
-        catalogue.add_runs(run(host.name, evening) for evening in reversed(nights) for host in every)
+        add_runs(catalogue, (run(host.name, evening) for evening in reversed(nights) for host in every))
     return found
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
@@ -264,7 +265,7 @@ def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path) ->
     visitor = client(tmp_path)
     assert ">web1</a>" in visitor.get("/hosts").text
     with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
-        catalogue.add_runs([run("web2", EVENING)])
+        add_runs(catalogue, [run("web2", EVENING)])
         catalogue.replace_backups("pool", [backup("web1", EVENING), backup("web2", EVENING)])
     assert ">web2</a>" not in visitor.get("/hosts").text
     visitor.post("/nowhere")

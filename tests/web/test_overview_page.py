@@ -9,6 +9,7 @@ from time import sleep
 
 import pytest
 
+from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Balance, Catalogue, ComparedBackup, Damage, Progress, Run, Sample, StoredAlarm, VerifiedBackup
 from btrkeep.config import HostConfig, Window
 from btrkeep.config.model import Config, PoolSettings
@@ -68,7 +69,7 @@ def installed_this_morning(state: Path, names: Sequence[str], runs: Sequence[Run
         catalogue.know_since(NOW - HOUR)
         for one in runs:
             catalogue.put_backup(backup(one.host, one.started))
-        catalogue.add_runs(runs)
+        add_runs(catalogue, runs)
 
 
 def test_on_the_first_day_what_was_run_by_hand_is_told_and_no_night_before(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from btrkeep.errors import OperatorError
 from web import redaction as telling
-from web.access import see, viewer
+from web.access import require_visible_host, viewer
 from web.api import errors
 from web.api.parameters import LONGEST_BODY, of_body, of_query
 from web.api.table import ApiRequest, Endpoint
@@ -35,7 +35,7 @@ def _answered(endpoint: Endpoint, in_path: dict[str, str]) -> Response:
     if (endpoint.operator and not who.operator) or (endpoint.pool_wide and who.limited):
         abort(403)
     if endpoint.of_host:
-        see(in_path["host"])
+        require_visible_host(in_path["host"])
     body = of_body(endpoint.body, _read_body(), request.mimetype) if endpoint.body else None
     given = of_query(endpoint.takes, request.query_string, in_path)
     found = endpoint.act(ApiRequest(source(), who, given, body))

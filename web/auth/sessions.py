@@ -10,7 +10,7 @@ from typing import Any
 from flask import Flask, current_app, g, request, session
 from flask.sessions import SecureCookieSessionInterface
 
-from btrkeep.serving.client import Absent, Agent
+from btrkeep.serving.client import Absent, RootServiceClient
 from btrkeep.serving.viewer import read_viewer
 from web.auth.random_words import TOKEN_PREFIX
 from web.settings import Settings
@@ -38,7 +38,7 @@ def ask(verb: str, word: str = "", **arguments: Any) -> Any:
     """Returns the login service's answer for the session or token of that word. Raises RequestRefused and Absent."""
     settings: Settings = current_app.extensions["btrkeep"]
     try:
-        return Agent(settings.logins, "", _PATIENCE, word).ask(verb, **arguments)
+        return RootServiceClient(settings.logins, "", _PATIENCE, word).ask(verb, **arguments)
     except Absent as error:
         raise Absent("nobody can be asked who is logged in", "systemctl status 'btrkeep-login@*'") from error
 

@@ -15,7 +15,7 @@ from heatmap.picture import image_of
 from heatmap.pixelmap import pixel_map
 from heatmap.recorded import load
 from heatmap.state import FilesystemState
-from web.data.heat import DrawingRequest, Gallery, Recorded, Shelf
+from web.data.heat import DrawingRequest, Gallery, Recorded, RecordedStates
 from web.result_cache import ResultCache
 
 _LEVEL = 4
@@ -28,7 +28,7 @@ class Painter:
     """Draws the states of a folder. Raises Unreadable for a file that is damaged, or went meanwhile."""
 
     def __init__(self, folder: Path) -> None:
-        self.shelf = Shelf(folder)
+        self.states = RecordedStates(folder)
         self._states = ResultCache(most=_STATES, size=_bytes_of)
         self._pictures = ResultCache(most=_PICTURES, size=len)
         self._drawing = threading.Lock()
@@ -39,7 +39,7 @@ class Painter:
 
         def alone() -> FilesystemState:
             with self._loading:
-                return load(self.shelf.folder / one.name)
+                return load(self.states.folder / one.name)
 
         return self._states.get((one.name, one.stamp), alone)
 
@@ -81,7 +81,7 @@ class Painter:
 
     def _scaled(self, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> FilesystemState:
         state = self.state(one)
-        if not wish.steady or not (moments := self.shelf.moments(gallery)):
+        if not wish.steady or not (moments := self.states.moments(gallery)):
             return state
         scale = common_scale(moments)
         return scale.applied(state)

@@ -22,7 +22,7 @@ _VERBS_WORDS = {"time": "mtime"}
 
 
 class Asks(Protocol):
-    """Somebody who asks the agent: `Agent`, or a test's stand-in."""
+    """Somebody who asks the agent: `RootServiceClient`, or a test's stand-in."""
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """Returns the verb's answer as JSON values. Raises RequestRefused or Absent."""

@@ -76,7 +76,7 @@ class HistoryPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class NeighbouringBackups:
     """Names of backups: the newest before one in which a path was otherwise, the first after it in which it is otherwise again."""
 
     before: str | None
@@ -103,7 +103,7 @@ def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since:
     )
 
 
-def around(past: HistoryPage, name: str) -> Around:
+def neighbouring_backups(past: HistoryPage, name: str) -> NeighbouringBackups:
     """Returns the backups in which a path changed, nearest to one of them. Skips backups without information about it."""
     said = [(one.name, one.version) for one in past.backups if one.version is not None or one.found == "missing"]
     before = after = None
@@ -112,4 +112,4 @@ def around(past: HistoryPage, name: str) -> Around:
             before = earlier
         elif old != new and after is None:
             after = later
-    return Around(before, after)
+    return NeighbouringBackups(before, after)

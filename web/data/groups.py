@@ -99,7 +99,7 @@ def one_group(state: FilesystemState, vaddr: int) -> BlockGroup | None:
     return _group(state, index) if found else None
 
 
-def beside(state: FilesystemState, vaddr: int) -> tuple[int | None, int | None]:
+def neighbours(state: FilesystemState, vaddr: int) -> tuple[int | None, int | None]:
     """Returns the block groups before and after the one that begins there."""
     index, all_of_them = _index(state, vaddr), state.bg_vaddr
     before = int(all_of_them[index - 1]) if index else None

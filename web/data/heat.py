@@ -87,7 +87,7 @@ class Gallery:
         return next((place for place, one in enumerate(self.recorded) if one.id == id), None)
 
 
-class Shelf:
+class RecordedStates:
     """Reads a folder of recorded states; the result for a file is cached as long as the file is unchanged."""
 
     def __init__(self, folder: Path) -> None:

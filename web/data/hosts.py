@@ -247,7 +247,7 @@ def _strips(source: RequestContext, names: Sequence[str], count: int) -> Mapping
     site, now = source.site, source.now
     begins = _begins(site.hosts, site.zone, now, count)
     earliest = min(begins(name)[0] for name in names)
-    runs = _by_host(source.catalogue.tried(earliest, names))
+    runs = _by_host(source.catalogue.runs_since(earliest, names))
     fates = _fates(source.catalogue, names)
     alive = running.alive_runs(source.catalogue, now)
     pasts = past_of(source, names)

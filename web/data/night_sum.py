@@ -60,11 +60,6 @@ class NightSum:
     by_hand: bool = False
 
     @property
-    def unwell(self) -> tuple[Part, ...]:
-        """Returns the parts that need attention."""
-        return tuple(part for part in self.parts if part.outcome in _UNWELL)
-
-    @property
     def sentence(self) -> str:
         """Returns all parts: "312 of 314 hosts complete between 22:00 and 03:41; 2 failed: db1, web7"."""
         said = [f"{part.words}{_named(part)}" for part in self.parts if part.outcome != "complete"]

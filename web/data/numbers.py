@@ -13,6 +13,7 @@ from datetime import timedelta
 from btrkeep import __version__
 from btrkeep import metric_table as table
 from btrkeep.backup_states import BACKUP_STATES
+from btrkeep.catalogue.model_sample import read_space_name
 from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.decisions.findings import CHECKS, FACT, from_text, grade
 from btrkeep.decisions.host_state import STATES
@@ -98,8 +99,9 @@ def _pool(samples: _Samples, source: RequestContext) -> None:
     samples.add(table.DEVICES_USED, sample.used)
     sums: dict[str, tuple[int, int]] = {}  # while a filesystem is converted a type has two profiles
     for name, (allocated, used, *_) in sample.spaces.items():
-        before = sums.get(name.split()[0], (0, 0))
-        sums[name.split()[0]] = (before[0] + allocated, before[1] + used)
+        type_ = read_space_name(name).type
+        before = sums.get(type_, (0, 0))
+        sums[type_] = (before[0] + allocated, before[1] + used)
     for kind, (allocated, used) in sorted(sums.items()):
         samples.add(table.SPACE_ALLOCATED, allocated, kind)
         samples.add(table.SPACE_USED, used, kind)

@@ -106,7 +106,7 @@ def nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
 def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
     site, now = source.site, source.now
     mine = {name: host for name, host in site.hosts.items() if viewer.may_see(name)}
-    runs = source.catalogue.tried(night_sum.since(mine.values(), site.zone, now))
+    runs = source.catalogue.runs_since(night_sum.since(mine.values(), site.zone, now))
     pasts = hosts.past_of(source, mine)
     began = {name: past.since for name, past in pasts.items() if past.since}
     facts, alive = hosts.every_facts(source), alive_runs(source.catalogue, now)

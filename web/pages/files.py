@@ -12,10 +12,10 @@ from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from web import download as downloads
 from web import errors
-from web.access import see, viewer
+from web.access import require_visible_host, viewer
 from web.data import files as data
 from web.data.files_compare import LIMIT, compare_at
-from web.data.files_history import Around, HistoryPage, around, history
+from web.data.files_history import HistoryPage, NeighbouringBackups, history, neighbouring_backups
 from web.data.files_text import Beginning, beginning
 from web.pages.files_errors import add_handlers
 from web.pages.files_links import PageLinks, add_filters
@@ -44,7 +44,7 @@ class Column:
 @blueprint.get("/files/<host>")
 def browse(host: str) -> str | Answer:
     """Shows a folder of a backup, or the details of any other entry."""
-    see(host)
+    require_visible_host(host)
     which = which_of_request("backup") or "latest"
     if "quoted" in request.args:  # the form that chooses a backup carries only text
         return redirect(PageLinks(host, which).browse(data.text_of(path_of_text(request.args["quoted"]))), 303)
@@ -57,7 +57,7 @@ def browse(host: str) -> str | Answer:
         "listing": listing,
         "known": known,
         "zone": source().site.zone,
-        "around": around(past, listing.backup.name) if past else Around(None, None),
+        "around": neighbouring_backups(past, listing.backup.name) if past else NeighbouringBackups(None, None),
         "may_restore": _may_restore(),
         "history": past,
         "unsorted": sort.removeprefix("-") if sort != listing.sort else "",
@@ -70,7 +70,7 @@ def browse(host: str) -> str | Answer:
 @blueprint.get("/files/<host>/versions")
 def versions(host: str) -> str:
     """Shows every version of a path over all backups."""
-    see(host)
+    require_visible_host(host)
     path, by_content = path_of_request(), request.args.get("content") == "1"
     past = history(agent(), host, path, by_content, which_of_request("since"))
     given = {"at": PageLinks(host, which_of_request("backup")), "history": past, "path": data.text_of(path)}
@@ -80,7 +80,7 @@ def versions(host: str) -> str:
 @blueprint.get("/files/<host>/compare")
 def compare(host: str) -> str | Answer:
     """Shows the differences at a path between two backups."""
-    see(host)
+    require_visible_host(host)
     known = data.choices(source().catalogue.backups(host), source().now)
     after = which_of_request("after") or "latest"
     before = which_of_request("before") or data.one_before(known, after)
@@ -95,7 +95,7 @@ def compare(host: str) -> str | Answer:
 @blueprint.get("/files/<host>/download")
 def download(host: str) -> Answer:
     """Sends a file, or a file or folder as an archive, as a stream."""
-    see(host)
+    require_visible_host(host)
     kind = request.args.get("as", "file")
     if kind not in downloads.KINDS:
         abort(400, "a download is as file, tar or zip")

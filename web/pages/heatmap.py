@@ -9,10 +9,10 @@ from btrkeep.errors import OperatorError
 from heatmap.colourings import ColourKey
 from heatmap.curves import CURVES
 from web.access import whole_pool
-from web.data.groups import BOUNDS, ORDERS, PAGE, beside, groups, nearest, one_group
+from web.data.groups import BOUNDS, ORDERS, PAGE, groups, nearest, neighbours, one_group
 from web.data.heat import COLOURS, DrawingRequest, Gallery, Recorded, wish_of
 from web.data.heat import ORDERS as SORTS
-from web.pages.pictures import kept, picture
+from web.pages.pictures import picture, revalidated
 from web.pages.pool import filesystem, painter
 from web.pages.request_values import number
 from web.service_client import agent
@@ -59,7 +59,7 @@ def _page(template: str, wish: DrawingRequest) -> str:
 
 def _chosen() -> tuple[Gallery, int | None]:
     """Returns all states, and the index of the requested one; aborts with 404 if there is none of that time."""
-    gallery = painter().shelf.gallery(source().site.filesystem)
+    gallery = painter().states.gallery(source().site.filesystem)
     wanted = request.args.get("picture") or None
     place = gallery.at(wanted)
     if wanted and place is None:
@@ -107,7 +107,7 @@ def map(id: str) -> Response:  # noqa: A001, A002  both are called so
     except OperatorError as error:
         abort(404, error.message)
     packed = request.accept_encodings["gzip"] > 0
-    answer = kept(data if packed else gzip.decompress(data), "application/json")
+    answer = revalidated(data if packed else gzip.decompress(data), "application/json")
     answer.headers["Vary"] = "Accept-Encoding"
     if packed:
         answer.headers["Content-Encoding"] = "gzip"
@@ -119,7 +119,7 @@ def _wish() -> DrawingRequest:
 
 
 def _recorded(id: str) -> tuple[Gallery, Recorded]:  # noqa: A002
-    gallery = painter().shelf.gallery(source().site.filesystem)
+    gallery = painter().states.gallery(source().site.filesystem)
     place = gallery.at(id)
     if place is None:
         abort(404, "no state was recorded then, or it is not kept any more")
@@ -156,7 +156,7 @@ def group(vaddr: str) -> str | tuple[str, int]:
     found = one_group(state, address)
     if found is None:
         return render_template("pool/no_group.html", address=address, near=nearest(state, address), one=one), 404
-    before, after = beside(state, address)
+    before, after = neighbours(state, address)
     here, of = source(), filesystem()
     return render_template(
         "pool/group.html",
@@ -198,4 +198,4 @@ def extents(vaddr: str) -> Response:
                 parts.append(part)
     except OperatorError as error:
         abort(502, f"{error.message}; {error.hint}")
-    return kept(b"".join(parts), "image/png")
+    return revalidated(b"".join(parts), "image/png")

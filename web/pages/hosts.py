@@ -13,9 +13,9 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_backup_name
-from web.access import operator_only, see, viewer
+from web.access import operator_only, require_visible_host, viewer
 from web.charts.host import duration_chart, new_chart, size_chart
-from web.charts.strip import shape, strip_paths, width
+from web.charts.night_strip import shape, strip_paths, width
 from web.data.host import HostPage, backup_of, host_page, near_names
 from web.data.hosts import ALL_STATES, ORDERS, Query, host_list
 from web.data.jobs import RequestedJob, asked
@@ -87,7 +87,7 @@ def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
 @blueprint.get("/hosts/<host>/running")
 def now(host: str) -> str:
     """Returns the host's running jobs, for the page to refresh."""
-    see(host)
+    require_visible_host(host)
     transfers = [one for one in running(source(), viewer()).transfers if one.host == host]
     return render_template("host/running.html", host=host, transfers=transfers)
 
@@ -149,7 +149,7 @@ _ACTION = "any(run, hold, release, accept)"
 @operator_only
 def ask(host: str, verb: str) -> str:
     """Shows the page that describes the effect of an action."""
-    see(host)
+    require_visible_host(host)
     action = ACTIONS[verb]
     page = host_page(source(), viewer(), host, time_words=_time_words)
     backup = _backup(page, action, request.args.get("backup", "")) if action.may and page else None
@@ -171,7 +171,7 @@ def _not_over(host: str) -> RequestedJob | None:
 @operator_only
 def act(host: str, verb: str) -> Response:
     """Asks the root service for the action; a refusal has a separate page (web.errors)."""
-    see(host)
+    require_visible_host(host)
     action = ACTIONS[verb]
     arguments: dict[str, Any] = {"host": host}
     if action.may:

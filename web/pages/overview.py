@@ -69,5 +69,5 @@ def space_chart(here: RequestContext) -> Markup | None:
 
 def _picture(here: RequestContext) -> Picture | None:
     """Returns the newest heatmap; None without one."""
-    recorded = painter().shelf.gallery(here.site.filesystem).recorded
+    recorded = painter().states.gallery(here.site.filesystem).recorded
     return Picture(url_for("pool.picture_latest"), recorded[-1].taken) if recorded else None

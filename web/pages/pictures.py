@@ -13,18 +13,18 @@ from web.data.heat import DrawingRequest, Gallery, Recorded
 
 def svg(draw: Callable[[ChartStyle], bytes]) -> Response:
     """Returns a chart for the background and the width that the request gives."""
-    return kept(draw(look_of(request.args)), "image/svg+xml")
+    return revalidated(draw(look_of(request.args)), "image/svg+xml")
 
 
 def picture(painter: Painter, gallery: Gallery, one: Recorded, wish: DrawingRequest) -> Response:
     """Returns a picture of a recorded state. Aborts with 404 if it cannot be drawn: it may have no scores, or be gone."""
     try:
-        return kept(painter.png(gallery, one, wish), "image/png")
+        return revalidated(painter.png(gallery, one, wish), "image/png")
     except OperatorError as error:
         abort(404, f"{error.message}; {error.hint}")
 
 
-def kept(data: bytes, kind: str) -> Response:
+def revalidated(data: bytes, kind: str) -> Response:
     """Adds cache headers: the browser revalidates each time, and downloads the picture only if it has changed."""
     answer = Response(data, mimetype=kind)
     answer.headers["Cache-Control"] = "private, no-cache"

@@ -123,7 +123,7 @@ def day_picture(name: str) -> Response:
 @whole_pool
 def score() -> str:
     """Shows how fragmented the free space is."""
-    gallery = painter().shelf.gallery(filesystem())
+    gallery = painter().states.gallery(filesystem())
     newest = gallery.recorded[-1] if gallery.recorded else None
     return render_template(
         "pool/score.html",
@@ -149,7 +149,7 @@ def _scores() -> Scores:
 @whole_pool
 def scores_picture() -> Response:
     """Returns a chart of block groups by their score, of the newest recorded state."""
-    gallery = painter().shelf.gallery(filesystem())
+    gallery = painter().states.gallery(filesystem())
     found = distribution(painter().state(gallery.recorded[-1])) if gallery.recorded else None
     if found is None:
         abort(404, "no scores were recorded")
@@ -170,7 +170,7 @@ def picture_latest() -> Response:
     """Returns the newest heatmap with the given `size`, `sort`, `curve` and `colour`; always on black. Aborts with 404 if there
     is none.
     """
-    gallery = painter().shelf.gallery(source().site.filesystem)
+    gallery = painter().states.gallery(source().site.filesystem)
     if not gallery.recorded:
         abort(404, "there is no picture yet: `btrfs-heatmap nightly` makes one a night")
     return picture(painter(), gallery, gallery.recorded[-1], wish_of(request.args))

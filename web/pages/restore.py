@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
-from web.access import operator_only, require_folder_right, see, viewer
+from web.access import operator_only, require_folder_right, require_visible_host, viewer
 from web.data import files as data
 from web.data import restore
 from web.data.restore import OVERWRITE, RestoreForm
@@ -34,14 +34,14 @@ Page = str | Response | tuple[str, int]
 @operator_only
 def form(host: str) -> Page:
     """Shows the form for the paths in the query."""
-    return _form(_wish(see(host), paths_of_request()))
+    return _form(_wish(require_visible_host(host), paths_of_request()))
 
 
 @blueprint.post("/restore/<host>")
 @operator_only
 def choose(host: str) -> Page:
     """Shows the form for the paths chosen in a folder; for the folder if none was chosen. Also the way back from a preview."""
-    return _form(_wish(see(host), paths_of_form() or paths_of_form("folder")))
+    return _form(_wish(require_visible_host(host), paths_of_form() or paths_of_form("folder")))
 
 
 @blueprint.post("/restore/<host>/preview")
@@ -62,7 +62,7 @@ def preview(host: str) -> Page:
 @operator_only
 def look(host: str, job: str) -> Page:
     """Shows the effect of the restore as soon as it is known."""
-    found = restore.look(agent(), job) if see(host) else None
+    found = restore.look(agent(), job) if require_visible_host(host) else None
     if found is None or found.wish.host != host:
         abort(404, "there is no such preview")
     if "X-Wait" in request.headers:  # the page, which asks whether it is worth to load it again
@@ -79,7 +79,7 @@ def start(host: str) -> Page:
 
 def _asked(host: str, answer: Callable[[RestoreForm], Page]) -> Page:
     """Answers the submitted form; shows it again if it is invalid or was refused."""
-    form = _wish(see(host), paths_of_form())
+    form = _wish(require_visible_host(host), paths_of_form())
     if problem := _problem(form.folder):
         return _form(form, problem), 400
     try:

@@ -37,7 +37,7 @@ from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import describe, inodes_made
 from btrkeep.pool.syncfs import Syncfs, syncing
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.units import backup_name, format_time, printable
 
@@ -63,10 +63,6 @@ class TreeProgress:
     host: str
     files: int = 0
     of: int = 0
-
-
-class ImportStopped(Exception):
-    """The import was stopped. Incomplete data is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +139,7 @@ def known_backups(pool: Pool, host: str) -> dict[str, Record]:
 
 
 async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -> ImportedBackup:
-    """Imports one tree; `before` is the one before it in the same history. Raises ImportStopped, OperatorError, OSError.
+    """Imports one tree; `before` is the one before it in the same history. Raises Cancelled, OperatorError, OSError.
 
     An incomplete backup is discarded: the next import makes it again.
     """
@@ -163,10 +159,7 @@ async def _made(
     site: ImportSite, tree: OldTree, before: OldTree | None, host: HostConfig, folders: tuple[Path, Path | None], disk: Syncfs
 ) -> ImportedBackup:
     """`folders`: of the tree and of the one before it, open."""
-    try:
-        _, prepared = await asyncio.to_thread(working.recover_and_prepare, site.pool, host, tree.started, disk, site.cancellation)
-    except working.StoppedEarly:
-        raise ImportStopped from None
+    _, prepared = await asyncio.to_thread(working.recover_and_prepare, site.pool, host, tree.started, disk, site.cancellation)
     try:
         said = await _filled(site, tree, before, prepared, folders)
         record = import_record(site, tree, working.first_record(prepared, host, tree.started), said.numbers)
@@ -258,9 +251,9 @@ def _remove(target: Path, names: Sequence[bytes]) -> None:
 
 
 def _require_going(site: ImportSite) -> None:
-    """Raises ImportStopped."""
+    """Raises Cancelled."""
     if not site.goes_on:
-        raise ImportStopped
+        raise Cancelled
 
 
 def require_room(site: ImportSite) -> None:
@@ -312,7 +305,7 @@ async def _rsync(site: ImportSite, command: Sequence[str]) -> Output:
 
 
 async def _copied(site: ImportSite, command: Sequence[str], hear: Callable[[bytes], None]) -> None:
-    """Raises ImportStopped, PoolUnusable, and OperatorError with the program's first words when not all could be copied."""
+    """Raises Cancelled, PoolUnusable, and OperatorError with the program's first words when not all could be copied."""
     said, ticks = bytearray(), 0
     group = Group.start(command, on_stdout=hear, on_stderr=lambda data: said.extend(data[: max(0, _LONGEST - len(said))]))
     ended = asyncio.create_task(group.wait())

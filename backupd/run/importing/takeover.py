@@ -23,7 +23,6 @@ from backupd.run.importing.formats import OldTree
 from backupd.run.importing.run import (
     ImportedBackup,
     ImportSite,
-    ImportStopped,
     config_of,
     import_record,
     opened_tree,
@@ -37,6 +36,7 @@ from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import is_on
 from btrkeep.pool.subvolume import delete, describe, snapshot
 from btrkeep.pool.syncfs import syncing
+from btrkeep.process.cancellation import Cancelled
 from btrkeep.units import format_time, printable
 
 _ASIDE = ".btrkeep-takeover"
@@ -53,7 +53,7 @@ class TakenTree:
 
 
 async def take_over(site: ImportSite, tree: OldTree) -> ImportedBackup:
-    """Raises ImportStopped, OperatorError, OSError. What is not whole is deleted, by the next run if need be."""
+    """Raises Cancelled, OperatorError, OSError. What is not whole is deleted, by the next run if need be."""
     host = config_of(site.config, tree)
     with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
         require_own(site.pool, tree.host)
@@ -105,7 +105,7 @@ def _discard_own(site: ImportSite, tree: OldTree) -> None:
 
 
 def _arranged(site: ImportSite, tree: OldTree, staged: Path) -> TakenTree:
-    """The staged subvolume with the snapshot's content below data/PATH. Raises ImportStopped, OperatorError, OSError."""
+    """The staged subvolume with the snapshot's content below data/PATH. Raises Cancelled, OperatorError, OSError."""
     for folder in (site.pool.host(tree.host), staged.parent.parent, staged.parent):
         if not folder.is_dir():
             folder.mkdir(mode=0o700)
@@ -156,7 +156,7 @@ def _cleaned(site: ImportSite, top: Path) -> TakenTree:
     found, waiting = TakenTree(), [top]
     while waiting:
         if not site.goes_on:
-            raise ImportStopped
+            raise Cancelled
         folder, nested = waiting.pop(), list[str]()
         with os.scandir(folder) as entries:
             for entry in entries:

@@ -17,6 +17,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.read_lock import read
 from backupd.repo.sums import read_sums
 from backupd.run.repair.proof import RecordedSums, RepairProof, equal_where_readable, key, read_whole
+from btrkeep.process.cancellation import Cancelled
 
 
 class FileFate(StrEnum):
@@ -93,10 +94,6 @@ class RepairPlan:
         return tuple(one for one in self.files if one.fate not in (FileFate.REPAIRED, FileFate.WHOLE))
 
 
-class RepairStopped(Exception):
-    """Somebody has stopped it."""
-
-
 class RepairPlanner:
     """Plans for one host. Files read for one backup are not read again for the next."""
 
@@ -118,7 +115,7 @@ class RepairPlanner:
         return [one for one in reversed(self.backups) if one.name in names]
 
     def plan(self, backup: Restorable) -> RepairPlan:
-        """Raises OSError that is no damage, OperatorError when the backup is being deleted, and RepairStopped."""
+        """Raises OSError that is no damage, OperatorError when the backup is being deleted, and Cancelled."""
         rows = sorted((one for one in self._damages if one.name == backup.name), key=lambda one: one.path)
         done = next((one.name for one in self.backups if _is_copy_of(one, backup)), None)
         with read(backup.path), Tree(backup.path) as tree, Checksums(self._site.pool.host(self._host)) as known:
@@ -173,14 +170,14 @@ class RepairPlanner:
         return DamagedCopy(entry.path, fate, entry.inode, unproven)
 
     def _read(self, tree: Tree, entry: Entry, expected: RecordedSums) -> FileRead | None:
-        """Returns None for a file that cannot be opened. Raises RepairStopped."""
+        """Returns None for a file that cannot be opened. Raises Cancelled."""
         try:
             fd = tree.open_file(entry.path)
         except (OSError, ValueError):
             return None
         found = read_whole(fd, entry, expected, self._goes_on)
         if found is None:
-            raise RepairStopped
+            raise Cancelled
         return found
 
     def _compared(self, tree: Tree, other: Tree, entry: Entry) -> RepairProof | None:
@@ -189,7 +186,7 @@ class RepairPlanner:
             bad, good = (held.enter_context(_closing(one.open_file(entry.path))) for one in (tree, other))
             equal = equal_where_readable(bad, good, entry.size, self._goes_on)
         if not self._goes_on():
-            raise RepairStopped
+            raise Cancelled
         if equal is None:
             return None
         return RepairProof.READABLE if equal else RepairProof.TIME

@@ -37,7 +37,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.decisions.retention import DeletionRequest, Hold
-from btrkeep.errors import OperatorError, PoolUnusable, Unfit
+from btrkeep.errors import OperatorError, PoolUnusable, StateConflict
 from btrkeep.fs.openat import FILE
 from btrkeep.fs.reflink import clone
 from btrkeep.fs.sparse import data_runs, pieces
@@ -61,12 +61,14 @@ class RepairDone:
 def repair(site: ExpiryContext, plan: RepairPlan) -> RepairDone:
     """Makes the copy, unless an earlier repair did, and marks the damaged backup for expiry. The caller holds the host's lock.
 
-    Raises Unfit if the host or its backup has changed, PoolUnusable, DataLost, OSError. An unfinished copy is discarded then.
+    Raises StateConflict if the host or its backup has changed, PoolUnusable, DataLost, OSError. An unfinished copy is discarded.
     """
     pool, backup = site.pool, plan.backup
     require_own(pool, backup.host)
     if read_notes(pool.host(backup.host)).forgotten:
-        raise Unfit(f"{backup.host} is forgotten, so all its backups go", f"`backupd forget {backup.host} --undo` takes it back")
+        raise StateConflict(
+            f"{backup.host} is forgotten, so all its backups go", f"`backupd forget {backup.host} --undo` takes it back"
+        )
     recover(pool, backup.host)
     name = _made_before(site, backup)
     if name is None:
@@ -87,20 +89,20 @@ def _made_before(site: ExpiryContext, backup: Restorable) -> str | None:
 
 
 def _start(site: ExpiryContext, backup: Restorable) -> datetime:
-    """Returns a second after the start of the damaged backup, or later if other copies have that. Raises Unfit if the next
+    """Returns a second after the start of the damaged backup, or later if other copies have that. Raises StateConflict if the next
     backup is too near, because the copy must not come behind it.
     """
     moment, taken = backup.started + timedelta(seconds=1), names_of(site.pool, backup.host)
     while (name := backup_name(moment)) in taken:
         found = ours(site.pool.host(backup.host) / name, backup.host)
         if found is None or not found[1].repaired:
-            raise Unfit(f"{backup.host} {name} is too near for a copy to stand between", "repair a later one")
+            raise StateConflict(f"{backup.host} {name} is too near for a copy to stand between", "repair a later one")
         moment += timedelta(seconds=1)
     return moment
 
 
 def _require_no_other_work(site: ExpiryContext, host: str) -> None:
-    """Discards what a killed repair left; an unfinished backup of a night is somebody's data. Raises Unfit."""
+    """Discards what a killed repair left; an unfinished backup of a night is somebody's data. Raises StateConflict."""
     path = site.pool.working(host)
     if not os.path.lexists(path):
         return
@@ -109,7 +111,9 @@ def _require_no_other_work(site: ExpiryContext, host: str) -> None:
         if record and record.settings == working.settings_of(HostConfig(host)):
             discard(path, record.uuid)
     if os.path.lexists(path):
-        raise Unfit(f"{host} has an unfinished backup", f"`backupd run {host}` finishes it, `backupd discard {host}` gives it up")
+        raise StateConflict(
+            f"{host} has an unfinished backup", f"`backupd run {host}` finishes it, `backupd discard {host}` gives it up"
+        )
 
 
 def _make(site: ExpiryContext, plan: RepairPlan) -> str:
@@ -117,7 +121,7 @@ def _make(site: ExpiryContext, plan: RepairPlan) -> str:
     with read(backup.path), syncing(site.pool.path) as disk:
         found = ours(backup.path, backup.host)
         if found is None or not found[0].read_only or found[1].uuid != backup.record.uuid:
-            raise Unfit(f"{backup.host} {backup.name} is another one than it was", "run it again")
+            raise StateConflict(f"{backup.host} {backup.name} is another one than it was", "run it again")
         start = _start(site, backup)
         prepared = working.make(site.pool, HostConfig(backup.host), FinalBackup(backup.path, *found), start)
         try:
@@ -178,7 +182,7 @@ def _replace(tree: Tree, one: DamagedCopy) -> None:
         try:
             before = os.fstat(fd)
             if not stat.S_ISREG(before.st_mode) or before.st_ino != one.inode:
-                raise Unfit(f"{os.fsdecode(one.path)} is another file than it was", "run it again")
+                raise StateConflict(f"{os.fsdecode(one.path)} is another file than it was", "run it again")
             attributes = {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
             _fill(fd, one.copy, before.st_size)
             _require_content(fd, one)
@@ -191,22 +195,22 @@ def _replace(tree: Tree, one: DamagedCopy) -> None:
 
 
 def _require_content(fd: int, one: DamagedCopy) -> None:
-    """Raises Unfit if the source has changed: a given folder may change at any time, a backup does not."""
+    """Raises StateConflict if the source has changed: a given folder may change at any time, a backup does not."""
     assert one.copy is not None
     if one.copy.backup is None:
         found = read_whole(os.dup(fd), entry_of(one.path, os.fstat(fd), None), RecordedSums(None, None), lambda: True)
         if found is None or found.digest != one.copy.digest:
-            raise Unfit(f"{one.copy.name}: {os.fsdecode(one.path)} was changed meanwhile", "run it again")
+            raise StateConflict(f"{one.copy.name}: {os.fsdecode(one.path)} was changed meanwhile", "run it again")
 
 
 def _fill(fd: int, copy: GoodCopy, size: int) -> None:
-    """Copies the data, shared if possible. Raises Unfit if the source has changed."""
+    """Copies the data, shared if possible. Raises StateConflict if the source has changed."""
     with copy.tree() as tree:
         entry = tree.stat(copy.path)
         source = tree.open_file(copy.path)
         try:
             if key(entry) != copy.key or os.fstat(source).st_ino != entry.inode:
-                raise Unfit(f"{copy.name}: {os.fsdecode(copy.path)} is another file than it was", "run it again")
+                raise StateConflict(f"{copy.name}: {os.fsdecode(copy.path)} is another file than it was", "run it again")
             os.ftruncate(fd, 0)  # so that nothing of the damaged data is read
             try:
                 clone(source, fd)

@@ -110,9 +110,9 @@ VERBS: Mapping[str, Verb] = {
     "download": Verb(
         "files", {**_BACKUP, **_PATH, "as": Argument(given.choice("file", "tar", "zip"), "file")}, Right.HOST, 300, _STREAMS
     ),
-    "hold": Verb("keeping", {**_NAMED, **_WHY, **_UNTIL}, Right.OPERATE, 300, _SHORT),
-    "release": Verb("keeping", _NAMED, Right.OPERATE, 300, _SHORT),
-    "accept": Verb("keeping", {**_NAMED, **_WHY}, Right.OPERATE, 300, _SHORT),
+    "hold": Verb("protection", {**_NAMED, **_WHY, **_UNTIL}, Right.OPERATE, 300, _SHORT),
+    "release": Verb("protection", _NAMED, Right.OPERATE, 300, _SHORT),
+    "accept": Verb("protection", {**_NAMED, **_WHY}, Right.OPERATE, 300, _SHORT),
     "run": Verb("tasks", _HOST, Right.OPERATE, 600, _SHORT),
     "restore": Verb("tasks", _RESTORE, Right.OPERATE, 60, _SHORT),
     "preview": Verb("tasks", _RESTORE, Right.OPERATE, 60, _HEAVY),

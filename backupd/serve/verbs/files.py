@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from backupd.files.backup_selector import NEWEST, NoHost, Restorable, find, restorable
-from backupd.files.sameness import Enough
+from backupd.files.sameness import TimeBudgetUsedUp
 from backupd.files.suggestions import entry_at
 from backupd.files.tree import Entry, Tree
 from backupd.serve.call import Call
@@ -38,10 +38,10 @@ class _Pulse:
         self._end = self._looked + call["seconds"]
 
     def __call__(self) -> None:
-        """Raises ClientGone and Enough."""
+        """Raises ClientGone and TimeBudgetUsedUp."""
         now = time.monotonic()
         if now >= self._end:
-            raise Enough
+            raise TimeBudgetUsedUp
         if now - self._looked > _LOOK:
             self._looked = now
             if self._call.gone():
@@ -167,7 +167,7 @@ def _some(call: Call, found: "Iterator[PathDifference]") -> tuple[list[dict[str,
             if len(shown) == call["limit"] or (shown and size > _LONGEST_PAGE):
                 return shown, True, False
             shown.append(difference_object(one))
-    except Enough:
+    except TimeBudgetUsedUp:
         return shown, True, True
     return shown, False, False
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from backupd.files.backup_selector import find
 from backupd.serve.call import Call
-from backupd.serve.commands import Allowed, folder_of, wanted
+from backupd.serve.commands import Allowed, folder_of, restore_request
 from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object, no_job
 from backupd.serve.starting import begin
 from backupd.serve.turns import is_under_way
@@ -58,7 +58,7 @@ def _restore(call: Call, verb: str) -> ServeJob:
         backup = find(service.pool(), host, call["backup"]).name
     folder = folder_of(service.restore_to, host, backup)
     allowed = Allowed(folder, service.elsewhere, tuple(map(str, service.in_place)))
-    wanted(call.arguments, service.config(), allowed)  # refuses what is not allowed
+    restore_request(call.arguments, service.config(), allowed)  # refuses what is not allowed
     asked = {**call.arguments, "backup": backup, "paths": [os.fsdecode(path) for path in call["paths"]]}
     return begin(service, verb, host, call.who, asked, folder)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.client import Agent
+from btrkeep.serving.client import RootServiceClient
 from btrkeep.serving.protocol import RequestRefused
 
 SERVE, LOGIN = Path("/run/btrkeep/serve-main.sock"), Path("/run/btrkeep/login-main.sock")
@@ -33,13 +33,13 @@ def say(line: str) -> None:
 
 
 def login(name: str, password: str = PASSWORD, address: str = "192.0.2.1") -> Any:
-    return Agent(LOGIN, "").ask("login", name=name, password=password, address=address, browser="")
+    return RootServiceClient(LOGIN, "").ask("login", name=name, password=password, address=address, browser="")
 
 
 def words() -> dict[str, str]:
     """Carol is logged in; other sessions are over, each in another way."""
     word = {name: login(user)["word"] for name, user in WORDS.items()}
-    Agent(LOGIN, "", session=word["logged out"]).ask("logout", address="")
+    RootServiceClient(LOGIN, "", session=word["logged out"]).ask("logout", address="")
     with closing(sqlite3.connect(USERS)) as store, store:
         store.execute("UPDATE session SET seen = seen - 50000 WHERE user = 'idle'")
         guess = "INSERT INTO attempt (name, address, at) VALUES ('alice', ?, unixepoch())"
@@ -66,7 +66,7 @@ def tried(name: str, attempt: Callable[[], Any]) -> None:
 
 
 def at(session: str | None, verb: str, **arguments: Any) -> Callable[[], Any]:
-    return lambda: Agent(SERVE, "root", session=session).ask(verb, **arguments)
+    return lambda: RootServiceClient(SERVE, "root", session=session).ask(verb, **arguments)
 
 
 def sent(request: dict[str, Any]) -> Callable[[], None]:
@@ -133,7 +133,7 @@ def main() -> None:
         tried(f"carol asks {verb} of here", at(carol, verb, **here, **more))
     for verb, more in {"release": dict[str, Any](), **asked}.items():
         tried(f"carol asks {verb} of web1", at(carol, verb, **web1, **more))
-    tried("carol downloads of here", lambda: Agent(SERVE, "", session=carol).stream("download", **here, path=FILE))
+    tried("carol downloads of here", lambda: RootServiceClient(SERVE, "", session=carol).stream("download", **here, path=FILE))
     tried("carol compares here", at(carol, "compare", host="here", path=FILE, before="latest"))
     tried("carol runs web1", at(carol, "run", host="web1"))
     tried("carol reads a job of here", at(carol, "job", job=job))
@@ -155,7 +155,7 @@ def main() -> None:
     # --- the login service
     tried("the password before", lambda: login("bob")["outcome"] == "in")
     tried("another password for carol", lambda: another_password(carol)["outcome"] == "in")
-    tried("a user by a verb", lambda: Agent(LOGIN, "", session=carol).ask("add_user", name="eve", role="admin"))
+    tried("a user by a verb", lambda: RootServiceClient(LOGIN, "", session=carol).ask("add_user", name="eve", role="admin"))
     tried("guesses without end", guesses)
     # --- files and processes
     tried("reads the users", USERS.read_bytes)
@@ -178,7 +178,7 @@ def main() -> None:
 
 def another_password(session: str) -> Any:
     words = {"password": "a guess of hers", "new": "another good password", "address": "", "browser": ""}
-    return Agent(LOGIN, "", session=session).ask("password", **words)
+    return RootServiceClient(LOGIN, "", session=session).ask("password", **words)
 
 
 def plant() -> None:
@@ -192,6 +192,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["words"]:
         say(json.dumps(words()))
     elif sys.argv[1:] == ["run-as-root"]:
-        say(Agent(SERVE, "root").ask("run", host="here")["job"])
+        say(RootServiceClient(SERVE, "root").ask("run", host="here")["job"])
     else:
         main()
