@@ -22,6 +22,8 @@ from btrkeep.units import backup_name
 POOL_ID = "7d1f3c52-6a0e-4b8e-9a55-0c1d2e3f4a5b"
 LAST_NIGHT = datetime(2026, 11, 19, 22, 0, tzinfo=UTC)
 DAILY, WEEKLY = 14, 12
+MOST_HOSTS = 1_000_000
+"""A host with a higher number would share its subvolume ids with another."""
 WARNING = 'file has vanished: "/var/lib/apt/lists/partial/mirror.example.org_dists_trixie_InRelease"'
 
 
@@ -58,7 +60,7 @@ def backup_of(host: int, night: int, evening: datetime) -> Backup:
         error=None if state == "complete" else f"{state}: /srv lost too many files",
         warnings=(WARNING,) * 3 if host % 50 == night % 50 else (),
         base=None,
-        subvolume_id=256 + night * 3000 + host,
+        subvolume_id=256 + night * MOST_HOSTS + host,
         uuid=f"{host:08x}-0000-4000-8000-{night:012x}",
         detail=detail_of(files, size),
     )
