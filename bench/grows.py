@@ -1,0 +1,256 @@
+"""How commands and the dashboard grow with the number of hosts.
+
+    python -m bench.grows [--hosts 280,2800,28000] [--parts status,list] [--backups 4] [--json]
+
+status, list, metrics and overview (the dashboard's first page) read a catalogue of bench.make_catalogue; there is no backup in the
+pool. rebuild, expiry and night use a pool of real subvolumes, each with one file of one byte, made in batches by bench.churned.
+expiry deletes the oldest backup of every host. night backs up every host once, from one empty folder, through tests/fakessh. All
+sizes have the same few backups of each host, so that the hosts alone differ.
+
+Each figure is that of whole processes with their children: seconds on the wall, seconds of CPU time, the peak of memory of the
+largest process, and the counters of /proc/PID/io. For overview it is that of one request: the server runs already. An exponent is
+the slope of a least squares line through the logarithms: 1 means that twice the hosts take twice as much. Start-up flattens the
+small sizes, therefore there is a second one of the two largest sizes alone.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import log
+from pathlib import Path
+from statistics import linear_regression, median
+
+from bench import churned, make_catalogue
+from bench.catalogue_commands import NOW, configuration
+from bench.churned import ChurnedPool, Shape
+from bench.common import FAKESSH, own_folder, plain_parser, report, say, spread, wait_for_quiet
+from bench.web_load import cpu_of, memory
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import load, publish
+from tests.beds import TOP, btrfs, session, work
+from tests.beds.dashboard import Dashboard, serving
+
+LIMIT = 1.1
+"""Agreed: no exponent is higher."""
+COMMANDS: Mapping[str, tuple[str, ...]] = {"status": ("status",), "list": ("list", "--json"), "metrics": ("metrics",)}
+READING = (*COMMANDS, "overview")
+WRITING = ("rebuild", "expiry", "night")
+"""In the order in which they run: night needs what the others leave."""
+PARTS = (*READING, *WRITING)
+
+SECONDS, CPU, MEMORY = "seconds", "seconds of CPU time", "MB of memory"
+COUNTERS = {
+    "rchar": "MB read, caches included",
+    "wchar": "MB written, caches included",
+    "read_bytes": "MB read from disks",
+    "write_bytes": "MB written to disks",
+}
+Figures = Mapping[str, float]
+"""By what it is a figure of."""
+
+
+# The peak of memory that the kernel counts for a process begins with that of its parent, so the parent is a small program.
+# The counters of a process and of its finished children can be read until it is waited for.
+_STARTER = """
+import json, os, sys, time
+begun = time.perf_counter()
+pid = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+took = time.perf_counter() - begun
+with open(f"/proc/{pid}/io") as file:
+    counters = dict(line.split(": ") for line in file)
+_, status, used = os.wait4(pid, 0)
+told = [os.waitstatus_to_exitcode(status), took, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]
+os.write(int(sys.argv[1]), json.dumps([told, {name: int(value) for name, value in counters.items()}]).encode())
+"""
+
+
+def measured(argv: Sequence[str]) -> tuple[Figures, str]:
+    """Runs a command to its end. Returns its figures and its output; its failure ends the bench."""
+    told, tells = os.pipe()
+    words = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=TOP, pass_fds=[tells], check=False)
+    os.close(tells)
+    with open(told, encoding="utf-8") as pipe:
+        said = pipe.read()
+    if not said or json.loads(said)[0][0]:
+        raise SystemExit(f"{' '.join(argv)} failed: {said} {done.stdout[-1000:]} {done.stderr[-1000:]}")
+    (_, seconds, cpu, peak), counters = json.loads(said)
+    return {SECONDS: seconds, CPU: cpu, MEMORY: peak / 1e6, **_megabytes(counters)}, done.stdout
+
+
+def _megabytes(counters: Mapping[str, int]) -> Figures:
+    return {words: counters[name] / 1e6 for name, words in COUNTERS.items()}
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
+    """The slope of log value over log size, by least squares. None: of one size, or a value is 0."""
+    if len(sizes) < 2 or min(values) <= 0:
+        return None
+    return linear_regression([log(size) for size in sizes], [log(value) for value in values]).slope
+
+
+def reading(options: argparse.Namespace, folder: Path, hosts: int) -> Iterator[tuple[str, list[Figures]]]:
+    """Yields each chosen part that reads the catalogue alone, with its figures of each round."""
+    pool = btrfs.make("1G", options="noatime") / "pool"
+    config, state = folder / "reading.toml", folder / "state"
+    config.write_text(configuration(pool, state, hosts), encoding="utf-8")
+    _initialize(pool, config, state, hosts, options.backups)
+    for part in (part for part in COMMANDS if part in options.parts):
+        argv = (sys.executable, "-m", "backupd", "--config", str(config), *COMMANDS[part], "--now", NOW)
+        measured(argv)  # with cold caches
+        yield part, [measured(argv)[0] for _ in range(options.rounds)]
+    if "overview" in options.parts:
+        with serving(folder, state) as web:
+            requested(web)
+            yield "overview", [requested(web) for _ in range(options.rounds)]
+    session.remove(pool.parent.parent)
+
+
+def _initialize(pool: Path, config: Path, state: Path, hosts: int, backups: int) -> None:
+    work(sys.executable, "-m", "backupd", "--config", config, "init", "--rehearsal", pool, cwd=TOP)
+    marker = pool / ".btrkeep" / "pool.json"
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "id": make_catalogue.POOL_ID}), encoding="utf-8")
+    make_catalogue.make(state, hosts, backups)
+    with Catalogue.open(state) as catalogue:
+        publish(load(file=config), catalogue, rehearsal=True)
+
+
+def requested(web: Dashboard) -> Figures:
+    """Figures of one request of the overview; the memory is the peak of the server since it started."""
+    cpu, before = cpu_of(web), _counters(web.pid)
+    begun = time.perf_counter()
+    connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=600)
+    connection.request("GET", "/", headers={"Cookie": web.cookie})
+    answer = connection.getresponse()
+    answer.read()
+    seconds = time.perf_counter() - begun
+    connection.close()
+    if answer.status != 200:
+        raise SystemExit(f"the overview answers {answer.status}: {web.said[-1000:]}")
+    after = _counters(web.pid)
+    counted = {name: after[name] - before[name] for name in COUNTERS}
+    return {SECONDS: seconds, CPU: cpu_of(web) - cpu, MEMORY: memory(web)["most"] / 1e6, **_megabytes(counted)}
+
+
+def _counters(pid: int) -> dict[str, int]:
+    lines = Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines()
+    return {name: int(value) for name, value in (line.split(": ") for line in lines)}
+
+
+def writing(options: argparse.Namespace, folder: Path, hosts: int) -> Iterator[tuple[str, list[Figures]]]:
+    """Yields each chosen part that needs real subvolumes, with its figures; each runs once."""
+    shape = Shape(hosts, options.backups, options.backups - 1, files=1, changed=0, smallest=1, largest=1)
+    mount = btrfs.make(f"{2048 + hosts * options.backups // 8}M", mkfs=("-m", "single"), options="noatime")
+    made = churned.build(mount, folder, shape)
+    backups, chosen = hosts * options.backups, [part for part in WRITING if part in options.parts]
+    if "rebuild" in chosen:
+        figures, _ = measured(made.backupd("rebuild"))
+        yield "rebuild", [figures]
+    if "expiry" in chosen:
+        figures, _ = measured(made.backupd("expire"))
+        backups -= hosts
+        _require_subvolumes(mount, backups)
+        yield "expiry", [figures]
+    if "night" in chosen:
+        yield "night", [_night(folder, made)]
+        _require_subvolumes(mount, backups + hosts)
+    session.remove(mount.parent)
+
+
+def _night(folder: Path, made: ChurnedPool) -> Figures:
+    source = folder / "source"
+    source.mkdir()
+    text = made.config.read_text(encoding="utf-8").replace('paths = ["/srv"]', f'paths = ["{source}"]')
+    made.config.write_text(f'{text}[ssh]\ncommand = "{FAKESSH}"\n', encoding="utf-8")
+    figures, output = measured(made.backupd("run", "--all", "--json"))
+    outcomes = {result["outcome"] for result in json.loads(output)}
+    if outcomes != {"complete"}:
+        raise SystemExit(f"a host of the night is not complete: {outcomes}")
+    return figures
+
+
+def _require_subvolumes(mount: Path, backups: int) -> None:
+    found = len(work("btrfs", "subvolume", "list", "-r", mount).stdout.splitlines())
+    if found != backups:
+        raise SystemExit(f"{found} read-only subvolumes, where {backups} should be")
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """All figures of all sizes, and how they grow."""
+    found: dict[str, dict[int, list[Figures]]] = {part: {} for part in options.parts}
+    kinds: tuple[tuple[Sequence[str], Callable[..., Iterator[tuple[str, list[Figures]]]]], ...]
+    kinds = (READING, reading), (WRITING, writing)
+    folder.chmod(0o755)  # the dashboard runs as another user
+    quiet = []
+    for hosts in options.hosts:
+        for parts, run in kinds:
+            if set(parts).isdisjoint(options.parts):
+                continue
+            place = folder / f"{run.__name__}{hosts}"
+            place.mkdir()
+            quiet.append(wait_for_quiet(options))
+            for part, some in run(options, place, hosts):
+                found[part][hosts] = some
+                say(f"{hosts} hosts: {part}: " + ", ".join(f"{value:.2f} {what}" for what, value in some[-1].items()))
+    return {"backups of each host": options.backups, "quiet": all(quiet), **summary(found)}
+
+
+def summary(found: Mapping[str, Mapping[int, Sequence[Figures]]]) -> dict[str, dict[str, dict[str, float]]]:
+    """By part and figure: the spread at each number of hosts, and the exponents of the medians."""
+    told: dict[str, dict[str, dict[str, float]]] = {}
+    for part, by_size in found.items():
+        for what in (SECONDS, CPU, MEMORY, *COUNTERS.values()):
+            values = {hosts: [figures[what] for figures in some] for hosts, some in by_size.items()}
+            if any(any(some) for some in values.values()):
+                told[f"{part}: {what}"] = _growth(values)
+    return told
+
+
+def _growth(values: Mapping[int, Sequence[float]]) -> dict[str, dict[str, float]]:
+    told = {f"{hosts} hosts": spread(some) for hosts, some in values.items()}
+    sizes, medians = list(values), [median(some) for some in values.values()]
+    for words, slope in (
+        ("exponent, all sizes", exponent(sizes, medians)),
+        ("exponent, the two largest", exponent(sizes[-2:], medians[-2:])),
+    ):
+        if slope is not None:
+            told[words] = {**spread([slope]), "limit": LIMIT}
+    return told
+
+
+def _sizes(text: str) -> list[int]:
+    found = sorted({int(word) for word in text.split(",")})
+    if not 1 <= found[0] <= found[-1] <= make_catalogue.MOST_HOSTS:
+        raise ValueError(text)
+    return found
+
+
+def _parts(text: str) -> list[str]:
+    found = text.split(",")
+    if unknown := set(found) - set(PARTS):
+        raise argparse.ArgumentTypeError(f"no such part: {', '.join(sorted(unknown))}")
+    return [part for part in PARTS if part in found]
+
+
+def main() -> None:
+    """The command line."""
+    made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
+    made.add_argument("--hosts", type=_sizes, default="280,2800,28000", help="numbers of hosts")
+    made.add_argument("--parts", type=_parts, default=",".join(PARTS), help="what to measure")
+    made.add_argument("--backups", type=int, default=4, help="of each host, at all sizes")
+    made.add_argument("--rounds", type=int, default=3, help="of each part that reads; one more comes first, unmeasured")
+    options = made.parse_args()
+    if options.backups < 2:
+        made.error("--backups: at least 2, because expiry deletes one of each host and night needs another")
+    with own_folder(options) as folder:
+        report(options, "Growth with the number of hosts", measure(options, folder))
+
+
+if __name__ == "__main__":
+    main()
