@@ -8,9 +8,10 @@ expiry deletes the oldest backup of every host. night backs up every host once, 
 sizes have the same few backups of each host, so that the hosts alone differ.
 
 Each figure is that of whole processes with their children: seconds on the wall, seconds of CPU time, the peak of memory of the
-largest process, and the counters of /proc/PID/io. For overview it is that of one request: the server runs already. An exponent is
-the slope of a least squares line through the logarithms: 1 means that twice the hosts take twice as much. Start-up flattens the
-small sizes, therefore there is a second one of the two largest sizes alone.
+largest process, and the counters of /proc/PID/io. For overview it is that of one request to a running server, once after a change
+of the catalogue and once from the server's cache; there the memory is the server's peak since its start, and CPU time counts in
+steps of 10 ms. An exponent is the slope of a least squares line through the logarithms: 1 means that twice the hosts take twice as
+much. Start-up flattens the small sizes, so with three sizes or more a second exponent is of the two largest alone.
 """
 
 import argparse
@@ -20,39 +21,28 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import log
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import linear_regression, median
 
 from bench import churned, make_catalogue
 from bench.catalogue_commands import NOW, configuration
 from bench.churned import ChurnedPool, Shape
-from bench.common import FAKESSH, own_folder, plain_parser, report, say, spread, wait_for_quiet
+from bench.common import FAKESSH, own_folder, plain_parser, report, say, wait_for_quiet
+from bench.growth import COUNTERS, CPU, MEMORY, SECONDS, Figures, megabytes, summary
 from bench.web_load import cpu_of, memory
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import load, publish
 from tests.beds import TOP, btrfs, session, work
 from tests.beds.dashboard import Dashboard, serving
 
-LIMIT = 1.1
-"""Agreed: no exponent is higher."""
 COMMANDS: Mapping[str, tuple[str, ...]] = {"status": ("status",), "list": ("list", "--json"), "metrics": ("metrics",)}
 READING = (*COMMANDS, "overview")
+CACHED = "overview, cached"
+_YOUNG = 1.2
+"""Seconds after which the dashboard uses no result of an older catalogue (`Caches` of web.source: 1)."""
 WRITING = ("rebuild", "expiry", "night")
 """In the order in which they run: night needs what the others leave."""
 PARTS = (*READING, *WRITING)
-
-SECONDS, CPU, MEMORY = "seconds", "seconds of CPU time", "MB of memory"
-COUNTERS = {
-    "rchar": "MB read, caches included",
-    "wchar": "MB written, caches included",
-    "read_bytes": "MB read from disks",
-    "write_bytes": "MB written to disks",
-}
-Figures = Mapping[str, float]
-"""By what it is a figure of."""
-
 
 # The peak of memory that the kernel counts for a process begins with that of its parent, so the parent is a small program.
 # The counters of a process and of its finished children can be read until it is waited for.
@@ -76,23 +66,12 @@ def measured(argv: Sequence[str]) -> tuple[Figures, str]:
     words = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=TOP, pass_fds=[tells], check=False)
     os.close(tells)
-    with open(told, encoding="utf-8") as pipe:
+    with os.fdopen(told, encoding="utf-8") as pipe:
         said = pipe.read()
     if not said or json.loads(said)[0][0]:
         raise SystemExit(f"{' '.join(argv)} failed: {said} {done.stdout[-1000:]} {done.stderr[-1000:]}")
     (_, seconds, cpu, peak), counters = json.loads(said)
-    return {SECONDS: seconds, CPU: cpu, MEMORY: peak / 1e6, **_megabytes(counters)}, done.stdout
-
-
-def _megabytes(counters: Mapping[str, int]) -> Figures:
-    return {words: counters[name] / 1e6 for name, words in COUNTERS.items()}
-
-
-def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
-    """The slope of log value over log size, by least squares. None: of one size, or a value is 0."""
-    if len(sizes) < 2 or min(values) <= 0:
-        return None
-    return linear_regression([log(size) for size in sizes], [log(value) for value in values]).slope
+    return {SECONDS: seconds, CPU: cpu, MEMORY: peak / 1e6, **megabytes(counters)}, done.stdout
 
 
 def reading(options: argparse.Namespace, folder: Path, hosts: int) -> Iterator[tuple[str, list[Figures]]]:
@@ -108,7 +87,8 @@ def reading(options: argparse.Namespace, folder: Path, hosts: int) -> Iterator[t
     if "overview" in options.parts:
         with serving(folder, state) as web:
             requested(web)
-            yield "overview", [requested(web) for _ in range(options.rounds)]
+            yield "overview", [_after_a_change(web) for _ in range(options.rounds)]
+            yield CACHED, [requested(web) for _ in range(options.rounds)]
     session.remove(pool.parent.parent)
 
 
@@ -119,6 +99,14 @@ def _initialize(pool: Path, config: Path, state: Path, hosts: int, backups: int)
     make_catalogue.make(state, hosts, backups)
     with Catalogue.open(state) as catalogue:
         publish(load(file=config), catalogue, rehearsal=True)
+
+
+def _after_a_change(web: Dashboard) -> Figures:
+    """Figures of a request for which the server computes all that depends on the catalogue, as after each event of a night."""
+    with Catalogue.open(web.state) as catalogue:
+        catalogue.set_fact("bench", str(time.time_ns()))
+    time.sleep(_YOUNG)
+    return requested(web)
 
 
 def requested(web: Dashboard) -> Figures:
@@ -135,7 +123,7 @@ def requested(web: Dashboard) -> Figures:
         raise SystemExit(f"the overview answers {answer.status}: {web.said[-1000:]}")
     after = _counters(web.pid)
     counted = {name: after[name] - before[name] for name in COUNTERS}
-    return {SECONDS: seconds, CPU: cpu_of(web) - cpu, MEMORY: memory(web)["most"] / 1e6, **_megabytes(counted)}
+    return {SECONDS: seconds, CPU: cpu_of(web) - cpu, MEMORY: memory(web)["most"] / 1e6, **megabytes(counted)}
 
 
 def _counters(pid: int) -> dict[str, int]:
@@ -183,51 +171,26 @@ def _require_subvolumes(mount: Path, backups: int) -> None:
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     """All figures of all sizes, and how they grow."""
-    found: dict[str, dict[int, list[Figures]]] = {part: {} for part in options.parts}
-    kinds: tuple[tuple[Sequence[str], Callable[..., Iterator[tuple[str, list[Figures]]]]], ...]
-    kinds = (READING, reading), (WRITING, writing)
+    found: dict[str, dict[int, list[Figures]]] = {}
     folder.chmod(0o755)  # the dashboard runs as another user
     quiet = []
     for hosts in options.hosts:
-        for parts, run in kinds:
+        for parts, run in ((READING, reading), (WRITING, writing)):
             if set(parts).isdisjoint(options.parts):
                 continue
             place = folder / f"{run.__name__}{hosts}"
             place.mkdir()
             quiet.append(wait_for_quiet(options))
             for part, some in run(options, place, hosts):
-                found[part][hosts] = some
-                say(f"{hosts} hosts: {part}: " + ", ".join(f"{value:.2f} {what}" for what, value in some[-1].items()))
+                found.setdefault(part, {})[hosts] = some
+                say(f"{hosts} hosts: {part}: " + ", ".join(f"{some[-1][what]:.2f} {what}" for what in (SECONDS, CPU, MEMORY)))
     return {"backups of each host": options.backups, "quiet": all(quiet), **summary(found)}
-
-
-def summary(found: Mapping[str, Mapping[int, Sequence[Figures]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """By part and figure: the spread at each number of hosts, and the exponents of the medians."""
-    told: dict[str, dict[str, dict[str, float]]] = {}
-    for part, by_size in found.items():
-        for what in (SECONDS, CPU, MEMORY, *COUNTERS.values()):
-            values = {hosts: [figures[what] for figures in some] for hosts, some in by_size.items()}
-            if any(any(some) for some in values.values()):
-                told[f"{part}: {what}"] = _growth(values)
-    return told
-
-
-def _growth(values: Mapping[int, Sequence[float]]) -> dict[str, dict[str, float]]:
-    told = {f"{hosts} hosts": spread(some) for hosts, some in values.items()}
-    sizes, medians = list(values), [median(some) for some in values.values()]
-    for words, slope in (
-        ("exponent, all sizes", exponent(sizes, medians)),
-        ("exponent, the two largest", exponent(sizes[-2:], medians[-2:])),
-    ):
-        if slope is not None:
-            told[words] = {**spread([slope]), "limit": LIMIT}
-    return told
 
 
 def _sizes(text: str) -> list[int]:
     found = sorted({int(word) for word in text.split(",")})
     if not 1 <= found[0] <= found[-1] <= make_catalogue.MOST_HOSTS:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"from 1 to {make_catalogue.MOST_HOSTS} hosts, not {text}")
     return found
 
 
