@@ -49,13 +49,14 @@ class _SourceGone(Exception):
     """The backup was deleted meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Source:
-    """The file that keeps its data."""
+    """The file that keeps its data. `is_on_disk`: it was read from there, not from memory."""
 
     backup: Restorable
     path: bytes
     key: Key
+    is_on_disk: bool = False
 
 
 @dataclass(slots=True)
@@ -224,7 +225,7 @@ class _BackupSharing:
     def _digest(self, found: WalkEntry, key: Key, known: Checksums) -> bytes | None:
         """Of its content; None if that cannot be read, or nobody waits for it any more."""
         before = self._new.get(key) or known.find(key)
-        if before and before.digest != NO_DIGEST:
+        if before and (before.damaged or before.digest != NO_DIGEST):
             return None if before.damaged else before.digest
         entry, goes_on = found.entry, lambda: not self._work.pacer.is_over
         done = read_file(open_plain(found.name, found.folder), entry.path, entry.size, key, goes_on)
@@ -244,6 +245,9 @@ class _BackupSharing:
                 if os.fstat(one).st_size != found.entry.size or share_all(one, other):
                     return
                 bytes_ = 0
+                if not source.is_on_disk:  # the kernel compares what is in memory, and what is on the disk may be damaged since
+                    os.posix_fadvise(one, 0, 0, os.POSIX_FADV_DONTNEED)
+                    source.is_on_disk = True
                 for shared in shared_pieces(one, other, found.entry.size):
                     bytes_ += shared
                     if self._work.pacer.is_over:

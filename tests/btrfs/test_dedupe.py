@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.beds import exclusive_bytes, manifest, work
+from backupd.repo.checksums import NO_DIGEST, Checksums, ReadBefore, key_of
+from tests.beds import btrfs, exclusive_bytes, manifest, work
+from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.watch import killed
 
@@ -143,6 +145,41 @@ def test_a_night_makes_it_wait_and_a_verify_keeps_it_out(nights: Nights) -> None
         if name == "night":
             told = json.loads(done.stdout)
             assert (told["is_whole"], told["shared_bytes"]) == (False, 0)
+
+
+def test_what_is_only_in_memory_is_shared_with_nobody(nights: Nights) -> None:
+    """The file that keeps its data was whole when it was read, and its disk has damaged it since; the other one is good."""
+    nights.backupd("verify")
+    source, other = nights.backup("web1"), nights.backup("web2")
+    ours, theirs = (next(one.glob("data/**/of web?")) for one in (source, other))
+    content = theirs.read_bytes()
+    assert ours.read_bytes() == content  # from here on it is in memory
+    (block,) = (int(found) * 4096 for found in addresses([ours]))
+    (loop,) = btrfs.devices_of(nights.top)
+    words = work("btrfs-map-logical", "-l", str(block), loop).stdout.split()
+    image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loop).stdout.strip())
+    with image.open("r+b") as disk:
+        disk.seek(int(words[words.index("physical") + 1]))
+        assert disk.read(4096) == content[:4096]
+        disk.seek(-4096, os.SEEK_CUR)
+        disk.write(bytes(4096))
+    assert ours.read_bytes() == content
+    deduped(nights, *SMALL)
+    damage(nights.top)  # nothing: it is unmounted and mounted
+    assert work("sha256sum", ours, check=False).returncode == 1
+    assert theirs.read_bytes() == content
+
+
+def test_a_file_that_verify_found_damaged_stays_so(nights: Nights) -> None:
+    """Of one whose content is wrong there is no digest, though it can be read."""
+    once = nights.backup("web1") / "data" / str(nights.source)[1:] / "web1" / "once"
+    found, folder = once.stat(), nights.pool / "hosts" / "web1"
+    key = key_of(found.st_ino, found.st_ctime_ns, found.st_size)
+    with Checksums(folder) as known:
+        known.write({key: ReadBefore(1, True, NO_DIGEST)}, None)
+    deduped(nights, *SMALL)
+    with Checksums(folder) as known:
+        assert known.find(key) == ReadBefore(1, True, NO_DIGEST)
 
 
 def test_killed_after_any_file_the_next_one_does_the_rest(nights: Nights) -> None:
