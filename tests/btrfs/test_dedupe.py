@@ -15,6 +15,7 @@ from tests.beds import btrfs, exclusive_bytes, manifest, work
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.watch import killed
+from tests.btrfs.test_after_crash import ANOTHER, noted, reboot
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(240)]
 MIB = 1 << 20
@@ -145,6 +146,19 @@ def test_a_night_makes_it_wait_and_a_verify_keeps_it_out(nights: Nights) -> None
         if name == "night":
             told = json.loads(done.stdout)
             assert (told["is_whole"], told["shared_bytes"]) == (False, 0)
+
+
+def test_what_a_crash_left_in_doubt_is_read_before_it_waits_for_a_night(nights: Nights) -> None:
+    """Else that night would wait for the lock `verify`, which this has, and this for the night: for ever."""
+    reboot(nights)
+    lock = os.open(nights.pool / ".btrkeep" / "locks" / "night", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        nights.backupd("dedupe", "--time", "2s", "--json", *SMALL)
+    finally:
+        os.close(lock)
+    assert noted(nights)["boot"] != ANOTHER
+    assert noted(nights)["unread"] == []
 
 
 def test_what_is_only_in_memory_is_shared_with_nobody(nights: Nights) -> None:
