@@ -28,6 +28,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.fs.dedupe import OF_ONE_FILE, shared_pieces
 from btrkeep.fs.fiemap import share_all
+from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import describe
@@ -186,7 +187,15 @@ class _BackupSharing:
                         self._file(found, known)
             finally:
                 if self._new:
-                    known.write(self._new, None)
+                    self._write_down(known)
+
+    def _write_down(self, known: Checksums) -> None:
+        """A full pool, which this is to give room, takes no notes: what was read is read again the next time. Raises OSError."""
+        try:
+            known.write(self._new, None)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
 
     def _goes_on(self, fd: int) -> bool:
         """Whether nobody else has the backup, and it is not over. Raises _Elsewhere."""

@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,18 @@ def test_a_file_that_verify_found_damaged_stays_so(nights: Nights) -> None:
     deduped(nights, *SMALL)
     with Checksums(folder) as known:
         assert known.find(key) == ReadBefore(1, True, NO_DIGEST)
+
+
+def test_a_full_pool_gets_room(nights: Nights) -> None:
+    """What was read of the files is not written down then, which would need some."""
+    with (nights.top / "fill").open("wb") as file, suppress(OSError):
+        while True:
+            file.write(b"x" * MIB)
+            file.flush()
+    work("sync", "-f", nights.top)
+    told = deduped(nights, *SMALL)
+    assert told["data_before"] - told["data_after"] >= MIB
+    assert len(addresses(files(nights, "of web?"))) == 1
 
 
 def test_killed_after_any_file_the_next_one_does_the_rest(nights: Nights) -> None:
