@@ -1,7 +1,7 @@
 """`backupd dedupe`: equal files of backups share their data."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 
@@ -74,9 +74,10 @@ def command(
         pacer = Pacer(site.pool.locks, cancellation, seconds=seconds, pressure=pace, tell=status.say)
         parts = [_chosen(site, hosts, which) for hosts in domains(hosts_of(site.pool), site.config.hosts)]
         moment = site.clock.now()
+        settled = None if site.pool.rehearsal else moment - timedelta(seconds=site.config.verify.after_crash)
 
         def deduper() -> Deduper:
-            return Deduper(site.pool, moment, pacer, min_size, lambda line: status.go_on(lambda: line))
+            return Deduper(site.pool, moment, pacer, min_size, lambda line: status.go_on(lambda: line), settled)
 
         if dry_run:
             _say_plan([deduper().plan(part) for part in parts if part], as_json=as_json)

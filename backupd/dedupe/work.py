@@ -91,6 +91,8 @@ class Deduper:
     smallest: int | None
     """Bytes of the smallest file that is looked at; None: as many as sharing it costs, by the backups of its host."""
     tell: Callable[[str], None]
+    settled: datetime | None = None
+    """Backups that were finished later are left: a crash of this server could still take their data. None: none is."""
     shared: int = 0
     """Bytes so far."""
     _sources: dict[bytes, _Source] = field(default_factory=dict)
@@ -164,6 +166,8 @@ class Deduper:
             return "it is gone"
         if there.received_uuid:
             return "it is a copy of another pool's, which would count as changed"
+        if self.settled and (backup.record.finished or backup.started) > self.settled:
+            return "it was made in the last minutes, so a crash could still take its data, and all that shares it"
         return ""
 
 
