@@ -129,6 +129,9 @@ def _move(staged: Path, path: str) -> None:
     if _ASIDE in names:
         raise OperatorError(f"{_ASIDE} is in it already, which is where its content would go for a moment")
     try:
+        attributes = {name: os.getxattr(staged, name) for name in os.listxattr(staged)}
+        for attribute in attributes:  # first: what is made below a default ACL has one, too
+            os.removexattr(staged, attribute)
         aside.mkdir(mode=0o700)
         for name in names:
             (staged / name).rename(aside / name)
@@ -139,9 +142,8 @@ def _move(staged: Path, path: str) -> None:
         raise OperatorError(f"{name} cannot be moved: it is immutable (lsattr)", "`backupd import tree` copies it") from None
     os.chown(aside, was.st_uid, was.st_gid)
     aside.chmod(stat.S_IMODE(was.st_mode))
-    for attribute in os.listxattr(staged):
-        os.setxattr(aside, attribute, os.getxattr(staged, attribute))
-        os.removexattr(staged, attribute)
+    for attribute, value in attributes.items():
+        os.setxattr(aside, attribute, value)
     os.chown(staged, 0, 0)
     staged.chmod(0o755)
     target = staged / DATA / path.strip("/")
@@ -175,6 +177,24 @@ def _cleaned(site: ImportSite, top: Path) -> TakenTree:
                 Path(path).rmdir()
             os.utime(folder, ns=(was.st_atime_ns, was.st_mtime_ns))
         found.nested += len(nested)
+    return found
+
+
+def left_out_of(tree: Path, copy: Path) -> list[bytes]:
+    """Names of the subvolumes in a snapshot, and of the empty folders that stand for some, that are not in its copy."""
+    root, found, waiting = os.fsencode(tree), list[bytes](), [b""]
+    device = tree.stat().st_dev
+    while waiting:
+        above = waiting.pop()
+        with os.scandir(root + b"/" + above) as entries:
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    continue
+                status, name = entry.stat(follow_symlinks=False), above + entry.name
+                if status.st_ino != _EMPTY and status.st_dev == device:
+                    waiting.append(name + b"/")
+                elif not os.path.lexists(os.fsencode(copy) + b"/" + name):
+                    found.append(name)
     return found
 
 
