@@ -195,7 +195,7 @@ class _Copying:
         self._stopper.cancel_for(Cause(CauseCode.STOPPED))
 
     async def _watch(self) -> None:
-        """Ends the transfer when the replication is to end, when the pool has no room, and when nearly nothing or far too much comes."""
+        """Ends the transfer when the replication ends, when there is no room, and when nearly nothing or far too much comes."""
         span = _SPAN * (_CHECKSUMS_TAKE if self.checksums else 1)
         since, had = time.monotonic(), 0
         while True:

@@ -29,7 +29,7 @@ _LETTERS = re.compile(r"-[lHogDtpAXrcS]{1,20}e\d{0,3}\.[A-Za-z]{0,20}")
 _LONG = re.compile(r"--numeric-ids|--inplace|--info=[A-Z0-9,]{1,60}")
 _MOST_WORDS = 12
 _ADDRESS_SPACE = 1 << 30
-"""Bytes beyond what a host's rsync may have in memory. The other side can give it filter rules without end, and it keeps them all."""
+"""Bytes beyond what a host's rsync may have in memory: the other side can give it filter rules without end, which it keeps."""
 
 
 @dataclass(frozen=True, slots=True)
