@@ -20,7 +20,7 @@ from backupd.dedupe.pace import Pacer
 from backupd.dedupe.sizes import SizeCounter
 from backupd.files.backup_selector import Restorable
 from backupd.files.file_digest import read_file
-from backupd.files.tree import Tree, components, joined, open_plain
+from backupd.files.tree import Tree, components, joined, open_plain, tree_of_backup
 from backupd.files.walking import WalkEntry, walk
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.read_lock import is_read_by_others, read
@@ -141,7 +141,7 @@ class Deduper:
             if self._why_left(backup):
                 continue
             try:
-                with read(backup.path), Tree(backup.path) as tree:
+                with read(backup.path), tree_of_backup(backup.path) as tree:
                     for found in self.candidates(backup.host, tree):
                         yield backup, found, key_of(found.entry.inode, found.entry.changed, found.entry.size)
             except OperatorError:  # it is being deleted, or gone
@@ -176,7 +176,7 @@ class _BackupSharing:
     def take(self) -> None:
         """Goes through its files. Raises _Elsewhere, OperatorError, OSError."""
         folder = self._work.pool.host(self._backup.host)
-        with read(self._backup.path) as fd, Tree(self._backup.path) as tree, Checksums(folder) as known:
+        with read(self._backup.path) as fd, tree_of_backup(self._backup.path) as tree, Checksums(folder) as known:
             try:
                 for found in self._work.candidates(self._backup.host, tree):
                     if found.entry.size in self._sizes:

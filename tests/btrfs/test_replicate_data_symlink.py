@@ -47,3 +47,21 @@ def test_a_night_follows_no_symlink_in_the_place_of_data(make_btrfs: Callable[..
     done = two.first.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z", check=False)
     assert (victim / "precious").exists(), done.stderr
     assert [one.name for one in victim.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("command", [("verify",), ("dedupe",), ("dedupe", "--dry-run")])
+def test_a_backup_whose_data_cannot_be_opened_costs_the_others_nothing(
+    make_btrfs: Callable[..., Path], tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    two = TwoPools(make_btrfs(), make_btrfs(size="300M"))
+    planted(two, tmp_path)
+    two.first.host("web2", two.source)
+    two.first.backupd("run", "web2", "--now", "2026-03-01T22:10:00Z")
+    done = two.first.backupd(*command, "--json", check=False)
+    assert done.returncode == (1 if command == ("verify",) else 0), done.stderr
+    said = json.loads(done.stdout)
+    if command == ("verify",):
+        assert [one["host"] for one in said["backups"]] == ["web2"]
+        assert "web1@2026-03-01T220000Z cannot be read: Not a directory" in done.stderr
+    if command == ("dedupe",):
+        assert {one["host"]: "cannot be read" in (one["left"] or "") for one in said["backups"]} == {"web1": True, "web2": False}
