@@ -91,7 +91,8 @@ class Deduper:
     tell: Callable[[str], None]
     shared: int = 0
     """Bytes so far."""
-    _sources: dict[bytes, _Source] = field(default_factory=dict)
+    _sources: dict[tuple[bytes, int], _Source] = field(default_factory=dict)
+    """By digest and size: the digest leaves zeros out, also those at the end."""
     _least: dict[str, int] = field(default_factory=dict)
 
     def share(self, backups: Sequence[Restorable]) -> Iterator[SharedBackup]:
@@ -203,18 +204,19 @@ class _BackupSharing:
 
     def _file(self, found: WalkEntry, known: Checksums) -> None:
         key = key_of(found.entry.inode, found.entry.changed, found.entry.size)
-        digest = None
+        content = None
         try:
             digest = self._digest(found, key, known)
             if digest is None:
                 return
-            source = self._work._sources.setdefault(digest, _Source(self._backup, found.entry.path, key))
+            content = digest, found.entry.size
+            source = self._work._sources.setdefault(content, _Source(self._backup, found.entry.path, key))
             if (source.backup.host, source.key) == (self._backup.host, key):
                 return  # a snapshot of the very file
             self._share(found, source)
         except _SourceGone:
-            assert digest is not None
-            self._work._sources[digest] = _Source(self._backup, found.entry.path, key)
+            assert content is not None
+            self._work._sources[content] = _Source(self._backup, found.entry.path, key)
         except OSError as error:
             if error.errno in _LEFT:
                 raise _Elsewhere("it is being sent") from None
