@@ -20,7 +20,7 @@ from backupd.dedupe.pace import Pacer
 from backupd.dedupe.sizes import SizeCounter
 from backupd.files.backup_selector import Restorable
 from backupd.files.file_digest import read_file
-from backupd.files.tree import Tree, components, joined, open_plain
+from backupd.files.tree import Tree, components, joined, open_plain, tree_of_backup
 from backupd.files.walking import WalkEntry, walk
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.read_lock import is_read_by_others, read
@@ -95,7 +95,8 @@ class Deduper:
     """Backups that were finished later are left: a crash of this server could still take their data. None: none is."""
     shared: int = 0
     """Bytes so far."""
-    _sources: dict[bytes, _Source] = field(default_factory=dict)
+    _sources: dict[tuple[bytes, int], _Source] = field(default_factory=dict)
+    """By digest and size: the digest leaves zeros out, also those at the end."""
     _least: dict[str, int] = field(default_factory=dict)
 
     def share(self, backups: Sequence[Restorable]) -> Iterator[SharedBackup]:
@@ -145,7 +146,7 @@ class Deduper:
             if self._why_left(backup):
                 continue
             try:
-                with read(backup.path), Tree(backup.path) as tree:
+                with read(backup.path), tree_of_backup(backup.path) as tree:
                     for found in self.candidates(backup.host, tree):
                         yield backup, found, key_of(found.entry.inode, found.entry.changed, found.entry.size)
             except OperatorError:  # it is being deleted, or gone
@@ -182,7 +183,7 @@ class _BackupSharing:
     def take(self) -> None:
         """Goes through its files. Raises _Elsewhere, OperatorError, OSError."""
         folder = self._work.pool.host(self._backup.host)
-        with read(self._backup.path) as fd, Tree(self._backup.path) as tree, Checksums(folder) as known:
+        with read(self._backup.path) as fd, tree_of_backup(self._backup.path) as tree, Checksums(folder) as known:
             try:
                 for found in self._work.candidates(self._backup.host, tree):
                     if found.entry.size in self._sizes:
@@ -217,18 +218,19 @@ class _BackupSharing:
 
     def _file(self, found: WalkEntry, known: Checksums) -> None:
         key = key_of(found.entry.inode, found.entry.changed, found.entry.size)
-        digest = None
+        content = None
         try:
             digest = self._digest(found, key, known)
             if digest is None:
                 return
-            source = self._work._sources.setdefault(digest, _Source(self._backup, found.entry.path, key))
+            content = digest, found.entry.size
+            source = self._work._sources.setdefault(content, _Source(self._backup, found.entry.path, key))
             if (source.backup.host, source.key) == (self._backup.host, key):
                 return  # a snapshot of the very file
             self._share(found, source)
         except _SourceGone:
-            assert digest is not None
-            self._work._sources[digest] = _Source(self._backup, found.entry.path, key)
+            assert content is not None
+            self._work._sources[content] = _Source(self._backup, found.entry.path, key)
         except OSError as error:
             if error.errno in _LEFT:
                 raise _Elsewhere("it is being sent") from None

@@ -89,6 +89,16 @@ def is_readable(path: Path) -> bool:
     return work("sha256sum", path, check=False).returncode == 0
 
 
+def test_a_host_whose_file_ends_in_a_hole_keeps_no_others_from_sharing(nights: Nights) -> None:
+    """The digest leaves zeros out, so its file, which is met first, has the same one."""
+    content = (nights.source / "web1/lib/of web1").read_bytes()
+    for name in ("a1", "a2"):
+        (nights.source / "web1" / name).write_bytes(content + bytes(MIB))
+    nights.run()
+    deduped(nights, *SMALL)
+    assert len(addresses(files(nights, "of web?"))) == 1
+
+
 def test_equal_files_share_whatever_they_are_called_and_nothing_else_changes(nights: Nights) -> None:
     before = looks(nights)
     assert len(addresses(files(nights, "of web?"))) == 2
