@@ -14,6 +14,7 @@ from backupd.actions.verify import Verifier
 from backupd.actions.verify_pass import ReadCount, ReadScope
 from backupd.expire.clocks import doubt
 from backupd.files.backup_selector import Restorable, find
+from backupd.files.tree import DataUnreadable
 from backupd.repo.boot_json import BootRecord, read_boot, write_boot
 from backupd.repo.context import PoolContext
 from backupd.repo.synced import take_mark
@@ -112,6 +113,9 @@ def read_in_doubt(
         try:
             backup = find(pool, host, name)
             result = backup, work.verify(backup)
+        except DataUnreadable as error:  # it stays in doubt
+            yield error
+            continue
         except OperatorError as error:  # deleted meanwhile, or its record cannot be read
             result = error
         if work.cancellation:

@@ -15,7 +15,7 @@ from backupd.actions.backup_reader import BackupReader
 from backupd.actions.shared_damage import FoundDamage, backups_that_share
 from backupd.actions.verify_pass import ReadCount, ReadScope, VerifyPass
 from backupd.files.backup_selector import Restorable
-from backupd.files.tree import Tree
+from backupd.files.tree import Tree, tree_of_backup
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
 from backupd.repo.verified import read_verified, verified_row, write_verified
@@ -48,8 +48,10 @@ class Verifier(VerifyPass):
         self.pool, self.catalogue = pool, catalogue
 
     def verify(self, backup: Restorable) -> Verification:
-        """One backup. Raises OperatorError when it is being deleted or gone, OSError for an error that is no damage."""
-        with read(backup.path), Tree(backup.path) as tree:
+        """One backup. Raises OperatorError when it is being deleted or gone, DataUnreadable, and OSError for an error that is no
+        damage.
+        """
+        with read(backup.path), tree_of_backup(backup.path) as tree:
             return self._verify(backup, tree)
 
     def _verify(self, backup: Restorable, tree: Tree) -> Verification:

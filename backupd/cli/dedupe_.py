@@ -1,7 +1,7 @@
 """`backupd dedupe`: equal files of backups share their data."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 
@@ -13,6 +13,7 @@ from backupd.dedupe.work import Deduper, SharedBackup, SharingPlan
 from backupd.files.backup_selector import Restorable, find, parse_which, restorable
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
+from backupd.run.last_written import read_before_waiting
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.parsed import Parsed
@@ -73,13 +74,15 @@ def command(
         pacer = Pacer(site.pool.locks, cancellation, seconds=seconds, pressure=pace, tell=status.say)
         parts = [_chosen(site, hosts, which) for hosts in domains(hosts_of(site.pool), site.config.hosts)]
         moment = site.clock.now()
+        settled = None if site.pool.rehearsal else moment - timedelta(seconds=site.config.verify.after_crash)
 
         def deduper() -> Deduper:
-            return Deduper(site.pool, moment, pacer, min_size, lambda line: status.go_on(lambda: line))
+            return Deduper(site.pool, moment, pacer, min_size, lambda line: status.go_on(lambda: line), settled)
 
         if dry_run:
             _say_plan([deduper().plan(part) for part in parts if part], as_json=as_json)
             return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
+        read_before_waiting(site, lambda line: prose(line, err=True), cancellation)
         with take_lock(site.pool.locks / "verify", "backupd dedupe", format_time(moment)), writing(site.pool):
             before = _used(site)
             done = [_told(one, as_json) for part in parts if part for one in deduper().share(part)]

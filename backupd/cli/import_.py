@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from backupd.cli.context import dry_run_option, now_option, opened
 from backupd.cli.import_live import ImportDisplay
 from backupd.cli.import_plan import planned, say_plan
 from backupd.cli.import_suggest import suggested
-from backupd.drill.comparison import compare
+from backupd.drill.comparison import compare, write_left_out
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.context import PoolContext
@@ -24,7 +25,7 @@ from backupd.run.importing.compared_trees import ComparedTrees
 from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
 from backupd.run.importing.rsnapshot_conf import read_conf
 from backupd.run.importing.run import ImportedBackup, ImportSite, import_tree, known_backups, opened_tree
-from backupd.run.importing.takeover import take_over
+from backupd.run.importing.takeover import left_out_of, take_over
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.decisions.due import latest
@@ -204,15 +205,12 @@ class _Import:
                 record = made.record
                 if made.nested:
                     self._say_nested(tree, made)
-                    before = tree
-                    continue
             if (self.verify == "all" or (self.verify == "newest" and tree is trees[-1])) and self._is_unproven(record):
                 await self._compare(tree, record)
             before = tree
 
     def _say_nested(self, tree: OldTree, made: ImportedBackup) -> None:
-        ComparedTrees(self.site.config.pool.state).add(made.record)
-        said = f"{counted(made.nested, 'empty folder')} in the place of subvolumes left out, so it is not compared"
+        said = f"{counted(made.nested, 'empty folder')} in the place of subvolumes left out"
         prose(f"{printable(str(tree.folder))}: {said}", err=True)
 
     def _is_unproven(self, record: Record) -> bool:
@@ -233,9 +231,11 @@ class _Import:
         """By a program that knows nothing of us. Raises Cancelled, OperatorError."""
         backup = self.site.pool.host(record.host) / (record.name or "")
         self.display.compares(record.host)
-        with opened_tree(tree) as folder, read(backup):
-            copy = backup / DATA / tree.path.strip("/")
-            found = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False)
+        with opened_tree(tree) as folder, read(backup), TemporaryDirectory(prefix="btrkeep-import-") as place:
+            copy, left_out = backup / DATA / tree.path.strip("/"), Path(place) / "left out"
+            nested = await asyncio.to_thread(left_out_of, folder, copy) if self.make is _take_over else []
+            write_left_out(left_out, nested)
+            found = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False, left_out)
         if not self.work.goes_on:
             raise Cancelled
         self.compared.append({"host": record.host, "name": record.name, "differences": found.number, "samples": found.samples})

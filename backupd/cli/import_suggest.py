@@ -28,7 +28,8 @@ def suggested(conf: RsnapshotConf, names: HostNames, configured: Iterable[str]) 
 def _host(name: str, points: list[BackupPoint], conf: RsnapshotConf) -> Iterator[str]:
     address = points[0].address
     mine = [one for one in points if one.address == address]
-    yield f"[host.{name}]"
+    section = f"host.{name if name.isascii() and '.' not in name else _quoted(name)}"
+    yield f"[{section}]"
     if address:
         yield f"address = {_quoted(address)}"
     yield f"paths = [{', '.join(_quoted(path) for path in dict.fromkeys(one.path for one in mine))}]"
@@ -38,9 +39,10 @@ def _host(name: str, points: list[BackupPoint], conf: RsnapshotConf) -> Iterator
         if one not in mine:
             yield f"# another machine in the same folder: {printable(one.address or 'this one')}:{printable(one.path)}"
     if conf.retain:
-        yield f"\n[host.{name}.retention]"
+        yield f"\n[{section}.retention]"
         yield from (f"{rule} = {number}" for rule, number in conf.retain.items())
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    """As TOML has it, which wants DEL escaped too; and nothing in it does anything to a terminal."""
+    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in json.dumps(text, ensure_ascii=False))

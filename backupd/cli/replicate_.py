@@ -38,6 +38,7 @@ from backupd.repo.reconcile import reconcile
 from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.bandwidth import BudgetPace
 from backupd.rsync.confined import PROGRAM
+from backupd.run.last_written import read_before_waiting
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
@@ -239,6 +240,7 @@ def fetch_one(
         if not dry_run:
             held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
             if damaged:  # what is known of a copy goes with it
+                read_before_waiting(site, observer.notice, Cancellation())
                 held.enter_context(take_lock(site.pool.locks / "verify", "backupd replicate --damaged", since))
             ensure_reserve(site.pool.path)
             if done := reconcile(site.pool, site.catalogue, since):

@@ -16,6 +16,7 @@ from backupd.cli.names import complete_host_of_pool
 from backupd.cli.verify_progress import VerifyProgress
 from backupd.expire.clocks import doubt
 from backupd.files.backup_selector import Restorable, find, parse_which, restorable
+from backupd.files.tree import DataUnreadable
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from backupd.repo.reconcile import reconcile
@@ -131,15 +132,17 @@ def command(
             clock_doubt = doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal)
             scope = ReadScope(share, seconds, pace, forgets=clock_doubt is None)
             work = Verifier(site.pool, site.catalogue, moment, scope, cancellation, progress)
+            unreadable = 0
             for number, (backup, _) in enumerate(chosen, 1):
                 if work.is_over:
                     break
                 progress.begin(work.count, backup, number, len(chosen))
                 try:
                     done = work.verify(backup)
-                except OperatorError as error:  # it is being deleted, or gone
+                except OperatorError as error:  # it is being deleted, or gone; or no file of it can be read
                     progress.clear()
                     complain(error)
+                    unreadable += isinstance(error, DataUnreadable)
                     continue
                 progress.clear()
                 _tell(backup, done, found, as_json)
@@ -153,7 +156,7 @@ def command(
         prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one goes on" if work.is_over else ""))
     if cancellation:
         return int(signal_status(cancellation.signal))
-    return int(Exit.ATTENTION if any(one["damages"] for one in found) else Exit.OK)
+    return int(Exit.ATTENTION if unreadable or any(one["damages"] for one in found) else Exit.OK)
 
 
 def _read_in_doubt(

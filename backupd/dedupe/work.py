@@ -20,7 +20,7 @@ from backupd.dedupe.pace import Pacer
 from backupd.dedupe.sizes import SizeCounter
 from backupd.files.backup_selector import Restorable
 from backupd.files.file_digest import read_file
-from backupd.files.tree import Tree, components, joined, open_plain
+from backupd.files.tree import Tree, components, joined, open_plain, tree_of_backup
 from backupd.files.walking import WalkEntry, walk
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.read_lock import is_read_by_others, read
@@ -28,6 +28,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.fs.dedupe import OF_ONE_FILE, shared_pieces
 from btrkeep.fs.fiemap import share_all
+from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import describe
@@ -49,13 +50,14 @@ class _SourceGone(Exception):
     """The backup was deleted meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Source:
-    """The file that keeps its data."""
+    """The file that keeps its data. `is_on_disk`: it was read from there, not from memory."""
 
     backup: Restorable
     path: bytes
     key: Key
+    is_on_disk: bool = False
 
 
 @dataclass(slots=True)
@@ -89,9 +91,12 @@ class Deduper:
     smallest: int | None
     """Bytes of the smallest file that is looked at; None: as many as sharing it costs, by the backups of its host."""
     tell: Callable[[str], None]
+    settled: datetime | None = None
+    """Backups that were finished later are left: a crash of this server could still take their data. None: none is."""
     shared: int = 0
     """Bytes so far."""
-    _sources: dict[bytes, _Source] = field(default_factory=dict)
+    _sources: dict[tuple[bytes, int], _Source] = field(default_factory=dict)
+    """By digest and size: the digest leaves zeros out, also those at the end."""
     _least: dict[str, int] = field(default_factory=dict)
 
     def share(self, backups: Sequence[Restorable]) -> Iterator[SharedBackup]:
@@ -141,7 +146,7 @@ class Deduper:
             if self._why_left(backup):
                 continue
             try:
-                with read(backup.path), Tree(backup.path) as tree:
+                with read(backup.path), tree_of_backup(backup.path) as tree:
                     for found in self.candidates(backup.host, tree):
                         yield backup, found, key_of(found.entry.inode, found.entry.changed, found.entry.size)
             except OperatorError:  # it is being deleted, or gone
@@ -162,6 +167,8 @@ class Deduper:
             return "it is gone"
         if there.received_uuid:
             return "it is a copy of another pool's, which would count as changed"
+        if self.settled and (backup.record.finished or backup.started) > self.settled:
+            return "it was made in the last minutes, so a crash could still take its data, and all that shares it"
         return ""
 
 
@@ -176,7 +183,7 @@ class _BackupSharing:
     def take(self) -> None:
         """Goes through its files. Raises _Elsewhere, OperatorError, OSError."""
         folder = self._work.pool.host(self._backup.host)
-        with read(self._backup.path) as fd, Tree(self._backup.path) as tree, Checksums(folder) as known:
+        with read(self._backup.path) as fd, tree_of_backup(self._backup.path) as tree, Checksums(folder) as known:
             try:
                 for found in self._work.candidates(self._backup.host, tree):
                     if found.entry.size in self._sizes:
@@ -185,7 +192,15 @@ class _BackupSharing:
                         self._file(found, known)
             finally:
                 if self._new:
-                    known.write(self._new, None)
+                    self._write_down(known)
+
+    def _write_down(self, known: Checksums) -> None:
+        """A full pool, which this is to give room, takes no notes: what was read is read again the next time. Raises OSError."""
+        try:
+            known.write(self._new, None)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
 
     def _goes_on(self, fd: int) -> bool:
         """Whether nobody else has the backup, and it is not over. Raises _Elsewhere."""
@@ -203,18 +218,19 @@ class _BackupSharing:
 
     def _file(self, found: WalkEntry, known: Checksums) -> None:
         key = key_of(found.entry.inode, found.entry.changed, found.entry.size)
-        digest = None
+        content = None
         try:
             digest = self._digest(found, key, known)
             if digest is None:
                 return
-            source = self._work._sources.setdefault(digest, _Source(self._backup, found.entry.path, key))
+            content = digest, found.entry.size
+            source = self._work._sources.setdefault(content, _Source(self._backup, found.entry.path, key))
             if (source.backup.host, source.key) == (self._backup.host, key):
                 return  # a snapshot of the very file
             self._share(found, source)
         except _SourceGone:
-            assert digest is not None
-            self._work._sources[digest] = _Source(self._backup, found.entry.path, key)
+            assert content is not None
+            self._work._sources[content] = _Source(self._backup, found.entry.path, key)
         except OSError as error:
             if error.errno in _LEFT:
                 raise _Elsewhere("it is being sent") from None
@@ -224,7 +240,7 @@ class _BackupSharing:
     def _digest(self, found: WalkEntry, key: Key, known: Checksums) -> bytes | None:
         """Of its content; None if that cannot be read, or nobody waits for it any more."""
         before = self._new.get(key) or known.find(key)
-        if before and before.digest != NO_DIGEST:
+        if before and (before.damaged or before.digest != NO_DIGEST):
             return None if before.damaged else before.digest
         entry, goes_on = found.entry, lambda: not self._work.pacer.is_over
         done = read_file(open_plain(found.name, found.folder), entry.path, entry.size, key, goes_on)
@@ -244,6 +260,9 @@ class _BackupSharing:
                 if os.fstat(one).st_size != found.entry.size or share_all(one, other):
                     return
                 bytes_ = 0
+                if not source.is_on_disk:  # the kernel compares what is in memory, and what is on the disk may be damaged since
+                    os.posix_fadvise(one, 0, 0, os.POSIX_FADV_DONTNEED)
+                    source.is_on_disk = True
                 for shared in shared_pieces(one, other, found.entry.size):
                     bytes_ += shared
                     if self._work.pacer.is_over:

@@ -5,8 +5,9 @@ extended attributes, targets of symlinks, device numbers, and which names are ha
 """
 
 import asyncio
+import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ _TICK = 0.1
 _SAMPLES = 20
 _LONGEST = 1 << 16  # bytes of a line, or of its messages, that are looked at
 _NEW = "+" * 9
+_SPECIAL = re.compile(rb"[*?\[\\]")
 _DID_NOTHING = (20, 22, 126, 127)  # asked to end, out of memory, not to be started: no word about what was compared
 # What rsync itemizes, by the place of the letter: YXcstpoguax.
 _FIELDS = ((2, "content"), (3, "size"), (4, "time"), (5, "mode"), (6, "owner"), (7, "group"), (9, "ACL"), (10, "attributes"))
@@ -39,9 +41,12 @@ class FoundDifferences:
             self.samples.append(f"{printable(name)}: {what}")
 
 
-def command(source: Path, copy: Path, names: Path | None) -> tuple[str, ...]:
-    """Returns the command. `names`: a file with the restored names, a NUL behind each; None: all of it."""
+def command(source: Path, copy: Path, names: Path | None, left_out: Path | None = None) -> tuple[str, ...]:
+    """Returns the command. `names`: a file with the restored names, a NUL behind each; None: everything except the folders named
+    in the file `left_out` (write_left_out).
+    """
     some = (f"--files-from={names}", "--from0") if names else ("--recursive", "--delete")
+    but = ("--from0", f"--exclude-from={left_out}") if left_out else ()
     return (
         *ENDS_WITH_US,
         "rsync",
@@ -49,6 +54,7 @@ def command(source: Path, copy: Path, names: Path | None) -> tuple[str, ...]:
         *("--acls", "--xattrs", "--checksum", "--modify-window=-1", "--numeric-ids", "--no-implied-dirs"),
         *("--filter=-x system.*", "--filter=-x security.selinux", "--filter=-x btrfs.*", "--out-format=%i %n%L"),
         *some,
+        *but,
         f"{source}/",
         f"{copy}/",
     )
@@ -73,7 +79,12 @@ def difference_of(line: str) -> tuple[str, str] | None:
 
 
 async def compare(
-    source: Path, copy: Path, names: Path | None, is_over: Callable[[], bool], is_to_wait: Callable[[], bool]
+    source: Path,
+    copy: Path,
+    names: Path | None,
+    is_over: Callable[[], bool],
+    is_to_wait: Callable[[], bool],
+    left_out: Path | None = None,
 ) -> FoundDifferences:
     """Compares. Ends early if `is_over` returns True, and the result is then incomplete: the caller must check again.
 
@@ -92,7 +103,7 @@ async def compare(
     def hear(data: bytes) -> None:
         said.extend(data[: max(0, _LONGEST - len(said))])
 
-    group = Group.start(command(source, copy, names), on_stdout=take, on_stderr=hear)
+    group = Group.start(command(source, copy, names, left_out), on_stdout=take, on_stderr=hear)
     ended = asyncio.create_task(group.wait())
     waits = False
     while not ended.done():
@@ -123,6 +134,14 @@ def write_names(file: Path, paths: Sequence[bytes]) -> None:
     with file.open("xb") as out:
         for path in [*sorted(above), *paths]:
             out.write(b"./" + path.lstrip(b"/") + b"\0")  # a line that begins with # would be a comment
+
+
+def write_left_out(file: Path, folders: Iterable[bytes]) -> None:
+    """Writes names of folders as patterns of rsync that mean them and nothing else. Raises OSError."""
+    with file.open("xb") as out:
+        for name in folders:
+            has_wildcards = any(one in name for one in b"*?[")  # without one a backslash means itself
+            out.write(b"/" + (_SPECIAL.sub(rb"\\\g<0>", name) if has_wildcards else name) + b"/\0")
 
 
 def _above(path: bytes) -> list[bytes]:

@@ -15,6 +15,7 @@ from typing import Self
 
 from backupd.files.spool import ordered
 from backupd.repo.backup_json import DATA
+from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, open_folder
 
 KINDS = {
@@ -173,6 +174,21 @@ class Tree:
 
 
 _KEPT_OPEN, _EVERY = 64, 32
+
+
+class DataUnreadable(OperatorError):
+    """The files of a backup cannot be read: its `data` is damaged, missing, or something else."""
+
+
+def tree_of_backup(backup: Path) -> Tree:
+    """As Tree, for who has other backups to go on with. Raises DataUnreadable."""
+    try:
+        return Tree(backup)
+    except OSError as error:
+        raise DataUnreadable(
+            f"the data of {backup.parent.name}@{backup.name} cannot be read: {error.strerror}",
+            "see the kernel's messages (dmesg) and `backupd scrub`; if it is a copy, look at the server that it comes from",
+        ) from None
 
 
 class Descent:

@@ -7,6 +7,7 @@ both copies. The pool itself knows which inodes were changed, so only these few 
 
 import os
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -18,6 +19,7 @@ from btrkeep.pool.subvolume import opened
 from btrkeep.treescan import ChangedInode, changed_inodes
 from btrkeep.treescan.links import InodeNames
 
+_LONGEST_LOOK = 600.0  # seconds: the other side waits half an hour for an answer
 _LONGEST = 1 << 30  # bytes of a file that is read to compare it; a longer one counts as another
 _PIECE = 1 << 20
 _ROOT_FOLDER = 256
@@ -27,13 +29,15 @@ _Path = Sequence[bytes]
 def size_and_time_tell(pool: Pool, host: str, chosen: FinalBackup, parent: FinalBackup) -> bool:
     """Whether each file of `chosen` with another content than in `parent` has another size or time there.
 
-    False also if `chosen` did not grow from `parent`, snapshot by snapshot: nothing is known of their differences then.
+    False also if `chosen` did not grow from `parent`, snapshot by snapshot: nothing is known of their differences then; and if it
+    takes too long to tell, as when the owner of all files was changed.
     """
     if not _grew_from(pool, host, chosen, parent):
         return False
+    until = time.monotonic() + _LONGEST_LOOK
     with opened(chosen.path) as new, opened(parent.path) as old:
         changed = _changed_paths(new, chosen.subvolume.id, parent.subvolume.written)
-        return not any(_is_hidden(new, old, path, found) for path, found in changed)
+        return not any(time.monotonic() > until or _is_hidden(new, old, path, found) for path, found in changed)
 
 
 def _grew_from(pool: Pool, host: str, chosen: FinalBackup, parent: FinalBackup) -> bool:

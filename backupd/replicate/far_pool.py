@@ -29,6 +29,7 @@ _MOST_HOSTS, _MOST_BACKUPS = 200_000, 100_000
 _LONGEST_REASON = 1000
 _PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
 _KEPT_NOTES = 64 << 10
+_WAITS_EVERY = 1.0  # seconds
 _LONGEST_WAIT = 86400.0  # seconds: a night, or an expiry, of the other pool
 _MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
 _LARGEST_SIZE = 1 << 63
@@ -180,6 +181,7 @@ class FarPool:
         """What is said of the stream, and the stream in pieces. Raises LineBroken, Refused."""
         self._ask({"verb": "send", "stream": version} | _asked(host, fetch))
         answer, end = self._frames.answer(), time.monotonic() + _LONGEST_WAIT
+        next_told = 0.0
         while True:
             kind, content = next(answer, (b"", b""))
             if kind != OBJECT:
@@ -187,9 +189,11 @@ class FarPool:
             said = parse_object(content)
             if "waits" not in said:
                 return _announced(said, version), _pieces(answer)
-            if time.monotonic() > end:
+            if (now := time.monotonic()) > end:
                 raise LineBroken(f"the other side has waited for more than {format_duration(_LONGEST_WAIT)}")
-            self.waits(printable(str(said["waits"]))[:_LONGEST_REASON])
+            if now >= next_told:  # it can say so a million times a second, each time in other words
+                self.waits(printable(str(said["waits"]))[:_LONGEST_REASON])
+                next_told = now + _WAITS_EVERY
             self._frames.begin_span()
 
     def announce_copy(self, host: str, fetch: Fetch) -> CopyTold:
@@ -331,8 +335,4 @@ def _announced(said: dict[str, Any], version: int) -> Announced:
     kept = {key: dict(note) for key, note in notes.items() if isinstance(note, dict)}
     stream = said.get("stream")
     stream = stream if type(stream) is int and 0 < stream <= version else 1
-    return Announced(kept, _size(said.get("bytes")), stream, _size(said.get("total")))
-
-
-def _size(said: Any) -> int | None:
-    return said if type(said) is int and said >= 0 else None
+    return Announced(kept, told_size(said, "bytes"), stream, told_size(said, "total"))

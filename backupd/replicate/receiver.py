@@ -14,6 +14,7 @@ through it, and `btrfs receive` follows.
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from pathlib import Path
 
 from backupd.replicate.stream_guard import StreamGuard
 from backupd.replicate.wire import LineBroken, write_all
-from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named
+from backupd.repo.hardlinks import STAGING
 from backupd.repo.read_lock import unread
 from backupd.repo.received import RECEIVING, REPLACED, discard_received, discard_replaced
+from backupd.repo.sums import SUMS
 from backupd.rsync.confined import PROGRAM, filter_file, shown_programs
 from btrkeep.backup_states import FINAL
 from btrkeep.checkpoints import Checkpoint
@@ -196,7 +199,22 @@ def _require_whole(path: Path, expected: Expected) -> Record:
         raise NotReceived(f"{expected.host}@{expected.name}: its backup.json speaks of another backup")
     if not is_named(record.host, expected.host, path.parent.parent):
         raise NotReceived(f"{expected.host}@{expected.name}: its backup.json names the host {record.host!r}")
+    _require_plain(path, expected)
     return record
+
+
+def _require_plain(path: Path, expected: Expected) -> None:
+    """Raises NotReceived unless `data` is a folder, and what later nights replace beside it are plain files.
+
+    A symlink in the place of `data` would lead a night, which removes what is no source path, out of the pool.
+    """
+    for name, is_right in (
+        (DATA, stat.S_ISDIR),
+        *((name, stat.S_ISREG) for name in (RECORD, f"{RECORD}.new", SUMS, os.fsdecode(STAGING))),
+    ):
+        with contextlib.suppress(FileNotFoundError):
+            if not is_right((path / name).lstat().st_mode):
+                raise NotReceived(f"{expected.host}@{expected.name}: its {name} is not what a backup has by that name")
 
 
 def _command(pool: Pool, host: str, calls: int | None) -> tuple[str, ...]:

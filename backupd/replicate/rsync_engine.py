@@ -35,6 +35,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.decisions.replication import Fetch
 from btrkeep.decisions.rsync_meaning import meaning
+from btrkeep.decisions.stream_limit import longest_stream
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import create, inodes_made, set_read_only, set_received, snapshot
@@ -47,6 +48,7 @@ _LOOK = 0.5  # seconds between two looks
 _STALL, _STALL_OF_CHECKSUMS = 1800.0, 6 * 3600.0  # seconds: while a large file is read for its checksum nothing comes
 _SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: as for streams
 _CHECKSUMS_TAKE = 12  # times as long
+_OWN_READS = 3  # times the longest stream that rsync may read in all: it also reads files of its own, with checksums some twice
 _MAY_SAY, _FOR_EACH_FILE = 1 << 20, 512  # bytes that rsync may print
 
 
@@ -193,18 +195,23 @@ class _Copying:
         self._stopper.cancel_for(Cause(CauseCode.STOPPED))
 
     async def _watch(self) -> None:
-        """Ends the transfer when the replication is to end, when the pool has no room, and when nearly nothing comes."""
+        """Ends the transfer when the replication ends, when there is no room, and when nearly nothing or far too much comes."""
         span = _SPAN * (_CHECKSUMS_TAKE if self.checksums else 1)
         since, had = time.monotonic(), 0
         while True:
             await asyncio.sleep(_LOOK)
             try:
                 self.require_going()
-                require_room(self.site)
+                longest = _OWN_READS * longest_stream(self.told.total, require_room(self.site).total)
             except (OperatorError, OSError) as error:
                 self._stop(error)
                 return
             has = self._read()
+            if has > longest:  # zeros need no room, so `min_free` does not end them
+                one = self.expected
+                why = f"{one.host}@{one.name}: more than {format_size(longest)} came or was compared, so it has no end"
+                self._stop(NotReceived(why, "look at the other server: no backup is that long"))
+                return
             if has - had >= _LEAST:
                 since, had = time.monotonic(), has
             elif time.monotonic() - since > span:

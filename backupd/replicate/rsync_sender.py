@@ -17,8 +17,10 @@ from backupd.replicate.sender import BackupSender, NotHere
 from backupd.repo.read_lock import read
 from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.confined import HINT, PROGRAM, confined_command, filter_file
+from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.process.foreground import run_in_foreground
+from btrkeep.process.proc import physical_memory
 from btrkeep.process.programs import environment
 
 _SERVER = ("--server", "--sender")
@@ -26,6 +28,8 @@ _LETTERS = re.compile(r"-[lHogDtpAXrcS]{1,20}e\d{0,3}\.[A-Za-z]{0,20}")
 """rsync's own options in one word: of metadata, of checksums, of holes; behind the e what the other side's rsync can do."""
 _LONG = re.compile(r"--numeric-ids|--inplace|--info=[A-Z0-9,]{1,60}")
 _MOST_WORDS = 12
+_ADDRESS_SPACE = 1 << 30
+"""Bytes beyond what a host's rsync may have in memory: the other side can give it filter rules without end, which it keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,14 @@ def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool)
     asked = parse_asked_copy(words)
     chosen = sender.look_up(asked.host, asked.name, asked.uuid)
     command = sending_command(asked, chosen.path)
+    memory = HostConfig(asked.host).max_memory.bytes_of(physical_memory()) + _ADDRESS_SPACE
     with read(chosen.path):
         if not confined:
-            return run_in_foreground(command, sender.out)
+            return run_in_foreground(command, sender.out, memory=memory)
         calls = filter_file()
         try:
             cell = confined_command(command, None, calls, shown=(str(chosen.path),))
-            return run_in_foreground(cell, sender.out, keep_open=(calls,))
+            return run_in_foreground(cell, sender.out, keep_open=(calls,), memory=memory)
         finally:
             os.close(calls)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 
 from backupd.actions.after_crash import is_to_be_read, look_at_boot, read_in_doubt, reader
 from backupd.repo.context import PoolContext
+from backupd.repo.reconcile import reconcile
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import take_lock
@@ -36,6 +37,19 @@ def read_last_written(
             why = error.message if isinstance(error, OperatorError) else error
             notice(f"what was written last before a crash was not read: {why}")
             return
+
+
+def read_before_waiting(site: PoolContext, notice: Callable[[str], None], cancellation: Cancellation) -> None:
+    """For whoever has the lock `verify` while it waits for a night: that night would wait for the lock if anything were in doubt.
+
+    Nothing gets in doubt until the next boot. Raises OperatorError if something still is.
+    """
+    if is_to_be_read(site.pool):
+        reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
+        read_last_written(site, None, notice, cancellation)
+    if not cancellation and is_to_be_read(site.pool):
+        why = "what was written last before a crash of this server was not read"
+        raise OperatorError(why, "`backupd verify --after-crash` says why")
 
 
 def _read(site: PoolContext, hosts: Collection[str] | None, notice: Callable[[str], None], cancellation: Cancellation) -> None:

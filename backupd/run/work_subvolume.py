@@ -124,6 +124,8 @@ def prepare(
     prepared = _continue(path, left, base, host, now, cancelled) if left else make(pool, host, base, now)
     try:
         quota.join(pool, host.name, prepared.id)
+        if (path / DATA).is_symlink():
+            raise NotOurs(f"{path / DATA} is a symlink, which would lead out of the pool", "delete the backup that it comes from")
         _ensure_folder(path / DATA, mode=0o777)
         drop_other_paths(path / DATA, host.paths)
         dropped = drop_damaged(path, base.path, _damaged_paths(base, damages)) if base else 0

@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from btrkeep.process.group import ENDS_WITH_US
 from btrkeep.process.programs import Finished, ProgramFailed, environment, wait_for_end
 
+_FIRST_TO_GO = 800  # oom_score_adj, see proc(5)
 
-def run_in_foreground(command: Sequence[str], output: int, *, keep_open: Sequence[int] = ()) -> int:
+
+def run_in_foreground(command: Sequence[str], output: int, *, keep_open: Sequence[int] = (), memory: int | None = None) -> int:
     """Runs a program on this one's standard input, `output` and standard error; returns its exit status (negative: the signal).
 
-    It ends with this program. Raises ProgramFailed if it cannot be started.
+    It ends with this program. `memory`: bytes of its address space; it is then also the first to go when the machine has none left.
+    Raises ProgramFailed if it cannot be started.
     """
+    bounded = ("choom", "-n", str(_FIRST_TO_GO), "--", "prlimit", f"--as={memory}", "--") if memory else ()
     try:
         process = subprocess.Popen(
-            (*ENDS_WITH_US, *command), stdin=0, stdout=output, env=environment(), pass_fds=tuple(keep_open), bufsize=0
+            (*ENDS_WITH_US, *bounded, *command), stdin=0, stdout=output, env=environment(), pass_fds=tuple(keep_open), bufsize=0
         )
     except OSError as error:
         raise ProgramFailed(Finished(tuple(command), 127, "", f"{command[0]}: {error.strerror}")) from None

@@ -4,15 +4,20 @@ import fcntl
 import json
 import os
 import re
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.beds import exclusive_bytes, manifest, work
+from backupd.repo.checksums import NO_DIGEST, Checksums, ReadBefore, key_of
+from tests.beds import btrfs, exclusive_bytes, manifest, work
+from tests.beds.faults import damage
 from tests.beds.nights import Nights
-from tests.beds.watch import killed
+from tests.beds.watch import killed, rows
+from tests.btrfs.test_after_crash import ANOTHER, noted, reboot
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(240)]
 MIB = 1 << 20
@@ -24,6 +29,7 @@ def nights(make_btrfs: Callable[..., Path]) -> Nights:
     """Two hosts of a group, which have one file under different names, and each another one twice; two nights."""
     nights = Nights(make_btrfs(size="600M"))
     nights.settings("backup", confine="never")
+    nights.tables["verify"] = {"after_crash": "1s"}
     content, twice = os.urandom(MIB), os.urandom(MIB // 2)
     for host in ("web1", "web2"):
         tree = nights.source / host
@@ -43,6 +49,7 @@ def nights(make_btrfs: Callable[..., Path]) -> Nights:
 
 
 def deduped(nights: Nights, *words: str) -> Any:
+    time.sleep(1.1)  # after_crash
     return json.loads(nights.backupd("dedupe", *words, "--json").stdout)
 
 
@@ -63,6 +70,33 @@ def files(nights: Nights, pattern: str) -> list[Path]:
 def addresses(paths: list[Path]) -> set[str]:
     """Where their first extents lie."""
     return {re.search(r"^ +0: .*?: +(\d+)\.\.", work("filefrag", "-v", path).stdout, re.MULTILINE)[1] for path in paths}  # type: ignore[index]
+
+
+def spoil(nights: Nights, file: Path, content: bytes) -> None:
+    """Writes over its first block on the disk, behind the filesystem's back; what is in memory stays."""
+    (block,) = (int(found) * 4096 for found in addresses([file]))
+    (loop,) = btrfs.devices_of(nights.top)
+    words = work("btrfs-map-logical", "-l", str(block), loop).stdout.split()
+    image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loop).stdout.strip())
+    with image.open("r+b") as disk:
+        disk.seek(int(words[words.index("physical") + 1]))
+        assert disk.read(4096) == content[:4096]
+        disk.seek(-4096, os.SEEK_CUR)
+        disk.write(bytes(4096))
+
+
+def is_readable(path: Path) -> bool:
+    return work("sha256sum", path, check=False).returncode == 0
+
+
+def test_a_host_whose_file_ends_in_a_hole_keeps_no_others_from_sharing(nights: Nights) -> None:
+    """The digest leaves zeros out, so its file, which is met first, has the same one."""
+    content = (nights.source / "web1/lib/of web1").read_bytes()
+    for name in ("a1", "a2"):
+        (nights.source / "web1" / name).write_bytes(content + bytes(MIB))
+    nights.run()
+    deduped(nights, *SMALL)
+    assert len(addresses(files(nights, "of web?"))) == 1
 
 
 def test_equal_files_share_whatever_they_are_called_and_nothing_else_changes(nights: Nights) -> None:
@@ -145,8 +179,61 @@ def test_a_night_makes_it_wait_and_a_verify_keeps_it_out(nights: Nights) -> None
             assert (told["is_whole"], told["shared_bytes"]) == (False, 0)
 
 
+def test_what_a_crash_left_in_doubt_is_read_before_it_waits_for_a_night(nights: Nights) -> None:
+    """Else that night would wait for the lock `verify`, which this has, and this for the night: for ever."""
+    reboot(nights)
+    lock = os.open(nights.pool / ".btrkeep" / "locks" / "night", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        nights.backupd("dedupe", "--time", "2s", "--json", *SMALL)
+    finally:
+        os.close(lock)
+    assert noted(nights)["boot"] != ANOTHER
+    assert noted(nights)["unread"] == []
+
+
+def test_what_is_only_in_memory_is_shared_with_nobody(nights: Nights) -> None:
+    """The file that keeps its data was whole when it was read, and its disk has damaged it since; the other one is good."""
+    nights.backupd("verify")
+    source, other = nights.backup("web1"), nights.backup("web2")
+    ours, theirs = (next(one.glob("data/**/of web?")) for one in (source, other))
+    content = theirs.read_bytes()
+    assert ours.read_bytes() == content  # from here on it is in memory
+    spoil(nights, ours, content)
+    assert ours.read_bytes() == content
+    deduped(nights, *SMALL)
+    damage(nights.top)  # nothing: it is unmounted and mounted
+    assert work("sha256sum", ours, check=False).returncode == 1
+    assert theirs.read_bytes() == content
+
+
+def test_a_file_that_verify_found_damaged_stays_so(nights: Nights) -> None:
+    """Of one whose content is wrong there is no digest, though it can be read."""
+    once = nights.backup("web1") / "data" / str(nights.source)[1:] / "web1" / "once"
+    found, folder = once.stat(), nights.pool / "hosts" / "web1"
+    key = key_of(found.st_ino, found.st_ctime_ns, found.st_size)
+    with Checksums(folder) as known:
+        known.write({key: ReadBefore(1, True, NO_DIGEST)}, None)
+    deduped(nights, *SMALL)
+    with Checksums(folder) as known:
+        assert known.find(key) == ReadBefore(1, True, NO_DIGEST)
+
+
+def test_a_full_pool_gets_room(nights: Nights) -> None:
+    """What was read of the files is not written down then, which would need some."""
+    with (nights.top / "fill").open("wb") as file, suppress(OSError):
+        while True:
+            file.write(b"x" * MIB)
+            file.flush()
+    work("sync", "-f", nights.top)
+    told = deduped(nights, *SMALL)
+    assert told["data_before"] - told["data_after"] >= MIB
+    assert len(addresses(files(nights, "of web?"))) == 1
+
+
 def test_killed_after_any_file_the_next_one_does_the_rest(nights: Nights) -> None:
     before = looks(nights)
+    time.sleep(1.1)  # after_crash
     for when, count in (("before", 1), ("after", 1), ("after", 2)):
         killed(nights, when, "file shared", "dedupe", *SMALL, count=count)
         assert looks(nights) == before
@@ -177,3 +264,21 @@ def test_a_copy_of_another_pool_stays_one(nights: Nights, make_btrfs: Callable[.
     told = deduped(other, *SMALL)
     assert {one["left"] for one in told["backups"]} == {"it is a copy of another pool's, which would count as changed"}
     assert len(told["backups"]) == 2
+
+
+def test_a_crash_takes_nothing_that_is_not_told_of(nights: Nights) -> None:
+    """What a night has just written may not be on the disk for good yet: a file that shares it would be lost with it, untold."""
+    nights.tables["verify"] = {"after_crash": "10m", "new_files": "none"}
+    nights.write()
+    content = os.urandom(MIB)
+    for host in ("web1", "web2"):
+        (nights.source / host / "fresh").write_bytes(content)
+        nights.run(host)
+    deduped(nights, *SMALL)
+    spoil(nights, files(nights, "fresh")[0], content)
+    damage(nights.top)  # nothing more: it is unmounted and mounted
+    reboot(nights)
+    nights.backupd("verify", "--after-crash", check=False)
+    lost = {tuple(path.relative_to(nights.pool / "hosts").parts[:2]) for path in files(nights, "fresh") if not is_readable(path)}
+    assert ("web1", nights.names("web1")[-1]) in lost
+    assert set(rows(nights, "select distinct host, name from damage")) == lost

@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from backupd.replicate import changes
+from backupd.replicate.changes import size_and_time_tell
+from backupd.repo.final_backups import final_backups
+from btrkeep.pool.marker import open_pool
 from tests.beds import TOP, differences, manifest, work
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools, shown
@@ -151,6 +155,17 @@ def test_what_did_not_grow_from_the_common_backup_is_compared_by_checksums(two: 
     two.fetch()
     require_same(two, first, second)
     assert (backup(two, second) / f"data{two.source}/new-2026-03-01").read_text() == "x"
+
+
+def test_who_cannot_tell_soon_whether_sizes_and_times_tell_says_no(two: TwoPools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other side does not wait for ever, and would ask for the same the next time: every file may have another owner now."""
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.night("2026-03-02T22:00:00Z", "b")
+    pool = open_pool(two.first.pool)
+    chosen, parent = final_backups(pool, "web1")
+    assert size_and_time_tell(pool, "web1", chosen, parent)
+    monkeypatch.setattr(changes, "_LONGEST_LOOK", -1.0, raising=False)
+    assert not size_and_time_tell(pool, "web1", chosen, parent)
 
 
 @pytest.mark.long

@@ -61,6 +61,15 @@ def require_harmless(two: TwoPools, attacks: tuple[str, ...]) -> None:
     assert two.differences(first) == ""
 
 
+def test_zeros_without_end_which_need_no_room_are_ended(two: TwoPools) -> None:
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.over_ssh('exec "$@"')
+    attacked(two, "endless-zeros")
+    (failed,) = two.fetch(status=1)[0]["failed"]
+    assert "so it has no end" in failed["error"]
+    assert not (two.second.pool / "hosts/web1/.receiving").exists()
+
+
 def test_a_first_server_that_was_taken_over_harms_nothing_and_gives_no_backup(two: TwoPools) -> None:
     require_harmless(two, FEW)
 
@@ -132,6 +141,7 @@ for path in "$@"; do :; done
 { [ -e "$path/backup.json" ] && echo "the backup"; ls /etc /root /home /var /run && echo "other places"; } >&2
 cat "$path/../notes.json" "$path/../../../.btrkeep/pool.json" /etc/passwd >&2
 for place in "$path" "$path/data" /usr/bin / /tmp; do touch "$place/evil" && echo "wrote $place" >&2; done
+{ [ "$(ulimit -v)" = unlimited ] || [ "$(</proc/self/oom_score_adj)" -lt 800 ]; } && echo "memory without end" >&2
 : < /dev/tcp/127.0.0.1/22 && echo "a socket" >&2
 exit 1
 """

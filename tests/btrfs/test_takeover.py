@@ -93,6 +93,7 @@ def test_snapshots_of_snapper_have_their_time_in_info_xml(nights: Nights) -> Non
     work("btrfs", "subvolume", "snapshot", "-r", made, folder / "1" / "snapshot")
     work("btrfs", "subvolume", "snapshot", "-r", nights.top / "live", folder / "2" / "snapshot")
     told = imported(nights, "snapper", nights.top / "live", "--host", "web1")
+    assert [one["differences"] for one in told["compared"]] == [0]
     assert list(told["left_out"]) == [str(folder / "3")]
     assert nights.names("web1") == ["2026-03-01T220003Z", "2026-03-02T220003Z"]
     second = data(nights, "web1", "2026-03-02T220003Z")
@@ -100,6 +101,26 @@ def test_snapshots_of_snapper_have_their_time_in_info_xml(nights: Nights) -> Non
     (folder / "2" / "snapshot").stat()
     assert differing(made, data(nights, "web1", "2026-03-01T220003Z")) == ""
     assert second.stat().st_mtime_ns == (nights.top / "live").stat().st_mtime_ns
+
+
+def test_a_snapshot_with_subvolumes_in_it_is_compared_but_for_these(nights: Nights) -> None:
+    """And one that differs is not among those that were equal."""
+    live, folder = nights.top / "live", nights.top / "btrbk"
+    snapshots(nights)
+    (live / "b").mkdir()
+    for name in ("one", "b/tw[o]*\\", "b/th\\ree", "a\nb"):
+        work("btrfs", "subvolume", "create", live / name)
+    (live / "b" / "twoo\\").mkdir()  # which a pattern could mean, too
+    work("setfacl", "-d", "-m", "u:1000:rwx", live)  # what is made in it has that ACL
+    work("btrfs", "subvolume", "snapshot", live, folder / "home.20260301")
+    work("btrfs", "subvolume", "snapshot", live, folder / "home.20260302")
+    told = imported(nights, "btrbk", folder, "--host", "web1", "--verify", "none")
+    assert told["compared"] == []
+    (folder / "home.20260302" / "b" / "twoo\\" / "new").write_text("since")
+    told = imported(nights, "btrbk", folder, "--host", "web1", "--verify", "all", status=1)
+    assert [one["differences"] for one in told["compared"]] == [0, 2]
+    told = imported(nights, "btrbk", folder, "--host", "web1", "--verify", "all", status=1)
+    assert [one["differences"] for one in told["compared"]] == [2]
 
 
 def test_what_cannot_be_taken_over_is_refused_and_nothing_is_left(nights: Nights, make_btrfs: Callable[..., Path]) -> None:

@@ -147,14 +147,17 @@ def test_a_push_stands_there_with_its_size_and_progress_and_a_backup_says_in_whi
 
 
 def test_what_failed_is_said_to_who_may_see_it(tmp_path: Path) -> None:
-    behind = tuple(HostBehind(host, "2026-03-02T220000Z", None, "no room") for host in ("web1", "db1"))
+    why = 'no room: ssh to backup1, open "/srv/pool/hosts/web1/.receiving/backup"'
+    behind = tuple(HostBehind(host, "2026-03-02T220000Z", None, why) for host in ("web1", "db1"))
     second(tmp_path, error="ssh: no route to backup1", behind=behind)
     whole, part = client(tmp_path).get("/copies").text, client(tmp_path, "viewer", ("web1",)).get("/copies").text
     assert "no route to backup1" in whole
     assert whole.count("no room") == 2
     assert "failing" in whole
     assert "no route to backup1" not in part
-    assert part.count("no room") == 1
+    assert part.count("not all of it came") == 1
+    part += client(tmp_path, "viewer", ("web1",)).get("/api/v1/copies").text
+    assert not any(word in part for word in ("no room", "backup1", "/srv/pool"))
     assert "db1" not in part
 
 

@@ -4,7 +4,7 @@ This server knows about another pool only what that pool recorded here at the en
 that both have. A viewer who is limited to hosts sees these hosts alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from btrkeep.decisions.copies import (
@@ -25,6 +25,8 @@ from btrkeep.serving.viewer import Viewer
 from btrkeep.units import counted, format_duration, parse_backup_name
 from web.data.heartbeat import is_alive
 from web.source import RequestContext
+
+_WITHHELD = "not all of it came; the administrator can see why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +173,19 @@ def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], vie
         bytes=told.bytes if told else None,
         rate=told.rate if told else None,
         error=told.error or None if told else None,
-        behind=tuple(one for one in status.behind if viewer.may_see(one.host)) if status else (),
+        behind=_behind(status.behind, viewer) if status else (),
         gone=tuple(one.host for one in found if one.replica == name and one.gone),
         running=_running(source, name) if terms and not viewer.limited else None,
         kind=terms.kind if terms else REPLICA,
         size=sum(source.catalogue.sizes({one.host: one.backup for one in found if one.replica == name}).values()),
         stored=read_stored(source.catalogue, name) if told and terms and terms.kind == OFFSITE else None,
     )
+
+
+def _behind(found: tuple[HostBehind, ...], viewer: Viewer) -> tuple[HostBehind, ...]:
+    """Those that the viewer may see. Why is what a program of root or ssh said, which names servers and places of this machine."""
+    seen = (one for one in found if viewer.may_see(one.host))
+    return tuple(replace(one, error=_WITHHELD) if viewer.limited else one for one in seen)
 
 
 def _running(source: RequestContext, name: str) -> FetchingNow | None:

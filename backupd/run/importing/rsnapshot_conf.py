@@ -12,6 +12,8 @@ from btrkeep.errors import UsageError
 
 LARGEST = 1 << 20  # bytes of a file
 _DEEPEST = 8  # files that include each other
+_MOST_FILES = 1000  # read in all: a few that include each other often are many
+_MOST_DIGITS = 6  # of a number of backups
 _RETAINED = {name: name for name in ("daily", "weekly", "monthly", "yearly")}
 
 
@@ -39,12 +41,12 @@ def read_conf(conf: Path) -> RsnapshotConf:
     """Reads the file, and those that it includes. Raises UsageError, OSError."""
     root, retain = None, dict[str, int]()
     points, exclude, untranslated = list[BackupPoint](), list[str](), list[str]()
-    for key, *values in _statements(conf, _DEEPEST):
+    for key, *values in _statements(conf, _DEEPEST, iter(range(_MOST_FILES))):
         value = values[0] if values else ""
         match key:
             case "snapshot_root" if value:
                 root = Path(value)
-            case "retain" | "interval" if len(values) > 1 and values[1].isdecimal() and value in _RETAINED:
+            case "retain" | "interval" if len(values) > 1 and _is_count(values[1]) and value in _RETAINED:
                 retain[_RETAINED[value]] = int(values[1])
             case "exclude" if value:
                 exclude.append(value)
@@ -58,9 +60,9 @@ def read_conf(conf: Path) -> RsnapshotConf:
     return RsnapshotConf(root, retain, tuple(points), tuple(exclude), tuple(untranslated))
 
 
-def _statements(conf: Path, depth: int) -> Iterator[Sequence[str]]:
-    """Yields a key and its values for each line that has any."""
-    if not depth:
+def _statements(conf: Path, depth: int, files: Iterator[int]) -> Iterator[Sequence[str]]:
+    """Yields a key and its values for each line that has any. `files`: one for each file that may be read yet."""
+    if not depth or next(files, None) is None:
         raise UsageError(f"{conf}: files include each other without end", "give the snapshot_root itself")
     for line in read_lines(conf):
         if not line.strip() or line.lstrip().startswith("#") or "\0" in line:  # no path has a NUL in it
@@ -70,9 +72,13 @@ def _statements(conf: Path, depth: int) -> Iterator[Sequence[str]]:
         if key == "include_conf" and values:
             if "`" in " ".join(values):
                 raise UsageError(f"{conf}: include_conf would run a command, which is not done", "give the snapshot_root itself")
-            yield from _statements(conf.parent / values[0], depth - 1)
+            yield from _statements(conf.parent / values[0], depth - 1, files)
         else:
             yield key, *values
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def _point(source: str, destination: str) -> BackupPoint | None:

@@ -12,6 +12,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from backupd.files.tree import Entry, Tree
+from backupd.files.walking import walk
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA
 from backupd.repo.final_backups import discard, recover, require_own
@@ -129,6 +131,9 @@ def _move(staged: Path, path: str) -> None:
     if _ASIDE in names:
         raise OperatorError(f"{_ASIDE} is in it already, which is where its content would go for a moment")
     try:
+        attributes = {name: os.getxattr(staged, name) for name in os.listxattr(staged)}
+        for attribute in attributes:  # first: what is made below a default ACL has one, too
+            os.removexattr(staged, attribute)
         aside.mkdir(mode=0o700)
         for name in names:
             (staged / name).rename(aside / name)
@@ -139,9 +144,8 @@ def _move(staged: Path, path: str) -> None:
         raise OperatorError(f"{name} cannot be moved: it is immutable (lsattr)", "`backupd import tree` copies it") from None
     os.chown(aside, was.st_uid, was.st_gid)
     aside.chmod(stat.S_IMODE(was.st_mode))
-    for attribute in os.listxattr(staged):
-        os.setxattr(aside, attribute, os.getxattr(staged, attribute))
-        os.removexattr(staged, attribute)
+    for attribute, value in attributes.items():
+        os.setxattr(aside, attribute, value)
     os.chown(staged, 0, 0)
     staged.chmod(0o755)
     target = staged / DATA / path.strip("/")
@@ -153,28 +157,44 @@ def _move(staged: Path, path: str) -> None:
 
 def _cleaned(site: ImportSite, top: Path) -> TakenTree:
     """Counts what is there, and removes the empty folders that stand for subvolumes; the folders above these keep their times."""
-    found, waiting = TakenTree(), [top]
+    found = TakenTree()
+    with Tree.of_folder(top) as tree:
+        for one in walk(tree, b"/", skip=_stands_for_subvolume):  # a user's folders may be deeper than a path is long
+            if not site.goes_on:
+                raise Cancelled
+            entry = one.entry
+            if one.left:
+                continue
+            if _stands_for_subvolume(entry):
+                was = os.fstat(one.folder)
+                os.rmdir(one.name, dir_fd=one.folder)
+                os.utime(one.folder, ns=(was.st_atime_ns, was.st_mtime_ns))
+                found.nested += 1
+            elif entry.kind != "folder":
+                found.files += entry.kind == "file"
+                found.bytes += entry.size if entry.kind in ("file", "symlink") else 0
+    return found
+
+
+def _stands_for_subvolume(entry: Entry) -> bool:
+    return entry.kind == "folder" and entry.inode == _EMPTY
+
+
+def left_out_of(tree: Path, copy: Path) -> list[bytes]:
+    """Names of the subvolumes in a snapshot, and of the empty folders that stand for some, that are not in its copy."""
+    root, found, waiting = os.fsencode(tree), list[bytes](), [b""]
+    device = tree.stat().st_dev
     while waiting:
-        if not site.goes_on:
-            raise Cancelled
-        folder, nested = waiting.pop(), list[str]()
-        with os.scandir(folder) as entries:
+        above = waiting.pop()
+        with os.scandir(root + b"/" + above) as entries:
             for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(status.st_mode):
-                    if status.st_ino == _EMPTY:
-                        nested.append(entry.path)
-                    else:
-                        waiting.append(Path(entry.path))
-                else:
-                    found.files += stat.S_ISREG(status.st_mode)
-                    found.bytes += status.st_size if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode) else 0
-        if nested:
-            was = folder.stat()
-            for path in nested:
-                Path(path).rmdir()
-            os.utime(folder, ns=(was.st_atime_ns, was.st_mtime_ns))
-        found.nested += len(nested)
+                if not entry.is_dir(follow_symlinks=False):
+                    continue
+                status, name = entry.stat(follow_symlinks=False), above + entry.name
+                if status.st_ino != _EMPTY and status.st_dev == device:
+                    waiting.append(name + b"/")
+                elif not os.path.lexists(os.fsencode(copy) + b"/" + name):
+                    found.append(name)
     return found
 
 

@@ -36,12 +36,12 @@ cat >ask.py <<'P'
 import json, sys
 from pathlib import Path
 from btrkeep.errors import OperatorError
-from btrkeep.serving.client import Agent
+from btrkeep.serving.client import RootServiceClient
 from btrkeep.serving.protocol import socket_of
 verb, *words = sys.argv[1:]
 arguments = {name: json.loads(value) for name, value in (word.split("=", 1) for word in words)}
 try:
-    print(json.dumps(Agent(socket_of("main"), "root", session=Path("word").read_text().strip()).ask(verb, **arguments)))
+    print(json.dumps(RootServiceClient(socket_of("main"), "root", session=Path("word").read_text().strip()).ask(verb, **arguments)))
 except OperatorError as error:
     print(json.dumps({"error": error.message, "kind": getattr(error, "kind", "absent")}))
 P
@@ -56,9 +56,9 @@ systemctl start btrkeep-serve@main.socket btrkeep-login@main.socket
 echo 'four words to remember' | btrkeep-web user add alice --role operator 2>/dev/null
 /opt/btrkeep/current/bin/python -I -c '
 from pathlib import Path
-from btrkeep.serving.client import Agent
+from btrkeep.serving.client import RootServiceClient
 words = {"name": "alice", "password": "four words to remember", "address": "", "browser": ""}
-print(Agent(Path("/run/btrkeep/login-main.sock"), "").ask("login", **words)["word"])' >word
+print(RootServiceClient(Path("/run/btrkeep/login-main.sock"), "").ask("login", **words)["word"])' >word
 stat -c '%a %U %G' /run/btrkeep/serve-main.sock >socket
 chmod 755 /payload
 id btrkeep >/dev/null

@@ -1,0 +1,53 @@
+"""What another pool says of a backup before it comes, read from a real pipe: it may say anything."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from backupd.replicate.far_pool import FarPool, OwnStreams
+from backupd.replicate.wire import END, PROTOCOL, object_frame, write_all
+from btrkeep.decisions.replication import FarBackup, Fetch
+from btrkeep.units import format_size
+
+HELLO = object_frame({"protocol": PROTOCOL, "pool": "p"}) + object_frame({}, END)
+FETCH = Fetch(FarBackup("2026-03-01T220000Z", "1" * 36, "complete"), None)
+
+
+@contextmanager
+def saying(*objects: dict[str, Any]) -> Iterator[FarPool]:
+    """A pool that says these when it is asked for a backup."""
+    reading, writing = os.pipe()
+    heard = os.open("/dev/null", os.O_WRONLY)
+    content = HELLO + b"".join(map(object_frame, objects)) + object_frame({}, END)
+    writer = threading.Thread(target=write_all, args=(writing, content))
+    writer.start()
+    try:
+        yield FarPool(OwnStreams(heard, reading), lambda: None)
+    finally:
+        writer.join()
+        for fd in (reading, writing, heard):
+            os.close(fd)
+
+
+@pytest.mark.parametrize("size", [1 << 63, 10**400, -1, True, 1.5, "1", None], ids=lambda size: str(size)[:12])
+def test_a_size_that_no_filesystem_has_is_none(size: Any) -> None:
+    with saying({"notes": {}, "bytes": size, "total": size}) as far:
+        announced, pieces = far.fetch("web1", FETCH, 1)
+        assert (announced.bytes, announced.total) == (None, None), json.dumps(size)[:40]
+        assert list(pieces) == []
+        assert format_size(announced.bytes) == "-"
+
+
+def test_who_says_without_end_that_he_waits_is_heard_once_a_second() -> None:
+    """Each would become an event that waits for the terminal and the catalogue."""
+    heard = list[str]()
+    with saying(*({"waits": f"for {number}"} for number in range(20_000)), {"notes": {}}) as far:
+        far.waits = heard.append
+        list(far.fetch("web1", FETCH, 1)[1])
+    assert heard[0] == "for 0"
+    assert len(heard) < 20

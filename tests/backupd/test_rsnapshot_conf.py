@@ -1,0 +1,36 @@
+"""rsnapshot.conf as somebody else may have written it: what is read of it, and the TOML that comes of it."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from backupd.cli.import_suggest import suggested
+from backupd.run.importing.formats import HostNames
+from backupd.run.importing.rsnapshot_conf import read_conf
+from btrkeep.errors import UsageError
+
+
+@pytest.mark.timeout(20)
+def test_files_that_include_others_again_and_again_are_refused(tmp_path: Path) -> None:
+    """300 to the power of 7 files: days, and all of their lines in memory."""
+    for number in range(7):
+        (tmp_path / f"{number}").write_text(f"include_conf\t{number + 1}\nbackup_script\ta\tb\n" * 300)
+    (tmp_path / "7").write_text("snapshot_root\t/old\n")
+    with pytest.raises(UsageError, match="without end"):
+        read_conf(tmp_path / "0")
+
+
+@pytest.mark.parametrize("host", ["web1", "web1.example.org", "b\u00fcro"])
+def test_a_host_with_a_full_name_gets_a_section_of_its_own(tmp_path: Path, host: str) -> None:
+    (tmp_path / "conf").write_text(f"backup\troot@web1:/etc/\t{host}/\nretain\tdaily\t7\n", "utf-8")
+    found = tomllib.loads(suggested(read_conf(tmp_path / "conf"), HostNames(), []))
+    assert found == {"host": {host: {"address": "root@web1", "paths": ["/etc"], "retention": {"daily": 7}}}}
+
+
+def test_no_character_of_it_reaches_a_terminal_and_no_number_is_too_long(tmp_path: Path) -> None:
+    pattern = 'a\x1b[31m\x7f\x9b31m\u202e"'
+    (tmp_path / "conf").write_text(f"exclude\t{pattern}\nbackup\t/etc/\tweb1/\nretain\tdaily\t{'9' * 5000}\n", "utf-8")
+    text = suggested(read_conf(tmp_path / "conf"), HostNames(), [])
+    assert all(one.isprintable() or one == "\n" for one in text)
+    assert tomllib.loads(text)["host"]["web1"] == {"paths": ["/etc"], "exclude": [pattern]}
