@@ -1,38 +1,45 @@
-"""Sizes that more than one file has: only files of such a size can be equal, so no other one is read."""
+"""Finds the sizes that more than one file has: only such files can be equal, so no other one is read."""
 
 from array import array
 from hashlib import blake2b
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from backupd.repo.checksums import Key
+
+if TYPE_CHECKING:
+    from btrkeep.treescan.items import Array
 
 _COMPACT_EVERY = 1 << 20  # files
 
 
 class SizeCounter:
-    """Counts files by size, a file that many snapshots have once. Memory: 16 bytes for each file, and 16 MiB."""
+    """Counts files by size; a file that many snapshots share counts once. Memory: 16 bytes for each file, and 16 MiB."""
 
     def __init__(self) -> None:
-        self._files, self._sizes = np.empty(0, np.uint64), np.empty(0, np.uint64)
+        self._known: tuple[Array, Array] | None = None  # files, and their sizes
         self._new = array("Q")
 
     def add(self, host: str, key: Key, size: int) -> None:
-        """One file. `key` is what it is told by among the backups of its host."""
+        """Adds one file. `key` identifies it among the backups of its host."""
         self._new.append(int.from_bytes(blake2b(host.encode() + b"\0" + key, digest_size=8).digest(), "big"))
         self._new.append(size)
         if len(self._new) >= 2 * _COMPACT_EVERY:
-            self._compact()
+            self._compacted()
 
-    def _compact(self) -> None:
+    def _compacted(self) -> "tuple[Array, Array]":
+        import numpy as np  # it takes a tenth of a second, which other commands need not wait for
+
         new = np.array(self._new, np.uint64)
         self._new = array("Q")
-        files, places = np.unique(np.concatenate((self._files, new[::2])), return_index=True)
-        self._sizes = np.concatenate((self._sizes, new[1::2]))[places]
-        self._files = files
+        files, sizes = self._known or (new[:0], new[:0])
+        files, places = np.unique(np.concatenate((files, new[::2])), return_index=True)
+        self._known = files, np.concatenate((sizes, new[1::2]))[places]
+        return self._known
 
     def repeated(self) -> frozenset[int]:
-        """The sizes that at least two files have."""
-        self._compact()
-        sizes, counts = np.unique(self._sizes, return_counts=True)
-        return frozenset(sizes[counts > 1].tolist())
+        """Returns the sizes that at least two files have."""
+        import numpy as np
+
+        _, sizes = self._compacted()
+        repeated, counts = np.unique(sizes, return_counts=True)
+        return frozenset(repeated[counts > 1].tolist())

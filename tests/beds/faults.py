@@ -1,5 +1,6 @@
 """What a disk does to a filesystem: it fails to write the data, or the power is cut. On loop devices, without a device mapper."""
 
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -104,12 +105,15 @@ def damage(top: Path, *contents: bytes, devices: Sequence[int] = (0,)) -> None:
                     file.write(bytes(len(content)))
 
 
-def leaves(subvolume: Path, top: Path) -> list[int]:
-    """The addresses of the leaves of a subvolume's tree, in the order of keys. Its btrfs, of one device, is mounted at `top`."""
+def leaves(subvolume: Path, top: Path, key: str = "") -> list[int]:
+    """Returns the addresses of the leaves of a subvolume's tree, in the order of keys; only those with a key that begins so, such
+    as "257 DIR_INDEX". Its btrfs, of one device, is mounted at `top`.
+    """
     work("btrfs", "filesystem", "sync", top)
     id_ = work("btrfs", "inspect-internal", "rootid", subvolume).stdout.strip()
     shown = work("btrfs", "inspect-internal", "dump-tree", "-t", id_, *btrfs.devices_of(top)).stdout
-    return [int(line.split()[1]) for line in shown.splitlines() if line.startswith("leaf ")]
+    found = re.findall(r"^leaf (\d+) items(.*?)(?=^(?:leaf|node) \d+ (?:items|level) |\Z)", shown, re.MULTILINE | re.DOTALL)
+    return [int(address) for address, items in found if re.search(rf"^\titem \d+ key \({key}", items, re.MULTILINE)]
 
 
 def damage_metadata(top: Path, *blocks: int) -> None:

@@ -1,4 +1,4 @@
-"""`backupd verify` on disks that fail it: one copy of two, and metadata. `find` and the damaged place are the truth."""
+"""`backupd verify` on failing disks: one copy of two, and metadata. `find`, `sha256sum` and the damaged place are the truth."""
 
 import os
 import re
@@ -61,10 +61,12 @@ def test_a_file_with_many_names_is_read_once_and_is_damaged_under_each(make_btrf
     assert {path for (path,) in rows(nights, "select path from damage")} == {f"{tree}/bad/{number}" for number in range(100)}
 
 
-def unreadable(data: Path) -> set[str]:
-    """Paths on the host that `find` cannot list or look at."""
-    done = work("env", "LC_ALL=C", "find", data, "-printf", "%s %l\n", check=False)
-    return {found[1] for found in re.finditer(rf"find: '?{data}([^']*)'?: Input/output error", done.stderr)}
+def unreadable(data: Path) -> tuple[set[str], int]:
+    """Returns the paths on the host that `find` cannot list or stat, or `sha256sum` cannot read, and how many files it read."""
+    listed = work("env", "LC_ALL=C", "find", data, "-printf", "%s %l\n", check=False)
+    summed = work("env", "LC_ALL=C", "find", data, "-type", "f", "-exec", "sha256sum", "{}", "+", check=False)
+    failed = re.finditer(rf"(?:find|sha256sum): '?{data}([^':]*)'?: Input/output error", listed.stderr + summed.stderr)
+    return {found[1] for found in failed}, summed.stdout.count("\n")
 
 
 def test_names_and_folders_that_cannot_be_read_are_damaged_and_others_are_read(make_btrfs: Callable[..., Path], tree: Path) -> None:
@@ -81,14 +83,16 @@ def test_names_and_folders_that_cannot_be_read_are_damaged_and_others_are_read(m
     backup, files = nights.backup("web"), 601
     (first,) = verify(nights)["backups"]
     assert (first["state"], first["read"]) == ("whole", files)
-    there = leaves(backup, nights.top)
-    damage_metadata(nights.top, there[len(there) // 8], there[len(there) // 2], there[-3])
-    truth = unreadable(backup / "data")
-    assert truth  # which of names and folders are hit depends on where the leaves are
+    below = backup / "data" / str(tree)[1:]
+    index = leaves(backup, nights.top, f"{(below / 'unlisted').stat().st_ino} DIR_INDEX ")
+    (inodes,) = leaves(backup, nights.top, f"{(below / 'listed' / f'{150:0100}').stat().st_ino} INODE_ITEM ")
+    damage_metadata(nights.top, index[len(index) // 2], inodes, leaves(backup, nights.top)[-3])
+    truth, readable = unreadable(backup / "data")
+    assert f"{tree}/unlisted" in truth, truth
+    assert f"{tree}/listed/{150:0100}" in truth, truth
     (done,) = verify(nights, status=1)["backups"]
     assert done["state"] == "damaged"
     assert {path for (path,) in rows(nights, "select path from damage")} == truth
-    readable = work("env", "LC_ALL=C", "find", backup / "data", "-type", "f", "-printf", "%s\\n", check=False).stdout.count("\n")
     assert done["read"] == readable < files
     (again,) = verify(nights, status=1)["backups"]
     assert again["damages"] == len(truth)
