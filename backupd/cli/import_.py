@@ -39,7 +39,13 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 @click.command("import")
 @click.argument("kind", type=click.Choice(list(READERS)), metavar="rsnapshot|dirvish|tree|btrbk|snapper")
 @click.argument("place", type=click.Path(exists=True, path_type=Path))
-@click.option("--host", "hosts", multiple=True, metavar="NAME[=OWN]", help="The host's name here. May be given several times.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME[=THERE]",
+    help="Only this host: its name here, and its name there. May be given several times.",
+)
 @click.option(
     "--path", default="/", show_default=True, metavar="PATH", help="Where the host has what is in a snapshot of btrbk or snapper."
 )
@@ -78,7 +84,7 @@ def command(
     of the host goes on from the newest one.
 
     It can be stopped and run again: what is here already is passed over, or compared if that was not done yet. Without --host each
-    host has the name that it has there; NAME=OWN chooses and renames. A tree needs --host NAME.
+    host has the name that it has there; NAME=THERE chooses and renames. A tree needs --host NAME.
 
     The retention holds for imported backups as for others: `backupd retention explain HOST` says which would go.
 
@@ -87,6 +93,7 @@ def command(
     """
     names = HostNames.parse(hosts)
     history = _below(READERS[kind](place.absolute(), names), kind, path)
+    names.require_found(history, place)
     cancellation, status = Cancellation(), Status()
     with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
         todo, known, ahead = _todo(site, history)

@@ -70,6 +70,15 @@ def test_a_time_that_no_calendar_has_costs_its_own_tree_and_no_other() -> None:
     assert list(found.left_out) == [str(snapshots_ / "daily.0")]
 
 
+def test_a_host_that_the_history_does_not_have_is_an_error_and_not_nothing_to_do(tmp_path: Path) -> None:
+    (tmp_path / "daily.0" / "web1").mkdir(parents=True)
+    names = HostNames.parse(("shop=web1",))
+    names.require_found(read_rsnapshot(tmp_path, names), tmp_path)
+    names = HostNames.parse(("web1=shop",))  # the wrong way round
+    with pytest.raises(UsageError, match="no tree of a host shop"):
+        names.require_found(read_rsnapshot(tmp_path, names), tmp_path)
+
+
 def _stamp(folder: Path) -> None:
     os.utime(folder, (FAR, FAR))
     if folder.stat().st_mtime != FAR:

@@ -66,7 +66,7 @@ class HostNames:
 
     @classmethod
     def parse(cls, texts: tuple[str, ...]) -> "HostNames":
-        """Parses NAME, or several NAME=OWN. Raises UsageError."""
+        """Parses NAME, or several NAME=THERE. Raises UsageError."""
         given, alone = {}, None
         for text in texts:
             name, equals, own = text.partition("=")
@@ -85,6 +85,12 @@ class HostNames:
         if self.given:
             return self.given.get(own)
         return self.alone or own
+
+    def require_found(self, history: OldHistory, place: Path) -> None:
+        """Raises UsageError if a chosen host has no tree in the history, and no folder was left out that could be one."""
+        missing = [own for own, name in self.given.items() if name not in history.hosts]
+        if missing and not history.left_out:
+            raise UsageError(f"there is no tree of a host {missing[0]} in {place}", "--host NAME=THERE: its name here, then there")
 
 
 def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
@@ -177,7 +183,7 @@ def read_btrbk(folder: Path, names: HostNames) -> OldHistory:
             left_out[str(one)] = "its name is not one of btrbk's, such as home.20261120T2200"
         else:
             _take_snapshot(found, left_out, names.of(match[1]), OldTree(match[1], started, one))
-    return _snapshots(folder, found, left_out)
+    return _snapshots(folder, names, found, left_out)
 
 
 def _btrbk_time(match: "re.Match[str]") -> datetime | None:
@@ -212,7 +218,7 @@ def read_snapper(folder: Path, names: HostNames) -> OldHistory:
             left_out[str(one)] = "its info.xml has no date"
             continue
         _take_snapshot(found, left_out, names.alone, OldTree(names.alone, started, one / "snapshot"))
-    return _snapshots(folder, found, left_out)
+    return _snapshots(folder, names, found, left_out)
 
 
 def _take_snapshot(found: list[OldTree], left_out: dict[str, str], name: str | None, tree: OldTree) -> None:
@@ -223,8 +229,8 @@ def _take_snapshot(found: list[OldTree], left_out: dict[str, str], name: str | N
         _take(found, left_out, name, replace(tree, identity=identity))
 
 
-def _snapshots(folder: Path, found: list[OldTree], left_out: dict[str, str]) -> OldHistory:
-    if not found and not left_out:
+def _snapshots(folder: Path, names: HostNames, found: list[OldTree], left_out: dict[str, str]) -> OldHistory:
+    if not found and not left_out and not names.given:
         raise UsageError(f"there are no snapshots in {folder}")
     return _history(found, left_out)
 
