@@ -191,7 +191,7 @@ def test_a_long_comparison_by_a_real_rsync_is_no_stall(nights: Nights, tree: Pat
             assert nights.run("web")["web"]["outcome"] == "complete"
         finally:
             done.set()
-        assert pulses.result() > 10, "too quick to show anything"
+        assert pulses.result() > 5, "too quick to show anything"
     assert time.monotonic() - start > 8, "too quick to show anything"
     assert nights.record("web")["paths"][0]["numbers"]["literal"] == 0
 
