@@ -307,7 +307,10 @@ def test_what_measures_is_tried_again_at_last_alone_and_then_fails(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", 0)], ids=["where it decides", "elsewhere"])
+@pytest.mark.parametrize(
+    ("ci", "status"),
+    [pytest.param("true", 1, id="where it decides"), pytest.param("", 0, id="elsewhere", marks=pytest.mark.long)],
+)
 def test_what_could_be_installed_is_not_left_out_where_the_tests_decide(tmp_path: Path, ci: str, status: int) -> None:
     (tmp_path / "test_it.py").write_text(
         "import pytest\n\n@pytest.mark.skipif(True, reason='x is not installed')\ndef test_a(): pass\n\ndef test_b(): pass\n"
@@ -408,13 +411,18 @@ def traces_of(names: list[str], place: Path) -> list[str]:
 
 # What a worker does otherwise is to be told of the end. Each takes seconds: the two ways are not multiplied with all deeds.
 SESSIONS = [
-    ("leaves a process", "-n0"),
     ("leaves a process elsewhere", "-n0"),
-    ("exceeds its time", "-n0"),
-    ("is interrupted", "-n0"),
     ("is interrupted", "-n1"),
-    ("is asked to end", "-n1"),
-    ("fails", "-n1"),
+    *(
+        pytest.param(deed, workers, marks=pytest.mark.long)
+        for deed, workers in (
+            ("leaves a process", "-n0"),
+            ("exceeds its time", "-n0"),
+            ("is interrupted", "-n0"),
+            ("is asked to end", "-n1"),
+            ("fails", "-n1"),
+        )
+    ),
 ]
 
 
