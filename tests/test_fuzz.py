@@ -27,7 +27,6 @@ def fuzz(*words: str, keep: Path, seconds: int) -> tuple[int, dict[str, dict]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seconds", [0, pytest.param(10, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_whatever_the_bytes_are_nothing_unforeseen_happens(name: str, seconds: int, tmp_path: Path) -> None:

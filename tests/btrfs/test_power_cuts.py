@@ -33,7 +33,6 @@ each_scenario = pytest.mark.parametrize(
 
 
 @pytest.mark.btrfs
-@pytest.mark.timeout(300)
 @each_scenario
 def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(scenario: str, disks: str) -> None:
     found = cut(scenario, CUTS, "--disks", disks)
@@ -53,7 +52,6 @@ def test_nor_is_one_after_any_of_many(scenario: str, disks: str) -> None:
 
 
 @pytest.mark.btrfs
-@pytest.mark.timeout(300)
 def test_a_program_without_its_last_sync_is_found_out() -> None:
     found = cut("few", 6, "--disks", "plain", "--unsynced")
     assert any("differs from its source" in line for line in found["defects"]), found

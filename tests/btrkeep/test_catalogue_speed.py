@@ -16,7 +16,7 @@ import pytest
 from tests.beds import TOP
 from tests.beds.made_catalogue import EACH, HOSTS, WHOLE, many_backups
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 START = """
 import json, sys
