@@ -1,11 +1,11 @@
 """`backupd browse`: lists the contents of a backup."""
 
 import os
-from datetime import date, datetime
+from datetime import date
 
 import click
 
-from backupd.cli.context import now_option
+from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import entries_table, state_words
 from backupd.cli.inside import Looked, complete_path, complete_which, end_of, looked, pool_of
 from backupd.cli.names import DAY
@@ -31,7 +31,7 @@ from btrkeep.units import counted
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: bool) -> int:
     """List a folder or a file of a backup of HOST; without PATH the top.
 
     BACKUP is the name of a backup, or the beginning of names, of which the newest complete one counts: web1@2026-11-20 is the
@@ -39,12 +39,12 @@ def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: 
 
     PATH is as it is on the host. A symlink is shown with where it points to, and never followed.
     """
-    pool, zone = pool_of(ctx, now)
+    pool, zone = pool_of(ctx)
     name, which = parse_which(host)
     if at and which not in (NEWEST, LATEST):
         raise UsageError(f"--at and @{which} exclude each other", f"leave one of them out: `backupd browse {name} --at {at}`")
     wanted = path_given(path)
-    with looked(pool, name, which, end_of(at, zone) if at else now) as found:
+    with looked(pool, name, which, end_of(at, zone) if at else given_now(ctx)) as found:
         entry = entry_at(found.tree, wanted, found.where)
         entries = listing(found.tree, wanted) if entry.kind == "folder" else []
     if as_json:

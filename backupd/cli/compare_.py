@@ -3,12 +3,11 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
 import click
 
-from backupd.cli.context import now_option
+from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import state_words
 from backupd.cli.inside import Looked, Ticker, complete_path, complete_which, looked, pool_of
 from backupd.cli.names import complete_name
@@ -48,7 +47,6 @@ def command(
     everything: bool,
     text: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Show what differs at PATH and below from the first BACKUP of HOST to the second, by default the newest complete one.
 
@@ -60,9 +58,9 @@ def command(
     """
     if text and everything:
         raise UsageError("--text and --all exclude each other", "--text is for one file")
-    pool, _ = pool_of(ctx, now)
+    pool, at = pool_of(ctx)[0], given_now(ctx)
     wanted = path_given(path)
-    with looked(pool, host, before, now) as old, looked(pool, host, after, now) as new:
+    with looked(pool, host, before, at) as old, looked(pool, host, after, at) as new:
         if not _is_in(old, wanted):
             entry_at(new.tree, wanted, host)
         if text:

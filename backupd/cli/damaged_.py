@@ -1,7 +1,6 @@
 """`backupd damaged`: which files are damaged, in which backups, and whether there is another copy."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import Any
 
@@ -27,7 +26,7 @@ _HEADERS = ["HOST", "PATH", "BACKUPS", "BYTES", "FOUND BY", "ANOTHER COPY"]
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, which: tuple[str, ...], as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
     """List the damaged files of all backups, or of each HOST, or HOST@BACKUP.
 
     What `backupd scrub` and `backupd verify` found, one line for each file with all backups that have it. BYTES is how many are
@@ -40,7 +39,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool, now: date
 
     Exit status 0: nothing is damaged; 1: something is.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         unnamed = _look(site)
         rows: list[Damage] = []
         for text in which or ("",):

@@ -1,7 +1,7 @@
 """`backupd dedupe`: equal files of backups share their data."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import click
 
@@ -56,7 +56,6 @@ def command(
     pace: float | None,
     dry_run: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Make equal files of backups share their data, whatever they are called: moved and copied files, and files of several hosts.
 
@@ -70,7 +69,7 @@ def command(
     Exit status 0: done, or ended by --time; 3: a verify or another dedupe is at work; 4: the pool is full or read-only.
     """
     cancellation, status = Cancellation(), Status()
-    with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
+    with opened(ctx, writes=not dry_run) as site, cancellation.listening():
         pacer = Pacer(site.pool.locks, cancellation, seconds=seconds, pressure=pace, tell=status.say)
         parts = [_chosen(site, hosts, which) for hosts in domains(hosts_of(site.pool), site.config.hosts)]
         moment = site.clock.now()

@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime
 from fnmatch import fnmatchcase
 
 import click
@@ -33,14 +32,14 @@ from btrkeep.units import counted, format_time
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as_json: bool) -> int:
     """Have HOSTs fetched from the pool of the replica NAME from now on, and no longer backed up here.
 
     The way back after `promote`: this server was away, the other one has backed up meanwhile. What is here stays, and `replicate`
     fetches what was made there, as differences. A HOST may be a pattern, such as '*'. Refused when the other pool has no backup of
     the host in common with this one, or fetches it itself. Backups that only this pool has are named; they do not go to the other.
     """
-    with opened(ctx, now, writes=True) as site:
+    with opened(ctx, writes=True) as site:
         replica = chosen_replicas(site, name)[0]
         own = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica is None]
         chosen = _chosen(hosts, [host for host in own if wants(replica, host, ())], name)

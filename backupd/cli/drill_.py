@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import datetime
 from random import SystemRandom
 from typing import Any
 
@@ -79,7 +78,6 @@ def command(
     seconds: float | None,
     dry_run: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Really restore a backup, compare what came back, and throw it away.
 
@@ -100,7 +98,7 @@ def command(
     """
     if boot and (not which or sample):
         raise UsageError("--boot takes the names of hosts, and no --sample", "`backupd drill HOST --boot`")
-    with opened(ctx, now, writes=not dry_run) as context:
+    with opened(ctx, writes=not dry_run) as context:
         limit = seconds if seconds is not None else context.config.drill.time
         status, printer = Status(), RestoreProgressPrinter(lines=False)
         site = DrillSite(context.config, context.pool, context.clock.now(), limit, SystemRandom())

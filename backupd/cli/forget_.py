@@ -22,20 +22,20 @@ from btrkeep.units import counted, format_duration, format_time
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool) -> int:
     """Give up HOST, which is no longer backed up: all its backups expire, even the last one.
 
     The next `backupd expire` marks them, and deletes them when their grace is over. Until then `backupd forget HOST --undo` takes
     it back. A host that is configured and enabled is refused, and so is one of which a backup is held.
     """
     if undo:
-        return _undo(ctx, host, as_json, now)
-    with locked_host(ctx, host, "forget", now) as (site, moment):
+        return _undo(ctx, host, as_json)
+    with locked_host(ctx, host, "forget") as (site, moment):
         require_forgettable(site.config, site.pool, host, moment)
         goods = goods_of(site.catalogue, host)
     prose(f"{host} has {goods}", err=as_json)
     confirmed("all of them expire", host, yes, as_json)
-    with locked_host(ctx, host, "forget", now) as (site, moment):  # the question may have waited for long
+    with locked_host(ctx, host, "forget") as (site, moment):  # the question may have waited for long
         require_forgettable(site.config, site.pool, host, moment)
         since = forget(site.pool, host, moment)
         grace = policy_of(site.config, host, read_notes(site.pool.host(host))).grace
@@ -52,8 +52,8 @@ def _as_json(host: str, since: datetime, goods: RemainingBackups) -> None:
     echo_json({"host": host, "forgotten": format_time(since), "backups": list(goods.names), **sizes})
 
 
-def _undo(ctx: click.Context, host: str, as_json: bool, now: datetime | None) -> int:
-    with locked_host(ctx, host, "forget --undo", now) as (site, _):
+def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
+    with locked_host(ctx, host, "forget --undo") as (site, _):
         back = take_back(site.pool, site.catalogue, host)
         goods = goods_of(site.catalogue, host)
         rules = _rules(site, host)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -73,7 +72,6 @@ def command(
     verify: str,
     jobs: int,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Make backups of the history that another program has made: of a snapshot root of rsnapshot (or its configuration), of a vault
     or bank of dirvish, or of a folder with a tree for each date. Nothing is changed there. Snapshots of btrbk or snapper
@@ -95,7 +93,7 @@ def command(
     history = _below(READERS[kind](place.absolute(), names), kind, path)
     names.require_found(history, place)
     cancellation, status = Cancellation(), Status()
-    with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
+    with opened(ctx, writes=not dry_run) as site, cancellation.listening():
         todo, known, ahead = _todo(site, history)
         here = sum(backup_name(one.started) in known[host] for host, trees in todo.items() for one in trees)
         left_out = {**history.left_out, **ahead}

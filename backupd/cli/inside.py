@@ -42,11 +42,11 @@ class Looked:
         return f"{self.backup.host}@{self.backup.name}"
 
 
-def pool_of(ctx: click.Context, now: datetime | None = None) -> tuple[Pool, ZoneInfo]:
+def pool_of(ctx: click.Context) -> tuple[Pool, ZoneInfo]:
     """The pool that --pool or --config names, and its zone. Raises OperatorError of every kind."""
     config = load_config(ctx)
     pool = open_configured(config)
-    clock_for(pool, now)
+    clock_for(ctx, pool)
     return pool, config.pool.zone
 
 

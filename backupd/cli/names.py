@@ -60,9 +60,9 @@ def require_host_or_folder(site: PoolContext, host: str) -> None:
 
 
 @contextmanager
-def locked_host(ctx: click.Context, host: str, what: str, now: datetime | None) -> Iterator[tuple[PoolContext, datetime]]:
+def locked_host(ctx: click.Context, host: str, what: str) -> Iterator[tuple[PoolContext, datetime]]:
     """The opened site and its time of now, whole seconds, with the host's lock. Raises OperatorError of every kind."""
-    with opened(ctx, now, writes=True) as site:
+    with opened(ctx, writes=True) as site:
         require_host_or_folder(site, host)
         moment = site.clock.now().replace(microsecond=0)
         with take_lock(site.pool.locks / f"host-{host}", f"backupd {what}", format_time(moment)), writing(site.pool):

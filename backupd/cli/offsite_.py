@@ -92,7 +92,6 @@ def run_command(
     dry_run: bool,
     force: tuple[str, ...],
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Send the newest complete backup of each host, or of those named, to the repository NAME or to all.
 
@@ -103,7 +102,7 @@ def run_command(
     repository could not be reached; 3: another run to it is under way; 4: this pool is unusable.
     """
     found = []
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         for settings in _chosen(site, name, is_asked=not due):
             if due and not _is_due(site, settings):
                 continue

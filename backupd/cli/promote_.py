@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime
 from fnmatch import fnmatchcase
 
 import click
@@ -28,14 +27,14 @@ from btrkeep.units import counted, format_time
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool) -> int:
     """Take over HOSTs, whose backups were fetched from another pool: from now on this pool backs them up.
 
     For when the other backup server is gone. A HOST may be a pattern, such as '*'. The next run of a host continues from the
     newest copy, so nothing is transferred again that is here. Nothing is fetched for it any more; its configuration, [host.HOST],
     is yours to add.
     """
-    with opened(ctx, now, writes=True) as site:
+    with opened(ctx, writes=True) as site:
         chosen = _chosen(hosts, {host: read_notes(site.pool.host(host)).replica for host in hosts_of(site.pool)})
         confirmed(f"{counted(len(chosen), 'host')} will be backed up here and no longer be fetched", chosen[0], yes, as_json)
         since = format_time(site.clock.now())

@@ -1,7 +1,6 @@
 """`backupd repair`: damaged backups made whole again, in a copy beside each."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from itertools import groupby
 from os import fsdecode
 from pathlib import Path
@@ -67,7 +66,6 @@ def command(
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Make a copy of each damaged backup in which the damaged files are good again: of all hosts, of each HOST, or of HOST@BACKUP.
 
@@ -82,7 +80,7 @@ def command(
     Exit status 0: no damaged file is left that was not repaired; 1: some is; 3: a host is being backed up; 4: the pool is unusable.
     """
     cancellation = Cancellation()
-    with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
+    with opened(ctx, writes=not dry_run) as site, cancellation.listening():
         try:
             plans = list(_plans(site, which, [one.absolute() for one in folders], cancellation, unproven=unproven))
         except Cancelled:

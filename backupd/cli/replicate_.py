@@ -100,7 +100,6 @@ def command(
     part_size: int,
     seed_from: Path | None,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Fetch the backups of another pool, or send this one's to a server that cannot reach it: of the replica or [push] section
     NAME, or of all that are configured, and of all hosts or those named.
@@ -122,7 +121,7 @@ def command(
         raise UsageError("--seed-to, --seed-from and --due are for one each")
     if damaged and (seed_to or seed_from or due):
         raise UsageError("--damaged is for itself", "`backupd replicate NAME [HOST...] --damaged`")
-    with opened(ctx, now, writes=not dry_run) as site:
+    with opened(ctx, writes=not dry_run) as site:
         if seed_to:
             return make_seed(site, seed_to, name, hosts, part_size, dry_run=dry_run, as_json=as_json)
         if seed_from:

@@ -4,12 +4,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from pathlib import Path
 
 import click
 
-from backupd.cli.context import clock_for, dry_run_option, load_config, now_option
+from backupd.cli.context import clock_for, dry_run_option, given_now, load_config, now_option
 from backupd.cli.inside import Looked, complete_path, complete_which, looked
 from backupd.cli.other_sources import naming_copies
 from backupd.cli.restore_view import RestoreProgressPrinter, say_backup, say_plan, say_result, say_stopped
@@ -97,7 +96,6 @@ def command(
     dry_run: bool,
     progress_lines: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Give back each PATH of a backup, with all that is below it.
 
@@ -141,8 +139,8 @@ def command(
         with ExitStack() as held:
             with naming_copies(config, name, which, [os.fsdecode(path) for path in request.paths], to or ""):
                 pool = open_configured(config)
-                clock_for(pool, now)
-                found = held.enter_context(looked(pool, name, which, now))
+                clock_for(ctx, pool)
+                found = held.enter_context(looked(pool, name, which, given_now(ctx)))
                 held.enter_context(read(found.backup.path))
             held.enter_context(watch.watching())
             if tar is not None:

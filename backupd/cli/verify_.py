@@ -82,7 +82,6 @@ def command(
     clean_stop: bool,
     dry_run: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Read the files of backups from the disk, and compare them with what they were when they were last read.
 
@@ -101,7 +100,7 @@ def command(
     Exit status 0: nothing is damaged; 1: something is; 3: another verify is under way.
     """
     cancellation, progress, found = Cancellation(), VerifyProgress(is_shown=not as_json), list[dict[str, Any]]()
-    with opened(ctx, now, writes=not dry_run) as site:
+    with opened(ctx, writes=not dry_run) as site:
         if against_source:
             if pace is not None:
                 raise UsageError("--pace is not for --against-source", "the bandwidth budgets hold: [backup] bandwidth")

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import now_option
+from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import size_words
 from backupd.cli.inside import Ticker, complete_path, complete_which, looked, pool_of, reading
 from backupd.files.backup_selector import NEWEST, parse_which, restorable
@@ -31,7 +31,7 @@ _HEADERS = ["FIRST SEEN", "LAST SEEN", "BACKUPS", "SIZE", "MODIFIED", "REMARK"]
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bool) -> int:
     """List every version of the file or folder at PATH over all backups of HOST: in which backups it is, and where it is missing.
 
     A version is told from others by size, time of modification, mode, owner, ACL and attributes, as rsync does. When that is not
@@ -42,11 +42,11 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
 
     SEEN are names of backups: `backupd browse HOST@BACKUP PATH` shows one, `backupd restore HOST@BACKUP PATH` brings it back.
     """
-    pool, _ = pool_of(ctx, now)
+    pool, _ = pool_of(ctx)
     name, which = parse_which(host)
     if which not in (NEWEST, LATEST):
         raise UsageError(f"versions are those of all backups, not of {which} alone", f"`backupd versions {name} {path}`")
-    history = _history(pool, name, path_given(path), content, now)
+    history = _history(pool, name, path_given(path), content, given_now(ctx))
     if as_json:
         echo_json(history_object(name, history))
     else:
