@@ -9,7 +9,7 @@ import click
 
 from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import state_words
-from backupd.cli.inside import Looked, Ticker, complete_path, complete_which, looked, pool_of
+from backupd.cli.inside import Looked, complete_path, complete_which, looked, pool_of
 from backupd.cli.names import complete_name
 from backupd.files.backup_selector import NEWEST
 from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, DifferenceTotals, PathDifference, compare, text_difference
@@ -18,7 +18,7 @@ from backupd.files.suggestions import entry_at, path_given
 from backupd.files.tree import Entry
 from backupd.files.words import shown, time_words
 from btrkeep.cli import echo_json, json_option, stream_object
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.errors import UsageError
 from btrkeep.units import counted, format_size, printable
 
@@ -83,12 +83,12 @@ def _is_in(found: Looked, path: bytes) -> bool:
 def _differences(old: Looked, new: Looked, path: bytes, content: bool, total: DifferenceTotals) -> Iterator[PathDifference]:
     """Yields all differences, counted in `total`; shows progress on a terminal."""
     names = 0
-    with Ticker() as ticker:
+    with ProgressLine() as line:
 
         def tell(name: bytes) -> None:
             nonlocal names
             names += 1
-            ticker(f"{names:,} names compared, at {shown(name)[:100]}")
+            line.go_on(lambda: f"{names:,} names compared, at {shown(name)[:100]}")
 
         for one in compare(old.tree, new.tree, path, content, tell):
             total.take(one)

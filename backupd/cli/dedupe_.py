@@ -18,11 +18,10 @@ from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
-from btrkeep.errors import Exit
 from btrkeep.pool.allocation import Space, read_allocation
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.subvolume import commit
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.service import Status
 from btrkeep.units import counted, format_size, format_time, parse_duration, parse_share, parse_size, printable
 
@@ -80,14 +79,14 @@ def command(
 
         if dry_run:
             _say_plan([deduper().plan(part) for part in parts if part], as_json=as_json)
-            return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
+            return cancellation.exit_status()
         read_before_waiting(site, lambda line: prose(line, err=True), cancellation)
         with take_lock(site.pool.locks / "verify", "backupd dedupe", format_time(moment)), writing(site.pool):
             before = _used(site)
             done = [_told(one, as_json) for part in parts if part for one in deduper().share(part)]
             after = _used(site)
     _say(done, before, after, is_whole=not pacer.is_over, as_json=as_json)
-    return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
+    return cancellation.exit_status()
 
 
 def _chosen(site: PoolContext, hosts: Sequence[str], which: Sequence[str]) -> list[Restorable]:

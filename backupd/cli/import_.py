@@ -30,7 +30,7 @@ from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.service import Status
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
@@ -103,7 +103,7 @@ def command(
             conf = read_conf(place) if kind == "rsnapshot" and place.is_file() else None
             suggestion = suggested(conf, names, site.config.hosts) if conf else None
             say_plan(planned(todo, known, cancellation, reads=kind not in TAKEN_OVER), here, left_out, suggestion, as_json=as_json)
-            return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
+            return cancellation.exit_status()
         ensure_reserve(site.pool.path)
         reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
         display = ImportDisplay(is_shown=not as_json and has_live_terminal())
@@ -118,7 +118,7 @@ def command(
     else:
         more = f", {here:,} were here already" if here else ""
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
-    return int(signal_status(cancellation.signal)) if cancellation else done.status
+    return cancellation.exit_status(done.status)
 
 
 def _below(history: OldHistory, kind: str, path: str) -> OldHistory:

@@ -5,8 +5,6 @@ They need only the pool, not the catalogue, so a listing appears as soon as Pyth
 
 import os
 import shlex
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,32 +76,6 @@ def reading(where: str) -> Iterator[None]:
     except OSError as error:
         hint = "is it being deleted? `backupd list` shows what there is; for errors of the disks see dmesg and `backupd scrub`"
         raise OperatorError(f"{where} cannot be read: {error.strerror or error}", hint) from error
-
-
-class Ticker:
-    """Shows progress in one line of a terminal, at most five times a second; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self._last = time.monotonic()
-        self._width = 0
-
-    def __call__(self, text: str) -> None:
-        now = time.monotonic()
-        if self._shown and now - self._last >= 0.2:
-            self._last = now
-            self._write(text)
-
-    def __enter__(self) -> "Ticker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._width:
-            self._write("")
-
-    def _write(self, text: str) -> None:
-        click.echo("\r" + text.ljust(self._width) + ("" if text else "\r"), nl=False, err=True)
-        self._width = len(text)
 
 
 def complete_which(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

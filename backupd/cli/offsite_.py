@@ -16,7 +16,7 @@ from backupd.offsite.sample_check import check_sample
 from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.parsed import Parsed
-from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, prose, say_wait
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
 from btrkeep.decisions.due import is_due, window_end
@@ -191,7 +191,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
                     what = f"; {counted(done.files, 'file')} of {found['backup']} equal to the pool's" if done.host else ""
                     prose(f"{settings.name}: in order, {sample} of it was read{what}")
             except RunEnds:
-                return int(signal_status(cancellation.signal))
+                return signal_status(cancellation.signal)
             except OperatorError as error:
                 if error.exit_code == Exit.LOCKED:
                     raise
@@ -333,8 +333,6 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
             f"{summary.offsite}: {counted(len(summary.sent), 'backup')} sent, {format_size(summary.bytes)} added there{gone}{more}"
         )
     status = int(Exit.ATTENTION) if summary.failed or kept_back or summary.doubt or (guarded and guarded.stop) else int(Exit.OK)
-    if cancellation:
-        status = int(signal_status(cancellation.signal))
     return {
         "offsite": summary.offsite,
         "planned": summary.planned,
@@ -342,7 +340,7 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
         "sent": [_sent_as_json(one) for one in summary.sent],
         "removed": summary.removed,
         "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
-        "status": status,
+        "status": cancellation.exit_status(status),
     }
 
 
@@ -354,27 +352,22 @@ class _Lines:
     """A line for each backup, and on a terminal how far it is."""
 
     def __init__(self) -> None:
-        self._live = has_live_terminal()
-        self._waits = SaidOnce(lambda text: prose(text, err=True))
+        self._line, self._waits = ProgressLine(), SaidOnce(say_wait)
 
     def __call__(self, event: OffsiteEvent) -> None:
+        if not isinstance(event, OffsiteProgress):
+            self._line.clear()
         match event:
             case OffsitePlan():
                 if event.sendings:
                     prose(f"{counted(len(event.sendings), 'backup')} to send")
             case Sent():
-                self._clear()
                 took = format_duration(event.seconds)
                 prose(f"{event.host}@{event.name}: {counted(event.files, 'file')}, {format_size(event.bytes)} added in {took}")
             case OffsiteProgress():
-                if self._live:
-                    words = f"{printable(event.host)}: {event.share:.0%}, {format_size(event.bytes)} read"
-                    click.echo(f"\r{words}\033[K", nl=False, err=True)
+                words = f"{printable(event.host)}: {event.share:.0%}, {format_size(event.bytes)} read"
+                self._line.go_on(lambda: words)
             case Notice():
                 prose(printable(event.text), err=True)
             case Waiting():
-                self._waits(f"waits: {printable(event.why)}")
-
-    def _clear(self) -> None:
-        if self._live:
-            click.echo("\r\033[K", nl=False, err=True)
+                self._waits(event.why)

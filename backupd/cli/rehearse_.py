@@ -148,7 +148,7 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
     from backupd.rehearse.pool import BASES
     from backupd.rehearse.workspace import remove_left, workspace
     from btrkeep.cli.progress import notices_on_stderr, prose
-    from btrkeep.process.cancellation import Cancellation, signal_status
+    from btrkeep.process.cancellation import Cancellation
     from btrkeep.process.progress import ProgressSinks
 
     for left in remove_left({*BASES, place.folder}):
@@ -162,9 +162,7 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
         runs = tuple(rehearsal.run())
     judgements = judged(runs, [variant.name for variant in plan.variants])
     result = RehearsalResult(plan, facts, place, question, runs, judgements, time.monotonic() - began)
-    if cancellation:
-        return result, int(signal_status(cancellation.signal))
-    return result, Exit.ATTENTION if any(run.full is not None for run in runs) else Exit.OK
+    return result, cancellation.exit_status(Exit.ATTENTION if any(run.full is not None for run in runs) else Exit.OK)
 
 
 def _report(result: "RehearsalResult", html: Path | None, *, as_json: bool) -> None:

@@ -24,7 +24,7 @@ from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.units import counted, printable
 
 _HEADERS = ["HOST", "PATH", "BACKUPS", "REPAIRED FROM", "PROVEN BY"]
@@ -84,7 +84,7 @@ def command(
         try:
             plans = list(_plans(site, which, [one.absolute() for one in folders], cancellation, unproven=unproven))
         except Cancelled:
-            return int(signal_status(cancellation.signal))
+            return cancellation.exit_status()
         todo = [one for one in plans if one.repairs or one.repaired_in]
         if not as_json:
             _show(plans)
@@ -98,9 +98,7 @@ def command(
         made = {(one.plan.backup.host, one.plan.backup.name): one for one in done}
         said = [_fields(one, made.get((one.backup.host, one.backup.name))) for one in plans]
         echo_json({"dry_run": False, "backups": said, "failed": failed})
-    if cancellation:
-        return int(signal_status(cancellation.signal))
-    return status or int(Exit.ATTENTION if any(one.leaves for one in plans) else Exit.OK)
+    return cancellation.exit_status(status or (Exit.ATTENTION if any(one.leaves for one in plans) else Exit.OK))
 
 
 def _plans(

@@ -42,7 +42,7 @@ from backupd.run.last_written import read_before_waiting
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
-from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose, say_wait
 from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.decisions.copies import CopyState, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
 from btrkeep.decisions.copy_words import done_words
@@ -51,7 +51,7 @@ from btrkeep.decisions.replication import obstacle_words
 from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError, did_you_mean
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.programs import environment
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, printable
@@ -358,8 +358,6 @@ def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bo
         more = f"; {left} left for the next time{why}" if left else ""
         prose(f"{summary.replica}: {counted(len(summary.fetched), 'backup')} fetched, {format_size(summary.bytes)}{more}")
     status = int(Exit.ATTENTION) if summary.failed else int(Exit.OK)
-    if cancellation:
-        status = int(signal_status(cancellation.signal))
     return {
         "replica": summary.replica,
         "planned": summary.planned,
@@ -369,7 +367,7 @@ def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bo
             for one in summary.fetched
         ],
         "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
-        "status": status,
+        "status": cancellation.exit_status(status),
     }
 
 
@@ -377,7 +375,7 @@ class _Lines:
     """A line for each backup, where there is no terminal."""
 
     def __init__(self) -> None:
-        self._waits = SaidOnce(lambda text: prose(text, err=True))
+        self._waits = SaidOnce(say_wait)
 
     def __call__(self, event: ReplicationEvent) -> None:
         match event:
@@ -389,6 +387,6 @@ class _Lines:
             case Notice():
                 prose(printable(event.text), err=True)
             case Waiting():
-                self._waits(f"waits: {printable(event.why)}")
+                self._waits(event.why)
             case HostFailed() | ReplicationProgress():
                 pass  # a failure is told at the end

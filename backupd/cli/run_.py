@@ -130,7 +130,7 @@ def _run(
         if cancellation:
             if as_json:
                 echo_json([])
-            return signal_status(cancellation.signal)
+            return cancellation.exit_status()
         site = RunContext(
             config=opened_site.config,
             pool=opened_site.pool,

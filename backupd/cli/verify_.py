@@ -30,7 +30,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.units import counted, format_size, format_time, parse_duration, parse_share, printable
 
 
@@ -153,9 +153,7 @@ def command(
         echo_json({"files": files, "bytes": size, "is_whole": not work.is_over, "backups": found})
     else:
         prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one goes on" if work.is_over else ""))
-    if cancellation:
-        return int(signal_status(cancellation.signal))
-    return int(Exit.ATTENTION if unreadable or any(one["damages"] for one in found) else Exit.OK)
+    return cancellation.exit_status(Exit.ATTENTION if unreadable or any(one["damages"] for one in found) else Exit.OK)
 
 
 def _read_in_doubt(

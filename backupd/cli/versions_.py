@@ -7,7 +7,7 @@ import click
 
 from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import size_words
-from backupd.cli.inside import Ticker, complete_path, complete_which, looked, pool_of, reading
+from backupd.cli.inside import complete_path, complete_which, looked, pool_of, reading
 from backupd.files.backup_selector import NEWEST, parse_which, restorable
 from backupd.files.history import THERE, UNREADABLE, Absence, PathHistory, Version
 from backupd.files.objects import history_object
@@ -16,7 +16,7 @@ from backupd.files.versions import versions
 from backupd.files.words import shown, time_words
 from backupd.repo.final_backups import LATEST
 from btrkeep.cli import echo_json, json_option, table
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted
@@ -56,8 +56,8 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
 
 def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | None) -> PathHistory:
     backups = [one for one in restorable(pool, host) if now is None or one.started <= now]
-    with Ticker() as ticker, reading(host):
-        history = versions(backups, path, content, lambda done, of: ticker(f"backup {done + 1} of {of}"))
+    with ProgressLine() as line, reading(host):
+        history = versions(backups, path, content, lambda done, of: line.go_on(lambda: f"backup {done + 1} of {of}"))
     if not history.versions:
         if any(one.found == UNREADABLE for one in history.backups):
             raise OperatorError(f"{shown(path)} of {host} cannot be read", "see dmesg, and `backupd scrub`")
