@@ -7,8 +7,8 @@ import click
 
 from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import entries_table, state_words
-from backupd.cli.inside import Looked, complete_path, complete_which, end_of, looked, pool_of
-from backupd.cli.names import DAY
+from backupd.cli.inside import Looked, complete_path, end_of, looked, pool_of
+from backupd.cli.names import DAY, complete_which
 from backupd.files.backup_selector import NEWEST, parse_which
 from backupd.files.listing import listing
 from backupd.files.objects import backup_object

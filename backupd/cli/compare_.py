@@ -9,8 +9,8 @@ import click
 
 from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import state_words
-from backupd.cli.inside import Looked, complete_path, complete_which, looked, pool_of
-from backupd.cli.names import complete_name
+from backupd.cli.inside import Looked, complete_path, looked, pool_of
+from backupd.cli.names import complete_name, complete_which
 from backupd.files.backup_selector import NEWEST
 from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, DifferenceTotals, PathDifference, compare, text_difference
 from backupd.files.objects import backup_object, difference_object

@@ -15,7 +15,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool.marker import Pool
-from btrkeep.units import parse_time
+from btrkeep.units import parse_duration, parse_share, parse_time
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
     from btrkeep.catalogue import Catalogue
@@ -24,6 +24,15 @@ if TYPE_CHECKING:  # it takes half of a command's start, and some commands read 
 TIME = Parsed("time", parse_time)
 _NOW = "btrkeep.now"
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+time_option = click.option(
+    "--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
+)
+pace_option = click.option(
+    "--pace",
+    type=Parsed("share", parse_share),
+    metavar="P%",
+    help="Pause while processes wait for I/O more than this share of the time.",
+)
 
 C = TypeVar("C", bound=Callable[..., object])
 

@@ -9,7 +9,7 @@ import click
 from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
 from backupd.actions.read_errors import look_at_read_errors
 from backupd.cli.context import now_option, opened
-from backupd.cli.names import complete_host_of_pool, require_host_or_folder
+from backupd.cli.names import backups_argument, require_host_or_folder
 from backupd.files.backup_selector import find, parse_which
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
@@ -22,7 +22,7 @@ _HEADERS = ["HOST", "PATH", "BACKUPS", "BYTES", "FOUND BY", "ANOTHER COPY"]
 
 
 @click.command("damaged")
-@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
+@backups_argument
 @json_option
 @now_option
 @click.pass_context

@@ -9,7 +9,7 @@ import click
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
 from backupd.cli.context import dry_run_option, now_option, opened
 from backupd.cli.expire_ import LOCK, carry_out, exit_status
-from backupd.cli.inside import complete_which
+from backupd.cli.names import complete_which
 from backupd.cli.sinks import expiry_sinks
 from backupd.expire.run import Scope
 from backupd.expire.site import ExpiryContext

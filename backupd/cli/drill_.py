@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from backupd.cli.context import dry_run_option, now_option, opened
-from backupd.cli.inside import complete_which, reading
+from backupd.cli.inside import reading
+from backupd.cli.names import backups_argument
 from backupd.cli.restore_view import RestoreProgressPrinter
 from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
 from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill
@@ -57,7 +58,7 @@ SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
 
 
 @click.command("drill")
-@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_which)
+@backups_argument
 @click.option(
     "--sample",
     type=SAMPLE,

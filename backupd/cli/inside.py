@@ -18,10 +18,8 @@ from backupd.cli.names import completing, moment_of
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which
 from backupd.files.tree import Tree
 from backupd.repo.context import open_configured
-from backupd.repo.final_backups import LATEST
-from backupd.repo.listing import hosts_of, names_of
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool.marker import WORKING, Pool
+from btrkeep.pool.marker import Pool
 
 _MOST_COMPLETED = 500
 
@@ -76,20 +74,6 @@ def reading(where: str) -> Iterator[None]:
     except OSError as error:
         hint = "is it being deleted? `backupd list` shows what there is; for errors of the disks see dmesg and `backupd scrub`"
         raise OperatorError(f"{where} cannot be read: {error.strerror or error}", hint) from error
-
-
-def complete_which(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """HOST, and behind an @ the names of its backups."""
-    found = completing(ctx)
-    if not found:
-        return []
-    host, at, which = incomplete.partition("@")
-    if not at:
-        return [one for one in hosts_of(found) if one.startswith(host)]
-    if "/" in host:
-        return []
-    names = sorted(names_of(found, host) - {WORKING}, reverse=True)
-    return [f"{host}@{name}" for name in [*names, LATEST] if name.startswith(which)]
 
 
 def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import completing_config, now_option, opened
+from backupd.cli.context import completing_config, dry_run_option, now_option, opened
 from backupd.expire.words import expiry_words, left_out_words
 from backupd.offsite.repository import KnownRepository, make, note_size, require_there, snapshots
 from backupd.offsite.restic import Restic, RunEnds, end_when, restic_of
@@ -74,7 +74,7 @@ def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
 @_some
 @_hosts
 @click.option("--due", is_flag=True, help="Only repositories whose `every` has passed, within their window.")
-@click.option("--dry-run", is_flag=True, help="Show what would be sent and removed; change nothing.")
+@dry_run_option("what would be sent and removed")
 @click.option(
     "--force",
     multiple=True,

@@ -10,7 +10,7 @@ import click
 
 from backupd.cli.context import dry_run_option, now_option, opened, yes_option
 from backupd.cli.damaged_ import ranges
-from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
+from backupd.cli.names import backups_argument, confirmed, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
 from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import find, parse_which
@@ -43,7 +43,7 @@ _LEFT = {
 
 
 @click.command("repair")
-@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
+@backups_argument
 @click.option(
     "--from",
     "folders",

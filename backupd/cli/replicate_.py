@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import completing_config, now_option, opened
+from backupd.cli.context import completing_config, dry_run_option, now_option, opened
 from backupd.cli.push_to import push_to
 from backupd.cli.replicate_live import ReplicationDisplay, fetched_line, plan_line
 from backupd.cli.seed_to import make_seed, parse_part_size
@@ -68,7 +68,7 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
 @click.option("--due", is_flag=True, help="Only replicas whose `every` has passed, within their window.")
 @click.option("--damaged", is_flag=True, help="Fetch copies again that are damaged here; each takes the place of the damaged one.")
-@click.option("--dry-run", is_flag=True, help="Show what would be fetched; change nothing.")
+@dry_run_option("what would be fetched")
 @click.option(
     "--seed-to",
     type=click.Path(path_type=Path),

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import clock_for, dry_run_option, given_now, load_config, now_option
-from backupd.cli.inside import Looked, complete_path, complete_which, looked
+from backupd.cli.inside import Looked, complete_path, looked
+from backupd.cli.names import complete_which
 from backupd.cli.other_sources import naming_copies
 from backupd.cli.restore_view import RestoreProgressPrinter, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived

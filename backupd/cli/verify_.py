@@ -11,11 +11,11 @@ from backupd.actions.read_errors import look_at_read_errors
 from backupd.actions.verify import Verifier
 from backupd.actions.verify_pass import ReadScope
 from backupd.cli.against_source import compare_hosts
-from backupd.cli.context import now_option, opened
-from backupd.cli.names import complete_host_of_pool
+from backupd.cli.context import now_option, opened, pace_option, time_option
+from backupd.cli.names import backups_argument
 from backupd.cli.verify_progress import VerifyProgress
 from backupd.expire.clocks import doubt
-from backupd.files.backup_selector import Restorable, find, parse_which, restorable
+from backupd.files.backup_selector import Restorable, named
 from backupd.files.tree import DataUnreadable
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
@@ -31,7 +31,7 @@ from btrkeep.decisions.verification import Verification, VerificationState, veri
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.cancellation import Cancellation
-from btrkeep.units import counted, format_size, format_time, parse_duration, parse_share, printable
+from btrkeep.units import counted, format_size, format_time, parse_share, printable
 
 
 def _sample(text: str) -> int | float:
@@ -42,7 +42,7 @@ def _sample(text: str) -> int | float:
 
 
 @click.command("verify")
-@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
+@backups_argument
 @click.option(
     "--sample",
     type=Parsed("sample", _sample),
@@ -51,15 +51,8 @@ def _sample(text: str) -> int | float:
     metavar="N|P%|all",
     help="About how many files to read, or which share of each backup; chosen at random.",
 )
-@click.option(
-    "--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
-)
-@click.option(
-    "--pace",
-    type=Parsed("share", parse_share),
-    metavar="P%",
-    help="Pause while processes wait for I/O more than this share of the time.",
-)
+@time_option
+@pace_option
 @click.option(
     "--against-source",
     is_flag=True,
@@ -195,13 +188,9 @@ def _say_in_doubt(site: PoolContext, as_json: bool) -> int:
 
 def _chosen(site: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable, Verification | None]]:
     """The backups that are meant, with what is known of them. Raises UsageError."""
-    found: dict[tuple[str, str], Restorable] = {}
-    for text in which or hosts_of(site.pool):
-        host, name = parse_which(text)
-        for one in [find(site.pool, host, name)] if name else restorable(site.pool, host):
-            found[one.host, one.name] = one
-    known = {host: read_verified(site.pool.host(host)) for host in {host for host, _ in found}}
-    return [(one, known[one.host].get(one.name)) for one in found.values()]
+    found = named(site.pool, which or hosts_of(site.pool))
+    known = {host: read_verified(site.pool.host(host)) for host in {one.host for one in found}}
+    return [(one, known[one.host].get(one.name)) for one in found]
 
 
 def _tell_catalogue(site: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:

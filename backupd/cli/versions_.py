@@ -7,7 +7,8 @@ import click
 
 from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import size_words
-from backupd.cli.inside import complete_path, complete_which, looked, pool_of, reading
+from backupd.cli.inside import complete_path, looked, pool_of, reading
+from backupd.cli.names import complete_which
 from backupd.files.backup_selector import NEWEST, parse_which, restorable
 from backupd.files.history import THERE, UNREADABLE, Absence, PathHistory, Version
 from backupd.files.objects import history_object

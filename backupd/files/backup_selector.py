@@ -66,6 +66,16 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
             yield Restorable(host, name, pool.host(host) / name, effective_state(record, notes), record.started, record)
 
 
+def named(pool: Pool, which: Iterable[str]) -> list[Restorable]:
+    """Returns the backups that are named, each once: all of each HOST, newest first, and each HOST@BACKUP. Raises UsageError."""
+    found: dict[tuple[str, str], Restorable] = {}
+    for text in which:
+        host, name = parse_which(text)
+        for one in [find(pool, host, name)] if name else restorable(pool, host):
+            found[one.host, one.name] = one
+    return list(found.values())
+
+
 def _notes(pool: Pool, host: str) -> Notes:
     """None where they are damaged: that must not keep anybody from his files, and nothing is deleted on the strength of this."""
     try:
