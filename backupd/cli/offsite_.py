@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import completing_config, dry_run_option, now_option, opened
+from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
 from backupd.expire.words import expiry_words, left_out_words
 from backupd.offsite.repository import KnownRepository, make, note_size, require_there, snapshots
 from backupd.offsite.restic import Restic, RunEnds, end_when, restic_of
@@ -18,10 +19,9 @@ from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, prose, say_wait
 from btrkeep.config.model import OffsiteSettings
-from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
-from btrkeep.decisions.due import is_due, window_end
+from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.safety_limits import Forced
-from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
+from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.locks import take_lock
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
@@ -104,18 +104,17 @@ def run_command(
     found = []
     with opened(ctx) as site:
         for settings in _chosen(site, name, is_asked=not due):
-            if due and not _is_due(site, settings):
+            if due and not is_copy_due(site, settings):
                 continue
-            end = window_end(settings.window, site.config.pool.zone, site.clock.now()) if due and settings.window else None
+            end = closing_time(site, settings) if due else None
             forced = Forced.parse(force, {*site.config.hosts, *site.catalogue.hosts()})
             try:
                 found.append(_one(site, settings, hosts, end, forced, dry_run=dry_run, as_json=as_json))
             except OperatorError as error:
                 if error.exit_code == Exit.LOCKED:
                     raise
-                found.append(
-                    {"offsite": settings.name, "error": error.message, "status": _unreached(site, settings, error, dry_run)}
-                )
+                report_unreached(site, settings, error, dry_run=dry_run)
+                found.append({"offsite": settings.name, "error": error.message, "status": int(Exit.ATTENTION)})
         if as_json:
             echo_json(found)
     return max((one["status"] for one in found), default=int(Exit.OK))
@@ -204,15 +203,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
 
 
 def _chosen(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[OffsiteSettings]:
-    """The repository of that name, or all. Raises UsageError when none is configured."""
-    known = site.config.offsites
-    if name is not None and name not in known:
-        hint = did_you_mean(name, known, f"add [offsite.{name}] to {site.config.file}")
-        raise UsageError(f"no offsite repository {printable(name)} is configured", hint)
-    if not known and is_asked:
-        hint = f"add [offsite.NAME] to {site.config.file}; `man btrkeep.toml` explains it"
-        raise UsageError("no offsite repository is configured", hint)
-    return [known[name]] if name is not None else list(known.values())
+    return chosen_copies(site, OFFSITE, site.config.offsites, name, is_asked=is_asked)
 
 
 def _restic(site: PoolContext, settings: OffsiteSettings) -> Restic:
@@ -222,27 +213,6 @@ def _restic(site: PoolContext, settings: OffsiteSettings) -> Restic:
 def _lock(site: PoolContext, settings: OffsiteSettings) -> Path:
     """Returns the lock of the repository: restic's check needs it exclusively, and a run would fail meanwhile."""
     return site.pool.locks / f"offsite-{settings.name}"
-
-
-def _is_due(site: PoolContext, settings: OffsiteSettings) -> bool:
-    """Whether it was not sent to in this period, and its window is open."""
-    now, zone = site.clock.now(), site.config.pool.zone
-    if settings.window and not window_end(settings.window, zone, now):
-        return False
-    session = read_session(site.catalogue, settings.name, OFFSITE)
-    whole = session.at if session and not session.behind and not session.error else None
-    return is_due(whole, settings.every, settings.window, zone, now).due
-
-
-def _unreached(site: PoolContext, settings: OffsiteSettings, error: OperatorError, dry_run: bool) -> int:
-    """Records and reports that nothing could be sent. Returns the exit status."""
-    now = site.clock.now()
-    if not dry_run:
-        note_failure(site.catalogue, settings.name, now, error.message, OFFSITE)
-    age = copy_status(settings, read_session(site.catalogue, settings.name, OFFSITE), now).age
-    since = f"last sent to {format_duration(age)} ago" if age is not None else "never sent to"
-    complain(OperatorError(f"{settings.name}: {error.message}; {since}", error.hint))
-    return int(Exit.ATTENTION)
 
 
 def _one(
@@ -325,9 +295,7 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
     for host, share in kept_back:
         complain(OperatorError(f"{host}: nothing was removed there: {left_out_words(host, share)}"))
     if not as_json:
-        left = summary.planned - len(summary.sent)
-        why = ", its window is over" if summary.out_of_time else ""
-        more = f"; {left} left for the next time{why}" if left else ""
+        more = left_words(summary.planned - len(summary.sent), out_of_time=summary.out_of_time)
         gone = f"; {counted(summary.removed, 'backup')} removed there" if summary.removed else ""
         prose(
             f"{summary.offsite}: {counted(len(summary.sent), 'backup')} sent, {format_size(summary.bytes)} added there{gone}{more}"

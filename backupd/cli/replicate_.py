@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import completing_config, dry_run_option, now_option, opened
+from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
 from backupd.cli.push_to import push_to
 from backupd.cli.replicate_live import ReplicationDisplay, fetched_line, plan_line
 from backupd.cli.seed_to import make_seed, parse_part_size
@@ -44,17 +45,16 @@ from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose, say_wait
 from btrkeep.config.model import PushSettings, ReplicaSettings
-from btrkeep.decisions.copies import CopyState, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
-from btrkeep.decisions.copy_words import done_words
-from btrkeep.decisions.due import is_due, latest, window_end
+from btrkeep.decisions.copies import REPLICA, HostBehind, ReplicaSession, note_session, read_session
+from btrkeep.decisions.due import latest
 from btrkeep.decisions.replication import obstacle_words
-from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError, did_you_mean
+from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.programs import environment
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
-from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, printable
+from btrkeep.units import counted, format_size, format_time, parse_backup_name, printable
 
 
 def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -133,13 +133,13 @@ def command(
             return int(found[0]["status"] if not dry_run else Exit.OK)
         found = []
         for copy in chosen_replicas(site, name) if damaged else _chosen(site, name, is_asked=not due):
-            if due and not _is_due(site, copy):
+            if due and not is_copy_due(site, copy):
                 continue
             try:
-                end = window_end(copy.window, site.config.pool.zone, site.clock.now()) if due and copy.window else None
                 if isinstance(copy, PushSettings):
                     found.append(push_to(site, copy, hosts, dry_run=dry_run, as_json=as_json))
                 else:
+                    end = closing_time(site, copy) if due else None
                     found.append(fetch_one(site, copy, hosts, end, damaged=damaged, dry_run=dry_run, as_json=as_json))
             except LockHeld as error:
                 complain(error)
@@ -147,7 +147,8 @@ def command(
             except (CatalogueBusy, CatalogueUnusable, UsageError):
                 raise
             except OperatorError as error:  # the others are fetched all the same
-                found.append({copy.kind: copy.name, "error": error.message, "status": _unreached(site, copy, error, dry_run)})
+                failed = report_unreached(site, copy, error, is_away=isinstance(error, FarPoolMissing), dry_run=dry_run)
+                found.append({copy.kind: copy.name, "error": error.message, "status": int(error.exit_code if failed else Exit.OK)})
             if found[-1].get("status", 0) >= Exit.INTERRUPTED:
                 break
         if as_json:
@@ -168,42 +169,9 @@ def _chosen(site: PoolContext, name: str | None, *, is_asked: bool) -> list[Repl
     return [*(one for one in found if not one.is_pushed), *(pushes.values() if name is None else ())]
 
 
-def _is_due(site: PoolContext, replica: ReplicaSettings | PushSettings) -> bool:
-    """Whether it has not been brought up to date in this period, and its window is open."""
-    now, zone = site.clock.now(), site.config.pool.zone
-    if replica.window and not window_end(replica.window, zone, now):
-        return False
-    session = read_session(site.catalogue, replica.name, replica.kind)
-    whole = session.at if session and not session.behind and not session.error else None
-    return is_due(whole, replica.every, replica.window, zone, now).due
-
-
-def _unreached(site: PoolContext, replica: ReplicaSettings | PushSettings, error: OperatorError, dry_run: bool) -> int:
-    """Records and reports that the other pool could not be reached. Returns the exit status. A folder may be absent until the
-    copy is late.
-    """
-    now, kind = site.clock.now(), replica.kind
-    if not dry_run:
-        note_failure(site.catalogue, replica.name, now, error.message, kind, away=isinstance(error, FarPoolMissing))
-    status = copy_status(replica, read_session(site.catalogue, replica.name, kind), now)
-    if status.state in (CopyState.OK, CopyState.LATE) and isinstance(error, FarPoolMissing):
-        prose(f"{replica.name}: {error.message}: not there now", err=True)
-        return int(Exit.OK)
-    done = done_words(kind)
-    since = f"last {done} {format_duration(status.age)} ago" if status.age is not None else f"never {done}"
-    complain(OperatorError(f"{replica.name}: {error.message}; {since}", error.hint))
-    return int(error.exit_code)
-
-
 def chosen_replicas(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
-    """The replica of that name, or all. Raises UsageError when none is configured."""
-    known = site.config.replicas
-    if name is not None and name not in known:
-        hint = did_you_mean(name, known, f"add [replica.{name}] to {site.config.file}")
-        raise UsageError(f"no replica {printable(name)} is configured", hint)
-    if not known and is_asked:
-        raise UsageError("no replica is configured", f"add [replica.NAME] to {site.config.file}; `man btrkeep.toml` explains it")
-    return [known[name]] if name is not None else list(known.values())
+    """Returns the replica of that name, or all. Raises UsageError as `chosen_copies` does."""
+    return chosen_copies(site, REPLICA, site.config.replicas, name, is_asked=is_asked)
 
 
 def fetch_one(
@@ -353,9 +321,7 @@ def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bo
     for failed in summary.failed:
         complain(OperatorError(f"{failed.host}: {failed.error}"))
     if not as_json:
-        left = summary.planned - len(summary.fetched)
-        why = ", its window is over" if summary.out_of_time else ""
-        more = f"; {left} left for the next time{why}" if left else ""
+        more = left_words(summary.planned - len(summary.fetched), out_of_time=summary.out_of_time)
         prose(f"{summary.replica}: {counted(len(summary.fetched), 'backup')} fetched, {format_size(summary.bytes)}{more}")
     status = int(Exit.ATTENTION) if summary.failed else int(Exit.OK)
     return {
