@@ -11,7 +11,7 @@ from backupd.cli.context import completing_config, dry_run_option, now_option, o
 from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
 from backupd.expire.words import expiry_words, left_out_words
 from backupd.offsite.repository import KnownRepository, make, note_size, require_there, snapshots
-from backupd.offsite.restic import Restic, RunEnds, end_when, restic_of
+from backupd.offsite.restic import Restic, restic_of
 from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
 from backupd.offsite.sample_check import check_sample
 from backupd.repo.context import PoolContext
@@ -23,7 +23,7 @@ from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, note_s
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.locks import take_lock
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_share, printable
 
@@ -183,13 +183,13 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
             found: dict[str, Any] = {"offsite": settings.name, "read": sample, "files": 0, "backup": None, "error": None}
             try:
                 with take_lock(_lock(site, settings), "backupd offsite check", format_time(site.clock.now())):
-                    done = check_sample(restic, site.pool, sample, files, lambda: end_when(cancellation))
+                    done = check_sample(restic, site.pool, sample, files, cancellation.raise_if_cancelled)
                     note_size(restic, site.catalogue)
                 found |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
                 if not as_json:
                     what = f"; {counted(done.files, 'file')} of {found['backup']} equal to the pool's" if done.host else ""
                     prose(f"{settings.name}: in order, {sample} of it was read{what}")
-            except RunEnds:
+            except Cancelled:
                 return signal_status(cancellation.signal)
             except OperatorError as error:
                 if error.exit_code == Exit.LOCKED:

@@ -254,8 +254,7 @@ class _Watch:
         self._cancellation = Cancellation()
 
     def __call__(self, progress: RestoreProgress) -> None:
-        if self._cancellation:
-            raise Cancelled
+        self._cancellation.raise_if_cancelled()
         self._printer(progress)
 
     def clear(self) -> None:

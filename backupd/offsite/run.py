@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from backupd.expire.clocks import doubt
 from backupd.offsite.repository import KnownRepository, local_time, snapshots, tags_of
-from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, RunEnds, end_when, limit_words
+from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, limit_words
 from backupd.replicate.outcome import HostFailed
 from backupd.repo.final_backups import find_base
 from backupd.repo.listing import hosts_of
@@ -27,7 +28,7 @@ from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Forced
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import at_work
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 
 log = logging.getLogger(__name__)
@@ -153,7 +154,7 @@ class OffsiteRun:
             except NotWhole as error:
                 unheard.discard((host, name))
                 self._fail(summary, host, f"{error.message}; {error.hint}")
-            except RunEnds:
+            except Cancelled:
                 summary.cancelled = True
                 return
             except OperatorError as error:
@@ -175,9 +176,8 @@ class OffsiteRun:
         begun = time.monotonic()
         words = ("--host", host, "--time", local_time(base.record.started), *tags_of(self.pool, name), *limit_words(self.settings))
         with read(path):
-            answer = self.restic.ask(
-                "backup", *words, str(SHOWN), shown=path, look=self._look, tell=lambda line: self._tell(host, line)
-            )
+            look, tell = self.cancellation.raise_if_cancelled, partial(self._tell, host)
+            answer = self.restic.ask("backup", *words, str(SHOWN), shown=path, look=look, tell=tell)
         said = next((line for line in reversed(answer.lines) if isinstance(line, dict) and "snapshot_id" in line), None)
         if said is None:
             raise ResticFailed("restic ended without a snapshot")
@@ -208,9 +208,9 @@ class OffsiteRun:
         try:
             for first in range(0, len(going), _MOST_AT_ONCE):
                 ids = going[first : first + _MOST_AT_ONCE]
-                self.restic.ask("forget", *ids, look=self._look)
+                self.restic.ask("forget", *ids, look=self.cancellation.raise_if_cancelled)
                 summary.removed += len(ids)
-        except RunEnds:
+        except Cancelled:
             summary.cancelled = True
             return
         known.note([one for one in there if one.id not in going], known.incomplete(there))
@@ -225,13 +225,10 @@ class OffsiteRun:
         if line.get("message_type") == "status":
             self.observer(OffsiteProgress(host, float(line.get("percent_done", 0.0)), int(line.get("bytes_done", 0))))
 
-    def _look(self) -> None:
-        end_when(self.cancellation)
-
     def _wait(self) -> None:
         """Gives way to a night, an expiry and a balance."""
         while who := at_work(self.pool.locks):
-            self._look()
+            self.cancellation.raise_if_cancelled()
             self.observer(Waiting(who))
             self.cancellation.sleep(_PAUSE)
-        self._look()
+        self.cancellation.raise_if_cancelled()
