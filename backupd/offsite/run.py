@@ -40,7 +40,7 @@ _GIVEN_UP = (
 _MOST_AT_ONCE = 500  # ids in one command
 
 
-class NotWhole(ResticFailed):
+class IncompleteSnapshot(ResticFailed):
     """A snapshot was made without all of the backup, and is known."""
 
 
@@ -151,7 +151,7 @@ class OffsiteRun:
                 known.note(there, incomplete, unheard)
                 self._send(host, name, summary, there, incomplete)
                 unheard.discard((host, name))
-            except NotWhole as error:
+            except IncompleteSnapshot as error:
                 unheard.discard((host, name))
                 self._fail(summary, host, f"{error.message}; {error.hint}")
             except Cancelled:
@@ -184,7 +184,9 @@ class OffsiteRun:
         if answer.status == INCOMPLETE:
             there[:] = snapshots(self.restic, self.pool)  # restic before 0.15 tells the first letters of an id alone
             incomplete.update(one.id for one in there if one.id.startswith(said["snapshot_id"]))
-            raise NotWhole("restic could not read all of it", "see dmesg and `backupd scrub`: what it made there is not counted")
+            raise IncompleteSnapshot(
+                "restic could not read all of it", "see dmesg and `backupd scrub`: what it made there is not counted"
+            )
         there.append(OffsiteSnapshot(said["snapshot_id"], host, name, base.record.started))
         seconds = time.monotonic() - begun
         sent = Sent(host, name, said["total_files_processed"], said["data_added"], seconds)
