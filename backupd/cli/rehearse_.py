@@ -108,7 +108,7 @@ def command(
     Exit status 0: all nights were run; 1: a pool was full before the last; 2: wrong usage, or a device that is in use.
     """
     from backupd.rehearse.pool import place_at, require_room
-    from backupd.rehearse.site import Extent, make_plan, server_facts
+    from backupd.rehearse.site import RehearsalScope, make_plan, server_facts
     from backupd.rehearse.variants import variants_of
 
     config = load_config(ctx)
@@ -120,7 +120,7 @@ def command(
     chosen = variants_of(question, variants, facts.settings)
     wanted = size or _LARGEST
     place = place_at(on, erase, wanted, facts.filesystem)
-    plan = make_plan(config, facts, chosen, Extent(days, seeds, wanted, age, heatmaps=html is not None))
+    plan = make_plan(config, facts, chosen, RehearsalScope(days, seeds, wanted, age, heatmaps=html is not None))
     require_room(place, plan.size)
     if dry_run:
         return _show_plan(plan, place, facts, as_json=as_json)
