@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from backupd.actions.after_crash import is_to_be_read, look_at_boot, note_stop, of_this_boot, read_in_doubt, reader
+from backupd.actions.after_crash import boot_record, has_backups_in_doubt, in_doubt_verifier, note_stop, read_in_doubt, record_boot
 from backupd.actions.read_errors import look_at_read_errors
 from backupd.actions.verify import Verifier
 from backupd.actions.verify_pass import ReadScope
@@ -117,7 +117,7 @@ def command(
             cancellation.listening(),
             progress,
         ):
-            first = _read_in_doubt(site, cancellation, progress, found, as_json) if is_to_be_read(site.pool) else None
+            first = _read_in_doubt(site, cancellation, progress, found, as_json) if has_backups_in_doubt(site.pool) else None
             _tell_catalogue(site, chosen)
             files = sum(one.record.files or 0 for one, _ in chosen)
             share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
@@ -156,11 +156,11 @@ def _read_in_doubt(
     corrected = reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
     if corrected and not as_json:
         prose(f"the catalogue was brought up to date with the pool: {corrected}")
-    record = look_at_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+    record = record_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
     if record.unread and not as_json:
         prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
     progress.begin_in_doubt()
-    work = reader(site, record, cancellation, progress)
+    work = in_doubt_verifier(site, record, cancellation, progress)
     for one in read_in_doubt(record, work):
         progress.clear()
         if isinstance(one, OperatorError):
@@ -177,7 +177,7 @@ def _tell(backup: Restorable, done: Verification, found: list[dict[str, Any]], a
 
 
 def _say_in_doubt(site: PoolContext, as_json: bool) -> int:
-    record = of_this_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+    record = boot_record(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
     if as_json:
         echo_json([{"host": host, "name": name} for host, name in sorted(record.unread)])
         return int(Exit.OK)
