@@ -97,13 +97,8 @@ def _is_for_room(record: records.Record | None) -> bool:
     return record is not None and (record.state, record.stopped_for) == (PARTIAL, records.ROOM)
 
 
-def more_room(found: Sequence[Unfinished]) -> str:
-    """The hint for a pool with too little room; `found` are the unfinished backups, the largest first."""
-    return or_discard("expire backups, or give the pool more room", found)
-
-
-def or_discard(hint: str, found: Sequence[Unfinished]) -> str:
-    """The same with another hint."""
+def room_hint(found: Sequence[Unfinished], hint: str = "expire backups, or give the pool more room") -> str:
+    """Returns the hint for a pool with too little room; `found` are the unfinished backups, the largest first."""
     if not found:
         return hint
     host, size = found[0].host, format_size(found[0].size)
@@ -152,7 +147,7 @@ def give_up(one: Unfinished) -> bool:
     return True
 
 
-async def room_came_back(pool: Pool, one: Unfinished, enough: Callable[[], bool], cancelled: Cancellation) -> bool:
+async def wait_for_room(pool: Pool, one: Unfinished, enough: Callable[[], bool], cancelled: Cancellation) -> bool:
     """Waits until `enough` room is free, or the kernel has dropped the deleted subvolume; returns False if `cancelled`, or
     after a long time.
     """
