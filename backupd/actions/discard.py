@@ -119,7 +119,7 @@ def _is_still(one: Unfinished) -> bool:
 def discard(pool: Pool, catalogue: Catalogue, one: Unfinished) -> None:
     """Deletes it for good, then its row. Callers hold the host's lock.
 
-    Raises StateConflict if it has changed, NotOurs if it contains data that btrkeep did not make, OSError.
+    Raises StateConflict if it has changed, ForeignData if it contains data that btrkeep did not make, OSError.
     """
     if not _is_still(one):
         raise StateConflict(
@@ -130,7 +130,7 @@ def discard(pool: Pool, catalogue: Catalogue, one: Unfinished) -> None:
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        raise final_backups.NotOurs(f"{one.path} holds a subvolume that is not ours", "move that away") from error
+        raise final_backups.ForeignData(f"{one.path} holds a subvolume that is not ours", "move that away") from error
     commit(pool.path)  # which wakes the cleaner too
     catalogue.drop_backup(one.host, None)
 

@@ -91,7 +91,7 @@ class Push:
         self._is_through = threading.Event()
 
     def run(self) -> PushSummary:
-        """Answers until the other side ends, or until cancelled. Raises NotOurs for what is no request."""
+        """Answers until the other side ends, or until cancelled. Raises ForeignData for what is no request."""
         verbs = {
             **self._sender.verbs,
             "hello": self._hello,

@@ -21,7 +21,7 @@ from backupd.replicate.changes import size_and_time_tell
 from backupd.replicate.wire import END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, write_all
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common import write_common
-from backupd.repo.final_backups import FinalBackup, NotOurs, ours
+from backupd.repo.final_backups import FinalBackup, ForeignData, ours
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
 from backupd.repo.read_lock import read
@@ -230,7 +230,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def request_lines(fd: int, is_over: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
-    """Yields the requests that come, each a line, until `is_over`, which is asked now and then. Raises NotOurs for one that is too
+    """Yields the requests that come, each a line, until `is_over`, which is asked now and then. Raises ForeignData for one that is too
     long.
     """
     kept, looked = bytearray(), 0
@@ -244,7 +244,7 @@ def request_lines(fd: int, is_over: Callable[[], bool] = lambda: False) -> Itera
             continue
         looked = len(kept)
         if looked > _LONGEST_REQUEST:
-            raise NotOurs("a request without an end", "look at what connects here")
+            raise ForeignData("a request without an end", "look at what connects here")
         if coming.poll(_LOOK):
             if not (piece := os.read(fd, 1 << 16)):
                 return

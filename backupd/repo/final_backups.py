@@ -40,7 +40,7 @@ class FinalBackup(NamedTuple):
     record: Record
 
 
-class NotOurs(OperatorError):
+class ForeignData(OperatorError):
     """Something lies where a backup of ours should be; it is left alone."""
 
 
@@ -131,7 +131,7 @@ def recover(pool: Pool, host: str) -> Record | None:
 def take_name(pool: Pool, path: Path, name: str) -> Path:
     final = path.with_name(name)
     if os.path.lexists(final):
-        raise NotOurs(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
+        raise ForeignData(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
     with Checkpoint("backup named"):
         path.rename(final)
     point_latest(pool, path.parent.name)
