@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
-from backupd.repo.final_backups import LATEST, ours
+from backupd.repo.final_backups import LATEST, own_backup
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from btrkeep.backup_states import COMPLETE, FINAL
@@ -58,7 +58,7 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
         if not name.startswith(beginning):
             continue
         try:
-            found = ours(pool.host(host) / name, host)
+            found = own_backup(pool.host(host) / name, host)
         except (OperatorError, OSError):  # a record that is damaged; a backup that is deleted meanwhile
             continue
         if found and found[0].read_only and found[1].state in FINAL:

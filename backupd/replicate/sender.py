@@ -21,7 +21,7 @@ from backupd.replicate.changes import size_and_time_tell
 from backupd.replicate.wire import END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, write_all
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common import write_common
-from backupd.repo.final_backups import FinalBackup, ForeignData, ours
+from backupd.repo.final_backups import FinalBackup, ForeignData, own_backup
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
 from backupd.repo.read_lock import read
@@ -168,7 +168,7 @@ class BackupSender:
     def _backup(self, host: str, name: str, uuid: str, notes: Notes) -> FinalBackup:
         """The backup, if it is the very one. Raises NotHere."""
         path = self.pool.host(host) / name
-        found = ours(path, host) if parse_backup_name(name) else None
+        found = own_backup(path, host) if parse_backup_name(name) else None
         if not found or not found[0].read_only or found[0].content_uuid != uuid:
             raise NotHere(f"{host}@{name} is not here any more, or is another one")
         if effective_state(found[1], notes) not in SENT:
