@@ -30,7 +30,7 @@ from btrkeep.pool.subvolume import commit
 from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.group import ENDS_WITH_US
 from btrkeep.process.progress import ProgressSinks
-from btrkeep.process.watched import Abandoned, ours, run_watched
+from btrkeep.process.watched import Abandoned, our_command, run_watched
 from btrkeep.units import format_time
 
 FIRST = datetime(2024, 1, 1, 22, 0, tzinfo=UTC)
@@ -217,7 +217,7 @@ class _PoolNights:
 
     def _program(self, package: str, *words: str) -> Any:
         """What a program of ours answers. Raises Cancelled, ProgramFailed."""
-        command = (*ENDS_WITH_US, *ours(package), *words)
+        command = (*ENDS_WITH_US, *our_command(package), *words)
         try:
             done = run_watched(command, timeout=_LONG, gone=lambda: bool(self._cancellation))
         except Abandoned:

@@ -41,15 +41,16 @@ class FinalBackup(NamedTuple):
 
 
 class ForeignData(OperatorError):
-    """Something lies where a backup of ours should be; it is left alone."""
+    """Something that btrkeep did not make lies where a backup should be; it is left alone."""
 
 
 def own_backup(path: Path, host: str) -> tuple[Subvolume, Record] | None:
-    """Returns the subvolume and record of a backup that btrkeep made, or None: its name, and the record's host, name and UUID, must agree.
+    """Returns the subvolume and record of a backup that btrkeep made, else None: its name, and the record's host, name and UUID,
+    must agree.
 
-    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. One that came from another
-    pool has that of the subvolume which it is a copy of. Made under a name that the host had earlier it is ours as well, and the
-    record comes with today's name. Raises UnreadableRecord.
+    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. A copy from another pool has the
+    UUID of the subvolume that it is a copy of. A backup made under an earlier name of the host counts, and its record comes with
+    today's name. Raises UnreadableRecord.
     """
     subvolume = describe(path)
     record = records.read(path) if subvolume else None
