@@ -11,7 +11,7 @@ from typing import Any
 from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, told_size, told_time
 from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.sender import request_lines
-from backupd.replicate.wire import LineBroken, parse_object
+from backupd.replicate.wire import ConnectionBroken, parse_object
 from backupd.repo.common import common_with
 from backupd.repo.context import open_configured
 from backupd.rsync.confined import PROGRAM
@@ -191,7 +191,7 @@ def _told(asked: bytes) -> dict[str, Any]:
     """What the other side says of itself; nothing when that is not understood."""
     try:
         return parse_object(asked)
-    except LineBroken:
+    except ConnectionBroken:
         return {}
 
 

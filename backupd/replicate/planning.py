@@ -37,7 +37,7 @@ def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...]) -> bool:
 def make_plan(
     site: ReplicationContext, far: FarPool, named: tuple[str, ...] = (), *, damaged: bool = False
 ) -> tuple[ReplicationPlan, dict[str, FarHost]]:
-    """What is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here. Raises LineBroken,
+    """What is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here. Raises ConnectionBroken,
     Refused.
     """
     if far.id == site.pool.id:

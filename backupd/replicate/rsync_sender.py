@@ -33,7 +33,7 @@ _ADDRESS_SPACE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class AskedCopy:
+class CopyRequest:
     """What the other side's rsync asks for: options that were found harmless, and a backup that has yet to be looked up."""
 
     options: tuple[str, ...]
@@ -52,7 +52,7 @@ def words_of_remote_command(command: str) -> tuple[str, ...]:
         raise SendRefused("what is asked for cannot be understood") from None
 
 
-def parse_asked_copy(words: Sequence[str]) -> AskedCopy:
+def parse_copy_request(words: Sequence[str]) -> CopyRequest:
     """What the words of a remote command ask for; those before `--server` mean nothing. Raises SendRefused."""
     found = list(words)
     asked = found[found.index(_SERVER[0]) :] if _SERVER[0] in found else []
@@ -64,10 +64,10 @@ def parse_asked_copy(words: Sequence[str]) -> AskedCopy:
     parts = asked[-1].split("/")
     if len(parts) != 4 or parts[3]:
         raise SendRefused("a backup is asked for as HOST/NAME/UUID/")
-    return AskedCopy(tuple(options), *parts[:3])
+    return CopyRequest(tuple(options), *parts[:3])
 
 
-def sending_command(asked: AskedCopy, path: Path) -> tuple[str, ...]:
+def sending_command(asked: CopyRequest, path: Path) -> tuple[str, ...]:
     """The rsync that sends what lies in the folder `path`."""
     return ("rsync", *_SERVER, *asked.options, ".", f"{path}/")
 
@@ -77,7 +77,7 @@ def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool)
 
     Raises SendRefused for anything that it must not ask for.
     """
-    asked = parse_asked_copy(words)
+    asked = parse_copy_request(words)
     chosen = sender.look_up(asked.host, asked.name, asked.uuid)
     command = sending_command(asked, chosen.path)
     memory = HostConfig(asked.host).max_memory.bytes_of(physical_memory()) + _ADDRESS_SPACE
