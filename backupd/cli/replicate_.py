@@ -31,7 +31,7 @@ from backupd.replicate.outcome import (
 from backupd.replicate.planning import make_plan
 from backupd.replicate.run import replicate
 from backupd.replicate.running import RunningNoted
-from backupd.replicate.seed import left_out
+from backupd.replicate.seed import unusable_hosts
 from backupd.replicate.wire import Refused
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
@@ -232,7 +232,7 @@ def fetch_one(
         if not listed:
             hint = "see `hosts` of the replica, --host in that server's authorized_keys, and whether it has backups"
             raise Refused("the other pool lists no host that is to be fetched", hint)
-        without = {host: why for host, why in left_out(seed).items() if not hosts or host in hosts} if seed else {}
+        without = {host: why for host, why in unusable_hosts(seed).items() if not hosts or host in hosts} if seed else {}
         if dry_run:
             for host, why in without.items():
                 observer.notice(f"{host}: {why}")

@@ -156,11 +156,11 @@ class FarPool:
         self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
         engines = said.get("engines")
         self.sends_by_rsync = isinstance(engines, list) and "rsync" in engines
-        self.now = told_time(said)
+        self.now = time_in(said)
         """What its clock said just now; None: an earlier version does not tell."""
         self.waits: Callable[[str], None] = lambda _: None
         """Is given why the other side sends nothing yet."""
-        self.free, self.used = told_size(said, "free"), told_size(said, "used")
+        self.free, self.used = size_in(said, "free"), size_in(said, "used")
         """Bytes of data that fit there, and that are used there; None: an earlier version does not say."""
         self._frames.patience = _PATIENCE
 
@@ -258,13 +258,13 @@ class FarPool:
         return printable(last_remote_error(self._program.said()))[:_LONGEST_REASON]
 
 
-def told_size(said: Mapping[str, Any], name: str) -> int | None:
+def size_in(said: Mapping[str, Any], name: str) -> int | None:
     """Returns a number of bytes that the other side gave; None if it gave none that is possible."""
     size = said.get(name)
     return size if type(size) is int and 0 <= size < _LARGEST_SIZE else None
 
 
-def told_time(said: Mapping[str, Any]) -> datetime | None:
+def time_in(said: Mapping[str, Any]) -> datetime | None:
     """What the other side's clock said."""
     try:
         return parse_time(str(said.get("now")))
@@ -335,4 +335,4 @@ def _announced(said: dict[str, Any], version: int) -> Announced:
     kept = {key: dict(note) for key, note in notes.items() if isinstance(note, dict)}
     stream = said.get("stream")
     stream = stream if type(stream) is int and 0 < stream <= version else 1
-    return Announced(kept, told_size(said, "bytes"), stream, told_size(said, "total"))
+    return Announced(kept, size_in(said, "bytes"), stream, size_in(said, "total"))

@@ -142,7 +142,7 @@ class BackupSender:
         write_all(self.out, object_frame({**said, "transid": chosen.subvolume.written, "size_and_time": is_seen}))
 
     def _asked(self, asked: Mapping[str, Any]) -> tuple[FinalBackup, FinalBackup | None, dict[str, Any]]:
-        """The backup that is asked for, the one that the other side has already, and what there is to say of it. Raises SendRefused."""
+        """Returns the requested backup, the one that the other side has already, and the answer about it. Raises SendRefused."""
         host = str(asked["host"])
         notes = self._notes(host)
         chosen = self._backup(host, str(asked["name"]), str(asked["uuid"]), notes)
