@@ -9,8 +9,8 @@ import click
 
 from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import state_words
-from backupd.cli.inside import Looked, complete_path, looked, pool_of
 from backupd.cli.names import complete_name, complete_which
+from backupd.cli.opened_backup import OpenedBackup, complete_path, opened_backup, pool_of
 from backupd.files.backup_selector import NEWEST
 from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, DifferenceTotals, PathDifference, compare, text_difference
 from backupd.files.objects import backup_object, difference_object
@@ -60,7 +60,7 @@ def command(
         raise UsageError("--text and --all exclude each other", "--text is for one file")
     pool, at = pool_of(ctx)[0], given_now(ctx)
     wanted = path_given(path)
-    with looked(pool, host, before, at) as old, looked(pool, host, after, at) as new:
+    with opened_backup(pool, host, before, at) as old, opened_backup(pool, host, after, at) as new:
         if not _is_in(old, wanted):
             entry_at(new.tree, wanted, host)
         if text:
@@ -72,7 +72,7 @@ def command(
     return 0
 
 
-def _is_in(found: Looked, path: bytes) -> bool:
+def _is_in(found: OpenedBackup, path: bytes) -> bool:
     try:
         found.tree.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -80,7 +80,9 @@ def _is_in(found: Looked, path: bytes) -> bool:
     return True
 
 
-def _differences(old: Looked, new: Looked, path: bytes, content: bool, total: DifferenceTotals) -> Iterator[PathDifference]:
+def _differences(
+    old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool, total: DifferenceTotals
+) -> Iterator[PathDifference]:
     """Yields all differences, counted in `total`; shows progress on a terminal."""
     names = 0
     with ProgressLine() as line:
@@ -98,13 +100,13 @@ def _differences(old: Looked, new: Looked, path: bytes, content: bool, total: Di
 # --- for programs
 
 
-def _print_json(old: Looked, new: Looked, path: bytes, content: bool) -> None:
+def _print_json(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool) -> None:
     total = DifferenceTotals()
     found = (difference_object(one) for one in _differences(old, new, path, content, total))
     stream_object({**_head(old, new, path), "content": content}, "differences", found, lambda: {"sum": asdict(total)})
 
 
-def _head(old: Looked, new: Looked, path: bytes) -> dict[str, Any]:
+def _head(old: OpenedBackup, new: OpenedBackup, path: bytes) -> dict[str, Any]:
     return {
         "host": old.backup.host,
         "path": os.fsdecode(path),
@@ -116,7 +118,7 @@ def _head(old: Looked, new: Looked, path: bytes) -> dict[str, Any]:
 # --- for people
 
 
-def _show(old: Looked, new: Looked, path: bytes, content: bool, everything: bool) -> None:
+def _show(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool, everything: bool) -> None:
     prose(
         f"{shown(path)} of {old.backup.host}: {old.backup.name} ({state_words(old.backup.state)}) "
         f"-> {new.backup.name} ({state_words(new.backup.state)})"
@@ -199,7 +201,7 @@ def _total(total: DifferenceTotals) -> str:
     )
 
 
-def _show_text(old: Looked, new: Looked, path: bytes, as_json: bool) -> None:
+def _show_text(old: OpenedBackup, new: OpenedBackup, path: bytes, as_json: bool) -> None:
     lines = text_difference(old.tree, new.tree, path)
     if as_json:
         echo_json({**_head(old, new, path), "text": lines})

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from backupd.cli.context import dry_run_option, now_option, opened
-from backupd.cli.inside import reading
 from backupd.cli.names import backups_argument
+from backupd.cli.opened_backup import reading
 from backupd.cli.restore_view import RestoreProgressPrinter
 from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
 from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill

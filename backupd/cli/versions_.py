@@ -7,8 +7,8 @@ import click
 
 from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import size_words
-from backupd.cli.inside import complete_path, looked, pool_of, reading
 from backupd.cli.names import complete_which
+from backupd.cli.opened_backup import complete_path, opened_backup, pool_of, reading
 from backupd.files.backup_selector import NEWEST, parse_which, restorable
 from backupd.files.history import THERE, UNREADABLE, Absence, PathHistory, Version
 from backupd.files.objects import history_object
@@ -62,7 +62,7 @@ def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | 
     if not history.versions:
         if any(one.found == UNREADABLE for one in history.backups):
             raise OperatorError(f"{shown(path)} of {host} cannot be read", "see dmesg, and `backupd scrub`")
-        with looked(pool, host, NEWEST, now) as found:
+        with opened_backup(pool, host, NEWEST, now) as found:
             raise missing(found.tree, path, host)
     return history
 

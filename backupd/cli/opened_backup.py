@@ -25,7 +25,7 @@ _MOST_COMPLETED = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class OpenedBackup:
     """A backup that is opened for reading."""
 
     pool: Pool
@@ -57,11 +57,11 @@ def end_of(day: date, zone: ZoneInfo) -> datetime:
 
 
 @contextmanager
-def looked(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None) -> Iterator[Looked]:
+def opened_backup(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None) -> Iterator[OpenedBackup]:
     """Yields the requested backup, open. Raises UsageError; OperatorError for read errors within the context."""
     backup = find(pool, host, which, at)
     with reading(f"{backup.host}@{backup.name}"), Tree(backup.path) as tree:
-        yield Looked(pool, backup, tree)
+        yield OpenedBackup(pool, backup, tree)
 
 
 @contextmanager
