@@ -94,6 +94,7 @@ def _differences(
 
         for one in compare(old.tree, new.tree, path, content, tell):
             total.take(one)
+            line.clear()
             yield one
 
 
