@@ -34,7 +34,7 @@ _SAMPLES_OF = timedelta(days=2)  # before this boot
 
 
 def has_backups_in_doubt(pool: Pool, hosts: Collection[str] | None = None) -> bool:
-    """Whether this boot was not looked at yet, or a backup of these hosts (None: of any) is in doubt. A rehearsal has no boots."""
+    """True if this boot was not examined yet, or a backup of these hosts (None: of any) is in doubt. A rehearsal has no boots."""
     if pool.rehearsal:
         return False
     known = read_boot(pool)

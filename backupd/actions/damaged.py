@@ -100,7 +100,7 @@ def _blocks(vaddr: int) -> range:
 
 
 def is_bad(site: PoolContext, places: list[FilePlace]) -> bool:
-    """Whether the block cannot be read, by the first of its names that is still there."""
+    """Returns True if the block cannot be read, by the first of its names that is still there."""
     for one in places:
         try:
             with Tree(site.pool.host(one.host) / one.name) as tree:

@@ -219,7 +219,7 @@ class _Import:
         prose(f"{printable(str(tree.folder))}: {said}", err=True)
 
     def _is_unproven(self, record: Record) -> bool:
-        """Whether it is of an import, and was not compared yet: that import may have been killed before."""
+        """Returns True if it is of an import, and was not compared yet: that import may have been killed before."""
         return record.imported is not None and not ComparedTrees(self.site.config.pool.state).has(record)
 
     def _note(self, tree: OldTree, made: ImportedBackup) -> None:

@@ -203,7 +203,7 @@ class _BackupSharing:
                 raise
 
     def _goes_on(self, fd: int) -> bool:
-        """Whether nobody else has the backup, and it is not over. Raises _InUse."""
+        """True if the time is not over. Raises _InUse if somebody else uses the backup."""
         if time.monotonic() - self._looked < _BATCH:
             return not self._work.pacer.is_over
         if not self._work.pacer.goes_on():

@@ -119,7 +119,7 @@ def _some(hosts: Sequence[str]) -> str:
 
 
 def reach_copies(config: Config) -> Iterator[Finding]:
-    """Whether each of the other pools answers, and whether the key opens more there than it should."""
+    """Returns a finding for each other pool: whether it answers, and whether the key opens more there than it should."""
     for push in config.pushes.values():
         yield from _reach_push(config, push)
     for one in config.replicas.values():

@@ -49,7 +49,7 @@ class Deleter:
         return sum(len(names) for _, names in self.pending)
 
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if nothing is left to do."""
         return not self.pending or self.limit == 0
 
     @property

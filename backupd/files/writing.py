@@ -134,7 +134,7 @@ class Writer:
         self.moved(entry.size - done)
 
     def _cloned(self, source: int, copy: int) -> bool:
-        """Whether the copy shares all data with the backup's file: on the same btrfs, and at once."""
+        """Returns True if the copy shares all data with the backup's file: on the same btrfs, and at once."""
         if not self._clones:
             return False
         try:
@@ -184,7 +184,7 @@ class Writer:
 
 
 def comparable(attribute: str) -> bool:
-    """Whether a restored name should have an attribute as the backup has it. The properties of btrfs and SELinux's labels are the
+    """True if a restored name should have an attribute as the backup has it. The properties of btrfs and SELinux's labels are the
     destination's own affair.
     """
     return not attribute.startswith(_OWN_SPACE) and attribute != "security.selinux"

@@ -177,7 +177,7 @@ def _damaged(files: Mapping[tuple[str, str], int]) -> dict[str, tuple[int, int]]
 
 
 def _has_ended(job: Expiry | Balance) -> bool:
-    """Whether it is over: a killed one has no end in the catalogue, but no process either."""
+    """True if the run has ended: a killed one has no end in the catalogue, but no process either."""
     return job.finished is not None or start_time(job.pid) != job.pid_started
 
 

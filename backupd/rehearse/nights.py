@@ -248,7 +248,7 @@ class _Span:
 
 
 def _is_full(error: Exception, mount: Path) -> bool:
-    """Whether it is a want of room: also where that came within a commit, which makes the filesystem read-only."""
+    """True if there was no room, also within a commit, which makes the filesystem read-only."""
     return (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EROFS)) or "ro" in mount_of(mount).super_options
 
 

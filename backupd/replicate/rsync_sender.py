@@ -93,7 +93,7 @@ def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool)
 
 
 def may_confine(*, is_foreign: bool) -> bool:
-    """Whether the sending rsync runs in a cell: always for another machine. Raises OperatorError where it cannot."""
+    """Returns True if the sending rsync runs in a cell: always for another machine. Raises OperatorError where it cannot."""
     if seccomp_filter() is not None and shutil.which(PROGRAM, path=environment()["PATH"]):
         return True
     if is_foreign:

@@ -160,7 +160,7 @@ def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, An
 
 
 def has_host(folder: Path, uuid: str) -> bool:
-    """Whether the folder has all of that very backup, as far as lengths tell."""
+    """Returns True if the folder has all of that very backup, as far as lengths tell."""
     try:
         said = _read_host(folder)
         return bool(said["listed"]["backups"][0][1] == uuid) and all(

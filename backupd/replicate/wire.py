@@ -68,7 +68,7 @@ class AnswerReader:
         self.patience = patience
         self.begin_span()
         self.is_open, self.is_torn = False, False
-        """Whether the end of an answer is still to come; and whether part of a frame was read and not the rest."""
+        """True if the end of an answer is still to come; and whether part of a frame was read and not the rest."""
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
 

@@ -110,7 +110,7 @@ class Reconciled:
         return Reconciled(Counter({_STAGED: self.counts[_STAGED]} if self.counts[_STAGED] else {}), self.locked, self.trouble)
 
     def __bool__(self) -> bool:
-        """Whether there is something to say."""
+        """True if there is anything to report."""
         return bool(self.counts or self.trouble)
 
 

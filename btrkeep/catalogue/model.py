@@ -121,7 +121,7 @@ class Run:
 
     @property
     def killed(self) -> bool:
-        """Whether it was; its outcome is "failed" then, and `finished` is when it was last heard of."""
+        """True if the run was killed; its outcome is "failed" then, and `finished` is when it was last heard of."""
         return self.exit_code is None and self.meaning == KILLED
 
 

@@ -103,7 +103,7 @@ class SaidOnce:
 
 
 def has_live_terminal() -> bool:
-    """Whether standard output is a terminal on which a picture can be drawn again in its place."""
+    """Returns True if standard output is a terminal on which a picture can be drawn again in its place."""
     return os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
 
 

@@ -195,7 +195,7 @@ def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, mod
 
 
 def _paths_refused(table: TomlSection, groups: Mapping[str, TomlSection]) -> bool:
-    """Whether paths, or the group that may hold them, are given and wrong: that has been said, and nothing is missing besides."""
+    """True if paths, or the group that may hold them, are given and wrong: that has been said, and nothing is missing besides."""
     group = groups.get(table.values.get("group", ""))
     return "paths" in table.given or ("group" in table.given and (group is None or "paths" in group.given))
 

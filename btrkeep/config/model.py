@@ -56,7 +56,7 @@ class Retention:
 
     @property
     def missing(self) -> bool:
-        """Whether there is no rule at all, so that everything is kept."""
+        """Returns True if there is no rule at all, so that everything is kept."""
         return not (self.daily or self.weekly or self.monthly or self.yearly)
 
 
@@ -233,7 +233,7 @@ class ReplicaSettings:
 
     @property
     def comes_and_goes(self) -> bool:
-        """Whether its pool is on a disk of this machine, which may be away."""
+        """Returns True if its pool is on a disk of this machine, which may be away."""
         return self.folder is not None
 
     @property

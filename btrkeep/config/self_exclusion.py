@@ -82,5 +82,5 @@ def _link(path: str) -> str | None:
 
 
 def below(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or lies in it; both are real paths."""
+    """True if `path` is `folder` or lies in it; both are real paths."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")

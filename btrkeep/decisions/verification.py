@@ -64,7 +64,7 @@ class Verification:
 
     @property
     def is_over(self) -> bool:
-        """Whether the pass came to its end: the next one is another."""
+        """Returns True if the pass came to its end: the next one is another."""
         return self.whole is not None and self.whole >= self.begun
 
 
@@ -95,7 +95,7 @@ class FinishedScrub:
     newest: int
 
     def has_read(self, finished: datetime | None, subvolume_id: int | None, until: datetime) -> bool:
-        """Whether it has read all of a backup: one that was there, whole and read-only, when it first began.
+        """Returns True if it has read all of a backup: one that was there, whole and read-only, when it first began.
 
         A copy that was fetched later, or imported, was finished before that, but has a higher id.
         """

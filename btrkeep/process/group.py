@@ -271,7 +271,7 @@ class Group:
 
     @property
     def running(self) -> bool:
-        """Whether the leader has not ended yet."""
+        """Returns True if the leader has not ended yet."""
         return not self._ended.done()
 
 

@@ -178,7 +178,7 @@ def has_locked(pid: int, file: os.stat_result) -> bool:
 
 
 def _is_locked(fdinfo: bytes, inode: int) -> bool:
-    """Whether one of the lines is such as "lock:\t1: FLOCK  ADVISORY  WRITE 22198 00:1b:118152 0 EOF"."""
+    """Returns True if one of the lines is such as "lock:\t1: FLOCK  ADVISORY  WRITE 22198 00:1b:118152 0 EOF"."""
     locks = (line.split() for line in fdinfo.splitlines() if line.startswith(b"lock:"))
     return any(fields[2] == b"FLOCK" and fields[6].rpartition(b":")[2] == b"%d" % inode for fields in locks)
 

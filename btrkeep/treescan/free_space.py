@@ -42,7 +42,7 @@ class FreeSpace:
 
 
 def has_free_space_tree(fd: int) -> bool:
-    """Whether the filesystem has a free space tree that may be trusted."""
+    """Returns True if the filesystem has a free space tree that may be trusted."""
     valid = ioctl.FEATURE_COMPAT_RO_FREE_SPACE_TREE | ioctl.FEATURE_COMPAT_RO_FREE_SPACE_TREE_VALID
     return bool(ioctl.get_features(fd).compat_ro_flags & valid == valid)
 

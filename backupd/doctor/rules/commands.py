@@ -29,7 +29,7 @@ def safest(profiles: tuple[str, ...]) -> str:
 
 
 def is_read_by_units(site: SiteFacts) -> bool:
-    """Whether the configuration is where systemd's units look for that of a pool of this name."""
+    """Returns True if the configuration is where systemd's units look for that of a pool of this name."""
     return site.file == FOLDER / f"{site.name}.toml"
 
 
