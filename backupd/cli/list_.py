@@ -96,7 +96,7 @@ class _BackupNotes:
         return hold_fields(hold) if is_held(hold, self.now) else None
 
     def hold_words(self, backup: Backup) -> str | None:
-        """The same for people."""
+        """Returns the hold in words."""
         notes, name = self._of(backup)
         hold = hold_of(notes, name)
         return hold_words(hold) if hold and is_held(hold, self.now) else None

@@ -152,7 +152,7 @@ def command(
 def _read_in_doubt(
     site: PoolContext, cancellation: Cancellation, progress: VerifyProgress, found: list[dict[str, Any]], as_json: bool
 ) -> Verifier:
-    """What a crash may have damaged comes before all else, without limits."""
+    """Reads what a crash may have damaged, before all else and without limits."""
     corrected = reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
     if corrected and not as_json:
         prose(f"the catalogue was brought up to date with the pool: {corrected}")

@@ -115,7 +115,7 @@ class Deduper:
             yield done
 
     def plan(self, backups: Sequence[Restorable]) -> SharingPlan:
-        """What `share` would do, as far as it is known without reading any file."""
+        """Returns what `share` would do, as far as it is known without reading any file."""
         sizes, found = self._repeated_sizes(backups), SharingPlan()
         seen, digests = set[tuple[str, Key]](), set[bytes]()
         for backup, entry, key in self._files(backups):
@@ -238,7 +238,7 @@ class _BackupSharing:
                 raise
 
     def _digest(self, found: WalkEntry, key: Key, known: Checksums) -> bytes | None:
-        """Of its content; None if that cannot be read, or nobody waits for it any more."""
+        """Returns the digest of its content; None if it cannot be read, or the work ends."""
         before = self._new.get(key) or known.find(key)
         if before and (before.damaged or before.digest != NO_DIGEST):
             return None if before.damaged else before.digest

@@ -45,7 +45,7 @@ class Deleter:
 
     @property
     def left(self) -> int:
-        """How many are still to be deleted, in this run unless it is cancelled or limited."""
+        """Returns how many are still to be deleted, by this run unless it is cancelled or limited."""
         return sum(len(names) for _, names in self.pending)
 
     def is_done(self) -> bool:
@@ -54,7 +54,7 @@ class Deleter:
 
     @property
     def unsettled(self) -> int:
-        """How many are deleted whose deletion is not durable yet."""
+        """Returns the number of deletions that are not durable yet."""
         return len(self._gone)
 
     def batch(self, room: int) -> None:

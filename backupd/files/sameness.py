@@ -55,7 +55,7 @@ def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool 
 
 
 def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry, pulse: Pulse = steady) -> bool:
-    """The same, read if need be."""
+    """Returns the same as `same_data`, reading the files if need be."""
     known = same_data(tree, entry, other_tree, other)
     if known is not None:
         return known

@@ -100,7 +100,7 @@ class StatusReport:
 
     @property
     def fault(self) -> str:
-        """Why the pool cannot be used, "" when it can."""
+        """Returns why the pool cannot be used; "" if it can."""
         return self.pool.fault
 
     @property

@@ -216,7 +216,7 @@ class _PoolNights:
         return file.read_bytes()
 
     def _program(self, package: str, *words: str) -> Any:
-        """What a program of ours answers. Raises Cancelled, ProgramFailed."""
+        """Runs one of our programs and returns its JSON. Raises Cancelled, ProgramFailed."""
         command = (*ENDS_WITH_US, *our_command(package), *words)
         try:
             done = run_watched(command, timeout=_LONG, gone=lambda: bool(self._cancellation))
@@ -241,7 +241,7 @@ class _Span:
         self.written, self.seconds = 0, 0.0
 
     def end(self) -> None:
-        """It is over."""
+        """Ends the span."""
         commit(self._mount)
         self.seconds = time.monotonic() - self._begun
         self.written = written_bytes(self._mount) - self._before

@@ -237,7 +237,7 @@ class _Copying:
 
 
 def far_end(site: ReplicationContext) -> _FarEnd:
-    """Where rsync finds the other pool of this replica."""
+    """Returns where rsync finds the other pool of this replica."""
     replica, config = site.replica, site.config
     if replica.folder:
         host = HostConfig(replica.name)

@@ -53,7 +53,7 @@ def words_of_remote_command(command: str) -> tuple[str, ...]:
 
 
 def parse_copy_request(words: Sequence[str]) -> CopyRequest:
-    """What the words of a remote command ask for; those before `--server` mean nothing. Raises SendRefused."""
+    """Returns the request in the words of a remote command, ignoring those before `--server`. Raises SendRefused."""
     found = list(words)
     asked = found[found.index(_SERVER[0]) :] if _SERVER[0] in found else []
     if len(asked) > _MOST_WORDS or tuple(asked[:2]) != _SERVER or len(asked) < 5 or asked[-2] != ".":

@@ -114,7 +114,7 @@ def confinement(config: Config, *, pause: float = 2.0) -> Confinement:
 
 
 def why_not(pause: float) -> str:
-    """Why rsync cannot be confined on this machine, by this process; "" when it can. Up to three trials, `pause` seconds apart.
+    """Returns why this process cannot confine rsync; "" if it can. Tries up to three times, `pause` seconds apart.
 
     A limit that is reached for a moment, by a host that another run talks to perhaps, is no reason to go on without: then it counts
     as possible, and a transfer for which it is not fails.

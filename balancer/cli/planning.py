@@ -107,7 +107,7 @@ def show_plan(path: Path, settings: RunSettings, state: Path | None, *, as_json:
 
 
 def left_alone(seen: FilesystemLook, settings: RunSettings) -> str:
-    """Why nothing is worth it, by the block group that is worst."""
+    """Says why no block group is worth it, by the worst one."""
     groups = seen.survey.groups
     if not len(groups.vaddr):
         return "there are no data block groups yet"

@@ -102,7 +102,7 @@ def _named(which: Iterable[tuple[str, str | None]]) -> list[Values]:
 
 
 def _moved(one: Backup, new: str) -> Backup:
-    """The same backup under the new name, the folder in its path too."""
+    """Returns the row with the new host name, also in its path."""
     path = PurePosixPath(one.path)
     if path.parent.name == one.host:
         path = path.parent.with_name(new) / path.name

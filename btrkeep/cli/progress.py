@@ -75,7 +75,7 @@ class _Terminal:
             return len(text)
 
     def flush(self) -> None:
-        """The same."""
+        """Writes the buffer to the terminal, or nowhere."""
         try:
             self._stream.flush()
         except OSError:

@@ -171,7 +171,7 @@ def _call(name: str, number: int, *arguments: int | bytes | None) -> int:
 
 
 def remount(mount: Mount, words: tuple[str, ...]) -> None:
-    """The same by mount(2), with all flags that the mount and the filesystem have. For kernels without fspick. Raises OSError.
+    """Remounts by mount(2), with all present flags, for kernels without fspick. Raises OSError.
 
     A mount that is read-only by itself (a bind mount) cannot be used for it: mount(2) would make the filesystem read-only.
     """

@@ -58,7 +58,7 @@ def descriptor_of(pidfd: int, number: int) -> int:
 
 
 def why_no_descriptors() -> str:
-    """Why this process may not take descriptors of others (a kernel before 5.6, a filter of system calls); "" when it may."""
+    """Returns why this process may not take descriptors of others (a kernel before 5.6, a filter of system calls); "" if it may."""
     process = os.pidfd_open(os.getpid())
     try:
         os.close(descriptor_of(process, process))

@@ -88,7 +88,7 @@ def _aligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, in
 
 
 def _unaligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, int]:
-    """The same, item by item: the bitmap at the end of a block group of an odd size is shorter, and shifts all that follow."""
+    """Reads item by item: the last bitmap of a block group of an odd size is shorter, and shifts all that follow."""
     at = positions(search.buffer, search.first_header, count)
     found = headers(search.buffer, at)
     is_bitmap = found["type"] == _BITMAP

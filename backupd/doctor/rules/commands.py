@@ -15,7 +15,7 @@ def balance(facts: DoctorFacts, *words: str) -> str:
 
 
 def filters(fs: FilesystemFacts, kind: str, words: str = "") -> str:
-    """What a balance does with block groups of that kind (data, metadata, system, mixed): "-mconvert=raid1".
+    """Returns the filters of a balance for block groups of that kind (data, metadata, system, mixed): "-mconvert=raid1".
 
     Mixed ones hold data and metadata, and of a filesystem that has them the kernel takes the same for both or nothing (EINVAL).
     """
