@@ -177,7 +177,7 @@ def _pushes(sections: Sections, problems: Problems) -> Iterator[tuple[str, model
             problems.add(table.file, dotted(PUSH, name, "to"), 'missing: the other server, such as to = "ssh://root@backup2"')
         if name in sections.named[REPLICA]:
             problems.add(table.file, dotted(PUSH, name), _SAME_NAME.format("a replica"))
-        yield name, model.PushSettings(name, address or "", **values)
+        yield name, model.PushSettings(name, address=address or "", **values)
 
 
 def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.OffsiteSettings]]:
