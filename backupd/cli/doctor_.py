@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from backupd.cli.check_ import show
-from backupd.cli.context import load_config, now_option, present
+from backupd.cli.context import load_config, pass_context, present
 from backupd.doctor.copies import reach_copies
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.finding import Examined
@@ -34,8 +34,7 @@ _WIDTH = 110
 @click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also list the checks that passed.")
 @click.option("--connect", is_flag=True, help="Also reach the other side of every replica and push: version, key, clock, room.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: bool, connect: bool, as_json: bool) -> int:
     """Find what is wrong or slow with the pool; for each problem, print the reason, the commands that solve it, and their risk.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import complete_host, now_option, opened, require_host
+from backupd.cli.context import complete_host, opened, pass_context, require_host
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.look import look_at_pool
 from backupd.health.status_report import drills_of, looks_of
@@ -36,8 +36,7 @@ _COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yello
 @click.argument("host", required=False, shell_complete=complete_host)
 @click.option("--copies", "with_copies", is_flag=True, help="Also list the newest backup of each host in each copy.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bool) -> int:
     """How every host is doing: ok, late, failing, suspect or never.
 

@@ -13,7 +13,7 @@ from backupd.actions.read_errors import look_at_read_errors
 from backupd.actions.verify import Verifier
 from backupd.actions.verify_pass import ReadScope
 from backupd.cli.against_source import compare_hosts
-from backupd.cli.context import now_option, opened, pace_option, time_option
+from backupd.cli.context import opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.cli.verify_progress import VerifyProgress
 from backupd.expire.clocks import doubt
@@ -64,8 +64,7 @@ def _sample(text: str) -> int | float:
 @click.option("--clean-stop", is_flag=True, help="Read nothing; note that this server is shut down in order.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, in this order; read nothing.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     which: tuple[str, ...],
