@@ -37,8 +37,9 @@ def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...]) -> bool:
 def make_plan(
     site: ReplicationContext, far: FarPool, named: tuple[str, ...] = (), *, damaged: bool = False
 ) -> tuple[ReplicationPlan, dict[str, FarHost]]:
-    """What is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here. Raises LineBroken,
-    Refused.
+    """Returns what is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here.
+
+    Raises ConnectionBroken, Refused.
     """
     if far.id == site.pool.id:
         raise OperatorError("that is this very pool", "fetch from another one")
