@@ -210,10 +210,10 @@ class FarPool:
         known = transid if type(transid) is int and 0 <= transid < 1 << 63 else 0
         return CopyAnnouncement(told.notes, told.bytes, told.stream, told.total, known, said.get("size_and_time") is True)
 
-    def note_common(self, replica: str, hosts: Mapping[str, str], copied: Mapping[str, list[str]]) -> None:
+    def note_common(self, replica: str, hosts: Mapping[str, str], copied: Mapping[str, list[str]] | None = None) -> None:
         """Has the other pool keep these backups, by host; tells it all that are `copied`. Raises ConnectionBroken, Refused."""
         asked = {"verb": "common", "replica": replica, "hosts": hosts}
-        if sum(map(len, copied.values())) <= _MOST_COPIED:  # a request has a longest length there
+        if copied is not None and sum(map(len, copied.values())) <= _MOST_COPIED:  # a request has a longest length there
             asked["copied"] = copied
         self._ask(asked)
         for _ in self._frames.answer():
