@@ -33,6 +33,7 @@ _WAITS_EVERY = 1.0  # seconds
 _LONGEST_WAIT = 86400.0  # seconds: a night, or an expiry, of the other pool
 _MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
 _LARGEST_SIZE = 1 << 63
+_MOST_COPIED = 250_000  # names of backups
 
 
 class FarPoolMissing(OperatorError):
@@ -209,9 +210,12 @@ class FarPool:
         known = transid if type(transid) is int and 0 <= transid < 1 << 63 else 0
         return CopyAnnouncement(told.notes, told.bytes, told.stream, told.total, known, said.get("size_and_time") is True)
 
-    def note_common(self, replica: str, hosts: dict[str, str]) -> None:
-        """Makes the other pool keep these backups, by host. Raises ConnectionBroken, Refused."""
-        self._ask({"verb": "common", "replica": replica, "hosts": hosts})
+    def note_common(self, replica: str, hosts: Mapping[str, str], copied: Mapping[str, list[str]] | None = None) -> None:
+        """Makes the other pool keep these backups, by host; tells it all that are `copied`. Raises ConnectionBroken, Refused."""
+        asked = {"verb": "common", "replica": replica, "hosts": hosts}
+        if copied is not None and sum(map(len, copied.values())) <= _MOST_COPIED:  # a request has a longest length there
+            asked["copied"] = copied
+        self._ask(asked)
         for _ in self._frames.answer():
             pass
 

@@ -46,7 +46,7 @@ def make_plan(
     mark = ReplicaMark(far.id, site.replica.name)
     policy = site.replica.retention
     near = _near_hosts(site.pool, site.catalogue, damaged=damaged)
-    hosts, obstacles, common, listed, total = [], [], dict[str, str](), dict[str, FarHost](), 0
+    hosts, obstacles, present, listed, total = [], [], dict[str, tuple[str, ...]](), dict[str, FarHost](), 0
     for far_host in far.hosts():
         if not wants(site.replica, far_host.name, named):
             continue
@@ -56,8 +56,8 @@ def make_plan(
         if found.obstacle:
             obstacles.append(found)
             continue
-        if found.common:
-            common[found.host] = found.common
+        if found.present:
+            present[found.host] = found.present
         if found.fetches:
             hosts.append(found)
     moved = {old for one in obstacles if (old := one.former_name)}
@@ -66,7 +66,7 @@ def make_plan(
         for host, it in near.items()
         if it.mark == mark and not it.forgotten and wants(site.replica, host, named) and host not in listed and host not in moved
     ]
-    return ReplicationPlan(tuple(hosts), tuple(obstacles), common, total, bool(named), tuple(sorted(gone))), listed
+    return ReplicationPlan(tuple(hosts), tuple(obstacles), present, total, bool(named), tuple(sorted(gone))), listed
 
 
 def _plan_host(

@@ -20,7 +20,7 @@ from typing import Any
 from backupd.replicate.changes import size_and_time_tell
 from backupd.replicate.wire import END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, write_all
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.common import write_common
+from backupd.repo.common import write_common, write_copied
 from backupd.repo.final_backups import FinalBackup, own_backup
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
@@ -207,7 +207,10 @@ class BackupSender:
     def _common(self, asked: Mapping[str, Any]) -> None:
         said = asked["hosts"]
         hosts = {host: name for host, name in said.items() if self._may_know(host)} if isinstance(said, dict) else said
-        write_common(self.pool, self.replica or str(asked["replica"]), hosts)
+        replica, copied = self.replica or str(asked["replica"]), asked.get("copied")
+        write_common(self.pool, replica, hosts)
+        if isinstance(copied, dict):  # an older btrkeep does not say it
+            write_copied(self.pool, replica, {host: names for host, names in copied.items() if self._may_know(host)})
 
 
 def _widen(pipe: int) -> None:
