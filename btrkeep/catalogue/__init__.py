@@ -17,9 +17,9 @@ from btrkeep.catalogue.model import (
     BackupState,
     Expiry,
     HostFacts,
-    NotedState,
     Progress,
     Run,
+    StateFromNotes,
 )
 from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceStep, FreeSpaceScore
@@ -61,13 +61,13 @@ __all__ = [
     "HostRuns",
     "Job",
     "Night",
-    "NotedState",
     "PastRuns",
     "Progress",
     "Run",
     "RunTotals",
     "Sample",
     "SampleMark",
+    "StateFromNotes",
     "StoredAlarm",
     "VerifiedBackup",
     "state_mark",

@@ -78,7 +78,7 @@ class BackupState(NamedTuple):
     """The base of a `.working`; None for all others, of which nobody needs it."""
 
 
-class NotedState(NamedTuple):
+class StateFromNotes(NamedTuple):
     """The part of a backup's row that comes from its host's notes."""
 
     host: str
