@@ -10,7 +10,7 @@ from pydantic import Field
 
 from btrkeep.errors import UsageError
 from btrkeep.units import parse_time
-from web.access import seen_hosts
+from web.access import visible_hosts
 from web.api.table import ApiRequest, Endpoint, Moment, Nothing, OfNumber
 from web.data import jobs as of_jobs
 from web.data import log
@@ -72,7 +72,7 @@ def jobs(asked: ApiRequest) -> Jobs:
     """Returns the list of jobs."""
     here, kind, days = asked.source, asked.given.kind, asked.given.days
     if asked.viewer.limited:
-        mine, since = seen_hosts(), here.now - timedelta(days=days)
+        mine, since = visible_hosts(), here.now - timedelta(days=days)
         return Jobs(tuple(of_jobs.by_hand(here.catalogue, mine, here.now, since)) if kind in ("", "backup") else ())
     of, kinds = here.site.filesystem, (kind,) if kind else ()
     return Jobs(here.cached(("jobs", of, days, kinds), lambda: of_jobs.jobs(here.catalogue, of, here.now, days, kinds)))
@@ -87,7 +87,7 @@ def night(asked: ApiRequest) -> NightView:
 def runs(asked: ApiRequest) -> LogPage:
     """Returns a page of runs."""
     given, catalogue = asked.given, asked.source.catalogue
-    wanted = log.wanted_runs(seen_hosts(), given.host or None, given.outcome or None, _moment(given.since), given.before)
+    wanted = log.wanted_runs(visible_hosts(), given.host or None, given.outcome or None, _moment(given.since), given.before)
     return log.log_page(catalogue, wanted, asked.source.now, given.limit)
 
 

@@ -160,7 +160,7 @@ def _not_ours(name: str, facts: HostFacts | None, now: datetime, replica: str | 
     return HostStatus(name, UNCONFIGURED, last, age, None, None, (words,))
 
 
-def seen_by(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:
+def visible_to(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:
     """Returns the rows that the viewer may see."""
     return [row for row in rows if viewer.may_see(row.host)]
 
@@ -173,7 +173,7 @@ def state_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
 
 def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
     """Returns the requested page, of the hosts that the viewer may see."""
-    mine = seen_by(viewer, every_row(source))
+    mine = visible_to(viewer, every_row(source))
     wanted = [row for row in mine if _matches(row, query)]
     chosen = [row for row in wanted if not query.state or row.state == query.state]
     ordered = in_order(chosen, query.sort)

@@ -75,7 +75,7 @@ class Overview:
 def overview(source: RequestContext, viewer: Viewer) -> Overview:
     """Returns the content of the first page."""
     site = source.site
-    rows, health = hosts.seen_by(viewer, hosts.every_row(source)), pool_health(source)
+    rows, health = hosts.visible_to(viewer, hosts.every_row(source)), pool_health(source)
     window = usual_window(host for host in site.hosts.values() if viewer.may_see(host.name))
     return Overview(
         name=site.name,
