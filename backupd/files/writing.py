@@ -209,7 +209,7 @@ def _temporary(folder: int) -> Iterator[bytes]:
     try:
         yield name
     except BaseException:
-        take_away(folder, name)
+        remove_unfinished(folder, name)
         raise
 
 
@@ -218,7 +218,7 @@ def leftovers(folder: int) -> list[bytes]:
     return [name for name in names_in(folder) if name.startswith(PREFIX)]
 
 
-def take_away(folder: int, name: bytes) -> None:
+def remove_unfinished(folder: int, name: bytes) -> None:
     """Removes what is not whole: anything but a folder with something in it."""
     for remove in (os.unlink, os.rmdir):
         with contextlib.suppress(OSError):

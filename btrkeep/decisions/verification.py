@@ -179,7 +179,7 @@ class KnownBackups(ScrubFacts, Protocol):
     def hosts_with_backups(self, finished: datetime, subvolume_id: int) -> set[str]: ...
 
 
-def last_looks(catalogue: KnownBackups, now: datetime) -> dict[str, datetime | None]:
+def last_reads(catalogue: KnownBackups, now: datetime) -> dict[str, datetime | None]:
     """Returns when data of each host was last read, by any means; None: never."""
     until, scrub = latest(now), read_scrub(catalogue)
     read = catalogue.newest_verifications(until)  # also of hosts whose backups a lost catalogue does not know
@@ -203,7 +203,7 @@ def late_looks(
     return tuple(sorted(host for host, last in looks.items() if oldest[host] < since and (last is None or last < since)))
 
 
-def looks_in_a_sentence(looks: Mapping[str, datetime | None], damaged: int, now: datetime) -> str:
+def verification_sentence(looks: Mapping[str, datetime | None], damaged: int, now: datetime) -> str:
     """Summarises all hosts in a sentence: those whose data was read, and the number of damaged backups; "" if none was ever
     read.
     """

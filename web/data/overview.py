@@ -5,7 +5,7 @@ from datetime import datetime
 
 from btrkeep.decisions.drills import drill_status, proven_words, read_drills
 from btrkeep.decisions.due import next_window
-from btrkeep.decisions.verification import last_looks, looks_in_a_sentence
+from btrkeep.decisions.verification import last_reads, verification_sentence
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration
 from web.data import hosts, night_sum
@@ -144,9 +144,9 @@ def pool_now(source: RequestContext) -> PoolSummary | None:
 
 
 def _verified(source: RequestContext, viewer: Viewer) -> str:
-    looks, damaged = source.cached(("looks",), lambda: (last_looks(source.catalogue, source.now), source.catalogue.damaged_files()))
+    looks, damaged = source.cached(("looks",), lambda: (last_reads(source.catalogue, source.now), source.catalogue.damaged_files()))
     mine = {host: last for host, last in looks.items() if viewer.may_see(host)}
-    return looks_in_a_sentence(mine, sum(viewer.may_see(host) for host, _ in damaged), source.now)
+    return verification_sentence(mine, sum(viewer.may_see(host) for host, _ in damaged), source.now)
 
 
 def _proven(source: RequestContext, viewer: Viewer) -> str:
