@@ -31,7 +31,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
-from btrkeep.decisions.verification import VerificationState, last_reads, late_looks, verification_counts
+from btrkeep.decisions.verification import VerificationState, last_reads, late_reads, verification_counts
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
@@ -165,7 +165,7 @@ def looks_of(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[
     """Returns when data of each host was last read, and the hosts for which that is too long ago."""
     oldest, looks = catalogue.oldest_backups(), last_reads(catalogue, now)
     settings = config.verify
-    return looks, late_looks(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)
+    return looks, late_reads(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)
 
 
 def _damaged(files: Mapping[tuple[str, str], int]) -> dict[str, tuple[int, int]]:

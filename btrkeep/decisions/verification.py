@@ -190,7 +190,7 @@ def last_reads(catalogue: KnownBackups, now: datetime) -> dict[str, datetime | N
     return found
 
 
-def late_looks(
+def late_reads(
     oldest: Mapping[str, datetime], looks: Mapping[str, datetime | None], max_age: float, now: datetime, *, is_asked: bool
 ) -> tuple[str, ...]:
     """The hosts whose data was not read for longer than `max_age` seconds, though the oldest backup is older than that.

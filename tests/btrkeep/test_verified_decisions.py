@@ -20,7 +20,7 @@ from btrkeep.decisions.verification import (
     VerifiedBackups,
     VerifiedBy,
     last_reads,
-    late_looks,
+    late_reads,
     note_scrub,
     read_scrub,
     verification_counts,
@@ -167,7 +167,7 @@ def test_a_host_is_late_when_none_of_its_data_was_read_for_long_and_it_is_there_
         assert looks == {"old": NOW - 70 * DAY, "read": NOW - 5 * DAY, "scrubbed": NOW - 87 * DAY, "new": None}
         note_scrub(catalogue, FinishedScrub(NOW - 88 * DAY, NOW - 87 * DAY, is_whole=True, newest=299))
         assert last_reads(catalogue, NOW)["scrubbed"] is None
-    late: Callable[..., tuple[str, ...]] = late_looks
+    late: Callable[..., tuple[str, ...]] = late_reads
     assert late(oldest, looks, (60 * DAY).total_seconds(), NOW, is_asked=False) == ("old", "scrubbed")
     assert late(oldest, looks, (80 * DAY).total_seconds(), NOW, is_asked=False) == ("scrubbed",)
     assert late(oldest, looks, DAY.total_seconds(), NOW, is_asked=False) == ("new", "old", "read", "scrubbed")
