@@ -25,7 +25,7 @@ def viewer() -> Viewer:
     return found
 
 
-def somebody() -> Viewer | None:
+def logged_in_viewer() -> Viewer | None:
     """Returns the viewer, None if no user is logged in."""
     found: Viewer | None = g.get("viewer")
     return found
