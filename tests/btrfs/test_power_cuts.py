@@ -1,4 +1,4 @@
-"""The power is cut a hundred times, in what changes most: the short form of `python -m bench.power_cuts`."""
+"""The power is cut in what changes most: `python -m bench.power_cuts` with 30 cuts, or a hundred in the long form."""
 
 import json
 import sys
@@ -10,18 +10,16 @@ import pytest
 from bench.cut_log import Replay, flushes, record
 from tests.beds import TOP, nbd, session, work
 
-CUTS = 17  # of each
+CUTS, MANY_CUTS = 5, 17  # of each
 cached = pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a disk with a write cache ({nbd.why_not()})")
 
 
-def cut(scenario: str, *words: str) -> dict[str, Any]:
-    given = ("--round", "--only", scenario, "--in-a-round", str(CUTS), "--image-dir", str(session.folder(1 << 30)))
-    return dict(json.loads(work(sys.executable, "-m", "bench.power_cuts", *given, *words, cwd=TOP, timeout=290).stdout))
+def cut(scenario: str, cuts: int, *words: str) -> dict[str, Any]:
+    given = ("--round", "--only", scenario, "--in-a-round", str(cuts), "--image-dir", str(session.folder(1 << 30)))
+    return dict(json.loads(work(sys.executable, "-m", "bench.power_cuts", *given, *words, cwd=TOP, timeout=590).stdout))
 
 
-@pytest.mark.btrfs
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
+each_scenario = pytest.mark.parametrize(
     ("scenario", "disks"),
     [
         pytest.param("changed", "cached", marks=cached),
@@ -32,16 +30,32 @@ def cut(scenario: str, *words: str) -> dict[str, Any]:
         ("suspect", "plain"),
     ],
 )
+
+
+@pytest.mark.btrfs
+@pytest.mark.timeout(300)
+@each_scenario
 def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(scenario: str, disks: str) -> None:
-    found = cut(scenario, "--disks", disks)
+    found = cut(scenario, CUTS, "--disks", disks)
     assert found["defects"] == []
     assert found["cuts"] == CUTS
+
+
+@pytest.mark.long
+@pytest.mark.btrfs
+@pytest.mark.timeout(600)
+@each_scenario
+def test_nor_is_one_after_any_of_many(scenario: str, disks: str) -> None:
+    """More moments of the same; each takes a second of processor time."""
+    found = cut(scenario, MANY_CUTS, "--disks", disks)
+    assert found["defects"] == []
+    assert found["cuts"] == MANY_CUTS
 
 
 @pytest.mark.btrfs
 @pytest.mark.timeout(300)
 def test_a_program_without_its_last_sync_is_found_out() -> None:
-    found = cut("few", "--disks", "plain", "--unsynced", "--in-a-round", "6")
+    found = cut("few", 6, "--disks", "plain", "--unsynced")
     assert any("differs from its source" in line for line in found["defects"]), found
 
 
