@@ -26,6 +26,7 @@ from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
+from btrkeep.decisions.device_errors import forget_unnamed
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -125,6 +126,7 @@ def command(
             cancellation.listening(),
             progress,
         ):
+            look_at_read_errors(site, moment)  # what was counted until now somebody else has met
             first = _read_in_doubt(site, cancellation, progress, found, as_json) if is_to_be_read(site.pool) else None
             _tell_catalogue(site, chosen)
             files = sum(one.record.files or 0 for one, _ in chosen)
@@ -132,7 +134,7 @@ def command(
             clock_doubt = doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal)
             scope = ReadScope(share, seconds, pace, forgets=clock_doubt is None)
             work = Verifier(site.pool, site.catalogue, moment, scope, cancellation, progress)
-            unreadable = 0
+            unreadable, whole = 0, 0
             for number, (backup, _) in enumerate(chosen, 1):
                 if work.is_over:
                     break
@@ -145,10 +147,13 @@ def command(
                     unreadable += isinstance(error, DataUnreadable)
                     continue
                 progress.clear()
+                whole += done.begun == moment and done.is_over
                 _tell(backup, done, found, as_json)
-            if not after_crash:
-                look_at_read_errors(site, site.clock.now())
-    passes = [one.count for one in (work, first) if one]
+            passes = [one.count for one in (work, first) if one]
+            has_met = bool(unreadable or any(one.damaged for one in passes))
+            errors = look_at_read_errors(site, site.clock.now(), were_met=has_met)
+            if not which and whole == len(chosen) > 0:  # all was read after what was counted before
+                forget_unnamed(site.catalogue, errors.seen)
     files, size = sum(one.files for one in passes), sum(one.bytes for one in passes)
     if as_json:
         echo_json({"files": files, "bytes": size, "is_whole": not work.is_over, "backups": found})
