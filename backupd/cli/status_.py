@@ -9,7 +9,7 @@ import click
 from backupd.cli.context import complete_host, now_option, opened, require_host
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.look import look_at_pool
-from backupd.health.status_report import drills_of, looks_of
+from backupd.health.status_report import damaged_hosts, drills_of, looks_of
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, json_option, table
@@ -22,6 +22,7 @@ from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, fail
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge
+from btrkeep.decisions.verification import VerificationState, verification_counts
 from btrkeep.pool import quota
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
@@ -61,6 +62,7 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
         drills = drills_of(site.config, site.catalogue, moment)
         looks, unverified = looks_of(site.config, site.catalogue, moment)
         in_doubt = read_in_doubt(site.catalogue)
+        states, damaged = verification_counts(site.catalogue, moment), damaged_hosts(site.catalogue)
     if as_json:
         hosts, transfers = (
             [
@@ -77,7 +79,12 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
                 "running": transfers,
                 "copies": [_copy_as_json(copy, fetching.get(copy.replica.name)) for copy in copies],
                 "drill": _drill_as_json(drills),
-                "verification": {"max_age": round(site.config.verify.oldest), "unverified": list(unverified)},
+                "verification": {
+                    "max_age": round(site.config.verify.oldest),
+                    "unverified": list(unverified),
+                    "states": {str(state): states[state] for state in VerificationState},
+                    "damaged": [{"host": name, "backups": some, "files": most} for name, (some, most) in sorted(damaged.items())],
+                },
                 "in_doubt": _in_doubt_as_json(in_doubt),
                 "pool": pool,
                 "lost": site.lost,
@@ -89,6 +96,7 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
         _show_one(found[0], running, moment, looks.get(host)) if found else click.echo(
             f"{printable(host)} has backups but is not configured any more"
         )
+        _show_damaged({name: one for name, one in damaged.items() if name == host})
         _show_lags(copies, host)
     else:
         _show_all(found, running, moment, has_copies=bool(copies))
@@ -96,6 +104,8 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
         if with_copies:
             _show_lags(copies)
         _show_drills(drills)
+        _show_verification(states)
+        _show_damaged(damaged)
         _show_unverified(unverified, site.config.verify.oldest)
         if in_doubt:
             click.echo(
@@ -273,6 +283,22 @@ def _show_drills(drills: DrillStatus) -> None:
         click.echo(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` does that")
     for one in drills.failed[:_MOST_BEHIND]:
         click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(one)))
+
+
+def _show_verification(states: Mapping[VerificationState, int]) -> None:
+    """Prints how many backups there are in each verification state; nothing if none was ever verified."""
+    if any(count for state, count in states.items() if state != VerificationState.NEVER):
+        click.echo("verified backups: " + ", ".join(f"{states[state]:,} {state}" for state in VerificationState if states[state]))
+
+
+def _show_damaged(damaged: Mapping[str, tuple[int, int]]) -> None:
+    """Prints the hosts with damaged backups; nothing if there are none."""
+    for host, (backups, files) in sorted(damaged.items())[:_MOST_BEHIND]:
+        each = "each" if backups > 1 else "it"
+        head = click.style("damaged: ", fg="red") + printable(host)
+        click.echo(f"{head}: {counted(backups, 'backup')}, up to {counted(files, 'file')} in {each}; `backupd damaged` names them")
+    if len(damaged) > _MOST_BEHIND:
+        click.echo(f"{click.style('damaged: ', fg='red')}backups of {counted(len(damaged) - _MOST_BEHIND, 'more host')}")
 
 
 def _show_unverified(hosts: Sequence[str], seconds: float) -> None:
