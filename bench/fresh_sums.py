@@ -4,8 +4,8 @@
     python -m bench.fresh_sums --realistic
 
 Each night a tenth of every host's files is new. Both pools are on one filesystem, and take turns. A night varies by more than the
-checksums cost, so the night with them against the night without is told and judges nothing. The verdict is by the step itself, timed
-in the night's process: its share of the processor time of all that night's processes, and of the time on the clock, as if the night
+checksums cost, so the night with them against the night without is told and judges nothing. The verdict is by the step, timed in
+the night's process: its share of the processor time of all that night's processes, and of the time on the clock, as if the night
 waited for each of the steps. Blocks that were read from a disk meanwhile are counted, too.
 
 --realistic: few hosts with many files, so that the run of each host takes a second or more, as in the night of a real site;
