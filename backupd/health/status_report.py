@@ -163,7 +163,8 @@ def drills_of(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatu
 
 def looks_of(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[str, datetime | None], tuple[str, ...]]:
     """Returns when data of each host was last read, and the hosts for which that is too long ago."""
-    oldest, looks = catalogue.oldest_backups(), last_reads(catalogue, now)
+    oldest = catalogue.oldest_backups()
+    looks = last_reads(catalogue, oldest, now)
     settings = config.verify
     return looks, late_reads(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)
 
