@@ -235,6 +235,8 @@ class Round:
                 self.found.defects.append(f"{self._where(cut)}: {line}")
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding, and the others are looked at all the same
             self.found.defects.append(f"{self._where(cut)}: {type(error).__name__}: {str(error)[-3000:]}")
+            if self.disks.pool.is_mount() or self.disks.state.is_mount():
+                raise  # nothing that this round saw from here on would be true
         cut.pool.unlink()
         cut.state.unlink()
 
@@ -296,7 +298,7 @@ class Round:
         return f"{key} differs from its source: {wrong[:3]}" if wrong else ""
 
     def _done(self, *words: str, status: tuple[int, ...]) -> Iterator[str]:
-        done = command("backupd", "--config", self.site.config, *words, check=False)
+        done = command("backupd", "--config", self.site.config, *words, check=False, timeout=_LONGEST_STEP)
         if done.returncode not in status or "Traceback" in done.stderr:
             yield f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-1500:]}"
 
@@ -305,12 +307,13 @@ class Round:
         return [{key: value for key, value in one.items() if key != "duration"} for one in self._backupd("list")]
 
     def _backupd(self, *words: str) -> Any:
-        done = command("backupd", "--config", self.site.config, *words, "--json")
+        done = command("backupd", "--config", self.site.config, *words, "--json", timeout=_LONGEST_STEP)
         return json.loads(done.stdout)
 
     def _run_all(self, which: str) -> Generator[str, None, set[tuple[str, str]]]:
         """Runs once more: hosts, and what came out of each."""
-        done = command("backupd", "--config", self.site.config, "run", "--all", "--json", check=False)
+        words = ("run", "--all", "--json")
+        done = command("backupd", "--config", self.site.config, *words, check=False, timeout=_LONGEST_STEP)
         if "Traceback" in done.stderr or not done.stdout:
             yield f"the {which} run ended with {done.returncode}: {done.stderr[-1500:]}"
             return set()

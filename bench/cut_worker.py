@@ -11,9 +11,11 @@ import argparse
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -47,24 +49,31 @@ class Worker:
     def __init__(self, image_dir: Path) -> None:
         words = [sys.executable, "-m", "bench.cut_worker", str(image_dir)]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TOP)
+        self._busy = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        """One that still works on an order, for somebody who was interrupted, is stopped."""
+        assert self._process.stdin
+        if self._busy:
+            self._process.terminate()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
 
     def carry_out(self, order: Order) -> dict[str, Any]:
         """What the round found, as Found has it. Raises ChildProcessError when it broke."""
         assert self._process.stdin
         assert self._process.stdout
-        try:
+        self._busy = True
+        with suppress(BrokenPipeError):  # then there is no answer
             self._process.stdin.write(json.dumps(asdict(order)) + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # then there is no answer
         if not (line := self._process.stdout.readline()):
             raise ChildProcessError("the worker is gone")
+        self._busy = False
         answer = json.loads(line)
         if "broke" in answer:
             raise ChildProcessError(answer["broke"])
@@ -94,7 +103,12 @@ def _in_a_fork(order: Order, image_dir: Path) -> dict[str, Any]:
             said = {"broke": traceback.format_exc()[-3000:]}
         os.write(answer, json.dumps(said).encode())
         os._exit(status)
-    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except BaseException:  # a signal to us: the round takes its mounts away
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+        raise
     with os.fdopen(answer, "rb") as file:
         file.seek(0)
         return dict(json.loads(file.read() or json.dumps({"broke": f"ended with {ended}"})))

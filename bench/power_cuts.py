@@ -114,7 +114,7 @@ def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
     begun = time.monotonic()
     planned = (one for one in _rounds(options) if one[:3] not in done.known)
     workers: SimpleQueue[Worker] = SimpleQueue()
-    with ExitStack() as stack, ThreadPoolExecutor(options.jobs) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool, ExitStack() as stack:  # in this order: an interrupted one stops its rounds
         for _ in range(options.jobs):
             workers.put(stack.enter_context(Worker(options.image_dir)))
         running: dict[Future[dict[str, Any]], tuple[str, int, str, int]] = {}
