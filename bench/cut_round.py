@@ -233,7 +233,7 @@ class Round:
         try:
             for line in self._defects(cut):
                 self.found.defects.append(f"{self._where(cut)}: {line}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding, and the others are looked at all the same
+        except Exception as error:  # whatever it is, it is a finding, and the others are looked at all the same
             self.found.defects.append(f"{self._where(cut)}: {type(error).__name__}: {str(error)[-3000:]}")
             if self.disks.pool.is_mount() or self.disks.state.is_mount():
                 raise  # nothing that this round saw from here on would be true
