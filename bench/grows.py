@@ -43,6 +43,7 @@ WRITING = ("rebuild", "expiry", "night")
 """In the order in which they run: night needs what the others leave."""
 PARTS = (*READING, *WRITING)
 
+
 def measured(argv: Sequence[str]) -> tuple[Figures, str]:
     """Runs a command to its end. Returns its figures and its output; its failure ends the bench."""
     done = counted(argv)

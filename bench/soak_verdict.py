@@ -1,0 +1,104 @@
+"""What bench.soak concludes from its figures: whether one creeps over the nights. Pure.
+
+Nights are not independent of each other: a backup stays for weeks, a balance is felt for days. So the uncertainty of a slope is
+that of a moving block bootstrap, which draws whole weeks of residuals.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bench.soak_site import HORIZON
+
+STEADY, CREEPS, UNSURE = "steady", "creeps", "unsure"
+BLOCK = 7
+"""Nights that are drawn together."""
+PER = 100
+"""A growth is that of so many nights."""
+_FEWEST = 2 * BLOCK
+_DRAWN = 500
+_OUTSIDE = 0.025
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """`growth`: of PER nights, as a share of the median; `low` and `high` enclose it with 95 %. `limit`: as much is allowed."""
+
+    growth: float
+    low: float
+    high: float
+    limit: float
+
+    @property
+    def verdict(self) -> str:
+        """STEADY: even the high end is within the limit. CREEPS: even the low end is beyond it. UNSURE: neither."""
+        if self.high <= self.limit:
+            return STEADY
+        return CREEPS if self.low > self.limit else UNSURE
+
+
+def trend(readings: Sequence[float | None], limit: float, seed: int = 1) -> Trend | None:
+    """The trend of a figure over nights in their order; None: that of a night is not known. None if there are too few."""
+    known = [(night, value) for night, value in enumerate(readings) if value is not None]
+    middle = median(value for _, value in known) if known else 0.0
+    if len(known) < _FEWEST or not middle:
+        return None
+    nights, values = (np.array(some, dtype=float) for some in zip(*known, strict=True))
+    slope = _slope(nights, values)
+    fitted = slope * nights + np.median(values - slope * nights)
+    left = values - fitted
+    draw = random.Random(seed)
+    slopes = [_slope(nights, fitted + left[_blocks(len(left), draw)]) for _ in range(_DRAWN)]
+    low, high = np.quantile(slopes, (_OUTSIDE, 1 - _OUTSIDE))
+    share = PER / middle
+    return Trend(slope * share, float(low) * share, float(high) * share, limit)
+
+
+def _slope(nights: np.ndarray, values: np.ndarray) -> float:
+    """By Theil and Sen: the median of the slopes of all pairs, which single odd nights do not move."""
+    one, other = np.triu_indices(len(nights), 1)
+    return float(np.median((values[other] - values[one]) / (nights[other] - nights[one])))
+
+
+def _blocks(count: int, draw: random.Random) -> list[int]:
+    """`count` numbers below `count`, in runs of BLOCK."""
+    found: list[int] = []
+    while len(found) < count:
+        start = draw.randrange(count - BLOCK + 1)
+        found += range(start, start + BLOCK)
+    return found[:count]
+
+
+LIMITS = {
+    "memory": 0.1,
+    "seconds": 0.5,
+    "catalogue": 0.1,
+    "score": 0.5,
+    "fragments": 0.5,
+    "allocated": 0.2,
+    "used": 0.1,
+    "backups": 0.1,
+}
+"""How much a figure may grow in PER nights, once each night deletes as much as it makes."""
+
+
+def judged(nights: Sequence[Mapping[str, Any]], commands: Sequence[str], settled: int = HORIZON) -> dict[str, dict[str, Any]]:
+    """The trends of all figures over the nights after `settled`. A command counts only where it came to its end."""
+    late = [night for night in nights if night["night"] > settled]
+    figures: dict[str, tuple[list[float | None], float]] = {}
+    for name in commands:
+        for what in ("memory", "seconds"):
+            figures[f"{name}: {what}"] = ([_of(night, name, what) for night in late], LIMITS[what])
+    for what in ("catalogue", "score", "fragments", "allocated", "used", "backups"):
+        figures[what] = ([night.get(what) for night in late], LIMITS[what])
+    found = {name: trend(readings, limit) for name, (readings, limit) in figures.items()}
+    return {name: {**asdict(one), "verdict": one.verdict} for name, one in found.items() if one}
+
+
+def _of(night: Mapping[str, Any], command: str, what: str) -> float | None:
+    done = night["commands"].get(command)
+    return done[what] if done and done["status"] == 0 else None
