@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from bench import soak_picture
 from bench.common import machine, own_folder, plain_parser, say, size
 from bench.counted import counted
 from bench.growth import CPU, MEMORY, SECONDS
-from bench.soak_faults import CATALOGUE_LOST, FULL, OF_A_HOST, SERVER_OFF, Fault, caused, lose_catalogue, plan
+from bench.soak_faults import CALM, CATALOGUE_LOST, FULL, OF_A_HOST, SERVER_OFF, Fault, caused, lose_catalogue, plan
 from bench.soak_site import Hosts, Site, command_line, mount_options, must_be_kept, space
 from bench.soak_verdict import judged
 from btrkeep.units import format_time
@@ -35,7 +36,7 @@ from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, transferring, writable_finals
 
 FIRST = datetime(2024, 1, 1, 22, 0, tzinfo=UTC)
-COMMANDS = ("run", "expire", "replicate", "expire copies", "verify", "balance", "score", "sample", "status", "list")
+COMMANDS = ("run", "expire", "replicate", "expire copies", "verify", "balance", "score", "sample", "status")
 _PATIENCE = 30.0
 """Seconds in which what a killed command has left ends by itself."""
 _PASSED = {"run": 30.0, "expire": 4.0, "replicate": 4.0, "balance": 0.1}
@@ -44,10 +45,12 @@ _PASSED = {"run": 30.0, "expire": 4.0, "replicate": 4.0, "balance": 0.1}
 
 @dataclass(slots=True)
 class Soak:
-    """All nights. `nights` has a reading of each, `wrong` a line for each defect."""
+    """All nights. `nights` has a reading of each, `wrong` a line for each defect. After `seconds` only `calm` nights follow."""
 
     site: Site
     faults: Sequence[tuple[Fault, ...]]
+    seconds: float = inf
+    calm: int = 0
     nights: list[dict[str, Any]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     _seen: tuple[dict[str, set[str]], dict[str, set[str]]] = field(default_factory=lambda: ({}, {}))
@@ -58,7 +61,14 @@ class Soak:
         """Yields the reading of each night."""
         self._options = tuple(mount_options(pool.top) for pool in self.site.pools)
         self._mounts = set(session.mounts_below(session.folder()))
-        for number, faults in enumerate(self.faults):
+        end = time.monotonic() + self.seconds
+        for number, planned in enumerate(self.faults):
+            late = time.monotonic() > end
+            if late and number < len(self.faults) - CALM:
+                self.calm += 1
+                if self.calm > CALM:
+                    break
+            faults = () if late else planned
             begun, known = time.monotonic(), len(self.wrong)
             reading = self._night(number, faults)
             reading["seconds"] = time.monotonic() - begun
@@ -102,14 +112,14 @@ class Soak:
         self._command(
             reading, "expire copies", moment + timedelta(hours=2), {}, "expire", "--wait", "--json", pool=self.site.second
         )
-        self._command(reading, "verify", moment + timedelta(hours=3), {}, "verify", "--sample", "500", "--json")
-        words = ("run", "--budget", "300MiB", "--time", "1m", "--max-pressure", "none", "--json", "-q")
+        self._command(reading, "verify", moment + timedelta(hours=3), {}, "verify", "--sample", "200", "--json")
+        words = ("run", "--min-score", "0.2", "--budget", "300MiB", "--time", "1m", "--max-pressure", "none", "--json", "-q")
         self._command(reading, "balance", None, kinds, *words, program="balancer")
         score = self._command(reading, "score", None, {}, "score", "--record", "--json", program="balancer")
         if score:
             groups = json.loads(score)["block_groups"]
             reading |= {what: sum(one[what] for one in groups) for what in ("score", "fragments")}
-        for name in ("sample", "status", "list"):
+        for name in ("sample", "status"):
             self._command(reading, name, moment + timedelta(hours=8) if name == "status" else None, {}, name, "--json")
 
     def _command(
@@ -134,7 +144,7 @@ class Soak:
             reading["faults"] = [kind if kind != fault.kind else f"{kind}: it had ended before" for kind in reading["faults"]]
         wanted = (0, 1) if kinds or name == "run again" else (0,)
         if "Traceback" in done.stderr or (done.status not in wanted and not (fault and done.status == -9)):
-            self.wrong.append(f"{name} ended with {done.status}: {done.stdout[-600:]} {done.stderr[-1500:]}")
+            self.wrong.append(f"{name} ended with {done.status}: {_not_complete(done.stdout)} {done.stderr[-1500:]}")
         return done.stdout if done.status == 0 else ""
 
     # --- looking, without any code of ours
@@ -195,7 +205,7 @@ class Soak:
 
     def settle(self) -> None:
         """The last graces end; then there is what the retention keeps, and nothing else, and all of it is as its sources were."""
-        known, moment = len(self.wrong), FIRST + timedelta(days=len(self.faults) - 1, hours=12)
+        known, moment = len(self.wrong), FIRST + timedelta(days=len(self.nights) - 1, hours=12)
         reading: dict[str, Any] = {"faults": [], "commands": {}}
         for pool in (*self.site.pools, *self.site.pools):
             moment += timedelta(days=1)
@@ -219,6 +229,16 @@ class Soak:
             self.wrong.append(f"the second pool does not have the newest backup of {behind}")
         self._look()
         self.wrong[known:] = [f"in the end: {line}" for line in self.wrong[known:]]
+
+
+def _not_complete(output: str) -> str:
+    """What the output of a run says of hosts that are not complete; the end of any other output."""
+    try:
+        results = json.loads(output)
+    except ValueError:
+        return output[-600:]
+    some = [one for one in results if one.get("outcome") != "complete"] if isinstance(results, list) else results
+    return json.dumps(some)[-1500:]
 
 
 def _is_locked(path: Path) -> bool:
@@ -248,7 +268,7 @@ def soaked(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     os.environ[session.MARK] = session.own_name()
     hosts = Hosts(options.hosts, options.files, options.seed)
     site = Site(hosts, options.copied, f"{options.size}", folder)
-    soak = Soak(site, plan(options.seed, options.nights, options.hosts, options.faults))
+    soak = Soak(site, plan(options.seed, options.nights, options.hosts, options.faults), options.minutes * 60)
     try:
         for reading in soak.run():
             spent = ", ".join(f"{name} {one['seconds']:.1f}" for name, one in reading["commands"].items())
@@ -274,6 +294,7 @@ def main() -> None:
     made.add_argument("--size", type=size, default="3GiB", help="of each of the two pools")
     made.add_argument("--seed", type=int, default=1, help="of the changes and of the faults")
     made.add_argument("--faults", type=int, default=2, help="the most of one night")
+    made.add_argument("--minutes", type=float, default=inf, help="after these only a few nights without faults follow")
     made.add_argument("--out", type=Path, help="a folder for soak.json and soak.png")
     options = made.parse_args()
     say(f"seed {options.seed}")

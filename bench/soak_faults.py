@@ -58,8 +58,9 @@ def plan(seed: int, nights: int, hosts: int, most: int = 2) -> list[tuple[Fault,
         for _ in range(draw.randint(0, most) if 0 < night < nights - CALM else 0):
             deck = deck or draw.sample(KINDS, len(KINDS))
             drawn.append(deck.pop())
+        drawn = [SERVER_OFF] if SERVER_OFF in drawn else list(dict.fromkeys(drawn))
         hit = draw.sample(range(hosts), min(hosts, len(drawn)))
-        found.append(tuple(Fault(kind, host, draw.random()) for kind, host in zip(dict.fromkeys(drawn), hit, strict=False)))
+        found.append(tuple(Fault(kind, host, draw.random()) for kind, host in zip(drawn, hit, strict=False)))
     return found
 
 

@@ -26,7 +26,7 @@ def draw(nights: Nights, picture: Path) -> None:
     with mpl.rc_context({"font.family": "sans-serif", "font.size": 9}):
         figure = Figure(figsize=(10, 13), layout="constrained")
         panels = figure.subplots(7, 1, sharex=True, height_ratios=(2.2, 1.4, 1.4, 1, 1, 1, 2.2))
-        memory = ("run", "expire", "replicate", "expire copies", "verify", "balance", "status", "list")
+        memory = ("run", "expire", "replicate", "expire copies", "verify", "balance", "status")
         _lines(panels[0], "peak of memory, MB", {name: _command(nights, name, "memory") for name in memory})
         _lines(
             panels[1], "seconds", {name: _command(nights, name, "seconds") for name in ("run", "expire", "replicate", "balance")}

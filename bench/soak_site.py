@@ -24,7 +24,8 @@ DAILY, WEEKLY, MIN_KEEP, GRACE = 7, 3, 2, timedelta(days=1)
 HORIZON = 7 * WEEKLY + 2
 """After so many nights each night deletes as much as it makes."""
 LARGEST = 512 << 10
-STALL = 3
+STALL = 20
+"""Seconds; with 3, a host on a busy machine was given up that did nothing wrong."""
 _NOISE = 4 << 20
 
 
