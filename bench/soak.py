@@ -28,12 +28,12 @@ from bench.common import machine, own_folder, plain_parser, say, size
 from bench.counted import counted
 from bench.growth import CPU, MEMORY, SECONDS
 from bench.soak_faults import CALM, CATALOGUE_LOST, FULL, OF_A_HOST, SERVER_OFF, Fault, caused, lose_catalogue, plan
-from bench.soak_site import Hosts, Site, command_line, mount_options, must_be_kept, space
+from bench.soak_site import Hosts, Site, command_line, mount_options, must_be_kept, space, writable
 from bench.soak_verdict import judged
 from btrkeep.units import format_time
 from tests.beds import cli, session, work
 from tests.beds.nights import Nights
-from tests.beds.watch import disagreements, transferring, writable_finals
+from tests.beds.watch import disagreements, transferring
 
 FIRST = datetime(2024, 1, 1, 22, 0, tzinfo=UTC)
 COMMANDS = ("run", "expire", "replicate", "expire copies", "verify", "balance", "score", "sample", "status")
@@ -185,7 +185,7 @@ class Soak:
             self.wrong.append(f"mounts: {mounts ^ self._mounts}")
         for pool in self.site.pools:
             self.wrong += [f"locked: {path}" for path in (pool.pool / ".btrkeep" / "locks").iterdir() if _is_locked(path)]
-            self.wrong += [f"can be written: {path}" for path in writable_finals(pool)]
+            self.wrong += [f"can be written: {path}" for path in writable(pool)]
             self.wrong += disagreements(pool)
 
     def _processes(self) -> list[int]:

@@ -192,6 +192,16 @@ def space(mount: Path) -> dict[str, int]:
     }
 
 
+def writable(pool: Nights) -> list[str]:
+    """Backups with a final name that can be written: there must never be one."""
+    lists = (
+        [line.split(" path ", 1)[1] for line in work("btrfs", "subvolume", "list", *only, pool.pool).stdout.splitlines()]
+        for only in ((), ("-r",))
+    )
+    every, read_only = (set(paths) for paths in lists)
+    return sorted(path for path in every - read_only if path.rpartition("/")[2][:1].isdigit())
+
+
 def mount_options(mount: Path) -> str:
     """As /proc/self/mounts has them."""
     lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())

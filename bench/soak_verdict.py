@@ -11,9 +11,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.soak_site import HORIZON
 
+Floats = NDArray[np.float64]
 STEADY, CREEPS, UNSURE = "steady", "creeps", "unsure"
 BLOCK = 7
 """Nights that are drawn together."""
@@ -48,20 +50,19 @@ def trend(readings: Sequence[float | None], limit: float, seed: int = 1) -> Tren
     if len(known) < _FEWEST or not middle:
         return None
     nights, values = (np.array(some, dtype=float) for some in zip(*known, strict=True))
-    slope = _slope(nights, values)
+    (slope,) = _slopes(nights, values[None, :])
     fitted = slope * nights + np.median(values - slope * nights)
-    left = values - fitted
     draw = random.Random(seed)
-    slopes = [_slope(nights, fitted + left[_blocks(len(left), draw)]) for _ in range(_DRAWN)]
-    low, high = np.quantile(slopes, (_OUTSIDE, 1 - _OUTSIDE))
+    drawn = np.array([_blocks(len(nights), draw) for _ in range(_DRAWN)])
+    low, high = np.quantile(_slopes(nights, fitted + (values - fitted)[drawn]), (_OUTSIDE, 1 - _OUTSIDE))
     share = PER / middle
-    return Trend(slope * share, float(low) * share, float(high) * share, limit)
+    return Trend(float(slope) * share, float(low) * share, float(high) * share, limit)
 
 
-def _slope(nights: np.ndarray, values: np.ndarray) -> float:
-    """By Theil and Sen: the median of the slopes of all pairs, which single odd nights do not move."""
+def _slopes(nights: Floats, many: Floats) -> Floats:
+    """The slope of each row, by Theil and Sen: the median of the slopes of all pairs, which single odd nights do not move."""
     one, other = np.triu_indices(len(nights), 1)
-    return float(np.median((values[other] - values[one]) / (nights[other] - nights[one])))
+    return np.asarray(np.median((many[:, other] - many[:, one]) / (nights[other] - nights[one]), axis=1))
 
 
 def _blocks(count: int, draw: random.Random) -> list[int]:
