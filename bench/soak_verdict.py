@@ -74,30 +74,38 @@ def _blocks(count: int, draw: random.Random) -> list[int]:
     return found[:count]
 
 
-LIMITS = {
-    "memory": 0.1,
-    "seconds": 0.5,
-    "catalogue": 0.1,
-    "score": 0.5,
-    "fragments": 0.5,
-    "allocated": 0.2,
-    "used": 0.1,
-    "backups": 0.1,
-}
+LIMITS = {"memory": 0.1, "cpu": 0.2, "score": 0.5, "fragments": 0.5, "allocated": 0.2, "used": 0.1, "backups": 0.1}
 """How much a figure may grow in PER nights, once each night deletes as much as it makes."""
+HISTORY = 400
+"""Bytes that the catalogue may grow by for each host and night: what a run was is never deleted."""
+_POOL = ("score", "fragments", "allocated", "used", "backups")
 
 
-def judged(nights: Sequence[Mapping[str, Any]], commands: Sequence[str], settled: int = HORIZON) -> dict[str, dict[str, Any]]:
-    """The trends of all figures over the nights after `settled`. A command counts only where it came to its end."""
-    late = [night for night in nights if night["night"] > settled]
-    figures: dict[str, tuple[list[float | None], float]] = {}
+def judged(nights: Sequence[Mapping[str, Any]], commands: Sequence[str], hosts: int) -> dict[str, dict[str, Any]]:
+    """The trends of all figures over the nights after HORIZON. A command counts only where it came to its end."""
+    late = [night for night in nights if night["night"] > HORIZON]
+    found: dict[str, Trend | None] = {}
     for name in commands:
-        for what in ("memory", "seconds"):
-            figures[f"{name}: {what}"] = ([_of(night, name, what) for night in late], LIMITS[what])
-    for what in ("catalogue", "score", "fragments", "allocated", "used", "backups"):
-        figures[what] = ([night.get(what) for night in late], LIMITS[what])
-    found = {name: trend(readings, limit) for name, (readings, limit) in figures.items()}
+        for what in ("memory", "cpu"):
+            found[f"{name}: {what}"] = trend([_of(night, name, what) for night in late], LIMITS[what])
+    for what in _POOL:
+        found[what] = trend([night.get(what) for night in late], LIMITS[what])
+    sizes = [night["catalogue"] for night in late if "catalogue" in night]
+    allowed = HISTORY * hosts * PER / median(sizes) if sizes else 0.0
+    found["catalogue"] = trend([night.get("catalogue") for night in late], allowed)
     return {name: {**asdict(one), "verdict": one.verdict} for name, one in found.items() if one}
+
+
+def bounds(nights: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The least share of the pool that was unallocated, and the highest score, in each half of the nights."""
+    known = [night for night in nights if "score" in night]
+    halves = {"first half": known[: len(known) // 2], "second half": known[len(known) // 2 :]}
+    found: dict[str, float] = {}
+    for name, some in halves.items():
+        if some:
+            found[f"least unallocated, {name}"] = min(1 - night["allocated"] / night["size"] for night in some)
+            found[f"highest score, {name}"] = max(night["score"] for night in some)
+    return found
 
 
 def _of(night: Mapping[str, Any], command: str, what: str) -> float | None:

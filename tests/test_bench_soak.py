@@ -14,7 +14,7 @@ from bench.soak import COMMANDS, Soak
 from bench.soak_faults import CALM, KINDS, SERVER_OFF, Fault, plan
 from bench.soak_picture import draw
 from bench.soak_site import HORIZON, Hosts, Site, Truth, must_be_kept
-from bench.soak_verdict import CREEPS, LIMITS, STEADY, UNSURE, judged, trend
+from bench.soak_verdict import CREEPS, LIMITS, STEADY, UNSURE, bounds, judged, trend
 from tests.beds import session, work
 
 MEMORY = 60.0  # MB
@@ -31,19 +31,24 @@ def noisy(seed: int, nights: int, leak: float = 0.0) -> list[float]:
     return found
 
 
-def as_nights(memory: list[float]) -> list[dict[str, Any]]:
-    """Readings in which only the memory of `run` is other than the same every night."""
-    done = {"seconds": 5.0, "memory": 40.0, "status": 0}
-    same = dict.fromkeys(("catalogue", "score", "fragments", "allocated", "used", "backups"), 1000)
+def as_nights(memory: list[float], history: int = 300) -> list[dict[str, Any]]:
+    """Readings of 100 hosts. Only the memory of `run` changes, and the catalogue grows by `history` bytes for each of them."""
+    done = {"seconds": 5.0, "cpu": 1.0, "memory": 40.0, "status": 0}
+    same = {**dict.fromkeys(("score", "fragments", "allocated", "used", "backups"), 1000), "size": 2000}
     return [
-        {"night": night, "commands": {**dict.fromkeys(COMMANDS, done), "run": {**done, "memory": value}}, **same}
+        {
+            "night": night,
+            "commands": {**dict.fromkeys(COMMANDS, done), "run": {**done, "memory": value}},
+            **same,
+            "catalogue": 5_000_000 + night * 100 * history,
+        }
         for night, value in enumerate(memory)
     ]
 
 
 def test_a_planted_leak_is_found_and_nothing_else_is_called_creeping() -> None:
     """A quarter of a MB each night: 40 % of 100 nights, where 10 % are allowed."""
-    found = judged(as_nights(noisy(1, 60, leak=0.25)), COMMANDS)
+    found = judged(as_nights(noisy(1, 60, leak=0.25)), COMMANDS, 100)
     assert {name for name, one in found.items() if one["verdict"] == CREEPS} == {"run: memory"}
     assert {one["verdict"] for name, one in found.items() if name != "run: memory"} == {STEADY}
     assert found["run: memory"]["low"] > LIMITS["memory"]
@@ -57,20 +62,36 @@ def test_noise_that_lasts_for_days_is_not_called_creeping() -> None:
     assert verdicts[STEADY] >= 15
 
 
+def test_a_catalogue_that_grows_by_more_than_its_history_creeps_and_by_its_history_it_does_not() -> None:
+    for history, verdict in ((300, STEADY), (500, CREEPS)):
+        assert judged(as_nights(noisy(1, 60), history), COMMANDS, 100)["catalogue"]["verdict"] == verdict
+
+
+def test_the_bounds_are_those_of_each_half() -> None:
+    nights = as_nights(noisy(1, 60))
+    nights[50] |= {"allocated": 1900, "score": 7000}
+    assert bounds(nights) == {
+        "least unallocated, first half": 0.5,
+        "highest score, first half": 1000,
+        "least unallocated, second half": pytest.approx(0.05),
+        "highest score, second half": 7000,
+    }
+
+
 def test_what_cannot_be_told_is_called_unsure_and_few_nights_tell_nothing() -> None:
     wild = trend([10.0, 30.0, 12.0, 40.0, 9.0, 11.0, 35.0, 14.0, 8.0, 38.0, 13.0, 29.0, 10.0, 41.0, 12.0, 33.0], 0.1)
     assert wild is not None
     assert wild.verdict == UNSURE
     assert trend(noisy(1, 13), 0.1) is None
     assert trend([None] * 60, 0.1) is None
-    assert judged(as_nights(noisy(1, HORIZON)), COMMANDS) == {}
+    assert judged(as_nights(noisy(1, HORIZON)), COMMANDS, 100) == {}
 
 
 def test_a_night_in_which_a_command_was_killed_tells_nothing_of_it() -> None:
     nights = as_nights(noisy(1, 60))
     for night in nights[::7]:
-        night["commands"] = {**night["commands"], "run": {"seconds": 0.1, "memory": 0.0, "status": -9}}
-    assert judged(nights, COMMANDS)["run: memory"]["verdict"] == STEADY
+        night["commands"] = {**night["commands"], "run": {"seconds": 0.1, "cpu": 0.1, "memory": 0.0, "status": -9}}
+    assert judged(nights, COMMANDS, 100)["run: memory"]["verdict"] == STEADY
 
 
 def test_the_faults_are_those_of_the_seed_and_each_kind_comes_before_any_comes_again() -> None:
