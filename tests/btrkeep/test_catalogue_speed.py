@@ -6,13 +6,16 @@ times as long again: a machine may be slow and busy.
 
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from btrkeep.catalogue.migrate import FILE
 from tests.beds import TOP
 from tests.beds.made_catalogue import EACH, HOSTS, WHOLE, many_backups
 
@@ -34,6 +37,17 @@ def tell(**numbers):
     print(json.dumps({**numbers, "memory": int(peak) * 1024}))
 """
 FACTS = "count = len(catalogue.host_facts(datetime.now(UTC))); tell(count=count, seconds=perf_counter() - started)"
+BYTES = """
+catalogue = Catalogue.open_readonly(Path(sys.argv[1]))
+catalogue.hosts()
+def read():
+    return int(next(line for line in open("/proc/self/io") if line.startswith("rchar")).split()[1])
+before = read()
+catalogue.host_facts(datetime.now(UTC))
+facts = read()
+catalogue.oldest_backups()
+tell(facts=facts - before, oldest=read() - facts)
+"""
 ONE_HOST = "count = len(list(catalogue.backups('host0150.example.org'))); tell(count=count, seconds=perf_counter() - started)"
 STATES = "began = process_time(); count = sum(1 for _ in catalogue.states()); tell(count=count, seconds=process_time() - began)"
 SET = """
@@ -124,3 +138,12 @@ def test_all_backups_as_json_take_a_second_and_little_memory(large: Large) -> No
 
 def test_a_write_takes_less_than_a_millisecond_of_our_time(large: Large) -> None:
     measured(WRITE, large, start=0.0014, put=0.0014, finish=0.0014)
+
+
+def test_no_more_is_read_where_hosts_came_in_another_order_than_that_of_their_names(large: Large, tmp_path: Path) -> None:
+    mixed = replace(large, state=shutil.copytree(large.state, tmp_path / "mixed"))
+    with closing(sqlite3.connect(mixed.state / FILE, isolation_level=None)) as sql:
+        sql.execute("UPDATE host SET rowid = 1000000 + abs(random()) % 1000000000000")
+    as_named, as_they_came = measured(BYTES, large), measured(BYTES, mixed)
+    assert as_they_came["facts"] < 1.1 * as_named["facts"]
+    assert as_they_came["oldest"] < 1.1 * as_named["oldest"] < 0.2 * (large.state / FILE).stat().st_size
