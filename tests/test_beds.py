@@ -245,6 +245,20 @@ def test_the_loop_of_a_minute_is_what_runs_anywhere(folder: str, fixtures: tuple
     assert leftout.is_unit(item) is unit
 
 
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("pytestmark = pytest.mark.usefixtures('x')\n", True),
+        ("pytestmark = [pytest.mark.slow]\n", False),
+        ("pytestmark = [\n    pytest.mark.x,\n    pytest.mark.btrfs,\n]\n", False),
+        ("@pytest.mark.slow\ndef test_one(): ...\ndef test_two(): ...\n", True),
+    ],
+)
+def test_a_module_of_which_nothing_is_in_the_loop_is_not_imported(tmp_path: Path, text: str, unit: bool) -> None:
+    (tmp_path / "test_it.py").write_text(text)
+    assert leftout.has_unit(tmp_path / "test_it.py") is unit
+
+
 def item_of(module: str, name: str, *marks: pytest.Mark) -> Any:
     found = {mark.name: mark for mark in marks}
     return SimpleNamespace(path=Path(module), name=name, get_closest_marker=found.get)
