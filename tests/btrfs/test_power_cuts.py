@@ -21,6 +21,7 @@ def worker() -> Iterator[Worker]:
 
 
 @pytest.mark.btrfs
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("cuts", [5, pytest.param(17, marks=pytest.mark.long)])  # of each
 @pytest.mark.parametrize(
     ("scenario", "disks"),
