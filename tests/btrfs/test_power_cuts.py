@@ -1,4 +1,4 @@
-"""The power is cut in what changes most: `python -m bench.power_cuts` with 30 cuts, or a hundred in the long form."""
+"""The power is cut a hundred times, in what changes most: the short form of `python -m bench.power_cuts`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +10,7 @@ from bench.cut_log import Replay, flushes, record
 from bench.cut_worker import Order, Worker
 from tests.beds import nbd, session, work
 
+CUTS = 17  # of each
 cached = pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a disk with a write cache ({nbd.why_not()})")
 
 
@@ -22,7 +23,6 @@ def worker() -> Iterator[Worker]:
 
 @pytest.mark.btrfs
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("cuts", [5, pytest.param(17, marks=pytest.mark.long)])  # of each
 @pytest.mark.parametrize(
     ("scenario", "disks"),
     [
@@ -34,12 +34,10 @@ def worker() -> Iterator[Worker]:
         ("suspect", "plain"),
     ],
 )
-def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(
-    worker: Worker, scenario: str, disks: str, cuts: int
-) -> None:
-    found = worker.carry_out(Order(scenario, 1, disks, cuts))
+def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(worker: Worker, scenario: str, disks: str) -> None:
+    found = worker.carry_out(Order(scenario, 1, disks, CUTS))
     assert found["defects"] == []
-    assert found["cuts"] == cuts
+    assert found["cuts"] == CUTS
 
 
 @pytest.mark.btrfs
