@@ -252,8 +252,7 @@ def _strips(source: RequestContext, names: Sequence[str], count: int) -> Mapping
     alive = running.alive_runs(source.catalogue, now)
     pasts = past_of(source, names)
     return {
-        name: nights.strip(begins(name), site.zone, runs.get(name, ()), known.get(name, {}), alive, pasts[name])
-        for name in names
+        name: nights.strip(begins(name), site.zone, runs.get(name, ()), known.get(name, {}), alive, pasts[name]) for name in names
     }
 
 
