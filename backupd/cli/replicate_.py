@@ -30,7 +30,7 @@ from backupd.replicate.outcome import (
 )
 from backupd.replicate.planning import make_plan
 from backupd.replicate.run import replicate
-from backupd.replicate.running import RunningNoted
+from backupd.replicate.running import RunningRecord
 from backupd.replicate.seed import unusable_hosts
 from backupd.replicate.wire import Refused
 from backupd.repo.context import PoolContext
@@ -197,7 +197,7 @@ def fetch_one(
     command = seed_command(seed) if seed else send_command(site.config, replica, buckets)
     is_begun_there = connect is not None
     connect = connect or (lambda look: connected(command, look))
-    running = RunningNoted(site.catalogue, replica.name, site.clock.now())
+    running = RunningRecord(site.catalogue, replica.name, site.clock.now())
     display = ReplicationDisplay() if has_live_terminal() and not as_json and not dry_run else None
     observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else display or _Lines(), running)
     with ExitStack() as held:
