@@ -15,9 +15,7 @@ _TRIED = f"""
     SELECT {run.select(*HostRuns._fields)} FROM run WHERE id >= :first AND started >= :since"""
 _COUNTS = """SELECT host, count(*) FROM backup WHERE name <> '' GROUP BY host"""
 _AMONG = "host IN (SELECT value FROM json_each(:hosts))"
-_OUTCOMES = (
-    f"SELECT {backup.select(*BackupOutcome._fields)} FROM backup WHERE name <> '' AND {_AMONG} ORDER BY host, started, name"
-)
+_OUTCOMES = f"SELECT {backup.select(*BackupOutcome._fields)} FROM backup WHERE name <> '' AND {_AMONG} ORDER BY host, started, name"
 _FIRST_SEEN = """
     SELECT value, (SELECT started FROM backup WHERE host = value ORDER BY started, name LIMIT 1) AS "backup [moment]",
         (SELECT started FROM run WHERE host = value ORDER BY id LIMIT 1) AS "run [moment]"
