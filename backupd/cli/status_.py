@@ -10,7 +10,7 @@ import click
 from backupd.cli.context import complete_host, opened, pass_context, require_host
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.look import look_at_pool
-from backupd.health.status_report import drills_of, looks_of
+from backupd.health.status_report import damaged_hosts, drills_of, looks_of
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Progress
 from btrkeep.cli import echo_json, json_option, table
@@ -23,6 +23,7 @@ from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, fail
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge
+from btrkeep.decisions.verification import VerificationState, verification_counts
 from btrkeep.pool import quota
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
@@ -74,6 +75,8 @@ class _Status:
     drills: DrillStatus
     looks: Mapping[str, datetime | None]
     unverified: Sequence[str]
+    verified: Mapping[VerificationState, int]
+    damaged: Mapping[str, tuple[int, int]]
     in_doubt: BackupsInDoubt | None
     verdict: health.PoolVerdict
     synchronised: bool | None
@@ -89,7 +92,12 @@ class _Status:
             "running": [_progress_as_json(entry) for entry in self.running],
             "copies": [_copy_as_json(copy, self.fetching.get(copy.replica.name)) for copy in self.copies],
             "drill": _drill_as_json(self.drills),
-            "verification": {"max_age": round(self.site.config.verify.oldest), "unverified": list(self.unverified)},
+            "verification": {
+                "max_age": round(self.site.config.verify.oldest),
+                "unverified": list(self.unverified),
+                "states": {str(state): self.verified[state] for state in VerificationState},
+                "damaged": [{"host": name, "backups": some, "files": most} for name, (some, most) in sorted(self.damaged.items())],
+            },
             "in_doubt": _in_doubt_as_json(self.in_doubt),
             "pool": health.as_json(self.verdict),
             "lost": self.site.lost,
@@ -104,6 +112,7 @@ class _Status:
                 _show_one(self.hosts[0], self.running, self.moment, self.looks.get(host))
             else:
                 click.echo(f"{printable(host)} has backups but is not configured any more")
+            _show_damaged({name: one for name, one in self.damaged.items() if name == host})
             _show_lags(self.copies, host)
         else:
             _show_all(self.hosts, self.running, self.moment, has_copies=bool(self.copies))
@@ -111,6 +120,8 @@ class _Status:
             if with_copies:
                 _show_lags(self.copies)
             _show_drills(self.drills)
+            _show_verification(self.verified)
+            _show_damaged(self.damaged)
             _show_unverified(self.unverified, self.site.config.verify.oldest)
             if self.in_doubt:
                 words = f"{in_doubt_words(self.in_doubt)}: `backupd verify --after-crash` does that"
@@ -133,6 +144,8 @@ def _read_status(site: PoolContext, host: str | None, synchronised: bool | None)
         drills=drills_of(site.config, site.catalogue, moment),
         looks=looks,
         unverified=unverified,
+        verified=verification_counts(site.catalogue, moment),
+        damaged=damaged_hosts(site.catalogue),
         in_doubt=read_in_doubt(site.catalogue),
         verdict=judge(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config)),
         synchronised=synchronised,
@@ -305,6 +318,22 @@ def _show_drills(drills: DrillStatus) -> None:
         click.echo(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` does that")
     for one in drills.failed[:_MOST_BEHIND]:
         click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(one)))
+
+
+def _show_verification(states: Mapping[VerificationState, int]) -> None:
+    """Prints how many backups there are in each verification state; nothing if none was ever verified."""
+    if any(count for state, count in states.items() if state != VerificationState.NEVER):
+        click.echo("verified backups: " + ", ".join(f"{states[state]:,} {state}" for state in VerificationState if states[state]))
+
+
+def _show_damaged(damaged: Mapping[str, tuple[int, int]]) -> None:
+    """Prints the hosts with damaged backups; nothing if there are none."""
+    for host, (backups, files) in sorted(damaged.items())[:_MOST_BEHIND]:
+        each = "each" if backups > 1 else "it"
+        head = click.style("damaged: ", fg="red") + printable(host)
+        click.echo(f"{head}: {counted(backups, 'backup')}, up to {counted(files, 'file')} in {each}; `backupd damaged` names them")
+    if len(damaged) > _MOST_BEHIND:
+        click.echo(f"{click.style('damaged: ', fg='red')}backups of {counted(len(damaged) - _MOST_BEHIND, 'more host')}")
 
 
 def _show_unverified(hosts: Sequence[str], seconds: float) -> None:

@@ -28,6 +28,7 @@ from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
+from btrkeep.decisions.device_errors import forget_unnamed
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -117,12 +118,14 @@ def command(
             run.cancellation.listening(),
             run.progress,
         ):
+            look_at_read_errors(site, moment)  # what was counted until now somebody else has met
             if has_backups_in_doubt(site.pool):
                 run.read_in_doubt()
             _tell_catalogue(site, chosen)
             run.read([one for one, _ in chosen], moment, sample, seconds, pace)
-            if not after_crash:
-                look_at_read_errors(site, site.clock.now())
+            errors = look_at_read_errors(site, site.clock.now(), were_met=run.has_met_damage)
+            if not which and run.whole == len(chosen) > 0:  # all was read after what was counted before
+                forget_unnamed(site.catalogue, errors.seen)
     return run.report()
 
 
@@ -139,6 +142,13 @@ class _VerifyRun:
     """What is printed of each backup."""
     unreadable: int = 0
     """The backups of which no file could be read."""
+    whole: int = 0
+    """The backups that were read from their first file to their last."""
+
+    @property
+    def has_met_damage(self) -> bool:
+        """Returns True if something could not be read, or was read as something else."""
+        return bool(self.unreadable or any(one.count.damaged for one in self.passes))
 
     def read_in_doubt(self) -> None:
         """Reads what a crash may have damaged, before all else and without limits."""
@@ -180,6 +190,7 @@ class _VerifyRun:
                 self.unreadable += isinstance(error, DataUnreadable)
                 continue
             self.progress.clear()
+            self.whole += done.begun == moment and done.is_over
             self._add(backup, done)
 
     def _add(self, backup: Restorable, done: Verification) -> None:

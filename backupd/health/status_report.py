@@ -140,7 +140,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         drills=drills_of(config, catalogue, now),
         looks=looks,
         unverified=unverified,
-        damaged=_damaged(catalogue.damaged_files()),
+        damaged=damaged_hosts(catalogue),
         verifications=verification_counts(catalogue, now),
         in_doubt=frozenset(host for host, _ in doubtful.backups) if (doubtful := read_in_doubt(catalogue)) else frozenset(),
     )
@@ -163,14 +163,16 @@ def drills_of(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatu
 
 def looks_of(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[str, datetime | None], tuple[str, ...]]:
     """Returns when data of each host was last read, and the hosts for which that is too long ago."""
-    oldest, looks = catalogue.oldest_backups(), last_reads(catalogue, now)
+    oldest = catalogue.oldest_backups()
+    looks = last_reads(catalogue, oldest, now)
     settings = config.verify
     return looks, late_reads(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)
 
 
-def _damaged(files: Mapping[tuple[str, str], int]) -> dict[str, tuple[int, int]]:
+def damaged_hosts(catalogue: Catalogue) -> dict[str, tuple[int, int]]:
+    """Returns, by host, how many of its backups have damaged files, and how many files the worst of them has."""
     found: dict[str, tuple[int, int]] = {}
-    for (host, _), count in files.items():
+    for (host, _), count in catalogue.damaged_files().items():
         backups, most = found.get(host, (0, 0))
         found[host] = (backups + 1, max(most, count))
     return found

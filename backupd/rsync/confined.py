@@ -23,7 +23,7 @@ from backupd.rsync.version import SAFE, Rsync
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
 from btrkeep.pool.mounts import read_only_view
-from btrkeep.process.group import ENDS_WITH_US, Group
+from btrkeep.process.group import ENDS_WITH_US, Group, found_program
 from btrkeep.process.proc import why_no_descriptors
 from btrkeep.process.programs import ProgramFailed, environment, run
 
@@ -189,7 +189,7 @@ def confined_command(command: Sequence[str], data: str | None, calls: int, *, sh
     The root of the cell is made read-only last: it is in memory, which could be filled otherwise. It does not die with its parent,
     which ends together with rsync's first process, while the receiver still has to keep the arrived data.
     """
-    program = shutil.which(command[0], path=environment()["PATH"]) or command[0]
+    program = found_program(command[0], environment()["PATH"])
     return (
         PROGRAM,
         "--unshare-pid",

@@ -7,7 +7,7 @@ against btrfs' own checksums; and a comparison with the host. A comparison relie
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -161,18 +161,17 @@ def verified(
 class KnownBackups(FactReader, Protocol):
     """The catalogue, as far as it is needed here."""
 
-    def oldest_backups(self) -> dict[str, datetime]: ...
     def newest_verifications(self, until: datetime) -> dict[str, datetime]: ...
     def hosts_with_backups(self, finished: datetime, subvolume_id: int) -> set[str]: ...
 
 
-def last_reads(catalogue: KnownBackups, now: datetime) -> dict[str, datetime | None]:
-    """Returns when data of each host was last read, by any means; None: never."""
+def last_reads(catalogue: KnownBackups, hosts: Iterable[str], now: datetime) -> dict[str, datetime | None]:
+    """Returns when data of each of the hosts, which have backups, was last read, by any means; None: never."""
     until, scrub = latest(now), read_scrub(catalogue)
     read = catalogue.newest_verifications(until)  # also of hosts whose backups a lost catalogue does not know
-    found = {host: read.get(host) for host in catalogue.oldest_backups()}
+    found = {host: read.get(host) for host in hosts}
     if scrub and scrub.is_whole and scrub.finished <= until:
-        for host in catalogue.hosts_with_backups(scrub.begun, scrub.newest):
+        for host in catalogue.hosts_with_backups(scrub.begun, scrub.newest) & found.keys():
             found[host] = max(found[host] or scrub.finished, scrub.finished)
     return found
 

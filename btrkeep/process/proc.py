@@ -12,6 +12,7 @@ from pathlib import Path
 _PR_SET_CHILD_SUBREAPER = 36
 _PIDFD_GETFD = 438  # the same on every architecture
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def start_time(pid: int) -> str | None:
@@ -45,13 +46,12 @@ def _pids() -> Iterator[int]:
 
 def become_reaper() -> None:
     """Lets orphans of our children become ours, so that a killed rsync's receiver can be waited for (prctl(2))."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descriptor_of(pidfd: int, number: int) -> int:
     """A copy of a descriptor that another process has under that number (pidfd_getfd(2)). Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    found: int = libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
+    found: int = _libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
     if found < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return found

@@ -163,10 +163,10 @@ def test_a_host_is_late_when_none_of_its_data_was_read_for_long_and_it_is_there_
         for host, age in (("old", 70), ("read", 5)):
             catalogue.put_verifications([VerifiedBackup(host, "n1", NOW - age * DAY, NOW - age * DAY, 1, 0, None)])
         note_scrub(catalogue, FinishedScrub(NOW - 88 * DAY, NOW - 87 * DAY, is_whole=True, newest=302))
-        looks = last_reads(catalogue, NOW)
+        looks = last_reads(catalogue, oldest, NOW)
         assert looks == {"old": NOW - 70 * DAY, "read": NOW - 5 * DAY, "scrubbed": NOW - 87 * DAY, "new": None}
         note_scrub(catalogue, FinishedScrub(NOW - 88 * DAY, NOW - 87 * DAY, is_whole=True, newest=299))
-        assert last_reads(catalogue, NOW)["scrubbed"] is None
+        assert last_reads(catalogue, oldest, NOW)["scrubbed"] is None
     late: Callable[..., tuple[str, ...]] = late_reads
     assert late(oldest, looks, (60 * DAY).total_seconds(), NOW, is_asked=False) == ("old", "scrubbed")
     assert late(oldest, looks, (80 * DAY).total_seconds(), NOW, is_asked=False) == ("scrubbed",)

@@ -144,7 +144,8 @@ def pool_now(source: RequestContext) -> PoolSummary | None:
 
 
 def _verified(source: RequestContext, viewer: Viewer) -> str:
-    looks, damaged = source.cached(("looks",), lambda: (last_reads(source.catalogue, source.now), source.catalogue.damaged_files()))
+    known, now = source.catalogue, source.now
+    looks, damaged = source.cached(("looks",), lambda: (last_reads(known, known.oldest_backups(), now), known.damaged_files()))
     mine = {host: last for host, last in looks.items() if viewer.may_see(host)}
     return verification_sentence(mine, sum(viewer.may_see(host) for host, _ in damaged), source.now)
 
