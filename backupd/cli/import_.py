@@ -232,7 +232,7 @@ class _Import:
             )
 
     async def _compare(self, tree: OldTree, record: Record) -> None:
-        """By a program that knows nothing of us. Raises Cancelled, OperatorError."""
+        """Compares them by rsync, which knows nothing of us. Raises Cancelled, OperatorError."""
         backup = self.site.pool.host(record.host) / (record.name or "")
         self.display.compares(record.host)
         with opened_tree(tree) as folder, read(backup), TemporaryDirectory(prefix="btrkeep-import-") as place:

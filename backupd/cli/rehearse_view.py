@@ -200,7 +200,7 @@ def _variant_table(variants: Sequence[Variant]) -> Iterator[str]:
 
 
 def settings_words(settings: VariantSettings) -> str:
-    """All settings of a variant."""
+    """Describes all settings of a variant."""
     balance = settings.balance
     found = [
         settings.allocator,
@@ -348,7 +348,7 @@ def plan_as_json(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> dict[
 
 
 def result_as_json(result: RehearsalResult) -> dict[str, Any]:
-    """All that was measured and judged."""
+    """Returns all that was measured and judged."""
     return {
         **plan_as_json(result.plan, result.place, result.facts),
         "question": result.question,

@@ -74,7 +74,7 @@ class _Terminal:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """To the terminal, or nowhere."""
+        """Writes to the terminal, or nowhere."""
         try:
             return self._stream.write(text)
         except OSError:
