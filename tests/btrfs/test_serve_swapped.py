@@ -18,7 +18,7 @@ import pytest
 
 from btrkeep.serving.client import RootServiceClient
 from btrkeep.serving.protocol import RequestRefused
-from tests.beds import differences, manifest
+from tests.beds import differences, manifest, work
 from tests.beds.everything import write
 from tests.beds.nights import Nights
 from tests.beds.opens import watched
