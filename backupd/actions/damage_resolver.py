@@ -58,7 +58,7 @@ class Resolver:
         yield from self._named(some)
 
     def sharing(self, fault: "ReadFailure", pool: "Pool") -> list[FilePlace]:
-        """The same of the block of a file that could not be read; nothing where that is in no backup, or is gone."""
+        """Returns the same for a block of a file that could not be read; nothing if it is in no backup any more."""
         for _, found in self._named([(0, [(fault.inode, fault.offset, fault.subvolume)])]):
             for one in found or ():
                 try:

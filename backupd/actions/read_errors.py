@@ -64,7 +64,7 @@ def _counters(site: PoolContext) -> dict[int, int]:
 
 
 def _bad(site: PoolContext, failures: set[ReadFailure]) -> set[FilePlace]:
-    """What still cannot be read: another copy may have put it right, and a line may be of another filesystem."""
+    """Returns the blocks that still cannot be read: another copy may have repaired one, or a line is of another filesystem."""
     bad = set[FilePlace]()
     with opened(site.pool.path) as fd:
         resolver = Resolver(fd, backups_by_id(site))
