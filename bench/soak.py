@@ -140,8 +140,8 @@ class Soak:
         done = counted(argv, env)
         what = {"seconds": done.figures[SECONDS], "cpu": done.figures[CPU], "memory": done.figures[MEMORY], "status": done.status}
         reading["commands"][name] = what
-        if fault and done.status >= 0:
-            reading["faults"] = [kind if kind != fault.kind else f"{kind}: it had ended before" for kind in reading["faults"]]
+        if fault and done.status >= 0:  # it had ended before it came to that checkpoint
+            reading["faults"].remove(fault.kind)
         wanted = (0, 1) if kinds or name == "run again" else (0,)
         if "Traceback" in done.stderr or (done.status not in wanted and not (fault and done.status == -9)):
             self.wrong.append(f"{name} ended with {done.status}: {_not_complete(done.stdout)} {done.stderr[-1500:]}")
@@ -186,7 +186,7 @@ class Soak:
         for pool in self.site.pools:
             self.wrong += [f"locked: {path}" for path in (pool.pool / ".btrkeep" / "locks").iterdir() if _is_locked(path)]
             self.wrong += [f"can be written: {path}" for path in writable(pool)]
-            if "expire killed" not in kinds:  # the next run, or expiry, finds out which backups are gone
+            if f"{'expire' if pool is self.site.first else 'replicate'} killed" not in kinds:  # the next one clears up after it
                 self.wrong += disagreements(pool)
 
     def _processes(self) -> list[int]:
