@@ -12,8 +12,9 @@ import pytest
 
 from bench.soak import COMMANDS, Soak
 from bench.soak_faults import CALM, KINDS, SERVER_OFF, Fault, plan
+from bench.soak_look import must_be_kept
 from bench.soak_picture import draw
-from bench.soak_site import HORIZON, Hosts, Site, Truth, must_be_kept
+from bench.soak_site import HORIZON, Hosts, Site, Truth
 from bench.soak_verdict import CREEPS, LIMITS, STEADY, UNSURE, bounds, judged, trend
 from tests.beds import session, work
 
