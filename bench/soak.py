@@ -145,7 +145,14 @@ class Soak:
         counts = [sum(map(len, self.site.complete(pool).values())) for pool in self.site.pools]
         first, second = (space(pool.top) for pool in self.site.pools)
         state = sum(path.stat().st_size for path in self.site.first.state.glob("catalogue.sqlite*"))
-        return {"backups": counts[0], "copies": counts[1], "catalogue": state, **first, "second": second}
+        return {
+            "backups": counts[0],
+            "copies": counts[1],
+            "catalogue": state,
+            "sources": self.site.hosts.bytes,
+            **first,
+            "second": second,
+        }
 
     def settle(self) -> None:
         """The last graces end; then there is what the retention keeps, and nothing else, and all of it is as its sources were."""

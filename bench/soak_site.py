@@ -62,6 +62,11 @@ class Hosts:
         self._random = random.Random(seed)
         self._noise = self._random.randbytes(_NOISE)
 
+    @property
+    def bytes(self) -> int:
+        """Of all files of all hosts."""
+        return sum(files.bytes for files in self._files.values())
+
     def source(self, host: str) -> Path:
         """Where a host's files lie."""
         return self.sources / host
