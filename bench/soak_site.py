@@ -7,8 +7,8 @@ and the second pool. The first pool's state folder is on a small disk of its own
 import random
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 
 from backupd.rehearse.churn import BLOCK, Change, ChangeFile, DeleteFile, HostFiles, WriteFile
@@ -20,7 +20,7 @@ from tests.beds.nights import Nights
 from tests.beds.watch import KILL_AT
 
 REPLICA = "first"
-DAILY, WEEKLY, MIN_KEEP, GRACE = 7, 3, 2, timedelta(days=1)
+DAILY, WEEKLY, MIN_KEEP = 7, 3, 2
 HORIZON = 7 * WEEKLY + 2
 """After so many nights each night deletes as much as it makes."""
 LARGEST = 512 << 10
@@ -51,21 +51,6 @@ class Truth:
         return next(tree for since, tree in reversed(self._trees[host]) if since <= moment)
 
 
-def must_be_kept(complete: Sequence[str]) -> set[str]:
-    """Which of a host's complete backups the retention keeps, reckoned from their names alone."""
-    first_of: dict[str, dict[object, str]] = {"day": {}, "week": {}}
-    for name in sorted(complete):
-        moment = moment_of(name)
-        first_of["day"].setdefault(moment.date(), name)
-        first_of["week"].setdefault(moment.isocalendar()[:2], name)
-    return {*list(first_of["day"].values())[-DAILY:], *list(first_of["week"].values())[-WEEKLY:], *sorted(complete)[-MIN_KEEP:]}
-
-
-def moment_of(name: str) -> datetime:
-    """When a backup started, by its name."""
-    return datetime.strptime(name, "%Y-%m-%dT%H%M%S%z")
-
-
 class Hosts:
     """The hosts and their disks. `sources` is where these are mounted."""
 
@@ -76,6 +61,11 @@ class Hosts:
         self._files = {name: HostFiles(model(name, files), seed, LARGEST) for name in self.names}
         self._random = random.Random(seed)
         self._noise = self._random.randbytes(_NOISE)
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all files of all hosts."""
+        return sum(files.bytes for files in self._files.values())
 
     def source(self, host: str) -> Path:
         """Where a host's files lie."""
@@ -190,22 +180,6 @@ def space(mount: Path) -> dict[str, int]:
         "allocated": sum(int((kind / "disk_total").read_text()) for kind in kinds),
         "used": sum(int((kind / "disk_used").read_text()) for kind in kinds),
     }
-
-
-def writable(pool: Nights) -> list[str]:
-    """Backups with a final name that can be written: there must never be one."""
-    lists = (
-        [line.split(" path ", 1)[1] for line in work("btrfs", "subvolume", "list", *only, pool.pool).stdout.splitlines()]
-        for only in ((), ("-r",))
-    )
-    every, read_only = (set(paths) for paths in lists)
-    return sorted(path for path in every - read_only if path.rpartition("/")[2][:1].isdigit())
-
-
-def mount_options(mount: Path) -> str:
-    """As /proc/self/mounts has them."""
-    lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
-    return next(words[3] for words in lines if words[1] == str(mount))
 
 
 def command_line(program: str, pool: Nights, *words: str, dies_at: int = 0) -> tuple[list[str], Mapping[str, str]]:

@@ -78,7 +78,7 @@ LIMITS = {"memory": 0.1, "cpu": 0.2, "score": 0.5, "fragments": 0.5, "allocated"
 """How much a figure may grow in PER nights, once each night deletes as much as it makes."""
 HISTORY = 400
 """Bytes that the catalogue may grow by for each host and night: what a run was is never deleted."""
-_POOL = ("score", "fragments", "allocated", "used", "backups")
+_POOL = ("score", "fragments", "allocated", "backups")
 
 
 def judged(nights: Sequence[Mapping[str, Any]], commands: Sequence[str], hosts: int) -> dict[str, dict[str, Any]]:
@@ -90,6 +90,8 @@ def judged(nights: Sequence[Mapping[str, Any]], commands: Sequence[str], hosts: 
             found[f"{name}: {what}"] = trend([_of(night, name, what) for night in late], LIMITS[what])
     for what in _POOL:
         found[what] = trend([night.get(what) for night in late], LIMITS[what])
+    used = [night["used"] / night["sources"] if "sources" in night else None for night in late]
+    found["used for each byte of the hosts"] = trend(used, LIMITS["used"])
     sizes = [night["catalogue"] for night in late if "catalogue" in night]
     allowed = HISTORY * hosts * PER / median(sizes) if sizes else 0.0
     found["catalogue"] = trend([night.get("catalogue") for night in late], allowed)

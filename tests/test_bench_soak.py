@@ -12,8 +12,9 @@ import pytest
 
 from bench.soak import COMMANDS, Soak
 from bench.soak_faults import CALM, KINDS, SERVER_OFF, Fault, plan
+from bench.soak_look import must_be_kept
 from bench.soak_picture import draw
-from bench.soak_site import HORIZON, Hosts, Site, Truth, must_be_kept
+from bench.soak_site import HORIZON, Hosts, Site, Truth
 from bench.soak_verdict import CREEPS, LIMITS, STEADY, UNSURE, bounds, judged, trend
 from tests.beds import session, work
 
@@ -34,7 +35,7 @@ def noisy(seed: int, nights: int, leak: float = 0.0) -> list[float]:
 def as_nights(memory: list[float], history: int = 300) -> list[dict[str, Any]]:
     """Readings of 100 hosts. Only the memory of `run` changes, and the catalogue grows by `history` bytes for each of them."""
     done = {"seconds": 5.0, "cpu": 1.0, "memory": 40.0, "status": 0}
-    same = {**dict.fromkeys(("score", "fragments", "allocated", "used", "backups"), 1000), "size": 2000}
+    same = {**dict.fromkeys(("score", "fragments", "allocated", "used", "backups"), 1000), "size": 2000, "sources": 500}
     return [
         {
             "night": night,

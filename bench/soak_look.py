@@ -1,0 +1,130 @@
+"""What bench.soak looks for after a night and in the end, without asking btrkeep: a line for whatever is wrong."""
+
+import fcntl
+import time
+from collections.abc import Container, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from bench.soak_site import DAILY, MIN_KEEP, WEEKLY, Site
+from tests.beds import session, work
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, transferring
+
+_PATIENCE = 30.0
+"""Seconds in which what a killed command has left ends by itself."""
+
+
+class Look:
+    """Both pools of a site. How they are mounted when it begins is how they should be."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._seen: tuple[dict[str, set[str]], dict[str, set[str]]] = ({}, {})
+        self._options = tuple(mount_options(pool.top) for pool in site.pools)
+        self._mounts = set(session.mounts_below(session.folder()))
+
+    def not_complete(self, hit: Container[str], evening: datetime) -> Iterator[str]:
+        """Yields who of the hosts that no fault has hit has no complete backup since `evening`."""
+        found = self._site.complete(self._site.first)
+        for host in self._site.hosts.names:
+            if host not in hit and not any(finished >= evening for finished in found.get(host, {}).values()):
+                yield f"{host}, which no fault has hit, has no complete backup"
+
+    def compared(self, which: int) -> Iterator[str]:
+        """Yields which complete backups that are new in a pool are not as their source was, and what the pool has lost."""
+        seen, there = self._seen[which], self._site.complete(self._site.pools[which])
+        new = {host: {name: at for name, at in some.items() if name not in seen.get(host, ())} for host, some in there.items()}
+        yield from self._site.unlike_their_source(self._site.pools[which], new)
+        for host, some in there.items():
+            seen.setdefault(host, set()).update(some)
+        yield from self._lost(which)
+
+    def _lost(self, which: int) -> Iterator[str]:
+        there = self._site.complete(self._site.pools[which])
+        for host, seen in self._seen[which].items():
+            if lost := must_be_kept(list(seen)) - there.get(host, {}).keys():
+                yield f"lost in pool {which + 1}: {host} {sorted(lost)}"
+
+    def other_options(self) -> Iterator[str]:
+        """Yields the pools that are mounted with other options than in the beginning."""
+        for was, pool in zip(self._options, self._site.pools, strict=True):
+            if (now := mount_options(pool.top)) != was:
+                yield f"mounted with {now}, which was {was}"
+
+    def left_behind(self, faults: Container[str] = ()) -> Iterator[str]:
+        """Yields what a night with these faults may not leave behind."""
+        yield from self._lost(0)
+        yield from (f"still running: process {pid}" for pid in self._processes())
+        yield from self.other_options()
+        if (mounts := set(session.mounts_below(session.folder()))) != self._mounts:
+            yield f"mounts: {mounts ^ self._mounts}"
+        for which, pool in enumerate(self._site.pools):
+            yield from (f"locked: {path}" for path in (pool.pool / ".btrkeep" / "locks").iterdir() if _is_locked(path))
+            yield from (f"can be written: {path}" for path in writable(pool))
+            if f"{('expire', 'replicate')[which]} killed" not in faults:  # the next one clears up after it
+                yield from disagreements(pool)
+
+    def _processes(self) -> list[int]:
+        end = time.monotonic() + _PATIENCE
+        while (left := [pid for pool in self._site.pools for pid in transferring(pool)]) and time.monotonic() < end:
+            time.sleep(0.1)
+        return left
+
+    def in_the_end(self) -> Iterator[str]:
+        """Yields what is wrong when all graces are over: there has to be what the retention keeps, and nothing else."""
+        there = [self._site.complete(pool) for pool in self._site.pools]
+        for which, pool in enumerate(self._site.pools):
+            yield from self._site.unlike_their_source(pool, there[which])
+            for host, seen in self._seen[which].items():
+                must, has = must_be_kept(list(seen)), there[which].get(host, {}).keys()
+                if must != has:
+                    yield f"pool {which + 1}, {host}: left {sorted(has - must)}, lost {sorted(must - has)}"
+            work("btrfs", "filesystem", "sync", pool.top)
+            work("btrfs", "subvolume", "sync", pool.top)
+            yield from (f"an orphan: {line}" for line in work("btrfs", "subvolume", "list", "-d", pool.top).stdout.splitlines())
+            yield from (f"left: {path}" for name in (".working", ".receiving") for path in pool.pool.glob(f"hosts/*/{name}"))
+        for host in self._site.copied:
+            if max(there[0].get(host, ()), default="") != max(there[1].get(host, ()), default=""):
+                yield f"the second pool does not have the newest backup of {host}"
+        yield from self.left_behind()
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def must_be_kept(complete: Sequence[str]) -> set[str]:
+    """Which of a host's complete backups the retention keeps, reckoned from their names alone."""
+    first_of: dict[str, dict[object, str]] = {"day": {}, "week": {}}
+    for name in sorted(complete):
+        moment = moment_of(name)
+        first_of["day"].setdefault(moment.date(), name)
+        first_of["week"].setdefault(moment.isocalendar()[:2], name)
+    return {*list(first_of["day"].values())[-DAILY:], *list(first_of["week"].values())[-WEEKLY:], *sorted(complete)[-MIN_KEEP:]}
+
+
+def moment_of(name: str) -> datetime:
+    """When a backup started, by its name."""
+    return datetime.strptime(name, "%Y-%m-%dT%H%M%S%z")
+
+
+def writable(pool: Nights) -> list[str]:
+    """Backups with a final name that can be written: there must never be one."""
+    lists = (
+        [line.split(" path ", 1)[1] for line in work("btrfs", "subvolume", "list", *only, pool.pool).stdout.splitlines()]
+        for only in ((), ("-r",))
+    )
+    every, read_only = (set(paths) for paths in lists)
+    return sorted(path for path in every - read_only if path.rpartition("/")[2][:1].isdigit())
+
+
+def mount_options(mount: Path) -> str:
+    """As /proc/self/mounts has them."""
+    lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    return next(words[3] for words in lines if words[1] == str(mount))
