@@ -7,10 +7,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 
 from backupd.replicate.far_pool import FarHost, FarPool
+from backupd.replicate.finishing import Finisher, HostProgress
 from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.host_copies import HostCopies
 from backupd.replicate.outcome import (
@@ -24,7 +25,6 @@ from backupd.replicate.outcome import (
 )
 from backupd.repo.common import common_with, write_common
 from backupd.repo.received import discard_received, has_received
-from backupd.repo.reconcile import row_of
 from btrkeep.catalogue import Backup
 from btrkeep.decisions.replication import (
     HostFetches,
@@ -38,6 +38,7 @@ from btrkeep.units import format_time
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
+_LOOK_AROUND = 0.1  # seconds
 _TELL = 0.5  # seconds
 _EASE = 20  # what both have is noted in a twentieth of the time at most
 
@@ -90,8 +91,8 @@ class _Work:
         self._noted, self._took, self._told = 0.0, 0.0, time.monotonic()
         self._waiting: queue.SimpleQueue[HostFetches] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[tuple[ReplicationEvent | None, Backup | None]] = queue.SimpleQueue()
-        self._at: dict[str, int] = {}
-        self._expected: dict[str, int | None] = {}
+        self._progress: dict[str, HostProgress] = {}
+        self._looked, self._who = -_LOOK_AROUND, ""
         self._unusable: PoolUnusable | None = None
         self._ends = False
         self._end = time.monotonic() + site.seconds_left if site.seconds_left is not None else None
@@ -155,37 +156,45 @@ class _Work:
         """How far it is, now and then."""
         if time.monotonic() - self._told < _TELL:
             return
-        self._told, at = time.monotonic(), dict(self._at)
-        size, expected = self.summary.bytes + sum(at.values()), dict(self._expected)
-        coming = sum(max(0, (expected.get(host) or 0) - come) for host, come in at.items())
+        self._told, at = time.monotonic(), {host: one for host, one in list(self._progress.items()) if not one.is_over}
+        size = self.summary.bytes + sum(one.unnamed for one in at.values())
         done, planned = len(self.summary.fetched), self.summary.planned
-        self.site.observer(ReplicationProgress(done, planned, size, tuple(at), size + coming))
+        self.site.observer(ReplicationProgress(done, planned, size, tuple(at), size + sum(one.left for one in at.values())))
 
     def _work(self) -> None:
         """One host after the other. After a failure the connection is closed: nobody knows where in an answer it is."""
+        finisher = Finisher(self._is_well)
         try:
             far: FarPool | None = None
             with ExitStack() as held:
                 while not self._is_over and (planned := self._next()):
-                    try:
+
+                    def fetch(planned: HostFetches = planned) -> None:
+                        nonlocal far
                         far = far or held.enter_context(self.site.connect(self._require_going))
-                        self._host(far, planned)
-                    except PoolUnusable as error:
-                        self._unusable = self._unusable or error
-                    except (OperatorError, OSError) as error:
-                        self._events.put((HostFailed(planned.host, str(error)), None))
+                        self._host(far, planned, finisher)
+
+                    if not self._is_well(planned.host, fetch):
                         held.close()
                         far = None
-                    except Exception as error:
-                        log.exception("%s", planned.host)
-                        self._events.put((HostFailed(planned.host, repr(error)), None))
-                        held.close()
-                        far = None
-                    finally:
-                        self._at.pop(planned.host, None)
-                        self._expected.pop(planned.host, None)
         finally:
+            finisher.wait()
             self._events.put((None, None))
+
+    def _is_well(self, host: str, work: Callable[[], None]) -> bool:
+        """Whether that has raised nothing; what it has raised is told."""
+        try:
+            work()
+        except PoolUnusable as error:
+            self._unusable = self._unusable or error
+        except (OperatorError, OSError) as error:
+            self._events.put((HostFailed(host, str(error)), None))
+        except Exception as error:
+            log.exception("%s", host)
+            self._events.put((HostFailed(host, repr(error)), None))
+        else:
+            return True
+        return False
 
     @property
     def _is_over(self) -> bool:
@@ -210,24 +219,68 @@ class _Work:
         except queue.Empty:
             return None
 
-    def _wait(self) -> None:
+    def _others(self) -> str:
+        """Who makes, expires or balances backups here, as of a tenth of a second ago at most: a look takes two milliseconds."""
+        if time.monotonic() - self._looked > _LOOK_AROUND:
+            self._who, self._looked = at_work(self.site.pool.locks), time.monotonic()
+        return self._who
+
+    def _wait(self, finisher: Finisher) -> None:
         """Gives way to a night, an expiry and a balance."""
-        while not self._is_over and (who := at_work(self.site.pool.locks)):
+        while not self._is_over and (who := self._others()):
+            finisher.wait()
             self._events.put((Waiting(who), None))
             self.site.cancellation.sleep(_PAUSE)
 
-    def _host(self, far: FarPool, planned: HostFetches) -> None:
-        host = planned.host
-
-        def expect(size: int | None) -> None:
-            self._expected[host], self._at[host] = size, 0
-
-        def follow(size: int) -> None:
-            self._at[host] = size
-
-        def tell(done: Fetched) -> None:
-            self._at[host], self._expected[host] = 0, None
-            self._events.put((done, row_of(self.site.pool, host, done.name)))
-
+    def _host(self, far: FarPool, planned: HostFetches, finisher: Finisher) -> None:
         far.waits = lambda why: self._events.put((Waiting(f"{why}, on the other server"), None))
-        HostCopies(self.site, far, host, lambda: self._begins_no_more, self._wait, expect, follow, tell).fetch(planned.fetches)
+        host = _HostWatched(self, planned.host, finisher)
+        self._progress[planned.host] = host.progress
+        try:
+            HostCopies(self.site, far, planned.host, host).fetch(planned.fetches)
+        finally:
+            host.progress.is_received = True
+
+    def may_go_on(self) -> bool:
+        """Whether one more backup is to be begun, and nothing else works in the pool."""
+        return not self._begins_no_more and not self._others()
+
+    def may_begin(self, finisher: Finisher) -> bool:
+        """The same, after whatever works in the pool has ended."""
+        if not self._begins_no_more:
+            self._wait(finisher)
+        return not self._begins_no_more
+
+    def tell(self, done: Fetched, row: Backup) -> None:
+        """Has the thread that began the workers know what has come."""
+        self._events.put((done, row))
+
+
+class _HostWatched:
+    """What the fetching of one host asks and tells."""
+
+    def __init__(self, work: _Work, host: str, finisher: Finisher) -> None:
+        self._work, self._host, self._finisher = work, host, finisher
+        self.progress = HostProgress()
+        self.may_go_on = work.may_go_on
+        self.expect = self.progress.expect
+
+    def wait(self) -> bool:
+        return self._finisher.is_well(self._host) and self._work.may_begin(self._finisher)
+
+    def follow(self, size: int) -> None:
+        self.progress.coming = size
+
+    def tell(self, done: Fetched, row: Backup) -> None:
+        self.progress.named += done.bytes
+        self._work.tell(done, row)
+
+    def finish(self, work: Callable[[], None]) -> None:
+        def name() -> None:
+            try:
+                work()
+            finally:
+                self.progress.is_named = True
+
+        self.progress.is_named = False
+        self._finisher.begin(self._host, name)
