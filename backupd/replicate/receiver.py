@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 
 from backupd.replicate.stream_guard import StreamGuard
-from backupd.replicate.wire import LineBroken, write_all
+from backupd.replicate.wire import LineBroken, widen, write_all
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named
@@ -100,6 +100,7 @@ class Receiving:
             calls = self._running.enter_context(_calls(self._confined))
             command = _command(self._pool, self._host, calls)
             self._program = self._running.enter_context(piped(command, keep_open=() if calls is None else (calls,)))
+            widen(self._program.input)  # what follows can come while a backup before it is being sealed
             self._held = held.pop_all()
         return self
 

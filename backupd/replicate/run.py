@@ -38,7 +38,7 @@ from btrkeep.units import format_time
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
-_LOOK_AROUND = 0.1  # seconds
+_LOOK_AROUND = 0.5  # seconds
 _TELL = 0.5  # seconds
 _EASE = 20  # what both have is noted in a twentieth of the time at most
 
@@ -220,7 +220,7 @@ class _Work:
             return None
 
     def _others(self) -> str:
-        """Who makes, expires or balances backups here, as of a tenth of a second ago at most: a look takes two milliseconds."""
+        """Who makes, expires or balances backups here, as of half a second ago at most: a look takes a millisecond or more."""
         if time.monotonic() - self._looked > _LOOK_AROUND:
             self._who, self._looked = at_work(self.site.pool.locks), time.monotonic()
         return self._who
