@@ -1,8 +1,11 @@
 """What is done for one host beside what comes of the next one, and how far a host is."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+_TOGETHER, _LONGEST = 8, 0.5  # hosts, seconds
 
 
 @dataclass(slots=True)
@@ -39,41 +42,90 @@ class HostProgress:
 
 
 class Finisher:
-    """Ends the work on one host in a second thread, while the thread that has this goes on with the next host: one at a time.
+    """Ends the work on hosts beside what comes of the next ones, some hosts at once. A context, whose end waits for all of it.
 
-    `guarded` runs the work of a host and keeps what goes wrong; whether all went well.
+    `guarded` runs the work of a host and keeps what goes wrong; whether all went well. What is asked of btrfs for several hosts at
+    the same moment, a sync or a snapshot in the folder of each, becomes one or two commits instead of one for each.
     """
 
     def __init__(self, guarded: Callable[[str, Callable[[], None]], bool]) -> None:
         self._guarded = guarded
-        self._thread: threading.Thread | None = None
-        self._host = ""
-        self._is_well = True
+        self._changed = threading.Condition()
+        self._waiting = list[tuple[str, Callable[[], None]]]()
+        self._since = 0.0
+        self._working = frozenset[str]()
+        self._failed = set[str]()
+        self._hurries = self._ends = False
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Finisher":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
+        self._thread.join()
 
     def begin(self, host: str, work: Callable[[], None]) -> None:
-        """Has the work done, after that of the host before."""
-        self.wait()
-
-        def run() -> None:
-            self._is_well = self._guarded(host, work)
-
-        self._host, thread = host, threading.Thread(target=run)
-        try:
-            thread.start()
-        except RuntimeError:  # no further thread can be had
-            run()
-        else:
-            self._thread = thread
+        """Has the work of a host done, together with that of others that come in a moment."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._waiting) < _TOGETHER)
+            if not self._waiting:
+                self._since = time.monotonic()
+            self._waiting.append((host, work))
+            self._changed.notify_all()
 
     def wait(self) -> None:
-        """Waits for the end of what was begun."""
-        if self._thread:
-            self._thread.join()
-            self._thread = None
+        """Waits for the end of all that was begun, which has nothing to wait for any more."""
+        self._wait_until(lambda: not self._waiting and not self._working)
 
     def is_well(self, host: str) -> bool:
-        """Returns False if that host's work was the last one, and failed; waits for its end."""
-        if host != self._host:
-            return True
-        self.wait()
-        return self._is_well
+        """Returns False if work of that host has failed; waits for its end."""
+        self._wait_until(lambda: host not in self._working and all(host != one for one, _ in self._waiting))
+        return host not in self._failed
+
+    def _wait_until(self, true: Callable[[], bool]) -> None:
+        with self._changed:
+            while not true():
+                if self._waiting and not self._hurries:  # of those who wait here none wakes another one for nothing
+                    self._hurries = True
+                    self._changed.notify_all()
+                self._changed.wait()
+
+    def _run(self) -> None:
+        while some := self._next():
+            threads = [threading.Thread(target=self._one, args=one) for one in some]
+            for thread, one in zip(threads, some, strict=True):
+                try:
+                    thread.start()
+                except RuntimeError:  # no further thread can be had
+                    self._one(*one)
+            for thread in threads:
+                if thread.ident:
+                    thread.join()
+            with self._changed:
+                self._working = frozenset()
+                self._changed.notify_all()
+
+    def _next(self) -> list[tuple[str, Callable[[], None]]]:
+        """What is to be done together; nothing at the end."""
+        with self._changed:
+            while not self._is_time():
+                if self._ends and not self._waiting:
+                    return []
+                self._changed.wait(max(0.0, self._since + _LONGEST - time.monotonic()) if self._waiting else None)
+            some, self._waiting, self._hurries = self._waiting, [], False
+            self._working = frozenset(host for host, _ in some)
+            self._changed.notify_all()
+            return some
+
+    def _is_time(self) -> bool:
+        is_long = time.monotonic() - self._since >= _LONGEST
+        return bool(self._waiting) and (self._hurries or self._ends or is_long or len(self._waiting) >= _TOGETHER)
+
+    def _one(self, host: str, work: Callable[[], None]) -> None:
+        if not self._guarded(host, work):
+            with self._changed:
+                self._failed.add(host)

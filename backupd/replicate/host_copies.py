@@ -122,6 +122,7 @@ class HostCopies:
             with suppress(OperatorError, OSError):
                 self._publish(receiving, came)
             raise
+        receiving.end_input()
         later = held.pop_all()
 
         def finish() -> None:

@@ -133,6 +133,10 @@ class Receiving:
             self._is_cut = False
             self._came.append(expected)
 
+    def end_input(self) -> None:
+        """Has the cell end by itself: no further stream comes."""
+        self._program.end_input()
+
     def publish(self) -> Iterator[tuple[Expected, Subvolume, Record]]:
         """Ends the cell, and gives each backup that has come its name, if it is whole; yields what it is. All of it is on the disk.
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 
 from backupd.replicate.far_pool import FarHost, FarPool
 from backupd.replicate.finishing import Finisher, HostProgress
@@ -101,7 +102,14 @@ class _Work:
         """Fetches all. Raises PoolUnusable when nothing more can be, and OperatorError of the catalogue."""
         for one in self.plan.hosts:
             self._waiting.put(one)
-        threads = [threading.Thread(target=self._work) for _ in range(min(self.site.replica.concurrency, len(self.plan.hosts)))]
+        with Finisher(self._is_well) as finisher:
+            self._run(finisher)
+        if self._unusable:
+            raise self._unusable
+
+    def _run(self, finisher: Finisher) -> None:
+        work = partial(self._work, finisher)
+        threads = [threading.Thread(target=work) for _ in range(min(self.site.replica.concurrency, len(self.plan.hosts)))]
         for thread in threads:
             thread.start()
         try:
@@ -110,8 +118,6 @@ class _Work:
             self._ends = True
             for thread in threads:
                 thread.join()
-        if self._unusable:
-            raise self._unusable
 
     def _follow(self, working: int) -> None:
         """Does with each event what concerns all, until the last worker has ended."""
@@ -161,9 +167,8 @@ class _Work:
         done, planned = len(self.summary.fetched), self.summary.planned
         self.site.observer(ReplicationProgress(done, planned, size, tuple(at), size + sum(one.left for one in at.values())))
 
-    def _work(self) -> None:
+    def _work(self, finisher: Finisher) -> None:
         """One host after the other. After a failure the connection is closed: nobody knows where in an answer it is."""
-        finisher = Finisher(self._is_well)
         try:
             far: FarPool | None = None
             with ExitStack() as held:
