@@ -8,8 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import ExitStack, nullcontext, suppress
 
 from backupd.replicate.far_pool import FarHost, FarPool
 from backupd.replicate.finishing import Finisher, HostProgress
@@ -55,12 +54,13 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     if not known and plan.count and (words := lacking_room(site.config, far)):
         site.observer.notice(f"this is the first fetch, and {words}: all of it may not fit")
     others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked or host in plan.gone}
-    work = _Work(site, plan, listed, summary, {**others, **plan.common})
+    work = _Work(site, plan, listed, summary, {**others, **plan.common}, far)
     work.run()
     common = work.note_common()
     try:
         renamed = {one.host: known[old] for one in plan.obstacles if (old := one.former_name) and old in known}
-        far.note_common(site.replica.name, common | renamed)
+        with nullcontext(far) if work.is_far_well else site.connect(lambda: None) as told:
+            told.note_common(site.replica.name, common | renamed)
     except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
         if not site.cancellation:  # the signal has reached the other end too
             site.observer.notice(f"the other pool does not note what both have in common: {error.message}")
@@ -86,7 +86,11 @@ class _Work:
         listed: Mapping[str, FarHost],
         summary: ReplicationSummary,
         common: Mapping[str, str],
+        far: FarPool,
     ) -> None:
+        """The first worker has the connection `far`, and the others make their own."""
+        self._far, self.is_far_well = far, True
+        """Whether the connection that it was begun with is of use afterwards."""
         self.site, self.plan, self.listed, self.summary = site, plan, listed, summary
         self._common = dict(common)
         self._noted, self._took, self._told = 0.0, 0.0, time.monotonic()
@@ -108,8 +112,9 @@ class _Work:
             raise self._unusable
 
     def _run(self, finisher: Finisher) -> None:
-        work = partial(self._work, finisher)
-        threads = [threading.Thread(target=work) for _ in range(min(self.site.replica.concurrency, len(self.plan.hosts)))]
+        threads = list[threading.Thread]()
+        for _ in range(min(self.site.replica.concurrency, len(self.plan.hosts))):
+            threads.append(threading.Thread(target=self._work, args=(finisher, None if threads else self._far)))
         for thread in threads:
             thread.start()
         try:
@@ -167,11 +172,16 @@ class _Work:
         done, planned = len(self.summary.fetched), self.summary.planned
         self.site.observer(ReplicationProgress(done, planned, size, tuple(at), size + sum(one.left for one in at.values())))
 
-    def _work(self, finisher: Finisher) -> None:
-        """One host after the other. After a failure the connection is closed: nobody knows where in an answer it is."""
+    def _work(self, finisher: Finisher, lent: FarPool | None) -> None:
+        """One host after the other. After a failure the connection is given up: nobody knows where in an answer it is.
+
+        `lent`: a connection to begin with.
+        """
         try:
-            far: FarPool | None = None
             with ExitStack() as held:
+                if far := lent:
+                    held.callback(setattr, far, "look", far.look)
+                    far.look = self._require_going
                 while not self._is_over and (planned := self._next()):
 
                     def fetch(planned: HostFetches = planned) -> None:
@@ -180,6 +190,7 @@ class _Work:
                         self._host(far, planned, finisher)
 
                     if not self._is_well(planned.host, fetch):
+                        self.is_far_well = self.is_far_well and far is not self._far
                         held.close()
                         far = None
         finally:
