@@ -57,15 +57,21 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     work = _Work(site, plan, listed, summary, {**others, **plan.common}, far)
     work.run()
     common = work.note_common()
+    renamed = {one.host: known[old] for one in plan.obstacles if (old := one.former_name) and old in known}
+    if work.is_far_well or not site.cancellation:  # who stops it waits for no further connection
+        _note_common_there(site, far if work.is_far_well else None, common | renamed)
+    summary.cancelled = bool(site.cancellation)
+    return summary
+
+
+def _note_common_there(site: ReplicationContext, far: FarPool | None, common: dict[str, str]) -> None:
+    """Has the other pool note what both have, by the connection `far` or a further one."""
     try:
-        renamed = {one.host: known[old] for one in plan.obstacles if (old := one.former_name) and old in known}
-        with nullcontext(far) if work.is_far_well else site.connect(lambda: None) as told:
-            told.note_common(site.replica.name, common | renamed)
+        with nullcontext(far) if far else site.connect(lambda: None) as told:
+            told.note_common(site.replica.name, common)
     except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
         if not site.cancellation:  # the signal has reached the other end too
             site.observer.notice(f"the other pool does not note what both have in common: {error.message}")
-    summary.cancelled = bool(site.cancellation)
-    return summary
 
 
 def _discard_left(site: ReplicationContext, hosts: Iterable[str]) -> None:
