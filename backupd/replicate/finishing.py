@@ -2,10 +2,11 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_TOGETHER, _LONGEST = 8, 0.5  # hosts, seconds
+_TOGETHER, _LONGEST, _MOST = 8, 0.5, 32  # hosts, seconds, hosts
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class Finisher:
         self._changed = threading.Condition()
         self._waiting = list[tuple[str, Callable[[], None]]]()
         self._since = 0.0
-        self._working = frozenset[str]()
+        self._working = Counter[str]()
         self._failed = set[str]()
         self._hurries = self._ends = False
         self._thread = threading.Thread(target=self._run)
@@ -71,43 +72,46 @@ class Finisher:
     def begin(self, host: str, work: Callable[[], None]) -> None:
         """Has the work of a host done, together with that of others that come in a moment."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._waiting) < _TOGETHER)
+            self._changed.wait_for(lambda: len(self._waiting) < _TOGETHER and self._working.total() < _MOST)
             if not self._waiting:
                 self._since = time.monotonic()
             self._waiting.append((host, work))
             self._changed.notify_all()
 
+    def hurry(self) -> None:
+        """Has all that was begun done now; it waits for no more hosts."""
+        with self._changed:
+            self._hurry()
+
     def wait(self) -> None:
-        """Waits for the end of all that was begun, which has nothing to wait for any more."""
-        self._wait_until(lambda: not self._waiting and not self._working)
+        """Waits for the end of all that was begun."""
+        self._wait_until(lambda: not self._waiting and not self._working.total())
 
     def is_well(self, host: str) -> bool:
         """Returns False if work of that host has failed; waits for its end."""
-        self._wait_until(lambda: host not in self._working and all(host != one for one, _ in self._waiting))
+        self._wait_until(lambda: not self._working[host] and all(host != one for one, _ in self._waiting))
         return host not in self._failed
+
+    def _hurry(self) -> None:
+        if self._waiting and not self._hurries:  # of those who wait here none wakes another one for nothing
+            self._hurries = True
+            self._changed.notify_all()
 
     def _wait_until(self, true: Callable[[], bool]) -> None:
         with self._changed:
             while not true():
-                if self._waiting and not self._hurries:  # of those who wait here none wakes another one for nothing
-                    self._hurries = True
-                    self._changed.notify_all()
+                self._hurry()
                 self._changed.wait()
 
     def _run(self) -> None:
+        """Begins what is to be done together. It does not wait for its end: a host that hangs would hold up the others."""
         while some := self._next():
-            threads = [threading.Thread(target=self._one, args=one) for one in some]
-            for thread, one in zip(threads, some, strict=True):
+            for thread, one in [(threading.Thread(target=self._one, args=one), one) for one in some]:
                 try:
                     thread.start()
                 except RuntimeError:  # no further thread can be had
                     self._one(*one)
-            for thread in threads:
-                if thread.ident:
-                    thread.join()
-            with self._changed:
-                self._working = frozenset()
-                self._changed.notify_all()
+        self.wait()
 
     def _next(self) -> list[tuple[str, Callable[[], None]]]:
         """What is to be done together; nothing at the end."""
@@ -117,7 +121,7 @@ class Finisher:
                     return []
                 self._changed.wait(max(0.0, self._since + _LONGEST - time.monotonic()) if self._waiting else None)
             some, self._waiting, self._hurries = self._waiting, [], False
-            self._working = frozenset(host for host, _ in some)
+            self._working.update(host for host, _ in some)
             self._changed.notify_all()
             return some
 
@@ -126,6 +130,9 @@ class Finisher:
         return bool(self._waiting) and (self._hurries or self._ends or is_long or len(self._waiting) >= _TOGETHER)
 
     def _one(self, host: str, work: Callable[[], None]) -> None:
-        if not self._guarded(host, work):
-            with self._changed:
+        is_well = self._guarded(host, work)
+        with self._changed:
+            if not is_well:
                 self._failed.add(host)
+            self._working[host] -= 1
+            self._changed.notify_all()

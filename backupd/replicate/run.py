@@ -250,7 +250,7 @@ class _Work:
     def _wait(self, finisher: Finisher) -> None:
         """Gives way to a night, an expiry and a balance."""
         while not self._is_over and (who := self._others()):
-            finisher.wait()
+            finisher.hurry()  # the locks of hosts are to be free
             self._events.put((Waiting(who), None))
             self.site.cancellation.sleep(_PAUSE)
 

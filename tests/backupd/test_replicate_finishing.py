@@ -50,6 +50,16 @@ def test_nothing_waits_for_more_hosts_for_long_and_the_end_waits_for_all() -> No
     assert not done.is_set()
 
 
+def test_a_host_that_hangs_holds_up_no_other_one() -> None:
+    go_on = threading.Event()
+    with Finisher(guarded) as finisher:
+        finisher.begin("a", lambda: (go_on.wait(30), None)[1])
+        for number in range(20):
+            finisher.begin(f"b{number}", lambda: None)
+        assert all(finisher.is_well(f"b{number}") for number in range(20))
+        go_on.set()
+
+
 def test_several_that_wait_leave_the_processor_alone() -> None:
     with Finisher(guarded) as finisher:
         finisher.begin("a", lambda: time.sleep(1))
