@@ -1,11 +1,9 @@
 """`backupd accept`: a suspect backup becomes complete."""
 
-from datetime import datetime
-
 import click
 
 from backupd.actions.accept import accept
-from backupd.cli.context import complete_host, now_option
+from backupd.cli.context import complete_host, pass_context
 from backupd.cli.names import complete_name, locked_host, name_argument
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
@@ -18,16 +16,15 @@ from btrkeep.units import format_time
 @name_argument(complete_name)
 @click.option("--why", default="", metavar="TEXT", help="The reason; kept with the backup.")
 @json_option
-@now_option
-@click.pass_context
-def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, now: datetime | None) -> int:
+@pass_context
+def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
     """Let the suspect backup NAME of HOST count as complete.
 
     A suspect backup has finished, but lost or missed too much; `backupd list HOST` says what. Look at it. If it is right after
     all (much was deleted on purpose, say), accept it: the next backup is based on it then, and older ones may expire. `latest` as
     NAME is the newest suspect one.
     """
-    with locked_host(ctx, host, "accept", now) as (site, moment):
+    with locked_host(ctx, host, "accept") as (site, moment):
         accepted = accept(site.pool, site.catalogue, host, name, why, moment)
     if as_json:
         echo_json({"host": host, "name": accepted, "state": COMPLETE, "at": format_time(moment), "why": why})

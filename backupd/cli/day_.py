@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.cli.trend_ import png_option
 from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
@@ -31,16 +31,15 @@ def _date(text: str) -> Any:
 @click.argument("date", required=False, type=Parsed("date", _date))
 @png_option
 @json_option
-@now_option
-@click.pass_context
-def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool, now: datetime | None) -> int:
+@pass_context
+def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool) -> int:
     """Show what the disks read and wrote over a day, and when backups, expiry and balance ran.
 
     DATE (2026-11-20) is a day of the pool's zone; without it the last 24 hours are shown. The table says what was written for data
     (what rsync wrote of files, what balance moved) and what was written besides, which is metadata; of backups that are compressed
     on the way to the disk that is less than the truth.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         zone, moment = site.config.pool.zone, site.clock.now()
         start, end = bounds(date, zone, moment)
         samples = site.catalogue.samples(site.pool.filesystem, start - timedelta(hours=2), end + timedelta(days=1))

@@ -3,17 +3,16 @@
 import shutil
 import textwrap
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import click
 
 from backupd.cli.check_ import show
-from backupd.cli.context import clock_for, load_config, now_option
+from backupd.cli.context import load_config, pass_context, present
 from backupd.doctor.copies import reach_copies
 from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import Examined
+from backupd.doctor.finding import DoctorReport
 from backupd.doctor.fix import findings_of, fix, refusal, rule_named
 from backupd.doctor.gather import gather
 from backupd.doctor.layers import stacks
@@ -35,11 +34,8 @@ _WIDTH = 110
 @click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also list the checks that passed.")
 @click.option("--connect", is_flag=True, help="Also reach the other side of every replica and push: version, key, clock, room.")
 @json_option
-@now_option
-@click.pass_context
-def command(
-    ctx: click.Context, name: str | None, dry_run: bool, all_checks: bool, connect: bool, as_json: bool, now: datetime | None
-) -> int:
+@pass_context
+def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: bool, connect: bool, as_json: bool) -> int:
     """Find what is wrong or slow with the pool; for each problem, print the reason, the commands that solve it, and their risk.
 
     Examines how the filesystem was made and mounted, the storage below it, its state, and the machine. Changes nothing without
@@ -58,9 +54,7 @@ def command(
         raise UsageError("--dry-run goes with --fix NAME", "without --fix nothing is changed anyway")
     config = load_config(ctx)
     pool = open_configured(config)
-    if now:
-        clock_for(pool, now)
-    look = partial(gather, config, pool, now or datetime.now(UTC))
+    look = partial(gather, config, pool, present(ctx, config))
     if name:
         return _fix(rule_named(name), look(), dry_run, as_json, look)
     facts = look()
@@ -77,7 +71,7 @@ def command(
     return Exit.ATTENTION if levels & {"warning", "error"} else Exit.OK
 
 
-def _as_json(facts: DoctorFacts, found: Examined) -> dict[str, Any]:
+def _as_json(facts: DoctorFacts, found: DoctorReport) -> dict[str, Any]:
     return {
         "filesystem": facts.filesystem.uuid,
         "devices": [
@@ -103,7 +97,7 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _show(facts: DoctorFacts, found: Examined, all_checks: bool) -> None:
+def _show(facts: DoctorFacts, found: DoctorReport, all_checks: bool) -> None:
     fs = facts.filesystem
     prose(f"{printable(str(facts.site.pool))}: filesystem {fs.uuid} on {printable('; '.join(stacks(fs.devices)))}", "  ")
     if all_checks:

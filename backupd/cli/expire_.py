@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 import click
 
-from backupd.cli.context import dry_run_option, load_config, now_option, opened
+from backupd.cli.context import dry_run_option, load_config, opened, pass_context
 from backupd.cli.expiry_view import echo_rehearsal, rehearsal_as_json, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
@@ -48,8 +47,7 @@ LOCK = "expire"
     "--restore-mount-option", is_flag=True, help="Only restore the mount option that a killed run has changed; for ExecStopPost=."
 )
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     hosts: tuple[str, ...],
@@ -61,7 +59,6 @@ def command(
     yield_to_backups: bool,
     restore_mount_option: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Delete the backups that the retention no longer keeps, of all hosts or of each HOST that is named.
 
@@ -83,7 +80,7 @@ def command(
         return _restore(ctx)
     if skip_grace and not hosts:
         raise UsageError("--skip-grace is for hosts that are named", "`backupd expire HOST --skip-grace`")
-    with opened(ctx, now, writes=not dry_run) as site:
+    with opened(ctx, writes=not dry_run) as site:
         forced = Forced.parse(force, {*site.config.hosts, *site.catalogue.hosts()})
         moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
         for host in hosts:

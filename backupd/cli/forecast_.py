@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.cli.trend_view import width
 from btrkeep.cli import echo_json, json_option
 from btrkeep.decisions.forecast import Full, TooLittle, bounded, forecast
@@ -20,9 +20,8 @@ _DAY = timedelta(days=1)
 @click.command("forecast")
 @click.option("--days", type=click.IntRange(15, 36500), default=180, show_default=True, metavar="N", help="Days of history to use.")
 @json_option
-@now_option
-@click.pass_context
-def command(ctx: click.Context, days: int, as_json: bool, now: datetime | None) -> int:
+@pass_context
+def command(ctx: click.Context, days: int, as_json: bool) -> int:
     """Estimate when the pool will be full at its present growth: when nothing is left to allocate, and when everything is used.
 
     If allocated space runs out first, balancing helps (`btrfs-balancer run`); if used space does, only more devices or fewer
@@ -31,7 +30,7 @@ def command(ctx: click.Context, days: int, as_json: bool, now: datetime | None) 
     The range is that of the slowest and the fastest sixth of the history. At least two weeks of samples are needed. Planned
     changes, such as new hosts, are unknown to it.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         until = site.clock.now()
         samples = site.catalogue.samples(site.pool.filesystem, until - timedelta(days=days), until + timedelta(seconds=1))
     found = points(samples, until - timedelta(days=days), _DAY)

@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 
-from backupd.cli.context import dry_run_option, now_option, opened
+from backupd.cli.context import dry_run_option, opened, pass_context
 from backupd.cli.import_live import ImportDisplay
 from backupd.cli.import_plan import planned, say_plan
 from backupd.cli.import_suggest import suggested
@@ -31,7 +30,7 @@ from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.service import Status
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
@@ -60,8 +59,7 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 )
 @click.option("-j", "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="How many hosts at once.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     kind: str,
@@ -73,7 +71,6 @@ def command(
     verify: str,
     jobs: int,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Make backups of the history that another program has made: of a snapshot root of rsnapshot (or its configuration), of a vault
     or bank of dirvish, or of a folder with a tree for each date. Nothing is changed there. Snapshots of btrbk or snapper
@@ -95,7 +92,7 @@ def command(
     history = _below(READERS[kind](place.absolute(), names), kind, path)
     names.require_found(history, place)
     cancellation, status = Cancellation(), Status()
-    with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
+    with opened(ctx, writes=not dry_run) as site, cancellation.listening():
         todo, known, ahead = _todo(site, history)
         here = sum(backup_name(one.started) in known[host] for host, trees in todo.items() for one in trees)
         left_out = {**history.left_out, **ahead}
@@ -105,7 +102,7 @@ def command(
             conf = read_conf(place) if kind == "rsnapshot" and place.is_file() else None
             suggestion = suggested(conf, names, site.config.hosts) if conf else None
             say_plan(planned(todo, known, cancellation, reads=kind not in TAKEN_OVER), here, left_out, suggestion, as_json=as_json)
-            return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
+            return cancellation.exit_status()
         ensure_reserve(site.pool.path)
         reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
         display = ImportDisplay(is_shown=not as_json and has_live_terminal())
@@ -120,7 +117,7 @@ def command(
     else:
         more = f", {here:,} were here already" if here else ""
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
-    return int(signal_status(cancellation.signal)) if cancellation else done.status
+    return cancellation.exit_status(done.status)
 
 
 def _below(history: OldHistory, kind: str, path: str) -> OldHistory:
@@ -221,7 +218,7 @@ class _Import:
         prose(f"{printable(str(tree.folder))}: {said}", err=True)
 
     def _is_unproven(self, record: Record) -> bool:
-        """Whether it is of an import, and was not compared yet: that import may have been killed before."""
+        """Returns True if it is of an import, and was not compared yet: that import may have been killed before."""
         return record.imported is not None and not ComparedTrees(self.site.config.pool.state).has(record)
 
     def _note(self, tree: OldTree, made: ImportedBackup) -> None:

@@ -1,12 +1,11 @@
 """`backupd log`: past runs, and what rsync said."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import click
 
-from backupd.cli.context import complete_host, now_option, opened, require_host
+from backupd.cli.context import complete_host, opened, pass_context, require_host
 from backupd.expire.look import asked_of
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.notes_json import read_notes
@@ -27,15 +26,14 @@ _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial"
 @click.argument("host", required=False, shell_complete=complete_host)
 @click.option("-n", "limit", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="The number of runs.")
 @json_option
-@now_option
-@click.pass_context
-def command(ctx: click.Context, host: str | None, limit: int, as_json: bool, now: datetime | None) -> int:
+@pass_context
+def command(ctx: click.Context, host: str | None, limit: int, as_json: bool) -> int:
     """Show past runs, newest first, with rsync's exit status, its meaning, and its last error lines.
 
     A run is one attempt to back up one host. Runs are kept when their backups are long deleted, and also when they made none. One
     that was killed lasted at least as long as is shown. What somebody deleted by hand (`backupd delete`) is named, with the reason.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         if host:
             require_host(site.config, site.catalogue, host)
         runs = site.catalogue.runs(host, limit)

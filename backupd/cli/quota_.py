@@ -1,13 +1,12 @@
 """`backupd quota`: what each host wrote and is still alive, and the simple quotas by which that is known."""
 
-from datetime import datetime
 from platform import release
 from typing import Any
 
 import click
 
 from backupd.actions.quota import QuotaState, costs, enable, look, programs, require_disableable, require_enableable
-from backupd.cli.context import clock_for, dry_run_option, load_config, now_option, yes_option
+from backupd.cli.context import clock_for, dry_run_option, load_config, pass_context, yes_option
 from backupd.cli.names import confirmed
 from backupd.repo.context import open_configured, require_writable
 from btrkeep.cli import echo_json, json_option, table
@@ -51,9 +50,8 @@ def show_command(ctx: click.Context, as_json: bool) -> int:
 @dry_run_option("what it costs")
 @yes_option
 @json_option
-@now_option
-@click.pass_context
-def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
+@pass_context
+def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Enable simple quotas on the whole filesystem of the pool.
 
     Prints the costs first. Older kernels and btrfs-progs cannot use the filesystem afterwards, not even after simple quotas are
@@ -61,7 +59,7 @@ def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool, 
     """
     config = load_config(ctx)
     pool = open_configured(config)
-    clock = clock_for(pool, now)
+    clock = clock_for(ctx, pool)
     if quota.mode(pool.filesystem) == quota.SIMPLE:
         return _tell(look(config, pool), as_json, dry_run, changed=False)
     require_enableable(pool)

@@ -2,13 +2,12 @@
 
 import os
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import click
 
 from backupd.actions.shared_damage import recorded_damage
-from backupd.cli.context import clock_for, load_config, now_option
+from backupd.cli.context import clock_for, load_config, pass_context
 from backupd.health.doubts import note_doubts
 from backupd.repo.compared import compared_row, differing_of, read_compared
 from backupd.repo.context import open_configured, require_writable
@@ -34,9 +33,8 @@ class _ForeignCatalogue(Exception):
 
 @click.command("rebuild")
 @json_option
-@now_option
-@click.pass_context
-def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
+@pass_context
+def command(ctx: click.Context, as_json: bool) -> int:
     """Rebuild the catalogue from the pool's own records.
 
     No backup, acceptance or hold is lost with the catalogue. The history (runs, deletions, balances, scores, samples, alarms) comes
@@ -46,7 +44,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     config = load_config(ctx)
     pool = open_configured(config)
     require_writable(pool)
-    clock = clock_for(pool, now)
+    clock = clock_for(ctx, pool)
     since = format_time(clock.now())
     trouble: list[str] = []
     with take_lock(pool.locks / "night", "backupd rebuild", since):

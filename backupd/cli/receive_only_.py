@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.cli.replicate_ import chosen_replicas, fetch_one
 from backupd.replicate.far_pool import FarPool, OwnStreams
 from backupd.repo.context import PoolContext
@@ -24,9 +24,8 @@ from btrkeep.units import format_time
 
 @click.command("receive-only")
 @click.option("--replica", metavar="NAME", required=True, help="The replica of this server's configuration that is sent here.")
-@now_option
-@click.pass_context
-def command(ctx: click.Context, replica: str, now: datetime | None) -> int:
+@pass_context
+def command(ctx: click.Context, replica: str) -> int:
     """Take backups from another backup server that has begun the connection, and do nothing else.
 
     It is the forced command of the key that the other server sends with, for one that cannot be reached from here. In
@@ -46,7 +45,7 @@ def command(ctx: click.Context, replica: str, now: datetime | None) -> int:
         )
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not end up among the requests
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         (settings,) = chosen_replicas(site, replica)
         if not settings.is_pushed:
             raise UsageError(f"{replica} is fetched from {settings.source}", 'from = "push" lets it be sent')

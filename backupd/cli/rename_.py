@@ -1,12 +1,11 @@
 """`backupd rename`: a host's backups under another name."""
 
-from datetime import datetime
 from pathlib import Path
 
 import click
 
 from backupd.actions import rename as renaming
-from backupd.cli.context import complete_host, now_option, opened, yes_option
+from backupd.cli.context import complete_host, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
 from backupd.repo.context import PoolContext, writing
 from btrkeep.cli import echo_json, json_option
@@ -26,23 +25,22 @@ def _complete_new(ctx: click.Context, param: click.Parameter, incomplete: str) -
 @click.argument("new", shell_complete=_complete_new)
 @yes_option
 @json_option
-@now_option
-@click.pass_context
-def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool, now: datetime | None) -> int:
+@pass_context
+def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool) -> int:
     """Give the backups of HOST the name NEW; the next backup of NEW is based on them.
 
     Nothing is copied. Change the configuration yourself: the section [host.HOST] has to become [host.NEW] before the next run.
     Refused while runs without names, an expiry or a backup of HOST are running. Given again after it was killed, it does the rest.
     """
     renaming.validate_names(host, new)
-    with opened(ctx, now, writes=True) as site:
+    with opened(ctx, writes=True) as site:
         if not renaming.is_renamed(site.pool, host, new):
             require_host_or_folder(site, host)
         since = format_time(site.clock.now())
         with renaming.locked(site.pool, host, new, since):
             renaming.require_renameable(site.pool, host, new)
     confirmed(f"the backups of {host} become those of {new}", new, yes, as_json)
-    with opened(ctx, now, writes=True) as site, renaming.locked(site.pool, host, new, since), writing(site.pool):
+    with opened(ctx, writes=True) as site, renaming.locked(site.pool, host, new, since), writing(site.pool):
         count = renaming.rename(site.pool, site.catalogue, host, new)
         todo = _todo(site, host, new)
     if as_json:

@@ -6,11 +6,10 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from datetime import datetime
 
 import click
 
-from backupd.cli.context import complete_host, dry_run_option, now_option, opened
+from backupd.cli.context import complete_host, dry_run_option, opened, pass_context
 from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
 from backupd.health.doubts import note_doubts
@@ -55,8 +54,7 @@ _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 )
 @dry_run_option("what would run, and the exact rsync commands")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     hosts: tuple[str, ...],
@@ -65,7 +63,6 @@ def command(
     waits: bool,
     dry_run: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Back up the hosts that are due, or those that are named.
 
@@ -82,7 +79,7 @@ def command(
     """
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
-    with opened(ctx, now, writes=not dry_run, stand_in=not dry_run) as site:
+    with opened(ctx, writes=not dry_run, stand_in=not dry_run) as site:
 
         def planned() -> list[PlannedHost]:
             moment = site.clock.now()
@@ -132,7 +129,7 @@ def _run(
         if cancellation:
             if as_json:
                 echo_json([])
-            return signal_status(cancellation.signal)
+            return cancellation.exit_status()
         site = RunContext(
             config=opened_site.config,
             pool=opened_site.pool,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_alive, tell_copies, tell_dashboard
 from backupd.sampling import take
@@ -23,9 +23,8 @@ _log = logging.getLogger(__name__)
 
 @click.command("sample")
 @json_option
-@now_option
-@click.pass_context
-def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
+@pass_context
+def command(ctx: click.Context, as_json: bool) -> int:
     """Record a sample of the pool; run by a timer every five minutes.
 
     A sample has allocated and used bytes by type of block group and by device, the number of deleted subvolumes that wait, error
@@ -34,7 +33,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
 
     If the catalogue is busy, the sample is skipped, which is no failure: counters are cumulative, so nothing is lost.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         tell_dashboard(site.config, site.pool, site.catalogue, site.clock)
         try:
             found = take.look(site.pool)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.trend import Point, points, step_for
@@ -25,15 +25,14 @@ png_option = click.option(
 @click.option("--days", type=click.IntRange(1, 36500), default=180, show_default=True, metavar="N", help="How many days back.")
 @png_option
 @json_option
-@now_option
-@click.pass_context
-def command(ctx: click.Context, days: int, png: Path | None, as_json: bool, now: datetime | None) -> int:
+@pass_context
+def command(ctx: click.Context, days: int, png: Path | None, as_json: bool) -> int:
     """Show allocated and used space over months.
 
     A balance can free space that is allocated but not used; when the allocated space reaches the size of the devices, nothing more
     can be allocated. Sizes are raw bytes of the devices: with raid1 or dup everything counts twice.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         until = site.clock.now()
         found = _points(site, until - timedelta(days=days), until, days)
         name = str(site.pool.path)

@@ -1,11 +1,9 @@
 """`backupd unexpire`: an expired backup is taken back."""
 
-from datetime import datetime
-
 import click
 
 from backupd.actions.hold import hold_fields, unexpire
-from backupd.cli.context import now_option
+from backupd.cli.context import pass_context
 from backupd.cli.names import complete_expired, complete_host_of_pool, locked_host, name_argument
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -17,15 +15,14 @@ from btrkeep.units import format_time
 @name_argument(complete_expired)
 @click.option("--why", default="taken back with unexpire", metavar="TEXT", help="The reason; shown wherever the backup is.")
 @json_option
-@now_option
-@click.pass_context
-def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, now: datetime | None) -> int:
+@pass_context
+def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
     """Take back the expired backup NAME of HOST during its grace.
 
     It is held for 30 days, so that there is time to look at it, or at the policy; `backupd hold` changes that, `backupd release`
     ends it. `latest` as NAME is the newest one that has expired.
     """
-    with locked_host(ctx, host, "unexpire", now) as (site, moment):
+    with locked_host(ctx, host, "unexpire") as (site, moment):
         done = unexpire(site.pool, site.catalogue, host, name, why, moment)
     if as_json:
         taken = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}

@@ -1,11 +1,10 @@
 """`backupd usage`: shows which hosts and backups use the space."""
 
-from datetime import datetime
 from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.usage.measure import by_extents, by_sampling, by_writing, listed
 from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, MeasuredUsage, Use
@@ -33,9 +32,8 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pa
     help="The maximum time for measuring.",
 )
 @json_option
-@now_option
-@click.pass_context
-def command(ctx: click.Context, host: str | None, method: str | None, seconds: float, as_json: bool, now: datetime | None) -> int:
+@pass_context
+def command(ctx: click.Context, host: str | None, method: str | None, seconds: float, as_json: bool) -> int:
     """Show the space used by host, or by backup of HOST. Needs no qgroups.
 
     WRITTEN is the data that rsync wrote for the existing backups. ON DISK is the data that they refer to, each extent once. OWN is
@@ -43,7 +41,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
 
     Sampled values have a 95 % confidence interval. Metadata is not counted.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         if host:
             require_host_or_folder(site, host)
         backups = listed(site.catalogue, None if method == "sampled" else host)

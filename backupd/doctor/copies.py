@@ -8,10 +8,10 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, told_size, told_time
+from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, size_in, time_in
 from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.sender import request_lines
-from backupd.replicate.wire import LineBroken, parse_object
+from backupd.replicate.wire import ConnectionBroken, parse_object
 from backupd.repo.common import common_with
 from backupd.repo.context import open_configured
 from backupd.rsync.confined import PROGRAM
@@ -38,7 +38,7 @@ _CLOCKS_AGREE = 300.0  # seconds
 
 
 def check_copies(config: Config, now: datetime | None = None) -> Iterator[Finding]:
-    """What the catalogue knows of each, what is against receiving anything, and hosts that have no copy, without a connection."""
+    """Yields findings about copies, about receiving, and about hosts without a copy, from the catalogue alone."""
     if any(one.folder is None for one in config.replicas.values()) and not which(PROGRAM):
         why = "what another machine sends is received in a cell, and bubblewrap is not installed"
         yield Finding(_CHECK, "error", why, "apt install bubblewrap")
@@ -119,7 +119,7 @@ def _some(hosts: Sequence[str]) -> str:
 
 
 def reach_copies(config: Config) -> Iterator[Finding]:
-    """Whether each of the other pools answers, and whether the key opens more there than it should."""
+    """Returns a finding for each other pool: whether it answers, and whether the key opens more there than it should."""
     for push in config.pushes.values():
         yield from _reach_push(config, push)
     for one in config.replicas.values():
@@ -180,18 +180,18 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
     told = _told(asked)
     version = printable(str(told["version"]))[:40] if told.get("version") else ""
     text = "reached, and it would take backups" + (f", btrkeep {version}" if version else "")
-    text += _room_words(told_size(told, "free"), told_size(told, "used"))
+    text += _room_words(size_in(told, "free"), size_in(told, "used"))
     if version:
         yield from _of_version(push, version)
-    against = [*_of_key(config, push, "receive-only"), *_of_clock(push, told_time(told))]
+    against = [*_of_key(config, push, "receive-only"), *_of_clock(push, time_in(told))]
     yield from against or [Finding(_CHECK, "ok", text, subject=subject)]
 
 
 def _told(asked: bytes) -> dict[str, Any]:
-    """What the other side says of itself; nothing when that is not understood."""
+    """Returns what the other side says of itself; empty if it is not understood."""
     try:
         return parse_object(asked)
-    except LineBroken:
+    except ConnectionBroken:
         return {}
 
 

@@ -18,7 +18,7 @@ from backupd.replicate.room import require_room
 from backupd.replicate.rsync_engine import fetch_by_rsync
 from backupd.repo.backup_json import Record
 from backupd.repo.compared import forget_compared
-from backupd.repo.final_backups import ours, point_latest
+from backupd.repo.final_backups import own_backup, point_latest
 from backupd.repo.notes_json import read_notes
 from backupd.repo.received import discard_received
 from backupd.repo.reconcile import final_row
@@ -108,7 +108,7 @@ class HostCopies:
             fetch, begun = left.popleft(), time.monotonic()
             _require_parent(site.pool, host, fetch.parent)
             size = fetch_by_rsync(site, self.far, lock, host, fetch, self.watched.follow)
-            found = ours(site.pool.host(host) / fetch.backup.name, host)
+            found = own_backup(site.pool.host(host) / fetch.backup.name, host)
             if found:
                 self._tell(fetch, size, time.monotonic() - begun, *found)
 
@@ -187,6 +187,6 @@ def _require_parent(pool: Pool, host: str, parent: FarBackup | None) -> None:
     """Raises OperatorError when the backup that the difference is to is not the very one."""
     if parent is None:
         return
-    found = ours(pool.host(host) / parent.name, host)
+    found = own_backup(pool.host(host) / parent.name, host)
     if found is None or not found[0].read_only or found[1].uuid != parent.uuid:
         raise OperatorError(f"{host}@{parent.name} is not here any more", "`backupd rebuild`, then fetch again")

@@ -30,22 +30,23 @@ from btrkeep.pool.marker import Pool
 
 
 def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...]) -> bool:
-    """Whether the replica fetches that host, and it is among those that somebody has named."""
+    """Returns True if the replica fetches that host, and it is among those that somebody has named."""
     return any(fnmatchcase(host, pattern) for pattern in replica.hosts) and (not named or host in named)
 
 
 def make_plan(
     site: ReplicationContext, far: FarPool, named: tuple[str, ...] = (), *, damaged: bool = False
 ) -> tuple[ReplicationPlan, dict[str, FarHost]]:
-    """What is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here. Raises LineBroken,
-    Refused.
+    """Returns what is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here.
+
+    Raises ConnectionBroken, Refused.
     """
     if far.id == site.pool.id:
         raise OperatorError("that is this very pool", "fetch from another one")
     mark = ReplicaMark(far.id, site.replica.name)
     policy = site.replica.retention
     near = _near_hosts(site.pool, site.catalogue, damaged=damaged)
-    hosts, obstacles, common, listed, total = [], [], dict[str, str](), dict[str, FarHost](), 0
+    hosts, obstacles, present, listed, total = [], [], dict[str, tuple[str, ...]](), dict[str, FarHost](), 0
     for far_host in far.hosts():
         if not wants(site.replica, far_host.name, named):
             continue
@@ -55,8 +56,8 @@ def make_plan(
         if found.obstacle:
             obstacles.append(found)
             continue
-        if found.common:
-            common[found.host] = found.common
+        if found.present:
+            present[found.host] = found.present
         if found.fetches:
             hosts.append(found)
     moved = {old for one in obstacles if (old := one.former_name)}
@@ -65,7 +66,7 @@ def make_plan(
         for host, it in near.items()
         if it.mark == mark and not it.forgotten and wants(site.replica, host, named) and host not in listed and host not in moved
     ]
-    return ReplicationPlan(tuple(hosts), tuple(obstacles), common, total, bool(named), tuple(sorted(gone))), listed
+    return ReplicationPlan(tuple(hosts), tuple(obstacles), present, total, bool(named), tuple(sorted(gone))), listed
 
 
 def _plan_host(
@@ -93,7 +94,7 @@ def _near_hosts(pool: Pool, catalogue: Catalogue, *, damaged: bool) -> dict[str,
 
 
 def _is_marked(pool: Pool, host: str) -> bool:
-    """Whether the host is fetched, of which nothing may be left here but what its notes say."""
+    """Returns True if the host is fetched, of which nothing may be left here but what its notes say."""
     return read_notes(pool.host(host)).replica is not None
 
 

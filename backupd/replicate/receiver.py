@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 
 from backupd.replicate.stream_guard import StreamGuard
-from backupd.replicate.wire import LineBroken, widen, write_all
+from backupd.replicate.wire import ConnectionBroken, widen, write_all
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named
@@ -128,7 +128,7 @@ class Receiving:
         except BrokenPipeError:  # it says why
             raise self._fault() or NotReceived("btrfs receive has ended too early") from None
         if not guard.whole:
-            raise self._fault() or LineBroken("the stream has no end")
+            raise self._fault() or ConnectionBroken("the stream has no end")
         with Checkpoint("stream received"):
             self._is_cut = False
             self._came.append(expected)

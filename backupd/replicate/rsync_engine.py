@@ -16,12 +16,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from backupd.replicate.far_pool import CopyTold, FarPool, own_modules, replica_buckets
+from backupd.replicate.far_pool import CopyAnnouncement, FarPool, own_modules, replica_buckets
 from backupd.replicate.marked import take_notes
 from backupd.replicate.outcome import ReplicationContext
 from backupd.replicate.receiver import Expected, NotReceived, publish_copy
 from backupd.replicate.room import require_room
-from backupd.replicate.wire import LineBroken
+from backupd.replicate.wire import ConnectionBroken
 from backupd.repo.hardlinks import split
 from backupd.repo.holes import punch_written
 from backupd.repo.received import RECEIVING, discard_received
@@ -127,7 +127,7 @@ class _Copying:
         far: FarPool,
         lock: Lock,
         expected: Expected,
-        told: CopyTold,
+        told: CopyAnnouncement,
         follow: Callable[[int], None],
     ) -> None:
         self.site, self.far, self.lock, self.expected, self.told, self.follow = site, far, lock, expected, told, follow
@@ -179,7 +179,7 @@ class _Copying:
         self.follow(self._bytes)
 
     def _hear(self, data: bytes) -> bool:
-        """Whether it shall be read: the other side can have anything printed, without end."""
+        """True if the line is to be read: the other side can print anything, without end."""
         self._said += len(data)
         if self._said > self._may_say:
             with contextlib.suppress(OSError):
@@ -187,7 +187,7 @@ class _Copying:
                     self.site.pool.host(self.expected.host) / RECEIVING / _SUBVOLUME
                 )
         if self._said > self._may_say:
-            self._stop(LineBroken("the other side prints without end"))
+            self._stop(ConnectionBroken("the other side prints without end"))
         return self._said <= self._may_say
 
     def _stop(self, error: OperatorError | OSError) -> None:
@@ -215,7 +215,7 @@ class _Copying:
             if has - had >= _LEAST:
                 since, had = time.monotonic(), has
             elif time.monotonic() - since > span:
-                self._stop(LineBroken(f"less than {format_size(_LEAST)} came in {format_duration(span)}"))
+                self._stop(ConnectionBroken(f"less than {format_size(_LEAST)} came in {format_duration(span)}"))
                 return
 
     def _read(self) -> int:
@@ -237,7 +237,7 @@ class _Copying:
 
 
 def far_end(site: ReplicationContext) -> _FarEnd:
-    """Where rsync finds the other pool of this replica."""
+    """Returns where rsync finds the other pool of this replica."""
     replica, config = site.replica, site.config
     if replica.folder:
         host = HostConfig(replica.name)

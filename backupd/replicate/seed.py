@@ -42,12 +42,12 @@ class SeedPart:
 
 
 def part_file(folder: Path, number: int) -> Path:
-    """Where the part of that number is, from 1."""
+    """Returns the path of the part with that number, from 1."""
     return folder / f"{number:06}.part"
 
 
 def read_seed(folder: Path) -> dict[str, Any]:
-    """What a seed.json says. Raises SeedDamaged, FileNotFoundError."""
+    """Reads a seed.json. Raises SeedDamaged, FileNotFoundError."""
     path = folder / SEED
     try:
         with _opened(path) as file:
@@ -147,7 +147,7 @@ class _Part:
         return SeedPart(self.length, self._digest.hexdigest())
 
     def close(self) -> None:
-        """Once or more."""
+        """Closes the file; may be called more than once."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -160,7 +160,7 @@ def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, An
 
 
 def has_host(folder: Path, uuid: str) -> bool:
-    """Whether the folder has all of that very backup, as far as lengths tell."""
+    """Returns True if the folder has all of that very backup, as far as lengths tell."""
     try:
         said = _read_host(folder)
         return bool(said["listed"]["backups"][0][1] == uuid) and all(
@@ -171,7 +171,7 @@ def has_host(folder: Path, uuid: str) -> bool:
 
 
 def _read_host(folder: Path) -> dict[str, Any]:
-    """What the seed.json of a host says, of the shape that it is written in. Raises SeedDamaged, FileNotFoundError."""
+    """Reads the seed.json of a host, and checks its shape. Raises SeedDamaged, FileNotFoundError."""
     said = read_seed(folder)
     try:
         host, backup = dict(said["listed"]), said["listed"]["backups"][0]
@@ -184,8 +184,8 @@ def _read_host(folder: Path) -> dict[str, Any]:
     return said
 
 
-def left_out(folder: Path) -> dict[str, str]:
-    """The hosts in a seed that cannot be fetched from it, and why: what is written of them was cut off, or is damaged."""
+def unusable_hosts(folder: Path) -> dict[str, str]:
+    """Returns the hosts that cannot be fetched from a seed, with the reasons: what was written was cut off, or is damaged."""
     found = {}
     for one in _hosts(folder):
         try:
@@ -228,7 +228,7 @@ class SeedSender:
         write_all(self._out, object_frame(said))
 
     def _list(self, _: Mapping[str, Any]) -> None:
-        without = left_out(self._folder)
+        without = unusable_hosts(self._folder)
         for folder in _hosts(self._folder):
             if folder.name not in without:
                 write_all(self._out, object_frame({**_read_host(folder)["listed"], "host": folder.name}))

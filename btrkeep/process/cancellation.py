@@ -48,19 +48,28 @@ class Cancellation:
     def __bool__(self) -> bool:
         return self._cancelled
 
+    def raise_if_cancelled(self) -> None:
+        """Raises Cancelled once it is."""
+        if self:
+            raise Cancelled
+
+    def exit_status(self, otherwise: int = Exit.OK) -> int:
+        """Returns the exit status of the cancelled command, `otherwise` of one that was not cancelled."""
+        return int(signal_status(self.signal) if self else otherwise)
+
     def handle_signal(self, number: int, _frame: FrameType | None = None) -> None:
         """Cancels; a signal handler."""
         self.signal = self.signal or number
         self._cancelled = True
 
     def listen(self) -> None:
-        """Has the ending signals cancel from now on. For the main thread."""
+        """Makes the ending signals cancel from now on. For the main thread."""
         for number in ending_signals():
             signal.signal(number, self.handle_signal)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """The same within a context: the handlers that were there are put back."""
+        """Does the same within a context, and restores the previous handlers."""
         before = {number: signal.getsignal(number) for number in ending_signals()}
         self.listen()
         try:

@@ -1,13 +1,16 @@
 """A transfer that does not move is ended and kept; one that works in silence is not."""
 
 import asyncio
+import contextlib
 import os
 import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,7 +42,7 @@ def senders(tree: Path) -> list[int]:
 def stopped_sender(nights: Nights, tree: Path, sshd: sshbed.Sshd, backupd_running: Start) -> Iterator["subprocess.Popen[str]"]:
     """A run over a real ssh whose remote rsync has been stopped in mid-transfer."""
     nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
-    nights.host("web", tree, address=sshd.address, port=sshd.port, bandwidth="2MB", stall="2s")
+    nights.host("web", tree, address=sshd.address, port=sshd.port, bandwidth="1MB", stall="4s")
     process = backupd_running("--config", nights.config, "run", "--json", "web")
     wait_for(lambda: [path for path in nights.working("web").rglob("*") if path.is_file() and path.stat().st_blocks > 1000])
     for pid in senders(tree):
@@ -55,10 +58,10 @@ def test_a_host_whose_rsync_stands_still_is_given_up_and_what_came_is_kept(
     start = time.monotonic()
     status, stdout, _ = ended(stopped_sender)
     assert status == 1
-    assert 1.5 < time.monotonic() - start < 12
+    assert 3 < time.monotonic() - start < 30
     result = results(stdout)["web"]
     assert result["outcome"] == "partial"
-    assert "no progress for 2.0s" in result["error"]
+    assert "no progress for 4.0s" in result["error"]
     assert receivers(nights) == []
     assert sum(path.stat().st_size for path in nights.working("web").rglob("*") if path.is_file()) > 500_000
     for pid in senders(tree):
@@ -71,10 +74,10 @@ def test_a_host_whose_rsync_stands_still_is_given_up_and_what_came_is_kept(
 
 
 def test_the_deadline_ends_a_transfer_that_moves(nights: Nights, tree: Path) -> None:
-    nights.host("web", tree, bandwidth="500KB", deadline="2s", stall="30s")
+    nights.host("web", tree, bandwidth="300KB", deadline="4s", stall="60s")
     start = time.monotonic()
     result = nights.run("web", status=1)["web"]
-    assert 2 < time.monotonic() - start < 9
+    assert 4 < time.monotonic() - start < 20  # the whole would take 27
     assert result["outcome"] == "partial"
     assert "deadline" in result["error"]
     assert transferring(nights) == []
@@ -84,7 +87,7 @@ def test_the_deadline_ends_a_transfer_that_moves(nights: Nights, tree: Path) -> 
 def test_what_we_stopped_was_stopped_whatever_its_status_is_then(nights: Nights, tree: Path) -> None:
     """rsync may end with the 255 of an ssh that was ended with it: "ssh could not connect" is not what happened."""
     env = nights.rsync('[[ $1 == -V* ]] && exec $REAL "$@"\ntrap "exit 255" TERM\nwhile :; do sleep 0.1; done')
-    nights.host("web", tree, deadline="1s")
+    nights.host("web", tree, deadline="3s")
     nights.run("web", status=1, env=env)
     (found,) = nights.json("log", "web")
     assert (found["exit_code"], found["meaning"]) == (255, "stopped")
@@ -143,18 +146,18 @@ def watched(tmp_path: Path, *command: str, stall: float = 1.0) -> RsyncEnd:
 def test_silence_without_any_work_is_a_stall(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
     found = watched(tmp_path, called_rsync("sleep"), "30")
     assert found.stopped == Cause(CauseCode.STALLED, facts={"seconds": 1.0})
-    assert found.seconds < 5
+    assert found.seconds < 20
 
 
 def test_reading_a_file_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
     """As the checksums of a large file that is here already: nothing arrives, nothing is printed."""
     feed, rsync = tmp_path / "feed", called_rsync("cat")
     os.mkfifo(feed)
-    feeder = subprocess.Popen(["/bin/sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do sleep 0.4; head -c 4000 /dev/zero; done > {feed}"])
-    found = watched(tmp_path, "/bin/sh", "-c", f"{rsync} {feed} > /dev/null")
+    feeder = subprocess.Popen(["/bin/sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do sleep 0.8; head -c 4000 /dev/zero; done > {feed}"])
+    found = watched(tmp_path, "/bin/sh", "-c", f"{rsync} {feed} > /dev/null", stall=3.0)
     feeder.wait()
     assert found.stopped is None
-    assert found.seconds > 3
+    assert found.seconds > 6
 
 
 def test_less_than_a_kilobyte_is_a_keep_alive_and_no_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
@@ -180,8 +183,45 @@ def test_a_long_comparison_by_a_real_rsync_is_no_stall(nights: Nights, tree: Pat
     nights.host("web", tree)
     nights.run("web")
     os.utime(tree / "sparse", (1, 1))
-    nights.host("web", tree, stall="0.4s", bandwidth="100KB")
-    start = time.monotonic()
-    assert nights.run("web")["web"]["outcome"] == "complete"
-    assert time.monotonic() - start > 0.8, "too quick to show anything"
+    nights.host("web", tree, stall="3s", bandwidth="100KB")
+    start, done = time.monotonic(), threading.Event()
+    with ThreadPoolExecutor() as beside:
+        pulses = beside.submit(_let_it_work_in_pulses, nights, done, 8.0)
+        try:
+            assert nights.run("web")["web"]["outcome"] == "complete"
+        finally:
+            done.set()
+        assert pulses.result() > 5, "too quick to show anything"
+    assert time.monotonic() - start > 8, "too quick to show anything"
     assert nights.record("web")["paths"][0]["numbers"]["literal"] == 0
+
+
+def _let_it_work_in_pulses(nights: Nights, done: threading.Event, seconds: float) -> int:
+    """Holds each rsync of the transfer but for moments: a comparison that is slow on any machine. How many moments there were.
+
+    It begins when the sender is there.
+    """
+    end = time.monotonic() + 30
+    while not senders(nights.source / "srv") and not done.wait(0.02):
+        assert time.monotonic() < end
+    end, pulses = time.monotonic() + seconds, 0
+    while time.monotonic() < end and not done.is_set():
+        held = [pid for pid in transferring(nights) if _is_rsync(pid)]
+        _signal(held, signal.SIGSTOP)
+        done.wait(0.4)
+        _signal(held, signal.SIGCONT)
+        done.wait(0.03)
+        pulses += 1
+    return pulses
+
+
+def _is_rsync(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/comm").read_text() == "rsync\n"
+    return False
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

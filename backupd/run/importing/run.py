@@ -138,21 +138,29 @@ def known_backups(pool: Pool, host: str) -> dict[str, Record]:
     return {one.record.name: one.record for one in final_backups(pool, host) if one.record.name}
 
 
-async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -> ImportedBackup:
-    """Imports one tree; `before` is the one before it in the same history. Raises Cancelled, OperatorError, OSError.
-
-    An incomplete backup is discarded: the next import makes it again.
+@contextmanager
+def locked_for_import(site: ImportSite, tree: OldTree) -> Iterator[tuple[HostConfig, Path]]:
+    """Locks the host of the tree, and opens the tree: yields the host's configuration and that folder. Raises OperatorError if
+    nothing can be imported for the host now.
     """
     host = config_of(site.config, tree)
     with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
         require_own(site.pool, tree.host)
         require_room(site)
         require_no_other_work(site.pool, host)
-        with ExitStack() as held:
-            source = held.enter_context(opened_tree(tree))
-            old = held.enter_context(opened_tree(before)) if before else None
-            disk = held.enter_context(syncing(site.pool.path))
-            return await _made(site, tree, before, host, (source, old), disk)
+        with opened_tree(tree) as folder:
+            yield host, folder
+
+
+async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -> ImportedBackup:
+    """Imports one tree; `before` is the one before it in the same history. Raises Cancelled, OperatorError, OSError.
+
+    An incomplete backup is discarded: the next import makes it again.
+    """
+    with locked_for_import(site, tree) as (host, source), ExitStack() as held:
+        old = held.enter_context(opened_tree(before)) if before else None
+        disk = held.enter_context(syncing(site.pool.path))
+        return await _made(site, tree, before, host, (source, old), disk)
 
 
 async def _made(
@@ -231,7 +239,7 @@ def _totals(base: Record, links: TreeLinks) -> dict[str, int]:
 
 
 async def _some(site: ImportSite, source: Path, target: Path, links: TreeLinks, names: set[bytes], *more: str) -> Output:
-    """Has rsync copy these names; folders in which something changed get their attributes and times back."""
+    """Copies these names by rsync; folders in which something changed get their attributes and times back."""
     with tempfile.NamedTemporaryFile(prefix="btrkeep-import-") as file:
         file.writelines(name + b"\0" for name in (*sorted(links.folders), *sorted(names)))
         file.flush()
