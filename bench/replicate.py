@@ -76,6 +76,7 @@ def fetch(folder: Path, first: Path, at_once: int) -> Timed:
     )
     backupd = (sys.executable, "-m", "backupd", "--config", str(config))
     work(*backupd, "init", top / "pool", cwd=TOP)
+    work(*backupd, "status", check=False, cwd=TOP)  # makes the catalogue, once in the life of a pool
     done = timed((*backupd, "replicate", "--json"))
     told = json.loads(done.stdout)[0]
     assert told["planned"] == len(told["fetched"]) > 0

@@ -2,8 +2,10 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from backupd.replicate.far_pool import FarPool
 from backupd.replicate.marked import require_marked, take_notes
@@ -11,44 +13,63 @@ from backupd.replicate.outcome import (
     Fetched,
     ReplicationContext,
 )
-from backupd.replicate.receiver import Expected, NotReceived, newest_received, receive
+from backupd.replicate.receiver import Expected, NotReceived, Receiving, newest_received
 from backupd.replicate.room import require_room
 from backupd.replicate.rsync_engine import fetch_by_rsync
+from backupd.repo.backup_json import Record
 from backupd.repo.compared import forget_compared
 from backupd.repo.final_backups import own_backup, point_latest
+from backupd.repo.notes_json import read_notes
 from backupd.repo.received import discard_received
+from backupd.repo.reconcile import final_row
 from backupd.repo.verified import forget_verified
+from btrkeep.catalogue import Backup
 from btrkeep.decisions.replication import (
     FarBackup,
     Fetch,
 )
 from btrkeep.decisions.stream_limit import longest_stream
 from btrkeep.errors import OperatorError
-from btrkeep.pool.locks import Lock, at_work, take_lock
+from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import Subvolume
 from btrkeep.units import format_size, format_time
 
 _LOOK = 64 << 20  # bytes between two looks at the room
-_LOOK_AROUND = 0.1  # seconds; a look takes a millisecond, a small difference twenty
+_MOST_TOGETHER, _MOST_BYTES, _LONGEST_TOGETHER = 16, 64 << 20, 10.0  # backups, bytes, seconds: what a cut may cost
 _LOOK_THERE = "look at the other server: no backup is that long"
+
+
+class Watched(Protocol):
+    """Who follows the fetching of one host."""
+
+    def wait(self) -> bool:
+        """Returns when nothing else works in the pool; whether one more backup is to be begun."""
+
+    def may_go_on(self) -> bool:
+        """Whether one more backup is to be begun, and nothing else works in the pool."""
+
+    def expect(self, size: int | None) -> None:
+        """Takes the announced bytes of the backup that is coming, None if unknown."""
+
+    def follow(self, size: int) -> None:
+        """Takes how many bytes of it have come."""
+
+    def tell(self, done: Fetched, row: Backup) -> None:
+        """Takes what has come, and its row."""
+
+    def finish(self, work: Callable[[], None]) -> None:
+        """Has that done, now or beside what comes next, which is of this host only if nothing went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostCopies:
-    """`is_over` says whether to stop between two backups; `wait` returns when nothing else works in the pool.
-
-    `expect` takes the announced bytes of the backup that is coming, None if unknown, and `follow` those that have come; `tell`
-    takes each that has come.
-    """
+    """What is fetched of one host. Backups that come in a short time are received by one program, and get their names together."""
 
     site: ReplicationContext
     far: FarPool
     host: str
-    is_over: Callable[[], bool]
-    wait: Callable[[], None]
-    expect: Callable[[int | None], None]
-    follow: Callable[[int], None]
-    tell: Callable[[Fetched], None]
+    watched: Watched
 
     def fetch(self, fetches: Iterable[Fetch]) -> None:
         """Fetches them in that order. Raises OperatorError, OSError; PoolUnusable when nothing more can be fetched at all.
@@ -56,59 +77,86 @@ class HostCopies:
         It gives way to a night, an expiry and a balance between two backups, and the host's lock is free meanwhile.
         """
         left = deque(fetches)
-        while left and not self.is_over():
-            self.wait()
-            if not self.is_over():
-                self._fetch_while_idle(left)
+        while left and self.watched.wait():
+            with ExitStack() as held:
+                lock = self._locked(held)
+                if self._by_rsync:
+                    self._copy(left, lock)
+                else:
+                    self._receive(left, held)
 
-    def _fetch_while_idle(self, left: deque[Fetch]) -> None:
-        """Fetches the first of them, and more until something else works in the pool; takes those that have come from `left`."""
+    def _locked(self, held: ExitStack) -> Lock:
+        """Takes the host's lock, which `held` gives back; nothing is left of an earlier time then."""
         site, host = self.site, self.host
-        folder = site.pool.host(host)
         what, since = f"replication of {host}", format_time(site.now)
         is_sealed = self._by_rsync and site.confined  # rsync in its cell inherits the lock
-        with take_lock(site.pool.locks / f"host-{host}", what, since, sealed=is_sealed) as lock:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            require_marked(site, self.far, host)
-            discard_received(site.pool, host)
-            try:
-                looked = time.monotonic()
-                while left and not self.is_over():
-                    if time.monotonic() - looked > _LOOK_AROUND:
-                        if at_work(site.pool.locks):
-                            return
-                        looked = time.monotonic()
-                    self._fetch(left.popleft(), lock)
-            finally:
-                point_latest(site.pool, host)
+        lock = held.enter_context(take_lock(site.pool.locks / f"host-{host}", what, since, sealed=is_sealed))
+        site.pool.host(host).mkdir(mode=0o700, exist_ok=True)
+        require_marked(site, self.far, host)
+        discard_received(site.pool, host)
+        held.callback(point_latest, site.pool, host)
+        return lock
 
     @property
     def _by_rsync(self) -> bool:
         return self.site.replica.engine == "rsync"
 
-    def _fetch(self, fetch: Fetch, lock: Lock) -> None:
+    def _copy(self, left: deque[Fetch], lock: Lock) -> None:
+        """Fetches by rsync, one after the other, until something else works in the pool."""
         site, host = self.site, self.host
-        begun = time.monotonic()
-        _require_parent(site.pool, host, fetch.parent)
-        size = fetch_by_rsync(site, self.far, lock, host, fetch, self.follow) if self._by_rsync else self._receive(fetch)
-        if fetch.again:
-            forget_verified(site.pool.host(host), fetch.backup.name)
-            forget_compared(site.pool.host(host), fetch.backup.name)
-        parent = fetch.parent.name if fetch.parent else None
-        self.tell(Fetched(host, fetch.backup.name, parent, size, time.monotonic() - begun, fetch.again))
+        while left and self.watched.may_go_on():
+            fetch, begun = left.popleft(), time.monotonic()
+            _require_parent(site.pool, host, fetch.parent)
+            size = fetch_by_rsync(site, self.far, lock, host, fetch, self.watched.follow)
+            found = own_backup(site.pool.host(host) / fetch.backup.name, host)
+            if found:
+                self._tell(fetch, size, time.monotonic() - begun, *found)
 
-    def _receive(self, fetch: Fetch) -> int:
-        """Fetches it as a stream; returns the bytes that came."""
+    def _receive(self, left: deque[Fetch], held: ExitStack) -> None:
+        """Receives some as streams, until something else works in the pool, and has what `held` holds end when they have names."""
+        receiving = held.enter_context(Receiving(self.site.pool, self.host, confined=self.site.confined))
+        came = dict[str, tuple[Fetch, int, float]]()
+        try:
+            self._take_some(left, receiving, came)
+        except BaseException:
+            with suppress(OperatorError, OSError):
+                self._publish(receiving, came)
+            raise
+        receiving.end_input()
+        later = held.pop_all()
+
+        def finish() -> None:
+            with later:
+                self._publish(receiving, came)
+
+        self.watched.finish(finish)
+
+    def _take_some(self, left: deque[Fetch], receiving: Receiving, came: dict[str, tuple[Fetch, int, float]]) -> None:
+        """Takes the streams of the first of `left`, which are added to `came`: by name, with the bytes and the seconds of each."""
+        since, size = time.monotonic(), 0
+        while left and (not came or self.watched.may_go_on()):
+            fetch, begun = left.popleft(), time.monotonic()
+            if not (fetch.parent and fetch.parent.name in came):
+                _require_parent(self.site.pool, self.host, fetch.parent)
+            come = self._take(fetch, receiving)
+            came[fetch.backup.name] = fetch, come, time.monotonic() - begun
+            size += come
+            is_enough = len(came) >= _MOST_TOGETHER or size > _MOST_BYTES or time.monotonic() - since > _LONGEST_TOGETHER
+            if is_enough or fetch.again:  # what is to be replaced must not be taken for what replaces it
+                return
+
+    def _take(self, fetch: Fetch, receiving: Receiving) -> int:
+        """Takes one stream; returns the bytes that came."""
         site, far, host = self.site, self.far, self.host
         before = far.bytes
         announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
         expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None, fetch.again)
         looked, longest = before, longest_stream(announced.total, require_room(site).total)
-        self.expect(announced.bytes)
+        self.watched.expect(announced.bytes)
 
         def look() -> None:
             nonlocal looked
-            self.follow(far.bytes - before)
+            self.watched.follow(far.bytes - before)
             if far.bytes - before > longest:
                 raise NotReceived(
                     f"{host}@{fetch.backup.name}: more than {format_size(longest)} came, so it has no end", _LOOK_THERE
@@ -118,8 +166,21 @@ class HostCopies:
                 require_room(site)
 
         take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)  # first: it comes but once
-        receive(site.pool, expected, pieces, version=announced.stream, confined=site.confined, look=look)
+        receiving.take(expected, pieces, version=announced.stream, look=look)
         return far.bytes - before
+
+    def _publish(self, receiving: Receiving, came: Mapping[str, tuple[Fetch, int, float]]) -> None:
+        for expected, subvolume, record in receiving.publish():
+            self._tell(*came[expected.name], subvolume, record)
+
+    def _tell(self, fetch: Fetch, size: int, seconds: float, subvolume: Subvolume, record: Record) -> None:
+        folder, name = self.site.pool.host(self.host), fetch.backup.name
+        if fetch.again:
+            forget_verified(folder, name)
+            forget_compared(folder, name)
+        parent = fetch.parent.name if fetch.parent else None
+        row = final_row(self.site.pool, self.host, record, subvolume, read_notes(folder))
+        self.watched.tell(Fetched(self.host, name, parent, size, seconds, fetch.again), row)
 
 
 def _require_parent(pool: Pool, host: str, parent: FarBackup | None) -> None:

@@ -43,16 +43,15 @@ def require_marked(site: ReplicationContext, far: FarPool, host: str) -> None:
 
 def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: str) -> None:
     """Takes a hold and an acceptance over along with the backup."""
+    found = {key: note for key in (HOLD, ACCEPTED) if (note := announced.notes.get(key)) and _is_note(note)}
+    if not found:
+        return
     folder = pool.host(host)
-    notes = read_notes(folder)
-    for key in (HOLD, ACCEPTED):
-        note = announced.notes.get(key)
-        if note and _is_note(note):
-            kept: dict[str, str | None] = {
-                part: str(note[part]) if note[part] is not None else None for part in _PARTS if part in note
-            }
-            notes = notes.with_note(name, key, {**kept, "from": replica})
-    if notes != read_notes(folder):
+    before = notes = read_notes(folder)
+    for key, note in found.items():
+        kept = {part: str(note[part]) if note[part] is not None else None for part in _PARTS if part in note}
+        notes = notes.with_note(name, key, {**kept, "from": replica})
+    if notes != before:
         write_notes(folder, notes)
 
 

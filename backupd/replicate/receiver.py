@@ -1,9 +1,12 @@
-"""One backup received: `btrfs receive` in a cell, and the look at what it made before that gets its name.
+"""Backups received: `btrfs receive` in a cell, and the look at what it made before that gets its name.
 
 What is not whole lies in `.receiving` in the host's folder, and whatever lies there when a replication begins is deleted: it takes
 a cut at any moment, for nothing else ever has that name. It gets the backup's name when the stream has ended
 well, the subvolume is read-only and says whose copy it is, its own record says the same, and all of it is on the disk: a
 read-only snapshot of it gets the name.
+
+One cell takes several backups of a host, one stream after the other, and one sync is for all of them (docs/decisions/0055). None
+of them is looked at before the cell has ended, for what runs in it could change them afterwards.
 
 The cell has programs and libraries, read-only, no process but its own, only system calls that it needs (no socket, no mount), and
 below /pool nothing but the folder of this
@@ -15,14 +18,14 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from backupd.replicate.stream_guard import StreamGuard
-from backupd.replicate.wire import ConnectionBroken, write_all
+from backupd.replicate.wire import ConnectionBroken, widen, write_all
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named
@@ -74,30 +77,98 @@ def newest_received() -> int:
     return NEWEST if said and int(said[1]) >= _KNOWS_NEWEST else 1
 
 
-def receive(
-    pool: Pool,
-    expected: Expected,
-    pieces: Iterator[bytes],
-    *,
-    version: int,
-    confined: bool,
-    look: Callable[[], None] = lambda: None,
-) -> tuple[Subvolume, Record]:
-    """Receives the stream of `pieces` and gives the backup its name; what it is. `look` is called now and then, and may raise.
+class Receiving:
+    """Streams of one host's backups, which a single `btrfs receive` takes one after the other. A context; needs the host's lock.
 
-    Raises NotReceived, and what `pieces` raises; then nothing of it is left. Needs the host's lock.
+    What has come gets its name by `publish`. At the end nothing is left in `.receiving`.
     """
-    folder = pool.host(expected.host) / RECEIVING
-    guard = StreamGuard(expected.uuid, expected.parent_uuid, _SUBVOLUME.encode(), version)
-    folder.mkdir(mode=0o700)
-    with syncing(pool.path) as disk:
+
+    def __init__(self, pool: Pool, host: str, *, confined: bool) -> None:
+        self._pool, self._host, self._confined = pool, host, confined
+        self._held = ExitStack()
+        self._names = list[str]()
+        self._came = list[Expected]()
+        self._is_cut = False
+        """Whether a stream was begun that did not come to its end."""
+
+    def __enter__(self) -> "Receiving":
+        with ExitStack() as held:
+            self._disk = held.enter_context(syncing(self._pool.path))  # before the first byte
+            held.callback(self._discard)
+            (self._pool.host(self._host) / RECEIVING).mkdir(mode=0o700)
+            self._running = held.enter_context(ExitStack())
+            calls = self._running.enter_context(_calls(self._confined))
+            command = _command(self._pool, self._host, calls)
+            self._program = self._running.enter_context(piped(command, keep_open=() if calls is None else (calls,)))
+            widen(self._program.input)  # what follows can come while a backup before it is being sealed
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._held.close()
+
+    def _discard(self) -> None:
+        with contextlib.suppress(OSError):
+            discard_received(self._pool, self._host)
+
+    def take(self, expected: Expected, pieces: Iterator[bytes], *, version: int, look: Callable[[], None] = lambda: None) -> None:
+        """Passes on the stream of `pieces`. `look` is called now and then, and may raise.
+
+        Raises NotReceived, and what `pieces` raises; then no further stream can be taken.
+        """
+        name = f"{_SUBVOLUME}{len(self._names) + 1}" if self._names else _SUBVOLUME
+        self._names.append(name)
+        self._is_cut = True
+        guard = StreamGuard(expected.uuid, expected.parent_uuid, name.encode(), version)
         try:
-            with _calls(confined) as calls:
-                _through_receive(_command(pool, expected.host, calls), calls, guard, pieces, look)
-            return publish_copy(pool, expected, folder / _SUBVOLUME, disk)
-        finally:
-            with contextlib.suppress(OSError):
-                discard_received(pool, expected.host)
+            for piece in pieces:
+                for passed in guard.pass_on(piece):
+                    write_all(self._program.input, passed)
+                look()
+        except BrokenPipeError:  # it says why
+            raise self._fault() or NotReceived("btrfs receive has ended too early") from None
+        if not guard.whole:
+            raise self._fault() or ConnectionBroken("the stream has no end")
+        with Checkpoint("stream received"):
+            self._is_cut = False
+            self._came.append(expected)
+
+    def end_input(self) -> None:
+        """Has the cell end by itself: no further stream comes."""
+        self._program.end_input()
+
+    def publish(self) -> Iterator[tuple[Expected, Subvolume, Record]]:
+        """Ends the cell, and gives each backup that has come its name, if it is whole; yields what it is. All of it is on the disk.
+
+        Raises NotReceived at the first one that is not, OSError.
+        """
+        fault = None if self._is_cut else self._fault()
+        self._running.close()  # nothing in the cell can change anything from here on
+        folder = self._pool.host(self._host) / RECEIVING
+        whole = list[tuple[Expected, Path, Record]]()
+        trouble = fault
+        try:
+            _require_alone(folder, self._names, self._host)
+            for expected, name in zip(self._came, self._names, strict=False):
+                whole.append((expected, folder / name, _require_whole(folder / name, expected)))
+        except NotReceived as error:
+            trouble = fault or error
+        else:
+            del whole[len(whole) - bool(fault) :]  # whatever it complains of, the last one is in doubt
+        if whole:
+            self._disk.sync()
+        for expected, path, record in whole:
+            yield expected, _named(self._pool, expected, path), record
+        if trouble:
+            raise trouble
+
+    def _fault(self) -> NotReceived | None:
+        """Waits for the end of the program; what it complains of."""
+        status = self._program.wait()
+        said = [line for line in self._program.said() if line.startswith(("ERROR", PROGRAM))]
+        if not status:
+            return None
+        return NotReceived(f"btrfs receive: {said[0].removeprefix('ERROR: ') if said else f'exit status {status}'}")
 
 
 def publish_copy(pool: Pool, expected: Expected, path: Path, disk: Syncfs) -> tuple[Subvolume, Record]:
@@ -105,6 +176,7 @@ def publish_copy(pool: Pool, expected: Expected, path: Path, disk: Syncfs) -> tu
 
     `disk` was opened before the first byte of it was written. Raises NotReceived, OSError.
     """
+    _require_alone(path.parent, (path.name,), expected.host)
     record = _require_whole(path, expected)
     disk.sync()
     return _named(pool, expected, path), record
@@ -165,29 +237,14 @@ def _calls(confined: bool) -> Iterator[int | None]:
         os.close(calls)
 
 
-def _through_receive(
-    command: tuple[str, ...], calls: int | None, guard: StreamGuard, pieces: Iterator[bytes], look: Callable[[], None]
-) -> None:
-    with piped(command, keep_open=() if calls is None else (calls,)) as program:
-        try:
-            for piece in pieces:
-                for passed in guard.pass_on(piece):
-                    write_all(program.input, passed)
-                look()
-        except BrokenPipeError:  # it says why
-            pass
-        status = program.wait()
-        said = [line for line in program.said() if line.startswith(("ERROR", PROGRAM))]
-    if status:
-        raise NotReceived(f"btrfs receive: {said[0].removeprefix('ERROR: ') if said else f'exit status {status}'}")
-    if not guard.whole:
-        raise ConnectionBroken("the stream has no end")
+def _require_alone(folder: Path, names: Collection[str], host: str) -> None:
+    """Raises NotReceived if something else than these lies there."""
+    if not {path.name for path in folder.iterdir()} <= set(names):
+        raise NotReceived(f"{host}: the stream has written outside of the backup")
 
 
 def _require_whole(path: Path, expected: Expected) -> Record:
-    """The record of what lies at `path`, if it is the backup that was to come, and nothing lies beside it. Raises NotReceived."""
-    if list(path.parent.iterdir()) != [path]:
-        raise NotReceived(f"{expected.host}@{expected.name}: the stream has written outside of the backup")
+    """The record of what lies at `path`, if it is the backup that was to come. Raises NotReceived."""
     found = describe(path)
     if found is None or not found.read_only or found.received_uuid != expected.uuid:
         raise NotReceived(f"{expected.host}@{expected.name}: what came is not whole")

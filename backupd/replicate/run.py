@@ -7,10 +7,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, nullcontext, suppress
 
 from backupd.replicate.far_pool import FarHost, FarPool
+from backupd.replicate.finishing import Finisher, HostProgress
 from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.host_copies import HostCopies
 from backupd.replicate.outcome import (
@@ -24,7 +25,6 @@ from backupd.replicate.outcome import (
 )
 from backupd.repo.common import common_with, copied_to, write_common, write_copied
 from backupd.repo.received import discard_received, has_received
-from backupd.repo.reconcile import row_of
 from btrkeep.catalogue import Backup
 from btrkeep.decisions.replication import (
     HostFetches,
@@ -38,6 +38,7 @@ from btrkeep.units import format_time
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
+_LOOK_AROUND = 0.5  # seconds
 _TELL = 0.5  # seconds
 _EASE = 20  # what both have is noted in a twentieth of the time at most
 
@@ -53,19 +54,26 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     if not known and plan.count and (words := lacking_room(site.config, far)):
         site.observer.notice(f"this is the first fetch, and {words}: all of it may not fit")
     others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked or host in plan.gone}
-    work = _Work(site, plan, listed, summary, {**others, **plan.common})
+    work = _Work(site, plan, listed, summary, {**others, **plan.common}, far)
     work.run()
     common, copied = work.note_common(), _copied(site, plan, listed, summary)
+    renamed = {one.host: old for one in plan.obstacles if (old := one.former_name) and old in known}
+    common |= {new: known[old] for new, old in renamed.items()}
+    copied |= {new: copied[old] for new, old in renamed.items() if old in copied}
+    if work.is_far_well or not site.cancellation:  # who stops it waits for no further connection
+        _note_common_there(site, far if work.is_far_well else None, common, copied)
+    summary.cancelled = bool(site.cancellation)
+    return summary
+
+
+def _note_common_there(site: ReplicationContext, far: FarPool | None, common: dict[str, str], copied: dict[str, list[str]]) -> None:
+    """Tells the other pool what both have, over the connection `far` or a further one."""
     try:
-        renamed = {one.host: old for one in plan.obstacles if (old := one.former_name) and old in known}
-        common |= {new: known[old] for new, old in renamed.items()}
-        copied |= {new: copied[old] for new, old in renamed.items() if old in copied}
-        far.note_common(site.replica.name, common, copied)
+        with nullcontext(far) if far else site.connect(lambda: None) as told:
+            told.note_common(site.replica.name, common, copied)
     except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
         if not site.cancellation:  # the signal has reached the other end too
             site.observer.notice(f"the other pool does not note what both have in common: {error.message}")
-    summary.cancelled = bool(site.cancellation)
-    return summary
 
 
 def _copied(
@@ -106,14 +114,18 @@ class _Work:
         listed: Mapping[str, FarHost],
         summary: ReplicationSummary,
         common: Mapping[str, str],
+        far: FarPool,
     ) -> None:
+        """The first worker has the connection `far`, and the others make their own."""
+        self._far, self.is_far_well = far, True
+        """Whether the connection that it was begun with is of use afterwards."""
         self.site, self.plan, self.listed, self.summary = site, plan, listed, summary
         self._common = dict(common)
         self._noted, self._took, self._told = 0.0, 0.0, time.monotonic()
         self._waiting: queue.SimpleQueue[HostFetches] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[tuple[ReplicationEvent | None, Backup | None]] = queue.SimpleQueue()
-        self._at: dict[str, int] = {}
-        self._expected: dict[str, int | None] = {}
+        self._progress: dict[str, HostProgress] = {}
+        self._looked, self._who = -_LOOK_AROUND, ""
         self._unusable: PoolUnusable | None = None
         self._ends = False
         self._end = time.monotonic() + site.seconds_left if site.seconds_left is not None else None
@@ -122,7 +134,15 @@ class _Work:
         """Fetches all. Raises PoolUnusable when nothing more can be, and OperatorError of the catalogue."""
         for one in self.plan.hosts:
             self._waiting.put(one)
-        threads = [threading.Thread(target=self._work) for _ in range(min(self.site.replica.concurrency, len(self.plan.hosts)))]
+        with Finisher(self._is_well) as finisher:
+            self._run(finisher)
+        if self._unusable:
+            raise self._unusable
+
+    def _run(self, finisher: Finisher) -> None:
+        threads = list[threading.Thread]()
+        for _ in range(min(self.site.replica.concurrency, len(self.plan.hosts))):
+            threads.append(threading.Thread(target=self._work, args=(finisher, None if threads else self._far)))
         for thread in threads:
             thread.start()
         try:
@@ -131,8 +151,6 @@ class _Work:
             self._ends = True
             for thread in threads:
                 thread.join()
-        if self._unusable:
-            raise self._unusable
 
     def _follow(self, working: int) -> None:
         """Does with each event what concerns all, until the last worker has ended."""
@@ -177,37 +195,50 @@ class _Work:
         """How far it is, now and then."""
         if time.monotonic() - self._told < _TELL:
             return
-        self._told, at = time.monotonic(), dict(self._at)
-        size, expected = self.summary.bytes + sum(at.values()), dict(self._expected)
-        coming = sum(max(0, (expected.get(host) or 0) - come) for host, come in at.items())
+        self._told, at = time.monotonic(), {host: one for host, one in list(self._progress.items()) if not one.is_over}
+        size = self.summary.bytes + sum(one.unnamed for one in at.values())
         done, planned = len(self.summary.fetched), self.summary.planned
-        self.site.observer(ReplicationProgress(done, planned, size, tuple(at), size + coming))
+        self.site.observer(ReplicationProgress(done, planned, size, tuple(at), size + sum(one.left for one in at.values())))
 
-    def _work(self) -> None:
-        """One host after the other. After a failure the connection is closed: nobody knows where in an answer it is."""
+    def _work(self, finisher: Finisher, lent: FarPool | None) -> None:
+        """One host after the other. After a failure the connection is given up: nobody knows where in an answer it is.
+
+        `lent`: a connection to begin with.
+        """
         try:
-            far: FarPool | None = None
             with ExitStack() as held:
+                if far := lent:
+                    held.callback(setattr, far, "look", far.look)
+                    far.look = self._require_going
                 while not self._is_over and (planned := self._next()):
-                    try:
+
+                    def fetch(planned: HostFetches = planned) -> None:
+                        nonlocal far
                         far = far or held.enter_context(self.site.connect(self._require_going))
-                        self._host(far, planned)
-                    except PoolUnusable as error:
-                        self._unusable = self._unusable or error
-                    except (OperatorError, OSError) as error:
-                        self._events.put((HostFailed(planned.host, str(error)), None))
+                        self._host(far, planned, finisher)
+
+                    if not self._is_well(planned.host, fetch):
+                        self.is_far_well = self.is_far_well and far is not self._far
                         held.close()
                         far = None
-                    except Exception as error:
-                        log.exception("%s", planned.host)
-                        self._events.put((HostFailed(planned.host, repr(error)), None))
-                        held.close()
-                        far = None
-                    finally:
-                        self._at.pop(planned.host, None)
-                        self._expected.pop(planned.host, None)
         finally:
+            finisher.wait()
             self._events.put((None, None))
+
+    def _is_well(self, host: str, work: Callable[[], None]) -> bool:
+        """Whether that has raised nothing; what it has raised is told."""
+        try:
+            work()
+        except PoolUnusable as error:
+            self._unusable = self._unusable or error
+        except (OperatorError, OSError) as error:
+            self._events.put((HostFailed(host, str(error)), None))
+        except Exception as error:
+            log.exception("%s", host)
+            self._events.put((HostFailed(host, repr(error)), None))
+        else:
+            return True
+        return False
 
     @property
     def _is_over(self) -> bool:
@@ -232,24 +263,68 @@ class _Work:
         except queue.Empty:
             return None
 
-    def _wait(self) -> None:
+    def _others(self) -> str:
+        """Who makes, expires or balances backups here, as of half a second ago at most: a look takes a millisecond or more."""
+        if time.monotonic() - self._looked > _LOOK_AROUND:
+            self._who, self._looked = at_work(self.site.pool.locks), time.monotonic()
+        return self._who
+
+    def _wait(self, finisher: Finisher) -> None:
         """Gives way to a night, an expiry and a balance."""
-        while not self._is_over and (who := at_work(self.site.pool.locks)):
+        while not self._is_over and (who := self._others()):
+            finisher.hurry()  # the locks of hosts are to be free
             self._events.put((Waiting(who), None))
             self.site.cancellation.sleep(_PAUSE)
 
-    def _host(self, far: FarPool, planned: HostFetches) -> None:
-        host = planned.host
-
-        def expect(size: int | None) -> None:
-            self._expected[host], self._at[host] = size, 0
-
-        def follow(size: int) -> None:
-            self._at[host] = size
-
-        def tell(done: Fetched) -> None:
-            self._at[host], self._expected[host] = 0, None
-            self._events.put((done, row_of(self.site.pool, host, done.name)))
-
+    def _host(self, far: FarPool, planned: HostFetches, finisher: Finisher) -> None:
         far.waits = lambda why: self._events.put((Waiting(f"{why}, on the other server"), None))
-        HostCopies(self.site, far, host, lambda: self._begins_no_more, self._wait, expect, follow, tell).fetch(planned.fetches)
+        host = _HostWatched(self, planned.host, finisher)
+        self._progress[planned.host] = host.progress
+        try:
+            HostCopies(self.site, far, planned.host, host).fetch(planned.fetches)
+        finally:
+            host.progress.is_received = True
+
+    def may_go_on(self) -> bool:
+        """Whether one more backup is to be begun, and nothing else works in the pool."""
+        return not self._begins_no_more and not self._others()
+
+    def may_begin(self, finisher: Finisher) -> bool:
+        """The same, after whatever works in the pool has ended."""
+        if not self._begins_no_more:
+            self._wait(finisher)
+        return not self._begins_no_more
+
+    def tell(self, done: Fetched, row: Backup) -> None:
+        """Has the thread that began the workers know what has come."""
+        self._events.put((done, row))
+
+
+class _HostWatched:
+    """What the fetching of one host asks and tells."""
+
+    def __init__(self, work: _Work, host: str, finisher: Finisher) -> None:
+        self._work, self._host, self._finisher = work, host, finisher
+        self.progress = HostProgress()
+        self.may_go_on = work.may_go_on
+        self.expect = self.progress.expect
+
+    def wait(self) -> bool:
+        return self._finisher.is_well(self._host) and self._work.may_begin(self._finisher)
+
+    def follow(self, size: int) -> None:
+        self.progress.coming = size
+
+    def tell(self, done: Fetched, row: Backup) -> None:
+        self.progress.named += done.bytes
+        self._work.tell(done, row)
+
+    def finish(self, work: Callable[[], None]) -> None:
+        def name() -> None:
+            try:
+                work()
+            finally:
+                self.progress.is_named = True
+
+        self.progress.is_named = False
+        self._finisher.begin(self._host, name)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.replicate.changes import size_and_time_tell
-from backupd.replicate.wire import END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, write_all
+from backupd.replicate.wire import END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, widen, write_all
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common import write_common, write_copied
 from backupd.repo.final_backups import FinalBackup, own_backup
@@ -42,8 +42,7 @@ SENT = (COMPLETE, SUSPECT)
 """The states of backups that are worth a copy: those that expire go, and what failed is no backup."""
 _LONGEST_REQUEST = 8 << 20
 _LOOK = 500  # ms
-_PIPE = 1 << 20
-_F_SETPIPE_SZ = 1031
+_TOGETHER = 0.001  # seconds
 
 
 class SendRefused(OperatorError):
@@ -176,10 +175,15 @@ class BackupSender:
         return FinalBackup(path, *found)
 
     def _stream(self, path: Path, parent: int | None, version: int) -> None:
-        """The kernel writes into a pipe, and the pieces go out of it. Raises SendRefused when the kernel ends with an error."""
+        """The kernel writes into a pipe, and the pieces go out of it. Raises SendRefused when the kernel ends with an error.
+
+        It writes command by command. Whoever reads each at once is woken for each, and so is the other side: a moment's worth goes
+        together.
+        """
         reading, writing = os.pipe2(os.O_CLOEXEC)
-        _widen(reading)
+        widen(reading)
         failed: list[OSError] = []
+        is_written, is_short = threading.Event(), True
 
         def work() -> None:
             try:
@@ -188,11 +192,17 @@ class BackupSender:
                 failed.append(error)
             finally:
                 os.close(writing)
+                is_written.set()
 
         kernel = threading.Thread(target=work, daemon=True)
         kernel.start()
         try:
-            while piece := os.read(reading, LONGEST_PIECE):
+            while True:
+                if is_short:
+                    is_written.wait(_TOGETHER)
+                if not (piece := os.read(reading, LONGEST_PIECE)):
+                    break
+                is_short = len(piece) < LONGEST_PIECE
                 self.before_piece(len(piece))
                 write_all(self.out, frame(PIECE, piece))
         finally:
@@ -211,15 +221,6 @@ class BackupSender:
         write_common(self.pool, replica, hosts)
         if isinstance(copied, dict):  # an older btrkeep does not say it
             write_copied(self.pool, replica, {host: names for host, names in copied.items() if self._may_know(host)})
-
-
-def _widen(pipe: int) -> None:
-    import fcntl
-
-    try:
-        fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE)
-    except OSError:  # the user's limit of pipes; it works as it is
-        return
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

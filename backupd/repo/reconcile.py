@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from backupd.repo.backup_json import DATA, RECORD, UnreadableRecord, read
+from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord, read
 from backupd.repo.catalogue_row import agrees, backup_row
 from backupd.repo.drill_scratch import clear_left_drills
 from backupd.repo.final_backups import own_backup, point_latest, recover
@@ -26,7 +26,7 @@ from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import MARKER, WORKING, Pool
-from btrkeep.pool.subvolume import delete, describe
+from btrkeep.pool.subvolume import Subvolume, delete, describe
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted
 
@@ -55,7 +55,12 @@ def row_of(pool: Pool, host: str, name: str) -> Backup | None:
         return backup_row(pool, replace(record, name=None, state=PARTIAL), PARTIAL, subvolume.id)  # whatever its record says
     if record.state not in FINAL or not subvolume.read_only:
         return None
-    notes = read_notes(pool.host(host))
+    return final_row(pool, host, record, subvolume, read_notes(pool.host(host)))
+
+
+def final_row(pool: Pool, host: str, record: Record, subvolume: Subvolume, notes: Notes) -> Backup:
+    """Returns the row for a final backup of ours. The record may name the host as it was called earlier."""
+    record = record if record.host == host else replace(record, host=host)
     return backup_row(pool, record, effective_state(record, notes), subvolume.id, notes)
 
 

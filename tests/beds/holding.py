@@ -2,8 +2,8 @@
 
     python -m tests.beds.holding LOCKS FLAG LOG LISTED NAME...
 
-FLAG is made when the first lock is held. Each lock is held until the next one is; after 0.8 s of each, a line of LOG has its name,
-the names in LISTED, and whether the lock of the host web1 is free.
+FLAG is made when the first lock is held. Each lock is held until the next one is; after 0.8 s of each, or when the lock of the host
+web1 is free, for which it waits 20 s at most, a line of LOG has its name, the names in LISTED, and whether that lock is free.
 """
 
 import json
@@ -25,9 +25,10 @@ def main() -> None:
             before.close()
             flag.touch()
             time.sleep(0.8)
+            host, end = locks / "host-web1", time.monotonic() + 20
+            while not (is_free := not host.exists() or not is_locked(host)) and time.monotonic() < end:
+                time.sleep(0.05)
             names = sorted(path.name for path in listed.iterdir()) if listed.is_dir() else []
-            host = locks / "host-web1"
-            is_free = not host.exists() or not is_locked(host)
             with log.open("a") as file:
                 file.write(json.dumps([name, names, is_free]) + "\n")
 

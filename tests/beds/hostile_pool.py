@@ -53,6 +53,17 @@ def symlink(path: bytes, target: bytes) -> bytes:
 
 def attack(kind: str, target: bytes) -> Iterator[bytes]:
     yield b"btrfs-stream\0" + struct.pack("<I", 1)
+    if kind == "spoils-the-first":  # as a difference to the first one, which lies beside it; its record is in order
+        origin = ((15, _LATER.encode()), (1, UUID(_LATER_UUID).bytes), (2, struct.pack("<Q", 6)))
+        yield command(2, *origin, (20, UUID(_UUID).bytes), (21, struct.pack("<Q", 5)))
+        record = json.dumps({**_RECORD, "uuid": _LATER_UUID, "name": _LATER}).encode()
+        yield command(11, (15, b"backup.json")) + file(b"backup.json", record)
+        if target == b"written":
+            yield write(b"../backup/backup.json", b"taken over")
+        else:
+            yield command(9, (15, b"../backup"), (16, target))
+        yield command(21)
+        return
     if kind == "wrong-parent":
         origin = ((15, _LATER.encode()), (1, UUID(_LATER_UUID).bytes), (2, struct.pack("<Q", 5)))
         yield command(2, *origin, (20, UUID(int=99).bytes), (21, struct.pack("<Q", 5))) + command(21)
@@ -106,7 +117,8 @@ def main() -> None:
     kind, target = sys.argv[1], sys.argv[2].encode()
     out = sys.stdout.buffer
     for line in sys.stdin:
-        verb = json.loads(line)["verb"]
+        asked = json.loads(line)
+        verb = asked["verb"]
         if verb == "hello":
             out.write(frame(b"o", json.dumps({"protocol": 1, "version": "x", "pool": "p", "stream": 1}).encode()))
         if verb == "list":
@@ -115,7 +127,7 @@ def main() -> None:
             backups = [[name, _UUID, "complete"]]
             if kind in ("renamed-away", "endless"):
                 backups = [[_LATER, _LATER_UUID, "complete"]]
-            if kind == "wrong-parent":
+            if kind in ("wrong-parent", "spoils-the-first"):
                 backups.append([_LATER, _LATER_UUID, "complete"])
             out.write(frame(b"o", json.dumps({"host": host, "was": [], "backups": backups}).encode()))
         if verb == "send":
@@ -124,7 +136,8 @@ def main() -> None:
             if kind == "endless":
                 said["total"] = 1000
             out.write(frame(b"o", json.dumps(said).encode()))
-            for piece in attack(kind, target):
+            is_first = kind == "spoils-the-first" and asked["name"] == _NAME
+            for piece in attack("device" if is_first else kind, target):
                 out.write(frame(b"p", piece))
         trouble = {"error": WORDS} if kind == "complains" and verb == "list" else {}
         out.write(frame(b"e", json.dumps(trouble).encode()))

@@ -87,7 +87,7 @@ def test_what_is_sent_is_whole_the_next_time_a_difference_and_both_sides_tell_of
     assert again["sent"][0]["bytes"] < 200_000  # of two files; the whole would have more
     assert two.push()["sent"] == []
     here, there = two.copies(first=True), two.copies()
-    assert (here["kind"], here["state"], here["hosts"], here["newest"]) == ("push", "ok", 1, "2026-03-02T22:00:00Z")
+    assert (here["kind"], here["state"], here["hosts"], here["newest"]) == ("push", "ok", 1, f"2026-03-02T22:00:{second[15:17]}Z")
     assert (there["kind"], there["from"], there["state"], there["hosts"]) == ("replica", "push", "ok", 1)
     assert [one["newest"] for one in here["lag"]] == [second]
     explained = two.first.backupd("retention", "explain", "web1", "--now", NOW).stdout
@@ -113,7 +113,7 @@ def test_a_host_that_cannot_be_taken_costs_the_others_nothing(two: Pushing) -> N
     two.night("2026-03-01T22:00:00Z", "a")
     two.more_hosts("aaa", "web2")
     (two.second.pool / "hosts" / "aaa").mkdir()
-    (two.second.pool / "hosts" / "aaa" / "2026-03-01T220000Z").mkdir()  # somebody's own
+    (two.second.pool / "hosts" / "aaa" / two.names(two.first.pool, "aaa")[0]).mkdir()  # somebody's own
     done = two.push(status=1)
     assert [one["host"] for one in done["failed"]] == ["aaa"]
     assert [len(two.names(two.second.pool, host)) for host in ("web1", "web2")] == [1, 1]

@@ -47,9 +47,10 @@ def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
         "--host",
         "web*",
     ]
-    uuid = json.loads((two.first.pool / "hosts/db1" / first / "backup.json").read_text())["uuid"]
+    hidden = two.names(two.first.pool, "db1")[0]
+    uuid = json.loads((two.first.pool / "hosts/db1" / hidden / "backup.json").read_text())["uuid"]
     asked = [
-        {"verb": "send", "host": "db1", "name": first, "uuid": uuid},
+        {"verb": "send", "host": "db1", "name": hidden, "uuid": uuid},
         {"verb": "common", "replica": "other", "hosts": {"web1": first}, "copied": {"web1": ["../../etc"]}},
         {"verb": "common", "replica": "other", "hosts": {"db1": first, "web1": first}, "copied": {"db1": [first], "web1": [first]}},
     ]

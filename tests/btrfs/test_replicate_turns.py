@@ -57,7 +57,7 @@ def test_between_two_backups_of_a_host_a_night_an_expiry_and_a_balance_go_first(
     holder = shlex.join(line(locks, tmp_path, two.second.pool / "hosts/web1", "night", "expire", "balance"))
     begin = f"{holder} >/dev/null 2>&1 & for i in $(seq 200); do [ -e {shlex.quote(str(tmp_path / 'held'))} ] || sleep 0.05; done"
     words = ("--config", str(two.second.config), "replicate", "--now", "2026-03-20T12:00:00Z")
-    done = work(sys.executable, "-m", "tests.beds.kill_at", f"does:{begin}", "after", "snapshot made", "1", *words, cwd=TOP)
+    done = work(sys.executable, "-m", "tests.beds.kill_at", f"does:{begin}", "after", "stream received", "1", *words, cwd=TOP)
     assert [one[0] for one in seen(tmp_path)] == ["night", "expire", "balance"]
     for name, names, is_free in seen(tmp_path):
         assert [one for one in names if one.startswith("20")] == [first], name

@@ -1,0 +1,138 @@
+"""What is done for one host beside what comes of the next one, and how far a host is."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_TOGETHER, _LONGEST, _MOST = 8, 0.5, 32  # hosts, seconds, hosts
+
+
+@dataclass(slots=True)
+class HostProgress:
+    """How far a host is, in bytes. `came`: of the streams before the one that is coming; `named`: of backups that have their names.
+
+    One thread receives and another one names; each of these is written by one thread at a time.
+    """
+
+    came: int = 0
+    coming: int = 0
+    named: int = 0
+    announced: int | None = None
+    is_received: bool = False
+    is_named: bool = True
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_received and self.is_named
+
+    @property
+    def unnamed(self) -> int:
+        """Returns the bytes of what has come and has no name yet."""
+        return max(0, self.came + self.coming - self.named)
+
+    @property
+    def left(self) -> int:
+        """Returns the bytes that are still to come of the stream under way, as far as the other side says."""
+        return max(0, (self.announced or 0) - self.coming)
+
+    def expect(self, size: int | None) -> None:
+        """Begins a further stream."""
+        self.came, self.coming, self.announced = self.came + self.coming, 0, size
+
+
+class Finisher:
+    """Ends the work on hosts beside what comes of the next ones, some hosts at once. A context, whose end waits for all of it.
+
+    `guarded` runs the work of a host and keeps what goes wrong; whether all went well. What is asked of btrfs for several hosts at
+    the same moment, a sync or a snapshot in the folder of each, becomes one or two commits instead of one for each.
+    """
+
+    def __init__(self, guarded: Callable[[str, Callable[[], None]], bool]) -> None:
+        self._guarded = guarded
+        self._changed = threading.Condition()
+        self._waiting = list[tuple[str, Callable[[], None]]]()
+        self._since = 0.0
+        self._working = Counter[str]()
+        self._failed = set[str]()
+        self._hurries = self._ends = False
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Finisher":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def begin(self, host: str, work: Callable[[], None]) -> None:
+        """Has the work of a host done, together with that of others that come in a moment."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._waiting) < _TOGETHER and self._working.total() < _MOST)
+            if not self._waiting:
+                self._since = time.monotonic()
+            self._waiting.append((host, work))
+            self._changed.notify_all()
+
+    def hurry(self) -> None:
+        """Has all that was begun done now; it waits for no more hosts."""
+        with self._changed:
+            self._hurry()
+
+    def wait(self) -> None:
+        """Waits for the end of all that was begun."""
+        self._wait_until(lambda: not self._waiting and not self._working.total())
+
+    def is_well(self, host: str) -> bool:
+        """Returns False if work of that host has failed; waits for its end."""
+        self._wait_until(lambda: not self._working[host] and all(host != one for one, _ in self._waiting))
+        return host not in self._failed
+
+    def _hurry(self) -> None:
+        if self._waiting and not self._hurries:  # of those who wait here none wakes another one for nothing
+            self._hurries = True
+            self._changed.notify_all()
+
+    def _wait_until(self, true: Callable[[], bool]) -> None:
+        with self._changed:
+            while not true():
+                self._hurry()
+                self._changed.wait()
+
+    def _run(self) -> None:
+        """Begins what is to be done together. It does not wait for its end: a host that hangs would hold up the others."""
+        while some := self._next():
+            for thread, one in [(threading.Thread(target=self._one, args=one), one) for one in some]:
+                try:
+                    thread.start()
+                except RuntimeError:  # no further thread can be had
+                    self._one(*one)
+        self.wait()
+
+    def _next(self) -> list[tuple[str, Callable[[], None]]]:
+        """What is to be done together; nothing at the end."""
+        with self._changed:
+            while not self._is_time():
+                if self._ends and not self._waiting:
+                    return []
+                self._changed.wait(max(0.0, self._since + _LONGEST - time.monotonic()) if self._waiting else None)
+            some, self._waiting, self._hurries = self._waiting, [], False
+            self._working.update(host for host, _ in some)
+            self._changed.notify_all()
+            return some
+
+    def _is_time(self) -> bool:
+        is_long = time.monotonic() - self._since >= _LONGEST
+        return bool(self._waiting) and (self._hurries or self._ends or is_long or len(self._waiting) >= _TOGETHER)
+
+    def _one(self, host: str, work: Callable[[], None]) -> None:
+        is_well = self._guarded(host, work)
+        with self._changed:
+            if not is_well:
+                self._failed.add(host)
+            self._working[host] -= 1
+            self._changed.notify_all()
