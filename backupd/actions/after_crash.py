@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _SAMPLES_OF = timedelta(days=2)  # before this boot
 
 
-def is_to_be_read(pool: Pool, hosts: Collection[str] | None = None) -> bool:
+def has_backups_in_doubt(pool: Pool, hosts: Collection[str] | None = None) -> bool:
     """Whether this boot was not looked at yet, or a backup of these hosts (None: of any) is in doubt. A rehearsal has no boots."""
     if pool.rehearsal:
         return False
@@ -41,7 +41,7 @@ def is_to_be_read(pool: Pool, hosts: Collection[str] | None = None) -> bool:
     return known is None or known.boot != boot_id() or any(hosts is None or host in hosts for host, _ in known.unread)
 
 
-def of_this_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
+def boot_record(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
     """What is to be noted of this boot, and what has to be read, a `.working` among it; changes nothing.
 
     `margin`: seconds. The catalogue is up to date with the pool. Raises OSError.
@@ -53,16 +53,16 @@ def of_this_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float)
     return BootRecord(boot, now, unread=found | (known.unread if known else frozenset()))
 
 
-def look_at_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
+def record_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
     """The same, and notes it. Whatever is in a `.working`, its run sees to that."""
-    found = of_this_boot(pool, catalogue, now, margin)
+    found = boot_record(pool, catalogue, now, margin)
     if found != read_boot(pool):
         working = {one for one in found.unread if one[1] == WORKING}
         for host, _ in working:
-            _believe_no_more(pool, host)
+            _remove_synced_mark(pool, host)
         found = replace(found, unread=found.unread - working)
         write_boot(pool, found)
-    _tell(catalogue, found)
+    _note_in_catalogue(catalogue, found)
     return found
 
 
@@ -81,7 +81,7 @@ def _written_before(
     return written_last(backups, signs, known.seen if known and known.stopped else None, margin, begun, now)
 
 
-def _believe_no_more(pool: Pool, host: str) -> None:
+def _remove_synced_mark(pool: Pool, host: str) -> None:
     """So the next run compares all of it with the host, or begins anew."""
     try:
         take_mark(pool.working(host))
@@ -89,7 +89,9 @@ def _believe_no_more(pool: Pool, host: str) -> None:
         _log.warning("%s: %s", pool.working(host), error.strerror)
 
 
-def reader(site: PoolContext, record: BootRecord, cancellation: Cancellation, tell: Callable[[ReadCount], None]) -> Verifier:
+def in_doubt_verifier(
+    site: PoolContext, record: BootRecord, cancellation: Cancellation, tell: Callable[[ReadCount], None]
+) -> Verifier:
     """Who reads those in doubt: all that was written into them, and what was read before this boot once more."""
     moment = site.clock.now()
     scope = ReadScope(forgets=doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal) is None, crash=record.seen)
@@ -122,7 +124,7 @@ def read_in_doubt(
             return
         record = replace(record, unread=record.unread - {(host, name)})
         write_boot(pool, record)
-        _tell(catalogue, record)
+        _note_in_catalogue(catalogue, record)
         yield result
 
 
@@ -138,6 +140,6 @@ def note_stop(pool: Pool, now: datetime) -> None:
         write_boot(pool, replace(known, seen=now, stopped=True))
 
 
-def _tell(catalogue: Catalogue, record: BootRecord) -> None:
+def _note_in_catalogue(catalogue: Catalogue, record: BootRecord) -> None:
     with suppress(OperatorError):  # one that cannot be written says so where something has to be
         note_in_doubt(catalogue, BackupsInDoubt(record.seen, record.unread) if record.unread else None)

@@ -27,7 +27,7 @@ from btrkeep.units import format_time
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class BackupToDelete:
     """A backup to be deleted. `marked`: since when it has expired; `expires`: when it may be deleted."""
 
     name: str
@@ -44,7 +44,7 @@ class DeletionChoice:
     """
 
     host: str
-    backups: tuple[Doomed, ...]
+    backups: tuple[BackupToDelete, ...]
     base: str | None
     moves: bool
     notes: Notes
@@ -84,8 +84,8 @@ def choose(site: ExpiryContext, host: str, wanted: Sequence[str], asked: Deletio
     if is_last and not asked.last and any(found[name].state == COMPLETE for name in names):
         raise StateConflict(f"no complete backup of {host} would be left", "--force deletes the last one too")
     grace = timedelta(0) if asked.at_once else timedelta(seconds=seen.facts.policy.grace)
-    backups = tuple(_doomed(found[name], asked, grace, site.now) for name in names)
-    return DeletionChoice(host, backups, base, base != before, _noted(seen, backups, asked))
+    backups = tuple(_to_delete(found[name], asked, grace, site.now) for name in names)
+    return DeletionChoice(host, backups, base, base != before, _notes_with_marks(seen, backups, asked))
 
 
 def _name(site: ExpiryContext, host: str, name: str, found: Mapping[str, object], unreadable: Mapping[str, str]) -> str:
@@ -122,13 +122,13 @@ def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) 
     return max(complete, key=lambda one: (one.started <= latest(now), one.started, one.name)).name if complete else None
 
 
-def _doomed(one: Candidate, asked: DeletionRequest, grace: timedelta, now: datetime) -> Doomed:
+def _to_delete(one: Candidate, asked: DeletionRequest, grace: timedelta, now: datetime) -> BackupToDelete:
     """Keeps the mark of a backup that has expired before, and its reason unless a new one is given."""
     marked = one.marked(now) or now
-    return Doomed(one.name, asked.why or (one.asked.why if one.asked else ""), marked, marked + grace)
+    return BackupToDelete(one.name, asked.why or (one.asked.why if one.asked else ""), marked, marked + grace)
 
 
-def _noted(seen: HostOnPool, backups: Iterable[Doomed], asked: DeletionRequest) -> Notes:
+def _notes_with_marks(seen: HostOnPool, backups: Iterable[BackupToDelete], asked: DeletionRequest) -> Notes:
     notes = seen.notes
     for one in backups:
         note = {"at": format_time(one.marked), "why": one.why, ASKED: {"last": asked.last, "at_once": asked.at_once}}

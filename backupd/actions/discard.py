@@ -97,13 +97,8 @@ def _is_for_room(record: records.Record | None) -> bool:
     return record is not None and (record.state, record.stopped_for) == (PARTIAL, records.ROOM)
 
 
-def more_room(found: Sequence[Unfinished]) -> str:
-    """The hint for a pool with too little room; `found` are the unfinished backups, the largest first."""
-    return or_discard("expire backups, or give the pool more room", found)
-
-
-def or_discard(hint: str, found: Sequence[Unfinished]) -> str:
-    """The same with another hint."""
+def room_hint(found: Sequence[Unfinished], hint: str = "expire backups, or give the pool more room") -> str:
+    """Returns the hint for a pool with too little room; `found` are the unfinished backups, the largest first."""
     if not found:
         return hint
     host, size = found[0].host, format_size(found[0].size)
@@ -124,7 +119,7 @@ def _is_still(one: Unfinished) -> bool:
 def discard(pool: Pool, catalogue: Catalogue, one: Unfinished) -> None:
     """Deletes it for good, then its row. Callers hold the host's lock.
 
-    Raises StateConflict if it has changed, NotOurs if it contains data that btrkeep did not make, OSError.
+    Raises StateConflict if it has changed, ForeignData if it contains data that btrkeep did not make, OSError.
     """
     if not _is_still(one):
         raise StateConflict(
@@ -135,7 +130,7 @@ def discard(pool: Pool, catalogue: Catalogue, one: Unfinished) -> None:
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        raise final_backups.NotOurs(f"{one.path} holds a subvolume that is not ours", "move that away") from error
+        raise final_backups.ForeignData(f"{one.path} holds a subvolume that is not ours", "move that away") from error
     commit(pool.path)  # which wakes the cleaner too
     catalogue.drop_backup(one.host, None)
 
@@ -152,7 +147,7 @@ def give_up(one: Unfinished) -> bool:
     return True
 
 
-async def room_came_back(pool: Pool, one: Unfinished, enough: Callable[[], bool], cancelled: Cancellation) -> bool:
+async def wait_for_room(pool: Pool, one: Unfinished, enough: Callable[[], bool], cancelled: Cancellation) -> bool:
     """Waits until `enough` room is free, or the kernel has dropped the deleted subvolume; returns False if `cancelled`, or
     after a long time.
     """

@@ -1,6 +1,6 @@
 """Gives up a host, so that all its backups expire, and takes that back.
 
-This is one line in the host's notes.json; `backupd expire` acts on it. Callers of `forget` and `take_back` hold the host's lock.
+This is one line in the host's notes.json; `backupd expire` acts on it. Callers of `forget` and `undo_forget` hold the host's lock.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class RemainingBackups:
         return f"{counted(len(self.names), 'backup')}, {span}" + (f"; {', '.join(sizes)}" if sizes else "")
 
 
-def goods_of(catalogue: Catalogue, host: str) -> RemainingBackups:
+def remaining_backups(catalogue: Catalogue, host: str) -> RemainingBackups:
     """Returns what the catalogue knows about a host's backups."""
     found = [one for one in catalogue.backups(host) if one.name]
     sizes = [one.bytes for one in found if one.bytes is not None]
@@ -84,7 +84,7 @@ def forget(pool: Pool, host: str, now: datetime) -> datetime:
     return now
 
 
-def take_back(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
+def undo_forget(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
     """Undoes it: returns the names of the backups that expired for this reason and are not being deleted yet.
 
     Raises OperatorError if the host is not forgotten.

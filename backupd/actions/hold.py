@@ -26,7 +26,7 @@ UNEXPIRED_FOR = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class HoldResult:
     """The new state of a backup. `hold`: the hold that was set or has ended. `unexpired`: it had expired before."""
 
     name: str
@@ -40,7 +40,7 @@ def is_held(hold: Hold | None, now: datetime) -> bool:
     return hold is not None and (hold.until is None or now < hold.until)
 
 
-def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime) -> Noted:
+def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime) -> HoldResult:
     """Holds a backup; replaces its present hold and removes its expiry mark. `latest` is the newest complete one.
 
     Raises UsageError for an unknown name, StateConflict if it is being deleted or its host is forgotten.
@@ -50,12 +50,12 @@ def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now:
     return _set(work, chosen, new, now)
 
 
-def _set(work: "_Work", name: str, new: Hold, now: datetime) -> Noted:
+def _set(work: "_Work", name: str, new: Hold, now: datetime) -> HoldResult:
     _require_lasting(work, name)
     expired = work.is_expired(name)
     note = {"at": format_time(now), "until": format_time(new.until) if new.until else None, "why": new.why}
     row = work.write(work.notes.without(name, EXPIRED).with_note(name, HOLD, note), name)
-    return Noted(name, row.state, new, expired)
+    return HoldResult(name, row.state, new, expired)
 
 
 def _require_lasting(work: "_Work", name: str) -> None:
@@ -67,7 +67,7 @@ def _require_lasting(work: "_Work", name: str) -> None:
         raise StateConflict(f"{work.host} {name} is being deleted", "what is left of it cannot be kept any more")
 
 
-def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetime) -> Noted:
+def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetime) -> HoldResult:
     """Ends a backup's hold. `latest` is the newest one that is held. Raises UsageError, or StateConflict when it is not held."""
     work = _Work(pool, catalogue, host, now)
     chosen = work.choose(name, lambda record: hold_of(work.notes, str(record.name)) is not None, "held")
@@ -75,10 +75,10 @@ def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetim
     if ended is None and not work.row_held(chosen):
         raise StateConflict(f"{host} {chosen} is not held", f"`backupd list {host}` shows which are")
     row = work.write(work.notes.without(chosen, HOLD), chosen)
-    return Noted(chosen, row.state, ended or Hold())
+    return HoldResult(chosen, row.state, ended or Hold())
 
 
-def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> Noted:
+def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> HoldResult:
     """Takes an expired backup back and holds it for 30 days. `latest` is the newest expired one.
 
     Raises UsageError, or StateConflict when it has not expired or is being deleted already.

@@ -1,7 +1,5 @@
 """`backupd accept`: a suspect backup becomes complete."""
 
-from datetime import datetime
-
 import click
 
 from backupd.actions.accept import accept
@@ -20,14 +18,14 @@ from btrkeep.units import format_time
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
     """Let the suspect backup NAME of HOST count as complete.
 
     A suspect backup has finished, but lost or missed too much; `backupd list HOST` says what. Look at it. If it is right after
     all (much was deleted on purpose, say), accept it: the next backup is based on it then, and older ones may expire. `latest` as
     NAME is the newest suspect one.
     """
-    with locked_host(ctx, host, "accept", now) as (site, moment):
+    with locked_host(ctx, host, "accept") as (site, moment):
         accepted = accept(site.pool, site.catalogue, host, name, why, moment)
     if as_json:
         echo_json({"host": host, "name": accepted, "state": COMPLETE, "at": format_time(moment), "why": why})

@@ -14,7 +14,7 @@ from btrkeep.cli.progress import prose
 from btrkeep.config import HostConfig
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import become_reaper
 from btrkeep.process.service import Status
 from btrkeep.units import counted, format_time, printable
@@ -66,9 +66,7 @@ def compare_hosts(site: PoolContext, which: tuple[str, ...], scope: SourceScope,
         is_over = not work.is_over
     if as_json:
         echo_json({"files": work.files, "is_whole": is_over, "hosts": [_fields(one) for one in found]})
-    if cancellation:
-        return int(signal_status(cancellation.signal))
-    return int(Exit.ATTENTION if failed or any(one.differing for one in found) else Exit.OK)
+    return cancellation.exit_status(Exit.ATTENTION if failed or any(one.differing for one in found) else Exit.OK)
 
 
 def _hosts(site: PoolContext, which: tuple[str, ...]) -> list[HostConfig]:

@@ -1,14 +1,14 @@
 """`backupd browse`: lists the contents of a backup."""
 
 import os
-from datetime import date, datetime
+from datetime import date
 
 import click
 
-from backupd.cli.context import now_option
+from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import entries_table, state_words
-from backupd.cli.inside import Looked, complete_path, complete_which, end_of, looked, pool_of
-from backupd.cli.names import DAY
+from backupd.cli.names import DAY, complete_which
+from backupd.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, pool_of
 from backupd.files.backup_selector import NEWEST, parse_which
 from backupd.files.listing import listing
 from backupd.files.objects import backup_object
@@ -31,7 +31,7 @@ from btrkeep.units import counted
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: bool) -> int:
     """List a folder or a file of a backup of HOST; without PATH the top.
 
     BACKUP is the name of a backup, or the beginning of names, of which the newest complete one counts: web1@2026-11-20 is the
@@ -39,12 +39,12 @@ def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: 
 
     PATH is as it is on the host. A symlink is shown with where it points to, and never followed.
     """
-    pool, zone = pool_of(ctx, now)
+    pool, zone = pool_of(ctx)
     name, which = parse_which(host)
     if at and which not in (NEWEST, LATEST):
         raise UsageError(f"--at and @{which} exclude each other", f"leave one of them out: `backupd browse {name} --at {at}`")
     wanted = path_given(path)
-    with looked(pool, name, which, end_of(at, zone) if at else now) as found:
+    with opened_backup(pool, name, which, end_of(at, zone) if at else given_now(ctx)) as found:
         entry = entry_at(found.tree, wanted, found.where)
         entries = listing(found.tree, wanted) if entry.kind == "folder" else []
     if as_json:
@@ -54,7 +54,7 @@ def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: 
     return 0
 
 
-def _print_json(found: Looked, entry: Entry, entries: list[Entry]) -> None:
+def _print_json(found: OpenedBackup, entry: Entry, entries: list[Entry]) -> None:
     head = {
         "host": found.backup.host,
         "backup": backup_object(found.backup),
@@ -64,7 +64,7 @@ def _print_json(found: Looked, entry: Entry, entries: list[Entry]) -> None:
     stream_object(head, "entries", (entry_object(one) for one in entries))
 
 
-def _show(found: Looked, entry: Entry, entries: list[Entry]) -> None:
+def _show(found: OpenedBackup, entry: Entry, entries: list[Entry]) -> None:
     said = f": {counted(len(entries), 'name')}" if entry.kind == "folder" else ""
     prose(f"{found.where} ({state_words(found.backup.state)}) {shown(entry.path)}{said}")
     if entries or entry.kind != "folder":

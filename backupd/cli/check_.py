@@ -1,14 +1,12 @@
 """`backupd check`: finds problems and how to solve them."""
 
 import asyncio
-from datetime import datetime
 
 import click
 
-from backupd.cli.context import clock_for, load_config, now_option
+from backupd.cli.context import load_config, now_option, present
 from backupd.doctor.checks import check_all, check_hosts
 from backupd.doctor.copies import reach_copies
-from backupd.repo.context import open_configured
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.findings import Finding, check_as_json
@@ -26,14 +24,13 @@ _COLOURS = {"ok": "green", "unknown": "yellow", "note": "cyan", "warning": "yell
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, connect: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
     """Check the configuration, the pool and the programs, and say how to solve problems.
 
     Exit status 1 if there is a warning or an error, 4 if the pool is unusable.
     """
     config = load_config(ctx)
-    if now:
-        clock_for(open_configured(config), now)
+    present(ctx, config)  # --now is for rehearsals only
     found = list(check_all(config))
     if connect:
         found += [*asyncio.run(check_hosts(config)), *reach_copies(config)]

@@ -3,15 +3,14 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
 import click
 
-from backupd.cli.context import now_option
+from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import state_words
-from backupd.cli.inside import Looked, Ticker, complete_path, complete_which, looked, pool_of
-from backupd.cli.names import complete_name
+from backupd.cli.names import complete_name, complete_which
+from backupd.cli.opened_backup import OpenedBackup, complete_path, opened_backup, pool_of
 from backupd.files.backup_selector import NEWEST
 from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, DifferenceTotals, PathDifference, compare, text_difference
 from backupd.files.objects import backup_object, difference_object
@@ -19,7 +18,7 @@ from backupd.files.suggestions import entry_at, path_given
 from backupd.files.tree import Entry
 from backupd.files.words import shown, time_words
 from btrkeep.cli import echo_json, json_option, stream_object
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.errors import UsageError
 from btrkeep.units import counted, format_size, printable
 
@@ -48,7 +47,6 @@ def command(
     everything: bool,
     text: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Show what differs at PATH and below from the first BACKUP of HOST to the second, by default the newest complete one.
 
@@ -60,9 +58,9 @@ def command(
     """
     if text and everything:
         raise UsageError("--text and --all exclude each other", "--text is for one file")
-    pool, _ = pool_of(ctx, now)
+    pool, at = pool_of(ctx)[0], given_now(ctx)
     wanted = path_given(path)
-    with looked(pool, host, before, now) as old, looked(pool, host, after, now) as new:
+    with opened_backup(pool, host, before, at) as old, opened_backup(pool, host, after, at) as new:
         if not _is_in(old, wanted):
             entry_at(new.tree, wanted, host)
         if text:
@@ -74,7 +72,7 @@ def command(
     return 0
 
 
-def _is_in(found: Looked, path: bytes) -> bool:
+def _is_in(found: OpenedBackup, path: bytes) -> bool:
     try:
         found.tree.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -82,15 +80,17 @@ def _is_in(found: Looked, path: bytes) -> bool:
     return True
 
 
-def _differences(old: Looked, new: Looked, path: bytes, content: bool, total: DifferenceTotals) -> Iterator[PathDifference]:
+def _differences(
+    old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool, total: DifferenceTotals
+) -> Iterator[PathDifference]:
     """Yields all differences, counted in `total`; shows progress on a terminal."""
     names = 0
-    with Ticker() as ticker:
+    with ProgressLine() as line:
 
         def tell(name: bytes) -> None:
             nonlocal names
             names += 1
-            ticker(f"{names:,} names compared, at {shown(name)[:100]}")
+            line.go_on(lambda: f"{names:,} names compared, at {shown(name)[:100]}")
 
         for one in compare(old.tree, new.tree, path, content, tell):
             total.take(one)
@@ -100,13 +100,13 @@ def _differences(old: Looked, new: Looked, path: bytes, content: bool, total: Di
 # --- for programs
 
 
-def _print_json(old: Looked, new: Looked, path: bytes, content: bool) -> None:
+def _print_json(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool) -> None:
     total = DifferenceTotals()
     found = (difference_object(one) for one in _differences(old, new, path, content, total))
     stream_object({**_head(old, new, path), "content": content}, "differences", found, lambda: {"sum": asdict(total)})
 
 
-def _head(old: Looked, new: Looked, path: bytes) -> dict[str, Any]:
+def _head(old: OpenedBackup, new: OpenedBackup, path: bytes) -> dict[str, Any]:
     return {
         "host": old.backup.host,
         "path": os.fsdecode(path),
@@ -118,7 +118,7 @@ def _head(old: Looked, new: Looked, path: bytes) -> dict[str, Any]:
 # --- for people
 
 
-def _show(old: Looked, new: Looked, path: bytes, content: bool, everything: bool) -> None:
+def _show(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool, everything: bool) -> None:
     prose(
         f"{shown(path)} of {old.backup.host}: {old.backup.name} ({state_words(old.backup.state)}) "
         f"-> {new.backup.name} ({state_words(new.backup.state)})"
@@ -201,7 +201,7 @@ def _total(total: DifferenceTotals) -> str:
     )
 
 
-def _show_text(old: Looked, new: Looked, path: bytes, as_json: bool) -> None:
+def _show_text(old: OpenedBackup, new: OpenedBackup, path: bytes, as_json: bool) -> None:
     lines = text_difference(old.tree, new.tree, path)
     if as_json:
         echo_json({**_head(old, new, path), "text": lines})

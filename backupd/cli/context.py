@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,17 +15,41 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool.marker import Pool
-from btrkeep.units import parse_time
+from btrkeep.units import parse_duration, parse_share, parse_time
 
 if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
     from btrkeep.catalogue import Catalogue
 
 
 TIME = Parsed("time", parse_time)
-now_option = click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
+_NOW = "btrkeep.now"
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+time_option = click.option(
+    "--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
+)
+pace_option = click.option(
+    "--pace",
+    type=Parsed("share", parse_share),
+    metavar="P%",
+    help="Pause while processes wait for I/O more than this share of the time.",
+)
 
 C = TypeVar("C", bound=Callable[..., object])
+
+
+def _keep_now(ctx: click.Context, _param: click.Parameter, now: datetime | None) -> None:
+    ctx.meta[_NOW] = now
+
+
+now_option = click.option(
+    "--now",
+    type=TIME,
+    metavar="TIME",
+    expose_value=False,
+    callback=_keep_now,
+    help="Act as if it were TIME; only on a pool made with --rehearsal.",
+)
+"""For commands that open the pool with `opened` or take the time from `clock_for`."""
 
 
 def dry_run_option(shows: str) -> Callable[[C], C]:
@@ -54,17 +78,27 @@ def load_config(ctx: click.Context) -> Config:
     return load(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
 
 
-def clock_for(pool: Pool, now: datetime | None) -> Clock:
-    """The clock. Raises UsageError when `now` is given for a pool that is no rehearsal."""
+def clock_for(ctx: click.Context, pool: Pool) -> Clock:
+    """The clock, stopped at the time of --now if that is given. Raises UsageError if it is, for a pool that is no rehearsal."""
+    now = given_now(ctx)
     if now and not pool.rehearsal:
         raise UsageError("--now works only on a pool that was made with `backupd init --rehearsal`", "leave --now out")
     return Clock(now)
 
 
+def present(ctx: click.Context, config: Config) -> datetime:
+    """Returns the time of --now, else the machine's. Opens the pool only for --now. Raises as `clock_for` does."""
+    return clock_for(ctx, open_configured(config)).now() if given_now(ctx) else datetime.now(UTC)
+
+
+def given_now(ctx: click.Context) -> datetime | None:
+    """Returns the time of --now, if it was given."""
+    found: datetime | None = ctx.meta.get(_NOW)
+    return found
+
+
 @contextmanager
-def opened(
-    ctx: click.Context, now: datetime | None = None, *, writes: bool = False, stand_in: bool = False
-) -> Iterator[PoolContext]:
+def opened(ctx: click.Context, *, writes: bool = False, stand_in: bool = False) -> Iterator[PoolContext]:
     """Opens and checks everything; with `writes`, also that the pool is writable. Raises any OperatorError.
 
     With `stand_in` an unusable catalogue is replaced by one in memory, and `trouble` says why. A lost catalogue is a warning,
@@ -76,7 +110,7 @@ def opened(
     pool = open_configured(config)
     if writes:
         require_writable(pool)
-    clock = clock_for(pool, now)
+    clock = clock_for(ctx, pool)
     with ExitStack() as held:
         trouble = None
         if stand_in:

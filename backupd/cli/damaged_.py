@@ -1,7 +1,6 @@
 """`backupd damaged`: which files are damaged, in which backups, and whether there is another copy."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
 from backupd.actions.read_errors import look_at_read_errors
 from backupd.cli.context import now_option, opened
-from backupd.cli.names import complete_host_of_pool, require_host_or_folder
+from backupd.cli.names import backups_argument, require_host_or_folder
 from backupd.files.backup_selector import find, parse_which
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
@@ -23,11 +22,11 @@ _HEADERS = ["HOST", "PATH", "BACKUPS", "BYTES", "FOUND BY", "ANOTHER COPY"]
 
 
 @click.command("damaged")
-@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
+@backups_argument
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, which: tuple[str, ...], as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
     """List the damaged files of all backups, or of each HOST, or HOST@BACKUP.
 
     What `backupd scrub` and `backupd verify` found, one line for each file with all backups that have it. BYTES is how many are
@@ -40,7 +39,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool, now: date
 
     Exit status 0: nothing is damaged; 1: something is.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         unnamed = _look(site)
         rows: list[Damage] = []
         for text in which or ("",):

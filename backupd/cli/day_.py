@@ -33,14 +33,14 @@ def _date(text: str) -> Any:
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool) -> int:
     """Show what the disks read and wrote over a day, and when backups, expiry and balance ran.
 
     DATE (2026-11-20) is a day of the pool's zone; without it the last 24 hours are shown. The table says what was written for data
     (what rsync wrote of files, what balance moved) and what was written besides, which is metadata; of backups that are compressed
     on the way to the disk that is less than the truth.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         zone, moment = site.config.pool.zone, site.clock.now()
         start, end = bounds(date, zone, moment)
         samples = site.catalogue.samples(site.pool.filesystem, start - timedelta(hours=2), end + timedelta(days=1))

@@ -1,16 +1,16 @@
 """`backupd dedupe`: equal files of backups share their data."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import click
 
-from backupd.cli.context import now_option, opened
-from backupd.cli.names import complete_host_of_pool
+from backupd.cli.context import dry_run_option, now_option, opened, pace_option, time_option
+from backupd.cli.names import backups_argument
 from backupd.dedupe.domains import domains
 from backupd.dedupe.pace import Pacer
 from backupd.dedupe.work import Deduper, SharedBackup, SharingPlan
-from backupd.files.backup_selector import Restorable, find, parse_which, restorable
+from backupd.files.backup_selector import named
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
 from backupd.run.last_written import read_before_waiting
@@ -18,33 +18,25 @@ from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
-from btrkeep.errors import Exit
 from btrkeep.pool.allocation import Space, read_allocation
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.subvolume import commit
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.service import Status
-from btrkeep.units import counted, format_size, format_time, parse_duration, parse_share, parse_size, printable
+from btrkeep.units import counted, format_size, format_time, parse_size, printable
 
 
 @click.command("dedupe")
-@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
+@backups_argument
 @click.option(
     "--min-size",
     type=Parsed("size", parse_size),
     metavar="SIZE",
     help="Only files of at least this size. Without it: 32 KiB for each backup of a host, so that it saves more than it costs.",
 )
-@click.option(
-    "--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
-)
-@click.option(
-    "--pace",
-    type=Parsed("share", parse_share),
-    metavar="P%",
-    help="Pause while processes wait for I/O more than this share of the time.",
-)
-@click.option("--dry-run", is_flag=True, help="Show what is known to be equal, and how much would be read; change nothing.")
+@time_option
+@pace_option
+@dry_run_option("what is known to be equal, and how much would be read")
 @json_option
 @now_option
 @click.pass_context
@@ -56,7 +48,6 @@ def command(
     pace: float | None,
     dry_run: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Make equal files of backups share their data, whatever they are called: moved and copied files, and files of several hosts.
 
@@ -70,9 +61,10 @@ def command(
     Exit status 0: done, or ended by --time; 3: a verify or another dedupe is at work; 4: the pool is full or read-only.
     """
     cancellation, status = Cancellation(), Status()
-    with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
+    with opened(ctx, writes=not dry_run) as site, cancellation.listening():
         pacer = Pacer(site.pool.locks, cancellation, seconds=seconds, pressure=pace, tell=status.say)
-        parts = [_chosen(site, hosts, which) for hosts in domains(hosts_of(site.pool), site.config.hosts)]
+        chosen = [one for one in named(site.pool, which or hosts_of(site.pool)) if one.state == COMPLETE]
+        parts = [[one for one in chosen if one.host in hosts] for hosts in domains(hosts_of(site.pool), site.config.hosts)]
         moment = site.clock.now()
         settled = None if site.pool.rehearsal else moment - timedelta(seconds=site.config.verify.after_crash)
 
@@ -81,27 +73,14 @@ def command(
 
         if dry_run:
             _say_plan([deduper().plan(part) for part in parts if part], as_json=as_json)
-            return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
+            return cancellation.exit_status()
         read_before_waiting(site, lambda line: prose(line, err=True), cancellation)
         with take_lock(site.pool.locks / "verify", "backupd dedupe", format_time(moment)), writing(site.pool):
             before = _used(site)
             done = [_told(one, as_json) for part in parts if part for one in deduper().share(part)]
             after = _used(site)
     _say(done, before, after, is_whole=not pacer.is_over, as_json=as_json)
-    return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
-
-
-def _chosen(site: PoolContext, hosts: Sequence[str], which: Sequence[str]) -> list[Restorable]:
-    """The complete backups of these hosts that are meant, newest first. Raises UsageError."""
-    if not which:
-        return [one for host in hosts for one in restorable(site.pool, host) if one.state == COMPLETE]
-    found: dict[tuple[str, str], Restorable] = {}
-    for text in which:
-        host, name = parse_which(text)
-        for one in [find(site.pool, host, name)] if name else restorable(site.pool, host):
-            if host in hosts and one.state == COMPLETE:
-                found[one.host, one.name] = one
-    return list(found.values())
+    return cancellation.exit_status()
 
 
 def _used(site: PoolContext) -> tuple[int, int]:

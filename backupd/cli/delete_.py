@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from datetime import datetime
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ import click
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
 from backupd.cli.context import dry_run_option, now_option, opened
 from backupd.cli.expire_ import LOCK, carry_out, exit_status
-from backupd.cli.inside import complete_which
+from backupd.cli.names import complete_which
 from backupd.cli.sinks import expiry_sinks
 from backupd.expire.run import Scope
 from backupd.expire.site import ExpiryContext
@@ -42,7 +41,6 @@ def command(
     at_once: bool,
     dry_run: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Delete backups by name, whatever the retention says: all of those named, or none.
 
@@ -57,7 +55,7 @@ def command(
     """
     wanted = _by_host(backups)
     asked = DeletionRequest(" ".join(reason.split()), force, at_once)
-    with opened(ctx, now, writes=not dry_run) as site:
+    with opened(ctx, writes=not dry_run) as site:
         moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
         expiry = ExpiryContext(site.config, site.pool, site.catalogue, moment, expiry_sinks(as_json=as_json))
         for host in wanted:

@@ -2,13 +2,11 @@
 
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime
-from fnmatch import fnmatchcase
 
 import click
 
-from backupd.cli.context import now_option, opened
-from backupd.cli.names import complete_host_of_pool, confirmed
+from backupd.cli.context import now_option, opened, yes_option
+from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.cli.replicate_ import chosen_replicas, complete_replica
 from backupd.replicate.far_pool import FarHost, connected, send_command
 from backupd.replicate.planning import wants
@@ -21,7 +19,7 @@ from backupd.repo.publish import tell_copies
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.replication import HostFetches, NearBackup, demotion_obstacle, obstacle_words
-from btrkeep.errors import OperatorError, UsageError
+from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import counted, format_time
 
@@ -29,21 +27,22 @@ from btrkeep.units import counted, format_time
 @click.command("demote")
 @click.argument("name", shell_complete=complete_replica)
 @click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_host_of_pool)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as_json: bool) -> int:
     """Have HOSTs fetched from the pool of the replica NAME from now on, and no longer backed up here.
 
     The way back after `promote`: this server was away, the other one has backed up meanwhile. What is here stays, and `replicate`
     fetches what was made there, as differences. A HOST may be a pattern, such as '*'. Refused when the other pool has no backup of
     the host in common with this one, or fetches it itself. Backups that only this pool has are named; they do not go to the other.
     """
-    with opened(ctx, now, writes=True) as site:
+    with opened(ctx, writes=True) as site:
         replica = chosen_replicas(site, name)[0]
         own = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica is None]
-        chosen = _chosen(hosts, [host for host in own if wants(replica, host, ())], name)
+        problem = f"is backed up here and fetched by replica {name}"
+        chosen = hosts_named(hosts, [host for host in own if wants(replica, host, ())], problem)
         confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
         since = format_time(site.clock.now())
         only_here: dict[str, list[str]] = {}
@@ -94,15 +93,3 @@ def _require_demotable(site: PoolContext, host: str, far: FarHost | None) -> tup
         raise OperatorError(f"{host}: {obstacle_words(HostFetches(host, obstacle=found[0], text=found[1]))}", "nothing was changed")
     known = {one.uuid for one in there}
     return sorted(one.name for one in here if one.uuid not in known), max(one.name for one in here if one.uuid in known)
-
-
-def _chosen(patterns: tuple[str, ...], own: list[str], replica: str) -> list[str]:
-    """The hosts that the words name. Raises UsageError when one names none that is backed up here."""
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        named = [host for host in own if fnmatchcase(host, pattern)]
-        if not named:
-            hint = "`backupd list` shows what there is"
-            raise UsageError(f"{pattern}: no host of that name is backed up here and fetched by replica {replica}", hint)
-        found |= dict.fromkeys(named)
-    return list(found)

@@ -23,24 +23,24 @@ from btrkeep.units import format_duration, format_size, format_time
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Delete the unfinished backup of HOST, which a run left that was stopped or killed before its end.
 
     The next run would continue it; without it that run starts from the newest complete backup. Final backups stay. On a full
     pool this gives the room back that an unfinished backup keeps. Refused while a run works on the host.
     """
     if dry_run:
-        with opened(ctx, now) as site:
+        with opened(ctx) as site:
             require_host_or_folder(site, host)
             if is_busy(site.pool, host):
                 raise held_by(site.pool.locks / f"host-{host}")
             _tell(_found(site, host), site.clock.now(), as_json=as_json, dry_run=True)
         return Exit.OK
-    with locked_host(ctx, host, "discard", now) as (site, moment):
+    with locked_host(ctx, host, "discard") as (site, moment):
         one = _found(site, host)
     prose(_lost(one, moment), err=as_json)
     confirmed("it is deleted for good", host, yes, as_json)
-    with locked_host(ctx, host, "discard", now) as (site, moment):  # the question may have waited for long
+    with locked_host(ctx, host, "discard") as (site, moment):  # the question may have waited for long
         discard(site.pool, site.catalogue, one)
     _tell(one, moment, as_json=as_json)
     return Exit.OK

@@ -3,14 +3,13 @@
 import shutil
 import textwrap
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import click
 
 from backupd.cli.check_ import show
-from backupd.cli.context import clock_for, load_config, now_option
+from backupd.cli.context import load_config, now_option, present
 from backupd.doctor.copies import reach_copies
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.finding import Examined
@@ -37,9 +36,7 @@ _WIDTH = 110
 @json_option
 @now_option
 @click.pass_context
-def command(
-    ctx: click.Context, name: str | None, dry_run: bool, all_checks: bool, connect: bool, as_json: bool, now: datetime | None
-) -> int:
+def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: bool, connect: bool, as_json: bool) -> int:
     """Find what is wrong or slow with the pool; for each problem, print the reason, the commands that solve it, and their risk.
 
     Examines how the filesystem was made and mounted, the storage below it, its state, and the machine. Changes nothing without
@@ -58,9 +55,7 @@ def command(
         raise UsageError("--dry-run goes with --fix NAME", "without --fix nothing is changed anyway")
     config = load_config(ctx)
     pool = open_configured(config)
-    if now:
-        clock_for(pool, now)
-    look = partial(gather, config, pool, now or datetime.now(UTC))
+    look = partial(gather, config, pool, present(ctx, config))
     if name:
         return _fix(rule_named(name), look(), dry_run, as_json, look)
     facts = look()

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import datetime
 from random import SystemRandom
 from typing import Any
 
 import click
 
 from backupd.cli.context import dry_run_option, now_option, opened
-from backupd.cli.inside import complete_which, reading
+from backupd.cli.names import backups_argument
+from backupd.cli.opened_backup import reading
 from backupd.cli.restore_view import RestoreProgressPrinter
 from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
 from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill
@@ -58,7 +58,7 @@ SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
 
 
 @click.command("drill")
-@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_which)
+@backups_argument
 @click.option(
     "--sample",
     type=SAMPLE,
@@ -79,7 +79,6 @@ def command(
     seconds: float | None,
     dry_run: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Really restore a backup, compare what came back, and throw it away.
 
@@ -100,7 +99,7 @@ def command(
     """
     if boot and (not which or sample):
         raise UsageError("--boot takes the names of hosts, and no --sample", "`backupd drill HOST --boot`")
-    with opened(ctx, now, writes=not dry_run) as context:
+    with opened(ctx, writes=not dry_run) as context:
         limit = seconds if seconds is not None else context.config.drill.time
         status, printer = Status(), RestoreProgressPrinter(lines=False)
         site = DrillSite(context.config, context.pool, context.clock.now(), limit, SystemRandom())

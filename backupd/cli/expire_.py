@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 import click
 
@@ -61,7 +60,6 @@ def command(
     yield_to_backups: bool,
     restore_mount_option: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Delete the backups that the retention no longer keeps, of all hosts or of each HOST that is named.
 
@@ -83,7 +81,7 @@ def command(
         return _restore(ctx)
     if skip_grace and not hosts:
         raise UsageError("--skip-grace is for hosts that are named", "`backupd expire HOST --skip-grace`")
-    with opened(ctx, now, writes=not dry_run) as site:
+    with opened(ctx, writes=not dry_run) as site:
         forced = Forced.parse(force, {*site.config.hosts, *site.catalogue.hosts()})
         moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
         for host in hosts:

@@ -22,7 +22,7 @@ _DAY = timedelta(days=1)
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, days: int, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, days: int, as_json: bool) -> int:
     """Estimate when the pool will be full at its present growth: when nothing is left to allocate, and when everything is used.
 
     If allocated space runs out first, balancing helps (`btrfs-balancer run`); if used space does, only more devices or fewer
@@ -31,7 +31,7 @@ def command(ctx: click.Context, days: int, as_json: bool, now: datetime | None) 
     The range is that of the slowest and the fastest sixth of the history. At least two weeks of samples are needed. Planned
     changes, such as new hosts, are unknown to it.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         until = site.clock.now()
         samples = site.catalogue.samples(site.pool.filesystem, until - timedelta(days=days), until + timedelta(seconds=1))
     found = points(samples, until - timedelta(days=days), _DAY)

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import click
 
-from backupd.actions.forget import RemainingBackups, forget, goods_of, require_forgettable, take_back
+from backupd.actions.forget import RemainingBackups, forget, remaining_backups, require_forgettable, undo_forget
 from backupd.cli.context import now_option, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
 from backupd.expire.look import policy_of
@@ -22,45 +22,45 @@ from btrkeep.units import counted, format_duration, format_time
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool) -> int:
     """Give up HOST, which is no longer backed up: all its backups expire, even the last one.
 
     The next `backupd expire` marks them, and deletes them when their grace is over. Until then `backupd forget HOST --undo` takes
     it back. A host that is configured and enabled is refused, and so is one of which a backup is held.
     """
     if undo:
-        return _undo(ctx, host, as_json, now)
-    with locked_host(ctx, host, "forget", now) as (site, moment):
+        return _undo(ctx, host, as_json)
+    with locked_host(ctx, host, "forget") as (site, moment):
         require_forgettable(site.config, site.pool, host, moment)
-        goods = goods_of(site.catalogue, host)
-    prose(f"{host} has {goods}", err=as_json)
+        remaining = remaining_backups(site.catalogue, host)
+    prose(f"{host} has {remaining}", err=as_json)
     confirmed("all of them expire", host, yes, as_json)
-    with locked_host(ctx, host, "forget", now) as (site, moment):  # the question may have waited for long
+    with locked_host(ctx, host, "forget") as (site, moment):  # the question may have waited for long
         require_forgettable(site.config, site.pool, host, moment)
         since = forget(site.pool, host, moment)
         grace = policy_of(site.config, host, read_notes(site.pool.host(host))).grace
     if as_json:
-        _as_json(host, since, goods)
+        _as_json(host, since, remaining)
         return 0
     prose(f"{host} is forgotten: `backupd expire` marks its backups and deletes them {format_duration(grace)} later")
     prose(f"until then `backupd forget {host} --undo` takes it back")
     return 0
 
 
-def _as_json(host: str, since: datetime, goods: RemainingBackups) -> None:
-    sizes = {"newest_bytes": goods.newest, "new_bytes": goods.written}
-    echo_json({"host": host, "forgotten": format_time(since), "backups": list(goods.names), **sizes})
+def _as_json(host: str, since: datetime, remaining: RemainingBackups) -> None:
+    sizes = {"newest_bytes": remaining.newest, "new_bytes": remaining.written}
+    echo_json({"host": host, "forgotten": format_time(since), "backups": list(remaining.names), **sizes})
 
 
-def _undo(ctx: click.Context, host: str, as_json: bool, now: datetime | None) -> int:
-    with locked_host(ctx, host, "forget --undo", now) as (site, _):
-        back = take_back(site.pool, site.catalogue, host)
-        goods = goods_of(site.catalogue, host)
+def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
+    with locked_host(ctx, host, "forget --undo") as (site, _):
+        back = undo_forget(site.pool, site.catalogue, host)
+        remaining = remaining_backups(site.catalogue, host)
         rules = _rules(site, host)
     if as_json:
-        echo_json({"host": host, "forgotten": None, "backups": list(goods.names), "unexpired": back})
+        echo_json({"host": host, "forgotten": None, "backups": list(remaining.names), "unexpired": back})
         return 0
-    prose(f"{host} is no longer forgotten; it has {goods}")
+    prose(f"{host} is no longer forgotten; it has {remaining}")
     if back:
         prose(f"{counted(len(back), 'backup')} that had expired {'is' if len(back) == 1 else 'are'} taken back")
     prose(rules)

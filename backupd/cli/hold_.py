@@ -25,13 +25,13 @@ from btrkeep.units import format_time
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, name: str, until: date | None, why: str, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, name: str, until: date | None, why: str, as_json: bool) -> int:
     """Keep the backup NAME of HOST whatever the retention says, for ever or until DATE.
 
     `latest` as NAME is the newest complete one. An existing hold is replaced. An expired backup is taken back.
     `backupd release` ends the hold.
     """
-    with locked_host(ctx, host, "hold", now) as (site, moment):
+    with locked_host(ctx, host, "hold") as (site, moment):
         new = Hold(_end(until, site.config.pool.zone, moment) if until else None, why)
         done = hold(site.pool, site.catalogue, host, name, new, moment)
     if as_json:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +31,7 @@ from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.service import Status
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
@@ -74,7 +73,6 @@ def command(
     verify: str,
     jobs: int,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Make backups of the history that another program has made: of a snapshot root of rsnapshot (or its configuration), of a vault
     or bank of dirvish, or of a folder with a tree for each date. Nothing is changed there. Snapshots of btrbk or snapper
@@ -96,7 +94,7 @@ def command(
     history = _below(READERS[kind](place.absolute(), names), kind, path)
     names.require_found(history, place)
     cancellation, status = Cancellation(), Status()
-    with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
+    with opened(ctx, writes=not dry_run) as site, cancellation.listening():
         todo, known, ahead = _todo(site, history)
         here = sum(backup_name(one.started) in known[host] for host, trees in todo.items() for one in trees)
         left_out = {**history.left_out, **ahead}
@@ -106,7 +104,7 @@ def command(
             conf = read_conf(place) if kind == "rsnapshot" and place.is_file() else None
             suggestion = suggested(conf, names, site.config.hosts) if conf else None
             say_plan(planned(todo, known, cancellation, reads=kind not in TAKEN_OVER), here, left_out, suggestion, as_json=as_json)
-            return int(signal_status(cancellation.signal)) if cancellation else int(Exit.OK)
+            return cancellation.exit_status()
         ensure_reserve(site.pool.path)
         reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
         display = ImportDisplay(is_shown=not as_json and has_live_terminal())
@@ -121,7 +119,7 @@ def command(
     else:
         more = f", {here:,} were here already" if here else ""
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
-    return int(signal_status(cancellation.signal)) if cancellation else done.status
+    return cancellation.exit_status(done.status)
 
 
 def _below(history: OldHistory, kind: str, path: str) -> OldHistory:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from rich.table import Table
 from rich.text import Text
@@ -39,7 +38,7 @@ class ImportDisplay(LiveDisplay):
         if self._is_shown:
             self.open()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextmanager

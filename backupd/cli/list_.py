@@ -43,7 +43,7 @@ _UNREAD: dict[str, Any] = {"begun": None, "read": 0, "compared": 0, "bytes": 0, 
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str | None, everything: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str | None, everything: bool, as_json: bool) -> int:
     """List the backups of HOST, or the newest of each host.
 
     NAME is when the backup started, in UTC; it is also its folder: POOL/hosts/HOST/NAME/data. FILES counts regular files. NEW is
@@ -54,7 +54,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
     is there); partial and running; expired (the retention does not keep it; from the time shown on an expiry deletes it, see
     `backupd unexpire`) and deleting. A backup that is held (`backupd hold`) does not expire.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         if host:
             require_host_or_folder(site, host)
         if as_json:

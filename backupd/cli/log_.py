@@ -1,7 +1,6 @@
 """`backupd log`: past runs, and what rsync said."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import click
@@ -29,13 +28,13 @@ _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial"
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str | None, limit: int, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str | None, limit: int, as_json: bool) -> int:
     """Show past runs, newest first, with rsync's exit status, its meaning, and its last error lines.
 
     A run is one attempt to back up one host. Runs are kept when their backups are long deleted, and also when they made none. One
     that was killed lasted at least as long as is shown. What somebody deleted by hand (`backupd delete`) is named, with the reason.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         if host:
             require_host(site.config, site.catalogue, host)
         runs = site.catalogue.runs(host, limit)

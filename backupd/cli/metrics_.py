@@ -1,14 +1,12 @@
 """`backupd metrics`: numbers for Prometheus."""
 
 import sys
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from backupd.cli.context import clock_for, load_config, now_option
+from backupd.cli.context import load_config, now_option, present
 from backupd.health.status_report import look
-from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json, json_option
 from btrkeep.decisions.findings import FACT, from_text
@@ -22,14 +20,14 @@ from btrkeep.fs.output_file import whole_file
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, textfile: str | None, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, textfile: str | None, as_json: bool) -> int:
     """Print numbers of the pool and its hosts in the format that Prometheus reads.
 
     With --textfile they replace FILE as a whole, readable by all; node_exporter wants a name that ends in .prom, in the folder that
     its --collector.textfile.directory names.
     """
     config = load_config(ctx)
-    moment = clock_for(open_configured(config), now).now() if now else datetime.now(UTC)
+    moment = present(ctx, config)
     with Catalogue.open(config.pool.state) as catalogue:
         seen, alarms = look(config, catalogue, moment, live=False), catalogue.alarms()
         kept = from_text(catalogue.get_fact(FACT))

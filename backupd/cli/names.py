@@ -1,8 +1,9 @@
 """Hosts, backups and days as an operator names them, completed by the shell and checked with near names."""
 
+import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time
 from pathlib import Path
@@ -60,9 +61,9 @@ def require_host_or_folder(site: PoolContext, host: str) -> None:
 
 
 @contextmanager
-def locked_host(ctx: click.Context, host: str, what: str, now: datetime | None) -> Iterator[tuple[PoolContext, datetime]]:
+def locked_host(ctx: click.Context, host: str, what: str) -> Iterator[tuple[PoolContext, datetime]]:
     """The opened site and its time of now, whole seconds, with the host's lock. Raises OperatorError of every kind."""
-    with opened(ctx, now, writes=True) as site:
+    with opened(ctx, writes=True) as site:
         require_host_or_folder(site, host)
         moment = site.clock.now().replace(microsecond=0)
         with take_lock(site.pool.locks / f"host-{host}", f"backupd {what}", format_time(moment)), writing(site.pool):
@@ -81,6 +82,22 @@ def _name_behind_host(ctx: click.Context, param: click.Parameter, name: str | No
     if not name:
         raise click.MissingParameter(ctx=ctx, param=param)
     return name
+
+
+def backups_argument(command: _CommandT) -> _CommandT:
+    """The argument `which`: any number of HOST or HOST@BACKUP."""
+    return click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_which)(command)
+
+
+def hosts_named(patterns: Iterable[str], hosts: Iterable[str], problem: str) -> list[str]:
+    """Returns the hosts that match the patterns, each once. Raises UsageError when a pattern matches none."""
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        named = fnmatch.filter(hosts, pattern)
+        if not named:
+            raise UsageError(f"{pattern}: no host of that name {problem}", "`backupd list` shows what there is")
+        found |= dict.fromkeys(named)
+    return list(found)
 
 
 def complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -105,6 +122,20 @@ def complete_host_of_pool(ctx: click.Context, _param: click.Parameter, incomplet
     """Completes hosts that have a folder in the pool, configured or not."""
     found = _config_and_pool(ctx)
     return [host for host in hosts_of(found[1]) if host.startswith(incomplete)] if found else []
+
+
+def complete_which(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """HOST, and behind an @ the names of its backups."""
+    found = completing(ctx)
+    if not found:
+        return []
+    host, at, which = incomplete.partition("@")
+    if not at:
+        return [one for one in hosts_of(found) if one.startswith(host)]
+    if "/" in host:
+        return []
+    names = sorted(names_of(found, host) - {WORKING}, reverse=True)
+    return [f"{host}@{name}" for name in [*names, LATEST] if name.startswith(which)]
 
 
 def confirmed(question: str, answer: str, yes: bool, as_json: bool) -> None:

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
 
 from backupd.alarms.journal import read_failure, validate_unit
 from backupd.alarms.notifier import NotifyReport, alone, notify, require_own_catalogue, tell_failure, tell_test
-from backupd.cli.context import clock_for, load_config, now_option
+from backupd.cli.context import load_config, now_option, present
 from backupd.health.look import look_at_pool
-from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -29,9 +28,7 @@ from btrkeep.units import counted, format_time, printable
 @json_option
 @now_option
 @click.pass_context
-def command(
-    ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_run: bool, as_json: bool, now: datetime | None
-) -> int:
+def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_run: bool, as_json: bool) -> int:
     """Find problems, and notify [notify] urls of what is new: failures, recoveries, and once a day a summary.
 
     A timer runs it every few minutes. A problem that persists is reported once, and one that comes and goes does not fill a
@@ -43,7 +40,7 @@ def command(
     if sum((unit is not None, digest, test)) > 1:
         raise UsageError("--failed, --digest and --test exclude each other", "`backupd notify --help` explains them")
     config = load_config(ctx)
-    moment = clock_for(open_configured(config), now).now() if now else datetime.now(UTC)
+    moment = present(ctx, config)
     failed = validate_unit(unit) if unit is not None else None
     if (test or digest) and not config.notify.urls and not dry_run:
         raise UsageError("[notify] has no urls", f"{page('monitoring')} shows some")

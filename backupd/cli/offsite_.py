@@ -7,23 +7,23 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import completing_config, now_option, opened
+from backupd.cli.context import completing_config, dry_run_option, now_option, opened
+from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
 from backupd.expire.words import expiry_words, left_out_words
 from backupd.offsite.repository import KnownRepository, make, note_size, require_there, snapshots
-from backupd.offsite.restic import Restic, RunEnds, end_when, restic_of
+from backupd.offsite.restic import Restic, restic_of
 from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
 from backupd.offsite.sample_check import check_sample
 from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.parsed import Parsed
-from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, prose, say_wait
 from btrkeep.config.model import OffsiteSettings
-from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
-from btrkeep.decisions.due import is_due, window_end
+from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.safety_limits import Forced
-from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
+from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.locks import take_lock
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_share, printable
 
@@ -74,7 +74,7 @@ def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
 @_some
 @_hosts
 @click.option("--due", is_flag=True, help="Only repositories whose `every` has passed, within their window.")
-@click.option("--dry-run", is_flag=True, help="Show what would be sent and removed; change nothing.")
+@dry_run_option("what would be sent and removed")
 @click.option(
     "--force",
     multiple=True,
@@ -92,7 +92,6 @@ def run_command(
     dry_run: bool,
     force: tuple[str, ...],
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Send the newest complete backup of each host, or of those named, to the repository NAME or to all.
 
@@ -103,20 +102,19 @@ def run_command(
     repository could not be reached; 3: another run to it is under way; 4: this pool is unusable.
     """
     found = []
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         for settings in _chosen(site, name, is_asked=not due):
-            if due and not _is_due(site, settings):
+            if due and not is_copy_due(site, settings):
                 continue
-            end = window_end(settings.window, site.config.pool.zone, site.clock.now()) if due and settings.window else None
+            end = closing_time(site, settings) if due else None
             forced = Forced.parse(force, {*site.config.hosts, *site.catalogue.hosts()})
             try:
                 found.append(_one(site, settings, hosts, end, forced, dry_run=dry_run, as_json=as_json))
             except OperatorError as error:
                 if error.exit_code == Exit.LOCKED:
                     raise
-                found.append(
-                    {"offsite": settings.name, "error": error.message, "status": _unreached(site, settings, error, dry_run)}
-                )
+                report_unreached(site, settings, error, dry_run=dry_run)
+                found.append({"offsite": settings.name, "error": error.message, "status": int(Exit.ATTENTION)})
         if as_json:
             echo_json(found)
     return max((one["status"] for one in found), default=int(Exit.OK))
@@ -185,14 +183,14 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
             found: dict[str, Any] = {"offsite": settings.name, "read": sample, "files": 0, "backup": None, "error": None}
             try:
                 with take_lock(_lock(site, settings), "backupd offsite check", format_time(site.clock.now())):
-                    done = check_sample(restic, site.pool, sample, files, lambda: end_when(cancellation))
+                    done = check_sample(restic, site.pool, sample, files, cancellation.raise_if_cancelled)
                     note_size(restic, site.catalogue)
                 found |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
                 if not as_json:
                     what = f"; {counted(done.files, 'file')} of {found['backup']} equal to the pool's" if done.host else ""
                     prose(f"{settings.name}: in order, {sample} of it was read{what}")
-            except RunEnds:
-                return int(signal_status(cancellation.signal))
+            except Cancelled:
+                return signal_status(cancellation.signal)
             except OperatorError as error:
                 if error.exit_code == Exit.LOCKED:
                     raise
@@ -205,15 +203,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
 
 
 def _chosen(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[OffsiteSettings]:
-    """The repository of that name, or all. Raises UsageError when none is configured."""
-    known = site.config.offsites
-    if name is not None and name not in known:
-        hint = did_you_mean(name, known, f"add [offsite.{name}] to {site.config.file}")
-        raise UsageError(f"no offsite repository {printable(name)} is configured", hint)
-    if not known and is_asked:
-        hint = f"add [offsite.NAME] to {site.config.file}; `man btrkeep.toml` explains it"
-        raise UsageError("no offsite repository is configured", hint)
-    return [known[name]] if name is not None else list(known.values())
+    return chosen_copies(site, OFFSITE, site.config.offsites, name, is_asked=is_asked)
 
 
 def _restic(site: PoolContext, settings: OffsiteSettings) -> Restic:
@@ -223,27 +213,6 @@ def _restic(site: PoolContext, settings: OffsiteSettings) -> Restic:
 def _lock(site: PoolContext, settings: OffsiteSettings) -> Path:
     """Returns the lock of the repository: restic's check needs it exclusively, and a run would fail meanwhile."""
     return site.pool.locks / f"offsite-{settings.name}"
-
-
-def _is_due(site: PoolContext, settings: OffsiteSettings) -> bool:
-    """Whether it was not sent to in this period, and its window is open."""
-    now, zone = site.clock.now(), site.config.pool.zone
-    if settings.window and not window_end(settings.window, zone, now):
-        return False
-    session = read_session(site.catalogue, settings.name, OFFSITE)
-    whole = session.at if session and not session.behind and not session.error else None
-    return is_due(whole, settings.every, settings.window, zone, now).due
-
-
-def _unreached(site: PoolContext, settings: OffsiteSettings, error: OperatorError, dry_run: bool) -> int:
-    """Records and reports that nothing could be sent. Returns the exit status."""
-    now = site.clock.now()
-    if not dry_run:
-        note_failure(site.catalogue, settings.name, now, error.message, OFFSITE)
-    age = copy_status(settings, read_session(site.catalogue, settings.name, OFFSITE), now).age
-    since = f"last sent to {format_duration(age)} ago" if age is not None else "never sent to"
-    complain(OperatorError(f"{settings.name}: {error.message}; {since}", error.hint))
-    return int(Exit.ATTENTION)
 
 
 def _one(
@@ -326,16 +295,12 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
     for host, share in kept_back:
         complain(OperatorError(f"{host}: nothing was removed there: {left_out_words(host, share)}"))
     if not as_json:
-        left = summary.planned - len(summary.sent)
-        why = ", its window is over" if summary.out_of_time else ""
-        more = f"; {left} left for the next time{why}" if left else ""
+        more = left_words(summary.planned - len(summary.sent), out_of_time=summary.out_of_time)
         gone = f"; {counted(summary.removed, 'backup')} removed there" if summary.removed else ""
         prose(
             f"{summary.offsite}: {counted(len(summary.sent), 'backup')} sent, {format_size(summary.bytes)} added there{gone}{more}"
         )
     status = int(Exit.ATTENTION) if summary.failed or kept_back or summary.doubt or (guarded and guarded.stop) else int(Exit.OK)
-    if cancellation:
-        status = int(signal_status(cancellation.signal))
     return {
         "offsite": summary.offsite,
         "planned": summary.planned,
@@ -343,7 +308,7 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
         "sent": [_sent_as_json(one) for one in summary.sent],
         "removed": summary.removed,
         "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
-        "status": status,
+        "status": cancellation.exit_status(status),
     }
 
 
@@ -355,27 +320,22 @@ class _Lines:
     """A line for each backup, and on a terminal how far it is."""
 
     def __init__(self) -> None:
-        self._live = has_live_terminal()
-        self._waits = SaidOnce(lambda text: prose(text, err=True))
+        self._line, self._waits = ProgressLine(), SaidOnce(say_wait)
 
     def __call__(self, event: OffsiteEvent) -> None:
+        if not isinstance(event, OffsiteProgress):
+            self._line.clear()
         match event:
             case OffsitePlan():
                 if event.sendings:
                     prose(f"{counted(len(event.sendings), 'backup')} to send")
             case Sent():
-                self._clear()
                 took = format_duration(event.seconds)
                 prose(f"{event.host}@{event.name}: {counted(event.files, 'file')}, {format_size(event.bytes)} added in {took}")
             case OffsiteProgress():
-                if self._live:
-                    words = f"{printable(event.host)}: {event.share:.0%}, {format_size(event.bytes)} read"
-                    click.echo(f"\r{words}\033[K", nl=False, err=True)
+                words = f"{printable(event.host)}: {event.share:.0%}, {format_size(event.bytes)} read"
+                self._line.go_on(lambda: words)
             case Notice():
                 prose(printable(event.text), err=True)
             case Waiting():
-                self._waits(f"waits: {printable(event.why)}")
-
-    def _clear(self) -> None:
-        if self._live:
-            click.echo("\r\033[K", nl=False, err=True)
+                self._waits(event.why)

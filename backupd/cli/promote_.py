@@ -2,13 +2,11 @@
 
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime
-from fnmatch import fnmatchcase
 
 import click
 
-from backupd.cli.context import now_option, opened
-from backupd.cli.names import complete_host_of_pool, confirmed
+from backupd.cli.context import now_option, opened, yes_option
+from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.repo.common import drop_common
 from backupd.repo.context import writing
 from backupd.repo.listing import hosts_of
@@ -17,26 +15,26 @@ from backupd.repo.publish import tell_copies
 from backupd.repo.received import discard_received
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
-from btrkeep.errors import UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import counted, format_time
 
 
 @click.command("promote")
 @click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_host_of_pool)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool) -> int:
     """Take over HOSTs, whose backups were fetched from another pool: from now on this pool backs them up.
 
     For when the other backup server is gone. A HOST may be a pattern, such as '*'. The next run of a host continues from the
     newest copy, so nothing is transferred again that is here. Nothing is fetched for it any more; its configuration, [host.HOST],
     is yours to add.
     """
-    with opened(ctx, now, writes=True) as site:
-        chosen = _chosen(hosts, {host: read_notes(site.pool.host(host)).replica for host in hosts_of(site.pool)})
+    with opened(ctx, writes=True) as site:
+        copies = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica]
+        chosen = hosts_named(hosts, copies, "is fetched from another pool")
         confirmed(f"{counted(len(chosen), 'host')} will be backed up here and no longer be fetched", chosen[0], yes, as_json)
         since = format_time(site.clock.now())
         with ExitStack() as held, writing(site.pool):
@@ -57,14 +55,3 @@ def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool
     if missing:
         prose(f"not configured yet: {', '.join(missing)}. `backupd host add` or the first server's files bring them back")
     return 0
-
-
-def _chosen(patterns: tuple[str, ...], marks: dict[str, object]) -> list[str]:
-    """The hosts that the words name. Raises UsageError when one names none that is fetched."""
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        named = [host for host, mark in marks.items() if mark and fnmatchcase(host, pattern)]
-        if not named:
-            raise UsageError(f"{pattern}: no host of that name is fetched from another pool", "`backupd list` shows what there is")
-        found |= dict.fromkeys(named)
-    return list(found)

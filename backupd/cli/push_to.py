@@ -12,13 +12,13 @@ from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
 from backupd.rsync.bandwidth import prepare
 from btrkeep.cli import complain
-from btrkeep.cli.progress import SaidOnce, prose
+from btrkeep.cli.progress import SaidOnce, prose, say_wait
 from btrkeep.config.model import PushSettings
 from btrkeep.decisions.copies import PUSH, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.error_report import last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, printable
@@ -46,8 +46,7 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
         begun = time.monotonic()
         with piped(push_command(site.config, push), own_modules()) as program:
             sender = BackupSender(site.pool, site.catalogue, program.input, push.name, push.hosts)
-            said_waiting = SaidOnce(lambda why: prose(f"waits: {printable(why)}", err=True))
-            done = Push(sender, program, buckets, cancellation, (lambda _: None) if as_json else _say, said_waiting).run()
+            done = Push(sender, program, buckets, cancellation, (lambda _: None) if as_json else _say, SaidOnce(say_wait)).run()
             program.end()
             said = last_remote_error(program.said())
     if not cancellation:
@@ -89,5 +88,5 @@ def _report(push: PushSettings, done: PushSummary, cancellation: Cancellation, a
         ],
         "failed": [{"host": host, "error": why} for host, why in done.failed.items()],
         "error": done.error or None,
-        "status": int(signal_status(cancellation.signal)) if cancellation else status,
+        "status": cancellation.exit_status(status),
     }

@@ -1,6 +1,5 @@
 """`backupd quota`: what each host wrote and is still alive, and the simple quotas by which that is known."""
 
-from datetime import datetime
 from platform import release
 from typing import Any
 
@@ -53,7 +52,7 @@ def show_command(ctx: click.Context, as_json: bool) -> int:
 @json_option
 @now_option
 @click.pass_context
-def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool, now: datetime | None) -> int:
+def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Enable simple quotas on the whole filesystem of the pool.
 
     Prints the costs first. Older kernels and btrfs-progs cannot use the filesystem afterwards, not even after simple quotas are
@@ -61,7 +60,7 @@ def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool, 
     """
     config = load_config(ctx)
     pool = open_configured(config)
-    clock = clock_for(pool, now)
+    clock = clock_for(ctx, pool)
     if quota.mode(pool.filesystem) == quota.SIMPLE:
         return _tell(look(config, pool), as_json, dry_run, changed=False)
     require_enableable(pool)

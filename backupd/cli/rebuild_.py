@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -36,7 +35,7 @@ class _ForeignCatalogue(Exception):
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, as_json: bool) -> int:
     """Rebuild the catalogue from the pool's own records.
 
     No backup, acceptance or hold is lost with the catalogue. The history (runs, deletions, balances, scores, samples, alarms) comes
@@ -46,7 +45,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
     config = load_config(ctx)
     pool = open_configured(config)
     require_writable(pool)
-    clock = clock_for(pool, now)
+    clock = clock_for(ctx, pool)
     since = format_time(clock.now())
     trouble: list[str] = []
     with take_lock(pool.locks / "night", "backupd rebuild", since):

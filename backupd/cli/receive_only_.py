@@ -26,7 +26,7 @@ from btrkeep.units import format_time
 @click.option("--replica", metavar="NAME", required=True, help="The replica of this server's configuration that is sent here.")
 @now_option
 @click.pass_context
-def command(ctx: click.Context, replica: str, now: datetime | None) -> int:
+def command(ctx: click.Context, replica: str) -> int:
     """Take backups from another backup server that has begun the connection, and do nothing else.
 
     It is the forced command of the key that the other server sends with, for one that cannot be reached from here. In
@@ -46,7 +46,7 @@ def command(ctx: click.Context, replica: str, now: datetime | None) -> int:
         )
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not end up among the requests
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         (settings,) = chosen_replicas(site, replica)
         if not settings.is_pushed:
             raise UsageError(f"{replica} is fetched from {settings.source}", 'from = "push" lets it be sent')

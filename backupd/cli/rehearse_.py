@@ -108,7 +108,7 @@ def command(
     Exit status 0: all nights were run; 1: a pool was full before the last; 2: wrong usage, or a device that is in use.
     """
     from backupd.rehearse.pool import place_at, require_room
-    from backupd.rehearse.site import Extent, make_plan, server_facts
+    from backupd.rehearse.site import RehearsalScope, make_plan, server_facts
     from backupd.rehearse.variants import variants_of
 
     config = load_config(ctx)
@@ -120,7 +120,7 @@ def command(
     chosen = variants_of(question, variants, facts.settings)
     wanted = size or _LARGEST
     place = place_at(on, erase, wanted, facts.filesystem)
-    plan = make_plan(config, facts, chosen, Extent(days, seeds, wanted, age, heatmaps=html is not None))
+    plan = make_plan(config, facts, chosen, RehearsalScope(days, seeds, wanted, age, heatmaps=html is not None))
     require_room(place, plan.size)
     if dry_run:
         return _show_plan(plan, place, facts, as_json=as_json)
@@ -148,7 +148,7 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
     from backupd.rehearse.pool import BASES
     from backupd.rehearse.workspace import remove_left, workspace
     from btrkeep.cli.progress import notices_on_stderr, prose
-    from btrkeep.process.cancellation import Cancellation, signal_status
+    from btrkeep.process.cancellation import Cancellation
     from btrkeep.process.progress import ProgressSinks
 
     for left in remove_left({*BASES, place.folder}):
@@ -162,9 +162,7 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
         runs = tuple(rehearsal.run())
     judgements = judged(runs, [variant.name for variant in plan.variants])
     result = RehearsalResult(plan, facts, place, question, runs, judgements, time.monotonic() - began)
-    if cancellation:
-        return result, int(signal_status(cancellation.signal))
-    return result, Exit.ATTENTION if any(run.full is not None for run in runs) else Exit.OK
+    return result, cancellation.exit_status(Exit.ATTENTION if any(run.full is not None for run in runs) else Exit.OK)
 
 
 def _report(result: "RehearsalResult", html: Path | None, *, as_json: bool) -> None:

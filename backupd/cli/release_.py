@@ -1,7 +1,5 @@
 """`backupd release`: the end of a hold."""
 
-from datetime import datetime
-
 import click
 
 from backupd.actions.hold import hold_fields, release
@@ -17,12 +15,12 @@ from btrkeep.cli.progress import prose
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, name: str, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, name: str, as_json: bool) -> int:
     """End the hold of the backup NAME of HOST.
 
     From now on the retention decides about it again, as about all others. `latest` as NAME is the newest one that is held.
     """
-    with locked_host(ctx, host, "release", now) as (site, _):
+    with locked_host(ctx, host, "release") as (site, _):
         done = release(site.pool, site.catalogue, host, name, site.clock.now())
     if as_json:
         echo_json({"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)})

@@ -1,6 +1,5 @@
 """`backupd rename`: a host's backups under another name."""
 
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -28,21 +27,21 @@ def _complete_new(ctx: click.Context, param: click.Parameter, incomplete: str) -
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool) -> int:
     """Give the backups of HOST the name NEW; the next backup of NEW is based on them.
 
     Nothing is copied. Change the configuration yourself: the section [host.HOST] has to become [host.NEW] before the next run.
     Refused while runs without names, an expiry or a backup of HOST are running. Given again after it was killed, it does the rest.
     """
     renaming.validate_names(host, new)
-    with opened(ctx, now, writes=True) as site:
+    with opened(ctx, writes=True) as site:
         if not renaming.is_renamed(site.pool, host, new):
             require_host_or_folder(site, host)
         since = format_time(site.clock.now())
         with renaming.locked(site.pool, host, new, since):
             renaming.require_renameable(site.pool, host, new)
     confirmed(f"the backups of {host} become those of {new}", new, yes, as_json)
-    with opened(ctx, now, writes=True) as site, renaming.locked(site.pool, host, new, since), writing(site.pool):
+    with opened(ctx, writes=True) as site, renaming.locked(site.pool, host, new, since), writing(site.pool):
         count = renaming.rename(site.pool, site.catalogue, host, new)
         todo = _todo(site, host, new)
     if as_json:

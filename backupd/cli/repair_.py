@@ -1,7 +1,6 @@
 """`backupd repair`: damaged backups made whole again, in a copy beside each."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from itertools import groupby
 from os import fsdecode
 from pathlib import Path
@@ -11,7 +10,7 @@ import click
 
 from backupd.cli.context import dry_run_option, now_option, opened, yes_option
 from backupd.cli.damaged_ import ranges
-from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
+from backupd.cli.names import backups_argument, confirmed, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
 from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import find, parse_which
@@ -25,7 +24,7 @@ from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.units import counted, printable
 
 _HEADERS = ["HOST", "PATH", "BACKUPS", "REPAIRED FROM", "PROVEN BY"]
@@ -44,7 +43,7 @@ _LEFT = {
 
 
 @click.command("repair")
-@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
+@backups_argument
 @click.option(
     "--from",
     "folders",
@@ -67,7 +66,6 @@ def command(
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Make a copy of each damaged backup in which the damaged files are good again: of all hosts, of each HOST, or of HOST@BACKUP.
 
@@ -82,11 +80,11 @@ def command(
     Exit status 0: no damaged file is left that was not repaired; 1: some is; 3: a host is being backed up; 4: the pool is unusable.
     """
     cancellation = Cancellation()
-    with opened(ctx, now, writes=not dry_run) as site, cancellation.listening():
+    with opened(ctx, writes=not dry_run) as site, cancellation.listening():
         try:
             plans = list(_plans(site, which, [one.absolute() for one in folders], cancellation, unproven=unproven))
         except Cancelled:
-            return int(signal_status(cancellation.signal))
+            return cancellation.exit_status()
         todo = [one for one in plans if one.repairs or one.repaired_in]
         if not as_json:
             _show(plans)
@@ -100,9 +98,7 @@ def command(
         made = {(one.plan.backup.host, one.plan.backup.name): one for one in done}
         said = [_fields(one, made.get((one.backup.host, one.backup.name))) for one in plans]
         echo_json({"dry_run": False, "backups": said, "failed": failed})
-    if cancellation:
-        return int(signal_status(cancellation.signal))
-    return status or int(Exit.ATTENTION if any(one.leaves for one in plans) else Exit.OK)
+    return cancellation.exit_status(status or (Exit.ATTENTION if any(one.leaves for one in plans) else Exit.OK))
 
 
 def _plans(

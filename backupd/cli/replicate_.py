@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import completing_config, now_option, opened
+from backupd.cli.context import completing_config, dry_run_option, now_option, opened
+from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
 from backupd.cli.push_to import push_to
 from backupd.cli.replicate_live import ReplicationDisplay, fetched_line, plan_line
 from backupd.cli.seed_to import make_seed, parse_part_size
@@ -30,7 +31,7 @@ from backupd.replicate.outcome import (
 from backupd.replicate.planning import make_plan
 from backupd.replicate.run import replicate
 from backupd.replicate.running import RunningNoted
-from backupd.replicate.seed import left_out
+from backupd.replicate.seed import unusable_hosts
 from backupd.replicate.wire import Refused
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_copies
@@ -42,19 +43,18 @@ from backupd.run.last_written import read_before_waiting
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
-from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose
+from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose, say_wait
 from btrkeep.config.model import PushSettings, ReplicaSettings
-from btrkeep.decisions.copies import CopyState, HostBehind, ReplicaSession, copy_status, note_failure, note_session, read_session
-from btrkeep.decisions.copy_words import done_words
-from btrkeep.decisions.due import is_due, latest, window_end
+from btrkeep.decisions.copies import REPLICA, HostBehind, ReplicaSession, note_session, read_session
+from btrkeep.decisions.due import latest
 from btrkeep.decisions.replication import obstacle_words
-from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError, did_you_mean
+from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, signal_status
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.programs import environment
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
-from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, printable
+from btrkeep.units import counted, format_size, format_time, parse_backup_name, printable
 
 
 def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -68,7 +68,7 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
 @click.option("--due", is_flag=True, help="Only replicas whose `every` has passed, within their window.")
 @click.option("--damaged", is_flag=True, help="Fetch copies again that are damaged here; each takes the place of the damaged one.")
-@click.option("--dry-run", is_flag=True, help="Show what would be fetched; change nothing.")
+@dry_run_option("what would be fetched")
 @click.option(
     "--seed-to",
     type=click.Path(path_type=Path),
@@ -100,7 +100,6 @@ def command(
     part_size: int,
     seed_from: Path | None,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Fetch the backups of another pool, or send this one's to a server that cannot reach it: of the replica or [push] section
     NAME, or of all that are configured, and of all hosts or those named.
@@ -122,7 +121,7 @@ def command(
         raise UsageError("--seed-to, --seed-from and --due are for one each")
     if damaged and (seed_to or seed_from or due):
         raise UsageError("--damaged is for itself", "`backupd replicate NAME [HOST...] --damaged`")
-    with opened(ctx, now, writes=not dry_run) as site:
+    with opened(ctx, writes=not dry_run) as site:
         if seed_to:
             return make_seed(site, seed_to, name, hosts, part_size, dry_run=dry_run, as_json=as_json)
         if seed_from:
@@ -134,13 +133,13 @@ def command(
             return int(found[0]["status"] if not dry_run else Exit.OK)
         found = []
         for copy in chosen_replicas(site, name) if damaged else _chosen(site, name, is_asked=not due):
-            if due and not _is_due(site, copy):
+            if due and not is_copy_due(site, copy):
                 continue
             try:
-                end = window_end(copy.window, site.config.pool.zone, site.clock.now()) if due and copy.window else None
                 if isinstance(copy, PushSettings):
                     found.append(push_to(site, copy, hosts, dry_run=dry_run, as_json=as_json))
                 else:
+                    end = closing_time(site, copy) if due else None
                     found.append(fetch_one(site, copy, hosts, end, damaged=damaged, dry_run=dry_run, as_json=as_json))
             except LockHeld as error:
                 complain(error)
@@ -148,7 +147,8 @@ def command(
             except (CatalogueBusy, CatalogueUnusable, UsageError):
                 raise
             except OperatorError as error:  # the others are fetched all the same
-                found.append({copy.kind: copy.name, "error": error.message, "status": _unreached(site, copy, error, dry_run)})
+                failed = report_unreached(site, copy, error, is_away=isinstance(error, FarPoolMissing), dry_run=dry_run)
+                found.append({copy.kind: copy.name, "error": error.message, "status": int(error.exit_code if failed else Exit.OK)})
             if found[-1].get("status", 0) >= Exit.INTERRUPTED:
                 break
         if as_json:
@@ -169,42 +169,9 @@ def _chosen(site: PoolContext, name: str | None, *, is_asked: bool) -> list[Repl
     return [*(one for one in found if not one.is_pushed), *(pushes.values() if name is None else ())]
 
 
-def _is_due(site: PoolContext, replica: ReplicaSettings | PushSettings) -> bool:
-    """Whether it has not been brought up to date in this period, and its window is open."""
-    now, zone = site.clock.now(), site.config.pool.zone
-    if replica.window and not window_end(replica.window, zone, now):
-        return False
-    session = read_session(site.catalogue, replica.name, replica.kind)
-    whole = session.at if session and not session.behind and not session.error else None
-    return is_due(whole, replica.every, replica.window, zone, now).due
-
-
-def _unreached(site: PoolContext, replica: ReplicaSettings | PushSettings, error: OperatorError, dry_run: bool) -> int:
-    """Records and reports that the other pool could not be reached. Returns the exit status. A folder may be absent until the
-    copy is late.
-    """
-    now, kind = site.clock.now(), replica.kind
-    if not dry_run:
-        note_failure(site.catalogue, replica.name, now, error.message, kind, away=isinstance(error, FarPoolMissing))
-    status = copy_status(replica, read_session(site.catalogue, replica.name, kind), now)
-    if status.state in (CopyState.OK, CopyState.LATE) and isinstance(error, FarPoolMissing):
-        prose(f"{replica.name}: {error.message}: not there now", err=True)
-        return int(Exit.OK)
-    done = done_words(kind)
-    since = f"last {done} {format_duration(status.age)} ago" if status.age is not None else f"never {done}"
-    complain(OperatorError(f"{replica.name}: {error.message}; {since}", error.hint))
-    return int(error.exit_code)
-
-
 def chosen_replicas(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
-    """The replica of that name, or all. Raises UsageError when none is configured."""
-    known = site.config.replicas
-    if name is not None and name not in known:
-        hint = did_you_mean(name, known, f"add [replica.{name}] to {site.config.file}")
-        raise UsageError(f"no replica {printable(name)} is configured", hint)
-    if not known and is_asked:
-        raise UsageError("no replica is configured", f"add [replica.NAME] to {site.config.file}; `man btrkeep.toml` explains it")
-    return [known[name]] if name is not None else list(known.values())
+    """Returns the replica of that name, or all. Raises UsageError as `chosen_copies` does."""
+    return chosen_copies(site, REPLICA, site.config.replicas, name, is_asked=is_asked)
 
 
 def fetch_one(
@@ -265,7 +232,7 @@ def fetch_one(
         if not listed:
             hint = "see `hosts` of the replica, --host in that server's authorized_keys, and whether it has backups"
             raise Refused("the other pool lists no host that is to be fetched", hint)
-        without = {host: why for host, why in left_out(seed).items() if not hosts or host in hosts} if seed else {}
+        without = {host: why for host, why in unusable_hosts(seed).items() if not hosts or host in hosts} if seed else {}
         if dry_run:
             for host, why in without.items():
                 observer.notice(f"{host}: {why}")
@@ -354,13 +321,9 @@ def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bo
     for failed in summary.failed:
         complain(OperatorError(f"{failed.host}: {failed.error}"))
     if not as_json:
-        left = summary.planned - len(summary.fetched)
-        why = ", its window is over" if summary.out_of_time else ""
-        more = f"; {left} left for the next time{why}" if left else ""
+        more = left_words(summary.planned - len(summary.fetched), out_of_time=summary.out_of_time)
         prose(f"{summary.replica}: {counted(len(summary.fetched), 'backup')} fetched, {format_size(summary.bytes)}{more}")
     status = int(Exit.ATTENTION) if summary.failed else int(Exit.OK)
-    if cancellation:
-        status = int(signal_status(cancellation.signal))
     return {
         "replica": summary.replica,
         "planned": summary.planned,
@@ -370,7 +333,7 @@ def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bo
             for one in summary.fetched
         ],
         "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
-        "status": status,
+        "status": cancellation.exit_status(status),
     }
 
 
@@ -378,7 +341,7 @@ class _Lines:
     """A line for each backup, where there is no terminal."""
 
     def __init__(self) -> None:
-        self._waits = SaidOnce(lambda text: prose(text, err=True))
+        self._waits = SaidOnce(say_wait)
 
     def __call__(self, event: ReplicationEvent) -> None:
         match event:
@@ -390,6 +353,6 @@ class _Lines:
             case Notice():
                 prose(printable(event.text), err=True)
             case Waiting():
-                self._waits(f"waits: {printable(event.why)}")
+                self._waits(event.why)
             case HostFailed() | ReplicationProgress():
                 pass  # a failure is told at the end

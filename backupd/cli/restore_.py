@@ -4,13 +4,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from pathlib import Path
 
 import click
 
-from backupd.cli.context import clock_for, dry_run_option, load_config, now_option
-from backupd.cli.inside import Looked, complete_path, complete_which, looked
+from backupd.cli.context import clock_for, dry_run_option, given_now, load_config, now_option
+from backupd.cli.names import complete_which
+from backupd.cli.opened_backup import OpenedBackup, complete_path, opened_backup
 from backupd.cli.other_sources import naming_copies
 from backupd.cli.restore_view import RestoreProgressPrinter, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived
@@ -97,7 +97,6 @@ def command(
     dry_run: bool,
     progress_lines: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Give back each PATH of a backup, with all that is below it.
 
@@ -141,8 +140,8 @@ def command(
         with ExitStack() as held:
             with naming_copies(config, name, which, [os.fsdecode(path) for path in request.paths], to or ""):
                 pool = open_configured(config)
-                clock_for(pool, now)
-                found = held.enter_context(looked(pool, name, which, now))
+                clock_for(ctx, pool)
+                found = held.enter_context(opened_backup(pool, name, which, given_now(ctx)))
                 held.enter_context(read(found.backup.path))
             held.enter_context(watch.watching())
             if tar is not None:
@@ -199,7 +198,7 @@ def _restore(backup: Restorable, restore: LocalRestore | HostRestore, watch: "_W
 
 
 def _tar(
-    found: Looked,
+    found: OpenedBackup,
     config: Config,
     request: RestoreRequest,
     tar: str,
@@ -239,7 +238,7 @@ def _left_out(done: Archived) -> None:
         say(f"note: {done.left_out_count - len(done.left_out):,} more are left out", err=True)
 
 
-def _say_tar(found: Looked, as_json: bool, fields: dict[str, object], words: str) -> int:
+def _say_tar(found: OpenedBackup, as_json: bool, fields: dict[str, object], words: str) -> int:
     if as_json:
         echo_json({"host": found.backup.host, **backup_object(found.backup), **fields})
     else:
@@ -255,8 +254,7 @@ class _Watch:
         self._cancellation = Cancellation()
 
     def __call__(self, progress: RestoreProgress) -> None:
-        if self._cancellation:
-            raise Cancelled
+        self._cancellation.raise_if_cancelled()
         self._printer(progress)
 
     def clear(self) -> None:

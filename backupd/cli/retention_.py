@@ -71,9 +71,7 @@ def command() -> None:
 @json_option
 @now_option
 @click.pass_context
-def explain_command(
-    ctx: click.Context, host: str | None, at: datetime | None, policy: str, as_json: bool, now: datetime | None
-) -> int:
+def explain_command(ctx: click.Context, host: str | None, at: datetime | None, policy: str, as_json: bool) -> int:
     """Show why each backup of HOST is kept, or when it is deleted; without HOST, how many of each host.
 
     A backup that expired already goes like one that would expire now: both are counted. Nothing is changed by this command, and
@@ -83,7 +81,7 @@ def explain_command(
     is that of the one that lasts longest.
     """
     _require_policy(policy)
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         moment = site.clock.now()
         asked = _Asked(site, at or moment, at is not None and at < moment, policy, as_json)
         return _one(asked, host) if host else _all(asked)

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from datetime import datetime
 
 import click
 
@@ -65,7 +64,6 @@ def command(
     waits: bool,
     dry_run: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Back up the hosts that are due, or those that are named.
 
@@ -82,7 +80,7 @@ def command(
     """
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
-    with opened(ctx, now, writes=not dry_run, stand_in=not dry_run) as site:
+    with opened(ctx, writes=not dry_run, stand_in=not dry_run) as site:
 
         def planned() -> list[PlannedHost]:
             moment = site.clock.now()
@@ -132,7 +130,7 @@ def _run(
         if cancellation:
             if as_json:
                 echo_json([])
-            return signal_status(cancellation.signal)
+            return cancellation.exit_status()
         site = RunContext(
             config=opened_site.config,
             pool=opened_site.pool,

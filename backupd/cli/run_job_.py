@@ -14,7 +14,7 @@ from backupd.serve.requests import RUNTIME, take
 from btrkeep.clock import Clock
 from btrkeep.config import load
 from btrkeep.errors import UsageError
-from btrkeep.process.watched import ours
+from btrkeep.process.watched import our_command
 from btrkeep.units import parse_time
 
 
@@ -40,7 +40,7 @@ def command(ctx: click.Context, name: str) -> int:
     job = jobs.get(job_id, clock.now())
     if job.over:
         raise UsageError(f"the job {job_id} is over", "ask again")
-    line = command_of(request, config, (*ours("backupd"), *words))
+    line = command_of(request, config, (*our_command("backupd"), *words))
     within = PREVIEW_TAKES if request.verb == PREVIEW else None
     return carry_out(job, jobs, line, clock, _say, speaks_json=request.verb != "run", within=within)
 

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, as_json: bool) -> int:
     """Record a sample of the pool; run by a timer every five minutes.
 
     A sample has allocated and used bytes by type of block group and by device, the number of deleted subvolumes that wait, error
@@ -34,7 +34,7 @@ def command(ctx: click.Context, as_json: bool, now: datetime | None) -> int:
 
     If the catalogue is busy, the sample is skipped, which is no failure: counters are cumulative, so nothing is lost.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         tell_dashboard(site.config, site.pool, site.catalogue, site.clock)
         try:
             found = take.look(site.pool)

@@ -2,12 +2,9 @@
 
 import errno
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import click
 
 from backupd.replicate.far_pool import FarHost, FarPool, connected
 from backupd.replicate.seed import SEED, STREAM, begin_seed, end_host, has_host, write_parts
@@ -16,7 +13,7 @@ from backupd.repo.common import common_with, write_common
 from backupd.repo.context import PoolContext
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import complain, echo_json
-from btrkeep.cli.progress import has_live_terminal, prose
+from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.config.problems import nearest
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.replication import FarBackup, Fetch
@@ -24,7 +21,6 @@ from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import counted, format_size, format_time, parse_size, printable
 
-_TELL = 0.5  # seconds
 _LEAST = 1 << 16  # bytes
 
 
@@ -107,7 +103,8 @@ def _write(far: FarPool, folder: Path, host: FarHost, newest: FarBackup, part_si
         raise OSError(errno.ELOOP, "it is a symbolic link", str(folder))
     (folder / SEED).unlink(missing_ok=True)  # of an older backup, whose parts are written over
     announced, pieces = far.fetch(host.name, Fetch(newest, None), STREAM)
-    parts = write_parts(folder, pieces, part_size, _Line(host.name, is_silent=as_json))
+    with ProgressLine(is_shown=not as_json) as line:
+        parts = write_parts(folder, pieces, part_size, lambda size: line.go_on(lambda: f"{host.name}: {format_size(size)}"))
     hold = [list(host.held[newest.name])] if newest.name in host.held else []
     copy_of = {"copy_of": host.copy_of} if host.copy_of else {}
     listed = {"was": list(host.was), "backups": [[newest.name, newest.uuid, newest.state, *hold]], **copy_of}
@@ -121,16 +118,3 @@ def _write(far: FarPool, folder: Path, host: FarHost, newest: FarBackup, part_si
 def _say(text: str, as_json: bool) -> None:
     if not as_json:
         prose(text)
-
-
-class _Line:
-    """Shows the progress of a host on a terminal."""
-
-    def __init__(self, host: str, *, is_silent: bool) -> None:
-        self._host, self._told = host, time.monotonic()
-        self._is_live = has_live_terminal() and not is_silent
-
-    def __call__(self, size: int) -> None:
-        if self._is_live and time.monotonic() - self._told > _TELL:
-            self._told = time.monotonic()
-            click.echo(f"\r{self._host}: {format_size(size)}\033[K\r", nl=False, err=True)

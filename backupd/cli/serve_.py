@@ -7,13 +7,11 @@ import signal
 import socket
 import threading
 from contextlib import ExitStack
-from datetime import datetime
 from pathlib import Path
 
 import click
 
-from backupd.cli.context import TIME, clock_for, load_config
-from backupd.repo.context import open_configured
+from backupd.cli.context import given_now, load_config, now_option, present
 from backupd.serve.answering import answer
 from backupd.serve.context import ServiceContext
 from backupd.serve.starting import keep_starting
@@ -67,7 +65,7 @@ log = logging.getLogger("backupd.serve")
     metavar="DIR",
     help="Allow restores of this machine's files to where they were, below DIR; repeatable. Without it none are.",
 )
-@click.option("--now", type=TIME, metavar="TIME", help="Act as if it were TIME; only on a pool made with --rehearsal.")
+@now_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -79,7 +77,6 @@ def command(
     restore_to: Path | None,
     restore_elsewhere: bool,
     restore_below: tuple[Path, ...],
-    now: datetime | None,
 ) -> int:
     """Do the privileged work of the dashboard: list and stream files, hold, release, start runs and restores.
 
@@ -92,7 +89,7 @@ def command(
     # Resolved once, here: from now on no symlink on the way there is followed.
     to, places = restore_to.resolve() if restore_to else None, tuple(folder.resolve() for folder in restore_below)
     login = login.absolute() if login else None
-    service = ServiceContext(chosen["pool"], file, Clock(now), not no_systemd, to, restore_elsewhere, places, login)
+    service = ServiceContext(chosen["pool"], file, Clock(given_now(ctx)), not no_systemd, to, restore_elsewhere, places, login)
     log.setLevel(logging.INFO)
     os.chdir("/")  # a folder of the pool would keep it busy
     with ExitStack() as held:
@@ -101,7 +98,7 @@ def command(
         if listening:
             idle = idle or _IDLE
         else:
-            _require_configured(ctx, now)
+            _require_configured(ctx)
             if not path:
                 raise UsageError("systemd gave no socket", "say --socket PATH, or start btrkeep-serve@POOL.socket")
             listening, remove = bound(path.absolute(), allowed)
@@ -124,10 +121,9 @@ def command(
     return 0
 
 
-def _require_configured(ctx: click.Context, now: datetime | None) -> None:
+def _require_configured(ctx: click.Context) -> None:
     """Fails at once on an invalid configuration if started by hand. If systemd starts it, the clients are told instead, because
     exiting would not help.
     """
     config = load_config(ctx)
-    if now:
-        clock_for(open_configured(config), now)
+    present(ctx, config)  # --now is for rehearsals only

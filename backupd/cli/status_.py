@@ -37,7 +37,7 @@ _COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yello
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bool) -> int:
     """How every host is doing: ok, late, failing, suspect or never.
 
     late: the newest complete backup is older than 1.5 times `every`. failing: the newest run brought no complete backup. suspect:
@@ -49,7 +49,7 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
     With HOST, that one alone and at length, with its newest backup in each copy. --copies lists these of all hosts.
     """
     synchronised = clock_synchronised()
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         if host:
             require_host(site.config, site.catalogue, host)
         found, moment = _statuses(site, host), site.clock.now()

@@ -27,13 +27,13 @@ png_option = click.option(
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, days: int, png: Path | None, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, days: int, png: Path | None, as_json: bool) -> int:
     """Show allocated and used space over months.
 
     A balance can free space that is allocated but not used; when the allocated space reaches the size of the devices, nothing more
     can be allocated. Sizes are raw bytes of the devices: with raid1 or dup everything counts twice.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         until = site.clock.now()
         found = _points(site, until - timedelta(days=days), until, days)
         name = str(site.pool.path)

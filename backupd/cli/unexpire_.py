@@ -1,7 +1,5 @@
 """`backupd unexpire`: an expired backup is taken back."""
 
-from datetime import datetime
-
 import click
 
 from backupd.actions.hold import hold_fields, unexpire
@@ -19,13 +17,13 @@ from btrkeep.units import format_time
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
     """Take back the expired backup NAME of HOST during its grace.
 
     It is held for 30 days, so that there is time to look at it, or at the policy; `backupd hold` changes that, `backupd release`
     ends it. `latest` as NAME is the newest one that has expired.
     """
-    with locked_host(ctx, host, "unexpire", now) as (site, moment):
+    with locked_host(ctx, host, "unexpire") as (site, moment):
         done = unexpire(site.pool, site.catalogue, host, name, why, moment)
     if as_json:
         taken = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}

@@ -1,6 +1,5 @@
 """`backupd usage`: shows which hosts and backups use the space."""
 
-from datetime import datetime
 from typing import Any
 
 import click
@@ -35,7 +34,7 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pa
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str | None, method: str | None, seconds: float, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str | None, method: str | None, seconds: float, as_json: bool) -> int:
     """Show the space used by host, or by backup of HOST. Needs no qgroups.
 
     WRITTEN is the data that rsync wrote for the existing backups. ON DISK is the data that they refer to, each extent once. OWN is
@@ -43,7 +42,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
 
     Sampled values have a 95 % confidence interval. Metadata is not counted.
     """
-    with opened(ctx, now) as site:
+    with opened(ctx) as site:
         if host:
             require_host_or_folder(site, host)
         backups = listed(site.catalogue, None if method == "sampled" else host)

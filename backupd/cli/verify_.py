@@ -6,16 +6,16 @@ from typing import Any
 
 import click
 
-from backupd.actions.after_crash import is_to_be_read, look_at_boot, note_stop, of_this_boot, read_in_doubt, reader
+from backupd.actions.after_crash import boot_record, has_backups_in_doubt, in_doubt_verifier, note_stop, read_in_doubt, record_boot
 from backupd.actions.read_errors import look_at_read_errors
 from backupd.actions.verify import Verifier
 from backupd.actions.verify_pass import ReadScope
 from backupd.cli.against_source import compare_hosts
-from backupd.cli.context import now_option, opened
-from backupd.cli.names import complete_host_of_pool
+from backupd.cli.context import now_option, opened, pace_option, time_option
+from backupd.cli.names import backups_argument
 from backupd.cli.verify_progress import VerifyProgress
 from backupd.expire.clocks import doubt
-from backupd.files.backup_selector import Restorable, find, parse_which, restorable
+from backupd.files.backup_selector import Restorable, named
 from backupd.files.tree import DataUnreadable
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
@@ -30,8 +30,8 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
-from btrkeep.process.cancellation import Cancellation, signal_status
-from btrkeep.units import counted, format_size, format_time, parse_duration, parse_share, printable
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.units import counted, format_size, format_time, parse_share, printable
 
 
 def _sample(text: str) -> int | float:
@@ -42,7 +42,7 @@ def _sample(text: str) -> int | float:
 
 
 @click.command("verify")
-@click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_host_of_pool)
+@backups_argument
 @click.option(
     "--sample",
     type=Parsed("sample", _sample),
@@ -51,15 +51,8 @@ def _sample(text: str) -> int | float:
     metavar="N|P%|all",
     help="About how many files to read, or which share of each backup; chosen at random.",
 )
-@click.option(
-    "--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
-)
-@click.option(
-    "--pace",
-    type=Parsed("share", parse_share),
-    metavar="P%",
-    help="Pause while processes wait for I/O more than this share of the time.",
-)
+@time_option
+@pace_option
 @click.option(
     "--against-source",
     is_flag=True,
@@ -82,7 +75,6 @@ def command(
     clean_stop: bool,
     dry_run: bool,
     as_json: bool,
-    now: datetime | None,
 ) -> int:
     """Read the files of backups from the disk, and compare them with what they were when they were last read.
 
@@ -101,7 +93,7 @@ def command(
     Exit status 0: nothing is damaged; 1: something is; 3: another verify is under way.
     """
     cancellation, progress, found = Cancellation(), VerifyProgress(is_shown=not as_json), list[dict[str, Any]]()
-    with opened(ctx, now, writes=not dry_run) as site:
+    with opened(ctx, writes=not dry_run) as site:
         if against_source:
             if pace is not None:
                 raise UsageError("--pace is not for --against-source", "the bandwidth budgets hold: [backup] bandwidth")
@@ -125,7 +117,7 @@ def command(
             cancellation.listening(),
             progress,
         ):
-            first = _read_in_doubt(site, cancellation, progress, found, as_json) if is_to_be_read(site.pool) else None
+            first = _read_in_doubt(site, cancellation, progress, found, as_json) if has_backups_in_doubt(site.pool) else None
             _tell_catalogue(site, chosen)
             files = sum(one.record.files or 0 for one, _ in chosen)
             share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
@@ -154,9 +146,7 @@ def command(
         echo_json({"files": files, "bytes": size, "is_whole": not work.is_over, "backups": found})
     else:
         prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one goes on" if work.is_over else ""))
-    if cancellation:
-        return int(signal_status(cancellation.signal))
-    return int(Exit.ATTENTION if unreadable or any(one["damages"] for one in found) else Exit.OK)
+    return cancellation.exit_status(Exit.ATTENTION if unreadable or any(one["damages"] for one in found) else Exit.OK)
 
 
 def _read_in_doubt(
@@ -166,11 +156,11 @@ def _read_in_doubt(
     corrected = reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
     if corrected and not as_json:
         prose(f"the catalogue was brought up to date with the pool: {corrected}")
-    record = look_at_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+    record = record_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
     if record.unread and not as_json:
         prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
     progress.begin_in_doubt()
-    work = reader(site, record, cancellation, progress)
+    work = in_doubt_verifier(site, record, cancellation, progress)
     for one in read_in_doubt(record, work):
         progress.clear()
         if isinstance(one, OperatorError):
@@ -187,7 +177,7 @@ def _tell(backup: Restorable, done: Verification, found: list[dict[str, Any]], a
 
 
 def _say_in_doubt(site: PoolContext, as_json: bool) -> int:
-    record = of_this_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+    record = boot_record(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
     if as_json:
         echo_json([{"host": host, "name": name} for host, name in sorted(record.unread)])
         return int(Exit.OK)
@@ -198,13 +188,9 @@ def _say_in_doubt(site: PoolContext, as_json: bool) -> int:
 
 def _chosen(site: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable, Verification | None]]:
     """The backups that are meant, with what is known of them. Raises UsageError."""
-    found: dict[tuple[str, str], Restorable] = {}
-    for text in which or hosts_of(site.pool):
-        host, name = parse_which(text)
-        for one in [find(site.pool, host, name)] if name else restorable(site.pool, host):
-            found[one.host, one.name] = one
-    known = {host: read_verified(site.pool.host(host)) for host in {host for host, _ in found}}
-    return [(one, known[one.host].get(one.name)) for one in found.values()]
+    found = named(site.pool, which or hosts_of(site.pool))
+    known = {host: read_verified(site.pool.host(host)) for host in {one.host for one in found}}
+    return [(one, known[one.host].get(one.name)) for one in found]
 
 
 def _tell_catalogue(site: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from backupd.actions.verify_pass import ReadCount
@@ -42,7 +41,7 @@ class VerifyProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.clear()
 
     def _text(self, count: ReadCount) -> str:

@@ -5,9 +5,10 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import now_option
+from backupd.cli.context import given_now, now_option
 from backupd.cli.files_view import size_words
-from backupd.cli.inside import Ticker, complete_path, complete_which, looked, pool_of, reading
+from backupd.cli.names import complete_which
+from backupd.cli.opened_backup import complete_path, opened_backup, pool_of, reading
 from backupd.files.backup_selector import NEWEST, parse_which, restorable
 from backupd.files.history import THERE, UNREADABLE, Absence, PathHistory, Version
 from backupd.files.objects import history_object
@@ -16,7 +17,7 @@ from backupd.files.versions import versions
 from backupd.files.words import shown, time_words
 from backupd.repo.final_backups import LATEST
 from btrkeep.cli import echo_json, json_option, table
-from btrkeep.cli.progress import prose
+from btrkeep.cli.progress import ProgressLine, prose
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted
@@ -31,7 +32,7 @@ _HEADERS = ["FIRST SEEN", "LAST SEEN", "BACKUPS", "SIZE", "MODIFIED", "REMARK"]
 @json_option
 @now_option
 @click.pass_context
-def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bool, now: datetime | None) -> int:
+def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bool) -> int:
     """List every version of the file or folder at PATH over all backups of HOST: in which backups it is, and where it is missing.
 
     A version is told from others by size, time of modification, mode, owner, ACL and attributes, as rsync does. When that is not
@@ -42,11 +43,11 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
 
     SEEN are names of backups: `backupd browse HOST@BACKUP PATH` shows one, `backupd restore HOST@BACKUP PATH` brings it back.
     """
-    pool, _ = pool_of(ctx, now)
+    pool, _ = pool_of(ctx)
     name, which = parse_which(host)
     if which not in (NEWEST, LATEST):
         raise UsageError(f"versions are those of all backups, not of {which} alone", f"`backupd versions {name} {path}`")
-    history = _history(pool, name, path_given(path), content, now)
+    history = _history(pool, name, path_given(path), content, given_now(ctx))
     if as_json:
         echo_json(history_object(name, history))
     else:
@@ -56,12 +57,12 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
 
 def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | None) -> PathHistory:
     backups = [one for one in restorable(pool, host) if now is None or one.started <= now]
-    with Ticker() as ticker, reading(host):
-        history = versions(backups, path, content, lambda done, of: ticker(f"backup {done + 1} of {of}"))
+    with ProgressLine() as line, reading(host):
+        history = versions(backups, path, content, lambda done, of: line.go_on(lambda: f"backup {done + 1} of {of}"))
     if not history.versions:
         if any(one.found == UNREADABLE for one in history.backups):
             raise OperatorError(f"{shown(path)} of {host} cannot be read", "see dmesg, and `backupd scrub`")
-        with looked(pool, host, NEWEST, now) as found:
+        with opened_backup(pool, host, NEWEST, now) as found:
             raise missing(found.tree, path, host)
     return history
 

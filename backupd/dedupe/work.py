@@ -42,11 +42,11 @@ _LEFT = (errno.EAGAIN, errno.EROFS)  # the subvolume is being sent; nothing can 
 _ROOT = b"/"
 
 
-class _Elsewhere(Exception):
+class _InUse(Exception):
     """Somebody else works with the backup; its argument says who."""
 
 
-class _SourceGone(Exception):
+class _SourceDeleted(Exception):
     """The backup was deleted meanwhile."""
 
 
@@ -106,11 +106,11 @@ class Deduper:
         for backup in backups:
             if not self.pacer.goes_on():
                 return
-            done = SharedBackup(backup, left=self._why_left(backup))
+            done = SharedBackup(backup, left=self._why_skipped(backup))
             if not done.left:
                 try:
                     _BackupSharing(self, done, sizes).take()
-                except (_Elsewhere, OperatorError) as error:
+                except (_InUse, OperatorError) as error:
                     done.left = str(error)
             yield done
 
@@ -143,7 +143,7 @@ class Deduper:
     def _files(self, backups: Sequence[Restorable]) -> Iterator[tuple[Restorable, WalkEntry, Key]]:
         for backup in backups:
             self.tell(f"looks at {backup.host} {backup.name}")
-            if self._why_left(backup):
+            if self._why_skipped(backup):
                 continue
             try:
                 with read(backup.path), tree_of_backup(backup.path) as tree:
@@ -161,7 +161,7 @@ class Deduper:
             if not found.left and entry.kind == "file" and min(entry.size, entry.allocated) >= self._least[host]:
                 yield found
 
-    def _why_left(self, backup: Restorable) -> str:
+    def _why_skipped(self, backup: Restorable) -> str:
         there = describe(backup.path)
         if there is None:
             return "it is gone"
@@ -181,7 +181,7 @@ class _BackupSharing:
         self._looked = 0.0
 
     def take(self) -> None:
-        """Goes through its files. Raises _Elsewhere, OperatorError, OSError."""
+        """Goes through its files. Raises _InUse, OperatorError, OSError."""
         folder = self._work.pool.host(self._backup.host)
         with read(self._backup.path) as fd, tree_of_backup(self._backup.path) as tree, Checksums(folder) as known:
             try:
@@ -203,16 +203,16 @@ class _BackupSharing:
                 raise
 
     def _goes_on(self, fd: int) -> bool:
-        """Whether nobody else has the backup, and it is not over. Raises _Elsewhere."""
+        """Whether nobody else has the backup, and it is not over. Raises _InUse."""
         if time.monotonic() - self._looked < _BATCH:
             return not self._work.pacer.is_over
         if not self._work.pacer.goes_on():
             return False
         holder = read_holder(self._work.pool.locks / f"host-{self._backup.host}")
         if holder and holder.is_alive:
-            raise _Elsewhere(f"{holder.what} is at work (process {holder.pid})")
+            raise _InUse(f"{holder.what} is at work (process {holder.pid})")
         if is_read_by_others(fd):
-            raise _Elsewhere("it is being read")
+            raise _InUse("it is being read")
         self._looked = time.monotonic()
         return True
 
@@ -228,12 +228,12 @@ class _BackupSharing:
             if (source.backup.host, source.key) == (self._backup.host, key):
                 return  # a snapshot of the very file
             self._share(found, source)
-        except _SourceGone:
+        except _SourceDeleted:
             assert content is not None
             self._work._sources[content] = _Source(self._backup, found.entry.path, key)
         except OSError as error:
             if error.errno in _LEFT:
-                raise _Elsewhere("it is being sent") from None
+                raise _InUse("it is being sent") from None
             if error.errno not in OF_ONE_FILE:
                 raise
 
@@ -253,7 +253,7 @@ class _BackupSharing:
 
     @Checkpoint("file shared")
     def _share(self, found: WalkEntry, source: _Source) -> None:
-        """Raises OSError, _SourceGone."""
+        """Raises OSError, _SourceDeleted."""
         with _opened(source) as one:
             other = open_plain(found.name, found.folder)
             try:
@@ -276,14 +276,14 @@ class _BackupSharing:
 
 @contextmanager
 def _opened(source: _Source) -> Iterator[int]:
-    """The file. Raises OSError, and _SourceGone when its backup is deleted or being deleted."""
+    """The file. Raises OSError, and _SourceDeleted when its backup is deleted or being deleted."""
     try:
         with read(source.backup.path), Tree(source.backup.path) as tree:
             names = components(source.path)
             with tree.folder(joined(names[:-1])) as folder:
                 fd = open_plain(names[-1], folder)
     except OperatorError:
-        raise _SourceGone from None
+        raise _SourceDeleted from None
     try:
         yield fd
     finally:

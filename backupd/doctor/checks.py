@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from shutil import which
 
-from backupd.actions.discard import Unfinished, all_unfinished, more_room, or_discard
+from backupd.actions.discard import Unfinished, all_unfinished, room_hint
 from backupd.alarms.send import service_of
 from backupd.doctor.copies import check_copies
 from backupd.doctor.rules.quotas import idle_quotas
@@ -171,8 +171,8 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
 
 def _hint(one: Finding, unfinished: list[Unfinished]) -> str:
     if one.check == health.ROOM:
-        return more_room(unfinished)
-    return or_discard(one.hint, unfinished) if one.check in _OF_ROOM else one.hint
+        return room_hint(unfinished)
+    return room_hint(unfinished, one.hint) if one.check in _OF_ROOM else one.hint
 
 
 _OF_ROOM = (health.ROOM, health.UNALLOCATED, health.USED)

@@ -8,10 +8,10 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, told_size, told_time
+from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, size_in, time_in
 from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.sender import request_lines
-from backupd.replicate.wire import LineBroken, parse_object
+from backupd.replicate.wire import ConnectionBroken, parse_object
 from backupd.repo.common import common_with
 from backupd.repo.context import open_configured
 from backupd.rsync.confined import PROGRAM
@@ -180,10 +180,10 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
     told = _told(asked)
     version = printable(str(told["version"]))[:40] if told.get("version") else ""
     text = "reached, and it would take backups" + (f", btrkeep {version}" if version else "")
-    text += _room_words(told_size(told, "free"), told_size(told, "used"))
+    text += _room_words(size_in(told, "free"), size_in(told, "used"))
     if version:
         yield from _of_version(push, version)
-    against = [*_of_key(config, push, "receive-only"), *_of_clock(push, told_time(told))]
+    against = [*_of_key(config, push, "receive-only"), *_of_clock(push, time_in(told))]
     yield from against or [Finding(_CHECK, "ok", text, subject=subject)]
 
 
@@ -191,7 +191,7 @@ def _told(asked: bytes) -> dict[str, Any]:
     """What the other side says of itself; nothing when that is not understood."""
     try:
         return parse_object(asked)
-    except LineBroken:
+    except ConnectionBroken:
         return {}
 
 

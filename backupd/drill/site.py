@@ -15,7 +15,7 @@ from btrkeep.pool.locks import at_work, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.pool.room import read_room
-from btrkeep.process.cancellation import Cancellation, Cancelled
+from btrkeep.process.cancellation import Cancellation
 from btrkeep.units import format_duration, format_size, format_time
 
 _PAUSE = 0.5
@@ -65,8 +65,7 @@ class DrillSite:
 
     def require_going(self) -> None:
         """Raises Cancelled and NotFinished."""
-        if self.cancellation:
-            raise Cancelled
+        self.cancellation.raise_if_cancelled()
         if self.is_over:
             raise NotFinished(f"no end within {format_duration(self.seconds)}", "give it more time (--time), or a smaller --sample")
 

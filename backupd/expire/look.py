@@ -14,7 +14,7 @@ from pathlib import Path
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.common import common_backups
-from backupd.repo.final_backups import ours
+from backupd.repo.final_backups import own_backup
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, hold_of, read_notes
 from btrkeep.backup_states import COMPLETE, EXPIRED, FINAL, SUSPECT
@@ -122,7 +122,7 @@ def _from_pool(folder: Path, name: str, notes: Notes, base: str | None) -> Candi
 
 def final(path: Path, host: str) -> tuple[Subvolume, Record] | None:
     """Returns the subvolume and record of a final backup of ours, None if it is none. Raises UnreadableRecord."""
-    found = ours(path, host)
+    found = own_backup(path, host)
     if found is None or not found[0].read_only or found[1].state not in FINAL:
         return None
     return found
@@ -187,7 +187,7 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
 
 def _base_of_working(folder: Path, host: str) -> str | None:
     with suppress(UnreadableRecord):  # then the next run discards it
-        found = ours(folder / WORKING, host)
+        found = own_backup(folder / WORKING, host)
         return found[1].base if found else None
     return None
 

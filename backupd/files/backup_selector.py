@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
-from backupd.repo.final_backups import LATEST, ours
+from backupd.repo.final_backups import LATEST, own_backup
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from btrkeep.backup_states import COMPLETE, FINAL
@@ -58,12 +58,22 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
         if not name.startswith(beginning):
             continue
         try:
-            found = ours(pool.host(host) / name, host)
+            found = own_backup(pool.host(host) / name, host)
         except (OperatorError, OSError):  # a record that is damaged; a backup that is deleted meanwhile
             continue
         if found and found[0].read_only and found[1].state in FINAL:
             record = found[1]
             yield Restorable(host, name, pool.host(host) / name, effective_state(record, notes), record.started, record)
+
+
+def named(pool: Pool, which: Iterable[str]) -> list[Restorable]:
+    """Returns the backups that are named, each once: all of each HOST, newest first, and each HOST@BACKUP. Raises UsageError."""
+    found: dict[tuple[str, str], Restorable] = {}
+    for text in which:
+        host, name = parse_which(text)
+        for one in [find(pool, host, name)] if name else restorable(pool, host):
+            found[one.host, one.name] = one
+    return list(found.values())
 
 
 def _notes(pool: Pool, host: str) -> Notes:

@@ -19,7 +19,6 @@ from typing import Any
 
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.errors import OperatorError
-from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed, environment
 
@@ -56,16 +55,6 @@ class ResticFailed(OperatorError):
 
 class RepositoryLocked(ResticFailed):
     """Somebody is at work there, or was and has died."""
-
-
-class RunEnds(Exception):
-    """The run has to end: the callback `look` raises it, and it passes through everything that restic does."""
-
-
-def end_when(cancellation: Cancellation) -> None:
-    """Raises RunEnds when it is cancelled."""
-    if cancellation:
-        raise RunEnds
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from backupd.expire.clocks import doubt
 from backupd.offsite.repository import KnownRepository, local_time, snapshots, tags_of
-from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, RunEnds, end_when, limit_words
+from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, limit_words
 from backupd.replicate.outcome import HostFailed
 from backupd.repo.final_backups import find_base
 from backupd.repo.listing import hosts_of
@@ -27,7 +28,7 @@ from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Forced
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import at_work
 from btrkeep.pool.marker import Pool
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ _GIVEN_UP = (
 _MOST_AT_ONCE = 500  # ids in one command
 
 
-class NotWhole(ResticFailed):
+class IncompleteSnapshot(ResticFailed):
     """A snapshot was made without all of the backup, and is known."""
 
 
@@ -150,10 +151,10 @@ class OffsiteRun:
                 known.note(there, incomplete, unheard)
                 self._send(host, name, summary, there, incomplete)
                 unheard.discard((host, name))
-            except NotWhole as error:
+            except IncompleteSnapshot as error:
                 unheard.discard((host, name))
                 self._fail(summary, host, f"{error.message}; {error.hint}")
-            except RunEnds:
+            except Cancelled:
                 summary.cancelled = True
                 return
             except OperatorError as error:
@@ -175,16 +176,17 @@ class OffsiteRun:
         begun = time.monotonic()
         words = ("--host", host, "--time", local_time(base.record.started), *tags_of(self.pool, name), *limit_words(self.settings))
         with read(path):
-            answer = self.restic.ask(
-                "backup", *words, str(SHOWN), shown=path, look=self._look, tell=lambda line: self._tell(host, line)
-            )
+            look, tell = self.cancellation.raise_if_cancelled, partial(self._tell, host)
+            answer = self.restic.ask("backup", *words, str(SHOWN), shown=path, look=look, tell=tell)
         said = next((line for line in reversed(answer.lines) if isinstance(line, dict) and "snapshot_id" in line), None)
         if said is None:
             raise ResticFailed("restic ended without a snapshot")
         if answer.status == INCOMPLETE:
             there[:] = snapshots(self.restic, self.pool)  # restic before 0.15 tells the first letters of an id alone
             incomplete.update(one.id for one in there if one.id.startswith(said["snapshot_id"]))
-            raise NotWhole("restic could not read all of it", "see dmesg and `backupd scrub`: what it made there is not counted")
+            raise IncompleteSnapshot(
+                "restic could not read all of it", "see dmesg and `backupd scrub`: what it made there is not counted"
+            )
         there.append(OffsiteSnapshot(said["snapshot_id"], host, name, base.record.started))
         seconds = time.monotonic() - begun
         sent = Sent(host, name, said["total_files_processed"], said["data_added"], seconds)
@@ -208,9 +210,9 @@ class OffsiteRun:
         try:
             for first in range(0, len(going), _MOST_AT_ONCE):
                 ids = going[first : first + _MOST_AT_ONCE]
-                self.restic.ask("forget", *ids, look=self._look)
+                self.restic.ask("forget", *ids, look=self.cancellation.raise_if_cancelled)
                 summary.removed += len(ids)
-        except RunEnds:
+        except Cancelled:
             summary.cancelled = True
             return
         known.note([one for one in there if one.id not in going], known.incomplete(there))
@@ -225,13 +227,10 @@ class OffsiteRun:
         if line.get("message_type") == "status":
             self.observer(OffsiteProgress(host, float(line.get("percent_done", 0.0)), int(line.get("bytes_done", 0))))
 
-    def _look(self) -> None:
-        end_when(self.cancellation)
-
     def _wait(self) -> None:
         """Gives way to a night, an expiry and a balance."""
         while who := at_work(self.pool.locks):
-            self._look()
+            self.cancellation.raise_if_cancelled()
             self.observer(Waiting(who))
             self.cancellation.sleep(_PAUSE)
-        self._look()
+        self.cancellation.raise_if_cancelled()

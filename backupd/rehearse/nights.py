@@ -27,10 +27,10 @@ from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import create_pool
 from btrkeep.pool.mounts import mount_of, set_allocator
 from btrkeep.pool.subvolume import commit
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.group import ENDS_WITH_US
 from btrkeep.process.progress import ProgressSinks
-from btrkeep.process.watched import Abandoned, ours, run_watched
+from btrkeep.process.watched import Abandoned, our_command, run_watched
 from btrkeep.units import format_time
 
 FIRST = datetime(2024, 1, 1, 22, 0, tzinfo=UTC)
@@ -55,10 +55,6 @@ class NightDone:
     night: int
 
 
-class Stopped(Exception):
-    """The rehearsal was cancelled."""
-
-
 class Rehearsal:
     """All of them. `work` is a folder of its own, `place` where filesystems are made."""
 
@@ -77,7 +73,7 @@ class Rehearsal:
                 variants = self._plan.variants if seed % 2 else list(reversed(self._plan.variants))
                 for variant in variants:
                     yield self._run(variant, seed)
-        except Stopped:
+        except Cancelled:
             return
 
     def _make_catalogue(self) -> None:
@@ -129,9 +125,8 @@ class _PoolNights:
         self._writer = NightWriter(self._pool, self._catalogue, hosts, variant.settings.inplace)
 
     def night(self, number: int) -> tuple[NightReading, ...]:
-        """A night; its reading, if it is measured: from number 1 on. Raises OSError (ENOSPC), OperatorError, Stopped."""
-        if self._cancellation:
-            raise Stopped
+        """A night; its reading, if it is measured: from number 1 on. Raises OSError (ENOSPC), OperatorError, Cancelled."""
+        self._cancellation.raise_if_cancelled()
         started = FIRST + timedelta(days=number + self._plan.age)
         if number > 0:
             return (self._measured(number, started),)
@@ -221,13 +216,12 @@ class _PoolNights:
         return file.read_bytes()
 
     def _program(self, package: str, *words: str) -> Any:
-        """What a program of ours answers. Raises Stopped, ProgramFailed."""
-        command = (*ENDS_WITH_US, *ours(package), *words)
+        """What a program of ours answers. Raises Cancelled, ProgramFailed."""
+        command = (*ENDS_WITH_US, *our_command(package), *words)
         try:
             done = run_watched(command, timeout=_LONG, gone=lambda: bool(self._cancellation))
         except Abandoned:
-            if self._cancellation:
-                raise Stopped from None
+            self._cancellation.raise_if_cancelled()
             raise
         if done.returncode not in _WELL:
             raise done.failed()

@@ -86,7 +86,7 @@ def _compression(options: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class RehearsalScope:
     """How long a rehearsal is, and how large its pool at the most. `age`: nights that come first, unmeasured."""
 
     days: int
@@ -96,32 +96,32 @@ class Extent:
     heatmaps: bool = field(default=False, kw_only=True)
 
 
-def make_plan(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], extent: Extent) -> RehearsalPlan:
+def make_plan(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], scope: RehearsalScope) -> RehearsalPlan:
     """The plan."""
-    fitting = _fitting(config, facts, variants, extent)
+    fitting = _fitting(config, facts, variants, scope)
     return RehearsalPlan(
         fleet=fitting.fleet,
         hosts={host.name: config.hosts[host.name] for host in fitting.fleet.hosts},
         variants=variants,
-        days=extent.days,
-        seeds=extent.seeds,
+        days=scope.days,
+        seeds=scope.seeds,
         size=fitting.size,
         fraction=fitting.fraction,
         zone=config.pool.zone.key,
         concurrency=config.backup.concurrency,
         max_orphans=config.expiry.max_orphans,
-        age=extent.age,
+        age=scope.age,
         aged_with=facts.settings.allocator,
-        heatmaps=extent.heatmaps,
+        heatmaps=scope.heatmaps,
     )
 
 
-def _fitting(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], extent: Extent) -> Scaled:
+def _fitting(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], scope: RehearsalScope) -> Scaled:
     """As much as the most demanding variant leaves room for."""
-    nights = extent.age + extent.days
+    nights = scope.age + scope.days
     kept = max(_kept(config, variant, nights) for variant in variants)
     whole = any((variant.settings.inplace or _widest(config)) != "always" for variant in variants)
-    return scaled(facts.fleet, extent.size, facts.fill, nights, kept, whole_files=whole)
+    return scaled(facts.fleet, scope.size, facts.fill, nights, kept, whole_files=whole)
 
 
 def _widest(config: Config) -> str:

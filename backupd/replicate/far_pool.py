@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, LineBroken, Refused, parse_object, write_all
+from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, ConnectionBroken, Refused, parse_object, write_all
 from backupd.rsync.bandwidth import Bucket, prepare, relay_command
 from backupd.rsync.command import ssh_command
 from btrkeep.config import Config, HostConfig
@@ -33,6 +33,7 @@ _WAITS_EVERY = 1.0  # seconds
 _LONGEST_WAIT = 86400.0  # seconds: a night, or an expiry, of the other pool
 _MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
 _LARGEST_SIZE = 1 << 63
+_MOST_COPIED = 250_000  # names of backups
 
 
 class FarPoolMissing(OperatorError):
@@ -66,7 +67,7 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyTold(Announced):
+class CopyAnnouncement(Announced):
     """What the other pool says of a backup before it comes by rsync. `transid`: the generation of its last change there.
 
     `size_and_time`: each file that has other content than in the common backup has another size or time, so rsync sees it.
@@ -156,11 +157,11 @@ class FarPool:
         self.stream = said["stream"] if said.get("stream") in (1, 2) else 1
         engines = said.get("engines")
         self.sends_by_rsync = isinstance(engines, list) and "rsync" in engines
-        self.now = told_time(said)
+        self.now = time_in(said)
         """What its clock said just now; None: an earlier version does not tell."""
         self.waits: Callable[[str], None] = lambda _: None
         """Is given why the other side sends nothing yet."""
-        self.free, self.used = told_size(said, "free"), told_size(said, "used")
+        self.free, self.used = size_in(said, "free"), size_in(said, "used")
         """Bytes of data that fit there, and that are used there; None: an earlier version does not say."""
         self._frames.patience = _PATIENCE
 
@@ -170,53 +171,56 @@ class FarPool:
         self.look()
 
     def hosts(self) -> Iterator[FarHost]:
-        """Yields the hosts of the other pool that have something to fetch. Raises LineBroken, Refused."""
+        """Yields the hosts of the other pool that have something to fetch. Raises ConnectionBroken, Refused."""
         self._ask({"verb": "list"})
         for number, said in enumerate(self._frames.objects()):
             if number >= _MOST_HOSTS:
-                raise LineBroken("the other side lists hosts without end")
+                raise ConnectionBroken("the other side lists hosts without end")
             yield _host(said)
 
     def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[Announced, Iterator[bytes]]:
-        """What is said of the stream, and the stream in pieces. Raises LineBroken, Refused."""
+        """What is said of the stream, and the stream in pieces. Raises ConnectionBroken, Refused."""
         self._ask({"verb": "send", "stream": version} | _asked(host, fetch))
         answer, end = self._frames.answer(), time.monotonic() + _LONGEST_WAIT
         next_told = 0.0
         while True:
             kind, content = next(answer, (b"", b""))
             if kind != OBJECT:
-                raise LineBroken("the other side does not say what it sends")
+                raise ConnectionBroken("the other side does not say what it sends")
             said = parse_object(content)
             if "waits" not in said:
                 return _announced(said, version), _pieces(answer)
             if (now := time.monotonic()) > end:
-                raise LineBroken(f"the other side has waited for more than {format_duration(_LONGEST_WAIT)}")
+                raise ConnectionBroken(f"the other side has waited for more than {format_duration(_LONGEST_WAIT)}")
             if now >= next_told:  # it can say so a million times a second, each time in other words
                 self.waits(printable(str(said["waits"]))[:_LONGEST_REASON])
                 next_told = now + _WAITS_EVERY
             self._frames.begin_span()
 
-    def announce_copy(self, host: str, fetch: Fetch) -> CopyTold:
-        """What is said of a backup that is to come by rsync, on a connection of its own. Raises LineBroken, Refused."""
+    def announce_copy(self, host: str, fetch: Fetch) -> CopyAnnouncement:
+        """What is said of a backup that is to come by rsync, on a connection of its own. Raises ConnectionBroken, Refused."""
         if not self.sends_by_rsync:
             raise Refused('the btrkeep there cannot send by rsync: update it, or leave out engine = "rsync"')
         self._ask({"verb": "copy"} | _asked(host, fetch))
         found = list(self._frames.objects())
         if len(found) != 1:
-            raise LineBroken("the other side does not say what it sends")
+            raise ConnectionBroken("the other side does not say what it sends")
         said, told = found[0], _announced(found[0], 1)
         transid = said.get("transid")
         known = transid if type(transid) is int and 0 <= transid < 1 << 63 else 0
-        return CopyTold(told.notes, told.bytes, told.stream, told.total, known, said.get("size_and_time") is True)
+        return CopyAnnouncement(told.notes, told.bytes, told.stream, told.total, known, said.get("size_and_time") is True)
 
-    def note_common(self, replica: str, hosts: dict[str, str]) -> None:
-        """Has the other pool leave these backups, by host, alone. Raises LineBroken, Refused."""
-        self._ask({"verb": "common", "replica": replica, "hosts": hosts})
+    def note_common(self, replica: str, hosts: Mapping[str, str], copied: Mapping[str, list[str]] | None = None) -> None:
+        """Has the other pool keep these backups, by host; tells it all that are `copied`. Raises ConnectionBroken, Refused."""
+        asked = {"verb": "common", "replica": replica, "hosts": hosts}
+        if copied is not None and sum(map(len, copied.values())) <= _MOST_COPIED:  # a request has a longest length there
+            asked["copied"] = copied
+        self._ask(asked)
         for _ in self._frames.answer():
             pass
 
     def note_end(self, error: str, failed: dict[str, str]) -> None:
-        """Tells the other side that all was asked for: what went wrong, and with which hosts. Raises LineBroken, Refused."""
+        """Tells the other side that all was asked for: what went wrong, and with which hosts. Raises ConnectionBroken, Refused."""
         self._ask({"verb": "ended", "error": error, "failed": failed})
         for _ in self._frames.answer():
             pass
@@ -229,13 +233,13 @@ class FarPool:
     def _settle(self) -> None:
         """After an answer that nobody has read to its end. A further request has the other side end it; both are read."""
         if self._frames.is_torn:
-            raise LineBroken("the connection was left in the middle of an answer")
+            raise ConnectionBroken("the connection was left in the middle of an answer")
         self._write({"verb": "hello"})
         left = self.bytes + _MOST_LEFT
         with suppress(Refused):
             for _ in self._frames.rest():
                 if self.bytes > left:
-                    raise LineBroken("the other side does not end what it sends")
+                    raise ConnectionBroken("the other side does not end what it sends")
         for _ in self._frames.objects():
             pass
 
@@ -243,13 +247,13 @@ class FarPool:
         try:
             write_all(self._program.input, json.dumps(asked).encode() + b"\n")
         except OSError:
-            raise LineBroken(self._said() or "the connection has ended") from None
+            raise ConnectionBroken(self._said() or "the connection has ended") from None
 
     def _one(self, asked: dict[str, Any]) -> dict[str, Any]:
         self._ask(asked)
         found = list(self._frames.objects())
         if len(found) != 1:
-            raise LineBroken("the other side does not say who it is")
+            raise ConnectionBroken("the other side does not say who it is")
         return found[0]
 
     def _said(self) -> str:
@@ -258,13 +262,13 @@ class FarPool:
         return printable(last_remote_error(self._program.said()))[:_LONGEST_REASON]
 
 
-def told_size(said: Mapping[str, Any], name: str) -> int | None:
+def size_in(said: Mapping[str, Any], name: str) -> int | None:
     """Returns a number of bytes that the other side gave; None if it gave none that is possible."""
     size = said.get(name)
     return size if type(size) is int and 0 <= size < _LARGEST_SIZE else None
 
 
-def told_time(said: Mapping[str, Any]) -> datetime | None:
+def time_in(said: Mapping[str, Any]) -> datetime | None:
     """What the other side's clock said."""
     try:
         return parse_time(str(said.get("now")))
@@ -297,21 +301,21 @@ def _asked(host: str, fetch: Fetch) -> dict[str, Any]:
 def _pieces(answer: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:
     for kind, content in answer:
         if kind != PIECE:
-            raise LineBroken("the other side says something in the middle of a stream")
+            raise ConnectionBroken("the other side says something in the middle of a stream")
         yield content
 
 
 def _host(said: dict[str, Any]) -> FarHost:
-    """Raises LineBroken for what names no host and no backups."""
+    """Raises ConnectionBroken for what names no host and no backups."""
     name, was, backups = said.get("host"), said.get("was"), said.get("backups")
     if not isinstance(name, str) or name_fault(name) or not isinstance(was, list) or not isinstance(backups, list):
-        raise LineBroken("the other side lists what is no host")
+        raise ConnectionBroken("the other side lists what is no host")
     if len(backups) > _MOST_BACKUPS or not all(isinstance(old, str) for old in was):
-        raise LineBroken(f"the other side lists what is no host: {name}")
+        raise ConnectionBroken(f"the other side lists what is no host: {name}")
     found, held = [], {}
     for one in backups:
         if not _is_backup(one):
-            raise LineBroken(f"the other side lists what is no backup of {name}")
+            raise ConnectionBroken(f"the other side lists what is no backup of {name}")
         found.append(FarBackup(*one[:3]))
         if len(one) > 3:
             held[one[0]] = (one[3][0], one[3][1])
@@ -331,8 +335,8 @@ def _is_backup(one: Any) -> bool:
 def _announced(said: dict[str, Any], version: int) -> Announced:
     notes = said.get("notes")
     if not isinstance(notes, dict) or len(json.dumps(notes)) > _KEPT_NOTES:
-        raise LineBroken("the other side says of a backup what cannot be noted")
+        raise ConnectionBroken("the other side says of a backup what cannot be noted")
     kept = {key: dict(note) for key, note in notes.items() if isinstance(note, dict)}
     stream = said.get("stream")
     stream = stream if type(stream) is int and 0 < stream <= version else 1
-    return Announced(kept, told_size(said, "bytes"), stream, told_size(said, "total"))
+    return Announced(kept, size_in(said, "bytes"), stream, size_in(said, "total"))

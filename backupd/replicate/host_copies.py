@@ -15,7 +15,7 @@ from backupd.replicate.receiver import Expected, NotReceived, newest_received, r
 from backupd.replicate.room import require_room
 from backupd.replicate.rsync_engine import fetch_by_rsync
 from backupd.repo.compared import forget_compared
-from backupd.repo.final_backups import ours, point_latest
+from backupd.repo.final_backups import own_backup, point_latest
 from backupd.repo.received import discard_received
 from backupd.repo.verified import forget_verified
 from btrkeep.decisions.replication import (
@@ -126,6 +126,6 @@ def _require_parent(pool: Pool, host: str, parent: FarBackup | None) -> None:
     """Raises OperatorError when the backup that the difference is to is not the very one."""
     if parent is None:
         return
-    found = ours(pool.host(host) / parent.name, host)
+    found = own_backup(pool.host(host) / parent.name, host)
     if found is None or not found[0].read_only or found[1].uuid != parent.uuid:
         raise OperatorError(f"{host}@{parent.name} is not here any more", "`backupd rebuild`, then fetch again")

@@ -17,18 +17,24 @@ from btrkeep.process.progress import Notice, ProgressSinks, Waiting
 
 @dataclass(frozen=True, slots=True)
 class ReplicationPlan:
-    """What is to be done. `hosts`: those with something to fetch; `obstacles`: those of which nothing can be; `common`: by host.
+    """What is to be done. `hosts`: those with something to fetch; `obstacles`: those of which nothing can be.
 
+    `present`: by host, the names of the backups that both pools have before it; `common`: the newest of them.
     `total`: all backups there. `is_of_some`: only hosts that somebody has named were looked at. `gone`: hosts that were fetched,
     and that the other pool does not list any more.
     """
 
     hosts: tuple[HostFetches, ...]
     obstacles: tuple[HostFetches, ...]
-    common: Mapping[str, str]
+    present: Mapping[str, tuple[str, ...]]
     total: int
     is_of_some: bool = False
     gone: tuple[str, ...] = ()
+
+    @property
+    def common(self) -> dict[str, str]:
+        """Returns by host the newest backup that both pools have before it."""
+        return {host: max(names) for host, names in self.present.items()}
 
     @property
     def unwanted(self) -> tuple[HostFetches, ...]:

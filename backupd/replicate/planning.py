@@ -37,15 +37,16 @@ def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...]) -> bool:
 def make_plan(
     site: ReplicationContext, far: FarPool, named: tuple[str, ...] = (), *, damaged: bool = False
 ) -> tuple[ReplicationPlan, dict[str, FarHost]]:
-    """What is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here. Raises LineBroken,
-    Refused.
+    """Returns what is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here.
+
+    Raises ConnectionBroken, Refused.
     """
     if far.id == site.pool.id:
         raise OperatorError("that is this very pool", "fetch from another one")
     mark = ReplicaMark(far.id, site.replica.name)
     policy = site.replica.retention
     near = _near_hosts(site.pool, site.catalogue, damaged=damaged)
-    hosts, obstacles, common, listed, total = [], [], dict[str, str](), dict[str, FarHost](), 0
+    hosts, obstacles, present, listed, total = [], [], dict[str, tuple[str, ...]](), dict[str, FarHost](), 0
     for far_host in far.hosts():
         if not wants(site.replica, far_host.name, named):
             continue
@@ -55,8 +56,8 @@ def make_plan(
         if found.obstacle:
             obstacles.append(found)
             continue
-        if found.common:
-            common[found.host] = found.common
+        if found.present:
+            present[found.host] = found.present
         if found.fetches:
             hosts.append(found)
     moved = {old for one in obstacles if (old := one.former_name)}
@@ -65,7 +66,7 @@ def make_plan(
         for host, it in near.items()
         if it.mark == mark and not it.forgotten and wants(site.replica, host, named) and host not in listed and host not in moved
     ]
-    return ReplicationPlan(tuple(hosts), tuple(obstacles), common, total, bool(named), tuple(sorted(gone))), listed
+    return ReplicationPlan(tuple(hosts), tuple(obstacles), present, total, bool(named), tuple(sorted(gone))), listed
 
 
 def _plan_host(

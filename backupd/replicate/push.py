@@ -17,7 +17,7 @@ from backupd.replicate.wire import object_frame, write_all
 from backupd.rsync.bandwidth import Bucket, BudgetPace
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import at_work
-from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.piped import PipedProgram
 from btrkeep.units import printable
 
@@ -26,12 +26,8 @@ _LOOK, _PATIENCE = 0.5, 1800.0  # seconds
 _PAUSE, _TELL = 1.0, 60.0
 
 
-class NotWanted(OperatorError):
-    """The other side asks for something else in the middle of a stream, so it has given that up."""
-
-
-class _Over(Exception):
-    """Nothing more is to be sent."""
+class StreamAbandoned(OperatorError):
+    """The other side asked for something else in the middle of a stream: it has given the stream up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,7 @@ class Push:
         self._is_through = threading.Event()
 
     def run(self) -> PushSummary:
-        """Answers until the other side ends, or until cancelled. Raises NotOurs for what is no request."""
+        """Answers until the other side ends, or until cancelled. Raises SendRefused for what is no request."""
         verbs = {
             **self._sender.verbs,
             "hello": self._hello,
@@ -104,7 +100,7 @@ class Push:
         watch = threading.Thread(target=self._watch, daemon=True)
         watch.start()
         try:
-            with suppress(_Over, BrokenPipeError):  # cancelled; or the other side is gone, and its last words say why
+            with suppress(Cancelled, BrokenPipeError):  # cancelled; or the other side is gone, and its last words say why
                 serve(lines, verbs, self._program.input)
         finally:
             self._is_through.set()
@@ -143,7 +139,7 @@ class Push:
                 self._wait_told(who)
                 write_all(self._sender.out, object_frame({"waits": who}))
             if self._asks.poll(0):
-                raise NotWanted("the other side wants no more of it")
+                raise StreamAbandoned("the other side wants no more of it")
             self._cancellation.sleep(_PAUSE)
 
     def _hello(self, asked: Mapping[str, Any]) -> None:
@@ -151,10 +147,9 @@ class Push:
         self._sender.verbs["hello"](asked)
 
     def _before_piece(self, size: int) -> None:
-        if self._cancellation:
-            raise _Over
+        self._cancellation.raise_if_cancelled()
         if self._asks.poll(0):
-            raise NotWanted("the other side wants no more of it")
+            raise StreamAbandoned("the other side wants no more of it")
         self._bytes += size
         self._since = time.monotonic()
         self._pace(size)

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from backupd.replicate.stream_guard import StreamGuard
-from backupd.replicate.wire import LineBroken, write_all
+from backupd.replicate.wire import ConnectionBroken, write_all
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named
@@ -181,7 +181,7 @@ def _through_receive(
     if status:
         raise NotReceived(f"btrfs receive: {said[0].removeprefix('ERROR: ') if said else f'exit status {status}'}")
     if not guard.whole:
-        raise LineBroken("the stream has no end")
+        raise ConnectionBroken("the stream has no end")
 
 
 def _require_whole(path: Path, expected: Expected) -> Record:

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from backupd.replicate.far_pool import CopyTold, FarPool, own_modules, replica_buckets
+from backupd.replicate.far_pool import CopyAnnouncement, FarPool, own_modules, replica_buckets
 from backupd.replicate.marked import take_notes
 from backupd.replicate.outcome import ReplicationContext
 from backupd.replicate.receiver import Expected, NotReceived, publish_copy
 from backupd.replicate.room import require_room
-from backupd.replicate.wire import LineBroken
+from backupd.replicate.wire import ConnectionBroken
 from backupd.repo.hardlinks import split
 from backupd.repo.holes import punch_written
 from backupd.repo.received import RECEIVING, discard_received
@@ -127,7 +127,7 @@ class _Copying:
         far: FarPool,
         lock: Lock,
         expected: Expected,
-        told: CopyTold,
+        told: CopyAnnouncement,
         follow: Callable[[int], None],
     ) -> None:
         self.site, self.far, self.lock, self.expected, self.told, self.follow = site, far, lock, expected, told, follow
@@ -187,7 +187,7 @@ class _Copying:
                     self.site.pool.host(self.expected.host) / RECEIVING / _SUBVOLUME
                 )
         if self._said > self._may_say:
-            self._stop(LineBroken("the other side prints without end"))
+            self._stop(ConnectionBroken("the other side prints without end"))
         return self._said <= self._may_say
 
     def _stop(self, error: OperatorError | OSError) -> None:
@@ -215,7 +215,7 @@ class _Copying:
             if has - had >= _LEAST:
                 since, had = time.monotonic(), has
             elif time.monotonic() - since > span:
-                self._stop(LineBroken(f"less than {format_size(_LEAST)} came in {format_duration(span)}"))
+                self._stop(ConnectionBroken(f"less than {format_size(_LEAST)} came in {format_duration(span)}"))
                 return
 
     def _read(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backupd.replicate.sender import BackupSender, NotHere
+from backupd.replicate.sender import BackupSender, SendRefused
 from backupd.repo.read_lock import read
 from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.confined import HINT, PROGRAM, confined_command, filter_file
@@ -33,7 +33,7 @@ _ADDRESS_SPACE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class AskedCopy:
+class CopyRequest:
     """What the other side's rsync asks for: options that were found harmless, and a backup that has yet to be looked up."""
 
     options: tuple[str, ...]
@@ -43,31 +43,31 @@ class AskedCopy:
 
 
 def words_of_remote_command(command: str) -> tuple[str, ...]:
-    """The words of SSH_ORIGINAL_COMMAND if it asks for rsync, else (). Raises NotHere."""
+    """The words of SSH_ORIGINAL_COMMAND if it asks for rsync, else (). Raises SendRefused."""
     if _SERVER[0] not in command:
         return ()
     try:
         return tuple(shlex.split(command))
     except ValueError:
-        raise NotHere("what is asked for cannot be understood") from None
+        raise SendRefused("what is asked for cannot be understood") from None
 
 
-def parse_asked_copy(words: Sequence[str]) -> AskedCopy:
-    """What the words of a remote command ask for; those before `--server` mean nothing. Raises NotHere."""
+def parse_copy_request(words: Sequence[str]) -> CopyRequest:
+    """What the words of a remote command ask for; those before `--server` mean nothing. Raises SendRefused."""
     found = list(words)
     asked = found[found.index(_SERVER[0]) :] if _SERVER[0] in found else []
     if len(asked) > _MOST_WORDS or tuple(asked[:2]) != _SERVER or len(asked) < 5 or asked[-2] != ".":
-        raise NotHere("nothing is run here but rsync, and that only to send a backup")
+        raise SendRefused("nothing is run here but rsync, and that only to send a backup")
     options = asked[2:-2]
     if not _LETTERS.fullmatch(options[0]) or not all(_LONG.fullmatch(option) for option in options[1:]):
-        raise NotHere(f"rsync may not be asked for {' '.join(options)[:200]!r} here")
+        raise SendRefused(f"rsync may not be asked for {' '.join(options)[:200]!r} here")
     parts = asked[-1].split("/")
     if len(parts) != 4 or parts[3]:
-        raise NotHere("a backup is asked for as HOST/NAME/UUID/")
-    return AskedCopy(tuple(options), *parts[:3])
+        raise SendRefused("a backup is asked for as HOST/NAME/UUID/")
+    return CopyRequest(tuple(options), *parts[:3])
 
 
-def sending_command(asked: AskedCopy, path: Path) -> tuple[str, ...]:
+def sending_command(asked: CopyRequest, path: Path) -> tuple[str, ...]:
     """The rsync that sends what lies in the folder `path`."""
     return ("rsync", *_SERVER, *asked.options, ".", f"{path}/")
 
@@ -75,9 +75,9 @@ def sending_command(asked: AskedCopy, path: Path) -> tuple[str, ...]:
 def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool) -> int:
     """Answers the other side's rsync on this program's input and output; returns rsync's exit status.
 
-    Raises NotHere for anything that it must not ask for.
+    Raises SendRefused for anything that it must not ask for.
     """
-    asked = parse_asked_copy(words)
+    asked = parse_copy_request(words)
     chosen = sender.look_up(asked.host, asked.name, asked.uuid)
     command = sending_command(asked, chosen.path)
     memory = HostConfig(asked.host).max_memory.bytes_of(physical_memory()) + _ADDRESS_SPACE

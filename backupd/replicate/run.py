@@ -22,7 +22,7 @@ from backupd.replicate.outcome import (
     ReplicationProgress,
     ReplicationSummary,
 )
-from backupd.repo.common import common_with, write_common
+from backupd.repo.common import common_with, copied_to, write_common, write_copied
 from backupd.repo.received import discard_received, has_received
 from backupd.repo.reconcile import row_of
 from btrkeep.catalogue import Backup
@@ -55,15 +55,37 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked or host in plan.gone}
     work = _Work(site, plan, listed, summary, {**others, **plan.common})
     work.run()
-    common = work.note_common()
+    common, copied = work.note_common(), _copied(site, plan, listed, summary)
     try:
-        renamed = {one.host: known[old] for one in plan.obstacles if (old := one.former_name) and old in known}
-        far.note_common(site.replica.name, common | renamed)
+        renamed = {one.host: old for one in plan.obstacles if (old := one.former_name) and old in known}
+        common |= {new: known[old] for new, old in renamed.items()}
+        copied |= {new: copied[old] for new, old in renamed.items() if old in copied}
+        far.note_common(site.replica.name, common, copied)
     except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
         if not site.cancellation:  # the signal has reached the other end too
             site.observer.notice(f"the other pool does not note what both have in common: {error.message}")
     summary.cancelled = bool(site.cancellation)
     return summary
+
+
+def _copied(
+    site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, FarHost], summary: ReplicationSummary
+) -> dict[str, list[str]]:
+    """Records the names of all backups that both pools have now, by host, and returns them. Hosts that were not looked at, or that
+    the other pool does not list any more, keep what was recorded.
+    """
+    found = {host: set(names) for host, names in plan.present.items()}
+    for one in summary.fetched:
+        found.setdefault(one.host, set()).add(one.name)
+    blocked = {one.host for one in plan.obstacles}
+    before = copied_to(site.pool, site.replica.name)
+    copied = {host: names for host, names in before.items() if host not in listed or host in blocked}
+    copied |= {host: sorted(names) for host, names in found.items()}
+    try:
+        write_copied(site.pool, site.replica.name, copied)
+    except OSError as error:
+        site.observer.notice(f"which backups both pools have cannot be noted here: {error.strerror}")
+    return copied
 
 
 def _discard_left(site: ReplicationContext, hosts: Iterable[str]) -> None:

@@ -184,8 +184,8 @@ def _read_host(folder: Path) -> dict[str, Any]:
     return said
 
 
-def left_out(folder: Path) -> dict[str, str]:
-    """The hosts in a seed that cannot be fetched from it, and why: what is written of them was cut off, or is damaged."""
+def unusable_hosts(folder: Path) -> dict[str, str]:
+    """Returns the hosts that cannot be fetched from a seed, with the reasons: what was written was cut off, or is damaged."""
     found = {}
     for one in _hosts(folder):
         try:
@@ -228,7 +228,7 @@ class SeedSender:
         write_all(self._out, object_frame(said))
 
     def _list(self, _: Mapping[str, Any]) -> None:
-        without = left_out(self._folder)
+        without = unusable_hosts(self._folder)
         for folder in _hosts(self._folder):
             if folder.name not in without:
                 write_all(self._out, object_frame({**_read_host(folder)["listed"], "host": folder.name}))

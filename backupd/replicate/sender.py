@@ -20,8 +20,8 @@ from typing import Any
 from backupd.replicate.changes import size_and_time_tell
 from backupd.replicate.wire import END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, write_all
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.common import write_common
-from backupd.repo.final_backups import FinalBackup, NotOurs, ours
+from backupd.repo.common import write_common, write_copied
+from backupd.repo.final_backups import FinalBackup, own_backup
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
 from backupd.repo.read_lock import read
@@ -46,8 +46,8 @@ _PIPE = 1 << 20
 _F_SETPIPE_SZ = 1031
 
 
-class NotHere(OperatorError):
-    """What is asked for is not in the pool, or not as it was listed."""
+class SendRefused(OperatorError):
+    """The request is invalid, or what it names is not in the pool as it was listed."""
 
 
 Verbs = Mapping[str, Callable[[Mapping[str, Any]], None]]
@@ -142,7 +142,7 @@ class BackupSender:
         write_all(self.out, object_frame({**said, "transid": chosen.subvolume.written, "size_and_time": is_seen}))
 
     def _asked(self, asked: Mapping[str, Any]) -> tuple[FinalBackup, FinalBackup | None, dict[str, Any]]:
-        """The backup that is asked for, the one that the other side has already, and what there is to say of it. Raises NotHere."""
+        """Returns the requested backup, the one that the other side has already, and the answer about it. Raises SendRefused."""
         host = str(asked["host"])
         notes = self._notes(host)
         chosen = self._backup(host, str(asked["name"]), str(asked["uuid"]), notes)
@@ -157,26 +157,26 @@ class BackupSender:
         return chosen, parent, said
 
     def look_up(self, host: str, name: str, uuid: str) -> FinalBackup:
-        """The backup of that host, name and UUID, if the other side may have it. Raises NotHere, UnreadableRecord."""
+        """The backup of that host, name and UUID, if the other side may have it. Raises SendRefused, UnreadableRecord."""
         return self._backup(host, name, uuid, self._notes(host))
 
     def _notes(self, host: str) -> Notes:
         if name_fault(host) or not self._may_know(host):
-            raise NotHere("there is no such host")
+            raise SendRefused("there is no such host")
         return read_notes(self.pool.host(host))
 
     def _backup(self, host: str, name: str, uuid: str, notes: Notes) -> FinalBackup:
-        """The backup, if it is the very one. Raises NotHere."""
+        """The backup, if it is the very one. Raises SendRefused."""
         path = self.pool.host(host) / name
-        found = ours(path, host) if parse_backup_name(name) else None
+        found = own_backup(path, host) if parse_backup_name(name) else None
         if not found or not found[0].read_only or found[0].content_uuid != uuid:
-            raise NotHere(f"{host}@{name} is not here any more, or is another one")
+            raise SendRefused(f"{host}@{name} is not here any more, or is another one")
         if effective_state(found[1], notes) not in SENT:
-            raise NotHere(f"{host}@{name} expires")
+            raise SendRefused(f"{host}@{name} expires")
         return FinalBackup(path, *found)
 
     def _stream(self, path: Path, parent: int | None, version: int) -> None:
-        """The kernel writes into a pipe, and the pieces go out of it. Raises NotHere when the kernel ends with an error."""
+        """The kernel writes into a pipe, and the pieces go out of it. Raises SendRefused when the kernel ends with an error."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
         _widen(reading)
         failed: list[OSError] = []
@@ -199,7 +199,7 @@ class BackupSender:
             os.close(reading)  # before the thread is waited for: a send that nobody reads ends with EPIPE
             kernel.join()
         if failed:
-            raise NotHere(f"{path.parent.name}@{path.name} cannot be sent: {failed[0].strerror}")
+            raise SendRefused(f"{path.parent.name}@{path.name} cannot be sent: {failed[0].strerror}")
 
     def _may_know(self, host: str) -> bool:
         return not self.hosts or any(fnmatchcase(host, pattern) for pattern in self.hosts)
@@ -207,7 +207,10 @@ class BackupSender:
     def _common(self, asked: Mapping[str, Any]) -> None:
         said = asked["hosts"]
         hosts = {host: name for host, name in said.items() if self._may_know(host)} if isinstance(said, dict) else said
-        write_common(self.pool, self.replica or str(asked["replica"]), hosts)
+        replica, copied = self.replica or str(asked["replica"]), asked.get("copied")
+        write_common(self.pool, replica, hosts)
+        if isinstance(copied, dict):  # an older btrkeep does not say it
+            write_copied(self.pool, replica, {host: names for host, names in copied.items() if self._may_know(host)})
 
 
 def _widen(pipe: int) -> None:
@@ -230,8 +233,8 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def request_lines(fd: int, is_over: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
-    """Yields the requests that come, each a line, until `is_over`, which is asked now and then. Raises NotOurs for one that is too
-    long.
+    """Yields the requests that come, each a line, until `is_over`, which is asked now and then. Raises SendRefused for one that is
+    too long.
     """
     kept, looked = bytearray(), 0
     coming = select.poll()
@@ -244,7 +247,7 @@ def request_lines(fd: int, is_over: Callable[[], bool] = lambda: False) -> Itera
             continue
         looked = len(kept)
         if looked > _LONGEST_REQUEST:
-            raise NotOurs("a request without an end", "look at what connects here")
+            raise SendRefused("a request without an end", "look at what connects here")
         if coming.poll(_LOOK):
             if not (piece := os.read(fd, 1 << 16)):
                 return

@@ -26,7 +26,7 @@ _HEAD = struct.Struct(">cI")
 _NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
 
 
-class LineBroken(OperatorError):
+class ConnectionBroken(OperatorError):
     """The other side is gone, or says what is none of the protocol."""
 
 
@@ -45,13 +45,13 @@ def object_frame(found: Mapping[str, Any], kind: bytes = OBJECT) -> bytes:
 
 
 def parse_object(content: bytes) -> dict[str, Any]:
-    """The object. Raises LineBroken."""
+    """The object. Raises ConnectionBroken."""
     try:
         found = json.loads(content)
     except _NOT_UNDERSTOOD as error:
-        raise LineBroken(f"the other side says what cannot be understood: {error!r}") from None
+        raise ConnectionBroken(f"the other side says what cannot be understood: {error!r}") from None
     if not isinstance(found, dict):
-        raise LineBroken("the other side says something that is no object")
+        raise ConnectionBroken("the other side says something that is no object")
     return found
 
 
@@ -73,7 +73,7 @@ class AnswerReader:
         self._poll.register(fd, select.POLLIN)
 
     def answer(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the frames of one answer, kind and content, without its END. Raises LineBroken, Refused."""
+        """Yields the frames of one answer, kind and content, without its END. Raises ConnectionBroken, Refused."""
         self.begin_span()
         self.is_open = True
         return self.rest()
@@ -87,7 +87,7 @@ class AnswerReader:
         while True:
             kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
             if kind not in (OBJECT, PIECE, END) or length > (LONGEST_PIECE if kind == PIECE else _LONGEST_OBJECT):
-                raise LineBroken("the other side says what is none of the protocol")
+                raise ConnectionBroken("the other side says what is none of the protocol")
             content = self._exactly(length)
             self.is_torn = False
             if kind == END:
@@ -98,10 +98,10 @@ class AnswerReader:
             yield kind, content
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        """Yields the objects of one answer. Raises LineBroken, Refused."""
+        """Yields the objects of one answer. Raises ConnectionBroken, Refused."""
         for kind, content in self.answer():
             if kind != OBJECT:
-                raise LineBroken("the other side sends a stream that nobody asked for")
+                raise ConnectionBroken("the other side sends a stream that nobody asked for")
             yield parse_object(content)
 
     def _exactly(self, length: int) -> bytes:
@@ -110,7 +110,7 @@ class AnswerReader:
             self._wait()
             piece = os.read(self._fd, left)
             if not piece:
-                raise LineBroken("the connection has ended in the middle of an answer")
+                raise ConnectionBroken("the connection has ended in the middle of an answer")
             self.is_torn = True
             pieces.append(piece)
             left -= len(piece)
@@ -124,14 +124,14 @@ class AnswerReader:
         if self._read >= _LEAST:
             self._since, self._read = now, 0
         elif now - self._since > _SPAN:
-            raise LineBroken(f"the other side has sent less than {format_size(_LEAST)} in {format_duration(_SPAN)}")
+            raise ConnectionBroken(f"the other side has sent less than {format_size(_LEAST)} in {format_duration(_SPAN)}")
 
     def _wait(self) -> None:
         end = time.monotonic() + self.patience
         while not self._poll.poll(_LOOK):
             self._on_read(0)
             if time.monotonic() > end:
-                raise LineBroken(f"the other side has said nothing for {format_duration(self.patience)}")
+                raise ConnectionBroken(f"the other side has said nothing for {format_duration(self.patience)}")
 
 
 def write_all(fd: int, content: bytes | memoryview) -> None:

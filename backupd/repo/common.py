@@ -1,7 +1,8 @@
 """Which backup of each host two pools have in common: the newest, which the next difference is to.
 
 POOL/.btrkeep/common/NAME.json, written on both sides at the end of a replication; expiry on either side leaves these alone. An
-administrator who gives a replica up deletes the file.
+administrator who gives a replica up deletes the file. POOL/.btrkeep/copied/NAME.json names all backups that both had by then, for
+the dashboard alone.
 """
 
 import json
@@ -19,6 +20,7 @@ from btrkeep.units import parse_backup_name
 
 FORMAT = 1
 _FOLDER = "common"
+_COPIED = "copied"
 _MOST = 100  # replicas of one pool
 CommonBackups = Mapping[str, Mapping[str, tuple[str, ...]]]
 """By host and backup, the names of the replicas that have it in common with this pool."""
@@ -36,12 +38,34 @@ def write_common(pool: Pool, replica: str, hosts: Any) -> None:
         raise OperatorError("that cannot be a replica's name")
     if not isinstance(hosts, dict) or not all(_is_named(host, name) for host, name in hosts.items()):
         raise OperatorError("that is no list of backups")
-    folder = pool.path / MARKER / _FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / f"{replica}.json"
-    if not path.exists() and len(list(folder.iterdir())) >= _MOST:
-        raise OperatorError(f"{folder} has {_MOST} replicas already", "delete those that are given up")
-    write_atomically(path, json.dumps({"format": FORMAT, "hosts": hosts}) + "\n")
+    _write(pool.path / MARKER / _FOLDER, replica, hosts)
+
+
+def write_copied(pool: Pool, replica: str, hosts: Any) -> None:
+    """Replaces the names of all backups that both this pool and the replica have, by host. Raises OperatorError for bad data."""
+    if name_fault(replica):
+        raise OperatorError("that cannot be a replica's name")
+    if not isinstance(hosts, dict) or not all(
+        isinstance(names, list) and all(_is_named(host, name) for name in names) for host, names in hosts.items()
+    ):
+        raise OperatorError("that is no list of backups")
+    _write(pool.path / MARKER / _COPIED, replica, hosts)
+
+
+def copied_to(pool: Pool, replica: str) -> dict[str, list[str]]:
+    """Returns the names of all backups that this pool and the replica both had, by host; empty if that is unknown."""
+    try:
+        return dict(json.loads(copied_text(pool, replica) or "{}")["hosts"])
+    except NOT_UNDERSTOOD:
+        return {}
+
+
+def copied_text(pool: Pool, replica: str) -> str | None:
+    """Returns the same as it is written, a JSON object with the key `hosts`; None if there is none. Raises OSError."""
+    try:
+        return text_of_file(pool.path / MARKER / _COPIED / f"{replica}.json")
+    except FileNotFoundError:
+        return None
 
 
 def common_with(pool: Pool, replica: str) -> dict[str, str]:
@@ -65,6 +89,8 @@ def rename_common(pool: Pool, old: str, new: str) -> None:
     for file in _files(pool):
         if old in (known := _read(file.path)):
             write_common(pool, file.replica, {new if host == old else host: name for host, name in known.items()})
+        if old in (copied := copied_to(pool, file.replica)):
+            write_copied(pool, file.replica, {new if host == old else host: names for host, names in copied.items()})
 
 
 def _is_named(host: Any, name: Any) -> bool:
@@ -79,6 +105,14 @@ def common_backups(pool: Pool) -> CommonBackups:
             of_host = found.setdefault(host, {})
             of_host[name] = (*of_host.get(name, ()), file.replica)
     return found
+
+
+def _write(folder: Path, replica: str, hosts: Mapping[str, Any]) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{replica}.json"
+    if not path.exists() and len(list(folder.iterdir())) >= _MOST:
+        raise OperatorError(f"{folder} has {_MOST} replicas already", "delete those that are given up")
+    write_atomically(path, json.dumps({"format": FORMAT, "hosts": hosts}) + "\n")
 
 
 def _read(path: Path) -> dict[str, str]:

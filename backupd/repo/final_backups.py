@@ -40,16 +40,17 @@ class FinalBackup(NamedTuple):
     record: Record
 
 
-class NotOurs(OperatorError):
-    """Something lies where a backup of ours should be; it is left alone."""
+class ForeignData(OperatorError):
+    """Something that btrkeep did not make lies where a backup should be; it is left alone."""
 
 
-def ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
-    """The subvolume and record of a backup of ours, or None: its name, and the record's host, name and UUID, must agree.
+def own_backup(path: Path, host: str) -> tuple[Subvolume, Record] | None:
+    """Returns the subvolume and record of a backup that btrkeep made, else None: its name, and the record's host, name and UUID,
+    must agree.
 
-    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. One that came from another
-    pool has that of the subvolume which it is a copy of. Made under a name that the host had earlier it is ours as well, and the
-    record comes with today's name. Raises UnreadableRecord.
+    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. A copy from another pool has the
+    UUID of the subvolume that it is a copy of. A backup made under an earlier name of the host counts, and its record comes with
+    today's name. Raises UnreadableRecord.
     """
     subvolume = describe(path)
     record = records.read(path) if subvolume else None
@@ -85,7 +86,7 @@ def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
     for name in names:
         path = pool.host(host) / name
         with contextlib.suppress(records.UnreadableRecord):
-            found = ours(path, host)
+            found = own_backup(path, host)
             if found and found[0].read_only and found[1].state in FINAL:
                 yield FinalBackup(path, *found)
 
@@ -118,7 +119,7 @@ def recover(pool: Pool, host: str) -> Record | None:
     """
     path = pool.working(host)
     there = describe(path)
-    found = ours(path, host) if there and there.read_only else None
+    found = own_backup(path, host) if there and there.read_only else None
     if not found:
         return None
     record = found[1]
@@ -131,7 +132,7 @@ def recover(pool: Pool, host: str) -> Record | None:
 def take_name(pool: Pool, path: Path, name: str) -> Path:
     final = path.with_name(name)
     if os.path.lexists(final):
-        raise NotOurs(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
+        raise ForeignData(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
     with Checkpoint("backup named"):
         path.rename(final)
     point_latest(pool, path.parent.name)
@@ -167,7 +168,7 @@ def unfinished(path: Path, host: str) -> Subvolume | None:
     if subvolume is None:
         return None
     if subvolume.read_only:
-        return subvolume if ours(path, host) else None
+        return subvolume if own_backup(path, host) else None
     return subvolume if is_unfinished_run(path, subvolume, host) else None
 
 

@@ -3,15 +3,15 @@
 import json
 import logging
 
-from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.common import common_of_all
+from backupd.repo.backup_json import NOT_UNDERSTOOD, UnreadableRecord
+from backupd.repo.common import common_of_all, copied_text
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import Clock
 from btrkeep.config import Config, point, publish
 from btrkeep.config.published import ALIVE
-from btrkeep.decisions.copies import COPIES, KnownCopies, copies_of, copies_text
+from btrkeep.decisions.copies import COPIED, COPIES, KnownCopies, copies_of, copies_text
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool
 from btrkeep.units import printable
@@ -60,6 +60,18 @@ def tell_copies(pool: Pool, catalogue: Catalogue) -> None:
     text = copies_text(KnownCopies(fetched, common)) if common else None
     if text != before:
         catalogue.set_fact(COPIES, text)
+    for replica in common:
+        _tell_copied(pool, catalogue, replica)
+
+
+def _tell_copied(pool: Pool, catalogue: Catalogue, replica: str) -> None:
+    try:
+        text = copied_text(pool, replica)
+    except NOT_UNDERSTOOD as error:
+        _log.info("%s: %s", replica, printable(str(error)))
+        return
+    if text != catalogue.get_fact(COPIED + replica):
+        catalogue.set_fact(COPIED + replica, text)
 
 
 def _fetched_by(pool: Pool, host: str, before: KnownCopies) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from backupd.repo.backup_json import DATA, RECORD, UnreadableRecord, read
 from backupd.repo.catalogue_row import agrees, backup_row
 from backupd.repo.drill_scratch import clear_left_drills
-from backupd.repo.final_backups import ours, point_latest, recover
+from backupd.repo.final_backups import own_backup, point_latest, recover
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
@@ -47,7 +47,7 @@ _WORDS = {
 def row_of(pool: Pool, host: str, name: str) -> Backup | None:
     """Returns the row for the backup with that name, None if it is not ours. Raises UnreadableRecord."""
     path: Path = pool.host(host) / name
-    found = ours(path, host)
+    found = own_backup(path, host)
     if not found:
         return None
     subvolume, record = found

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from backupd.actions.after_crash import is_to_be_read, look_at_boot, read_in_doubt, reader
+from backupd.actions.after_crash import has_backups_in_doubt, in_doubt_verifier, read_in_doubt, record_boot
 from backupd.repo.context import PoolContext
 from backupd.repo.reconcile import reconcile
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
@@ -23,7 +23,7 @@ def read_last_written(
     Errors are reported and do not fail a backup.
     """
     told = False
-    while not cancellation and is_to_be_read(site.pool, hosts):
+    while not cancellation and has_backups_in_doubt(site.pool, hosts):
         try:
             with take_lock(site.pool.locks / "verify", "backupd run", format_time(site.clock.now())):
                 _read(site, hosts, notice, cancellation)
@@ -44,19 +44,19 @@ def read_before_waiting(site: PoolContext, notice: Callable[[str], None], cancel
 
     Nothing gets in doubt until the next boot. Raises OperatorError if something still is.
     """
-    if is_to_be_read(site.pool):
+    if has_backups_in_doubt(site.pool):
         reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
         read_last_written(site, None, notice, cancellation)
-    if not cancellation and is_to_be_read(site.pool):
+    if not cancellation and has_backups_in_doubt(site.pool):
         why = "what was written last before a crash of this server was not read"
         raise OperatorError(why, "`backupd verify --after-crash` says why")
 
 
 def _read(site: PoolContext, hosts: Collection[str] | None, notice: Callable[[str], None], cancellation: Cancellation) -> None:
-    record = look_at_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+    record = record_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
     if record.unread:
         notice(f"{in_doubt_words(BackupsInDoubt(record.seen, record.unread))}: these are read first")
-    for one in read_in_doubt(record, reader(site, record, cancellation, lambda _: None), hosts):
+    for one in read_in_doubt(record, in_doubt_verifier(site, record, cancellation, lambda _: None), hosts):
         if isinstance(one, OperatorError):
             notice(one.message)
         elif damages := one[1].damages:

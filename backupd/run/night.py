@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from zoneinfo import ZoneInfo
 
-from backupd.actions.discard import Unfinished, all_unfinished, give_up, more_room, room_came_back
+from backupd.actions.discard import Unfinished, all_unfinished, give_up, room_hint, wait_for_room
 from backupd.repo import backup_json as records
 from backupd.run.at_once import CONFINED, OPEN, has_files_for, possible_at_once, running_threads
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
@@ -354,12 +354,12 @@ class NightRunner:
                     return False
                 found = await asyncio.to_thread(all_unfinished, self.site.pool)
                 if entry.host.name in self._last or any(one.for_room and one.host == entry.host.name for one in found):
-                    self._go_last(entry, NoRoom(why, more_room(found)))
+                    self._go_last(entry, NoRoom(why, room_hint(found)))
                     return False
                 given_up = next((one for one in found if one.for_room and self._give_up(one)), None)
                 if given_up is None:
-                    raise NoRoom(why, more_room(found))
-                came_back = await room_came_back(self.site.pool, given_up, self._is_room, run.stopper)
+                    raise NoRoom(why, room_hint(found))
+                came_back = await wait_for_room(self.site.pool, given_up, self._is_room, run.stopper)
                 if not came_back and not run.stopper.reason:
                     raise NoRoom(why, f"what {given_up.host} had is deleted, but not gone yet: wait (`backupd progress`)")
         return True

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.final_backups import NotOurs
+from backupd.repo.final_backups import ForeignData
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.subvolume import describe
 from btrkeep.process.programs import run
@@ -36,7 +36,7 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
         is_file_source = below == {} and entry.is_file(follow_symlinks=False)
         if below is None or not (is_folder or is_file_source):
             if is_folder and describe(Path(entry.path)):
-                raise NotOurs(f"{entry.path} is a subvolume that is not ours", "move it away")
+                raise ForeignData(f"{entry.path} is a subvolume that is not ours", "move it away")
             if is_folder:
                 _remove_tree(entry.path)
             else:
@@ -47,9 +47,9 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
 
 def _remove_tree(folder: str) -> None:
     """Removes a folder with all in it, by rm: a host nests folders deeper than a function may call itself or a process may have
-    descriptors. It follows no symlink and enters neither a subvolume nor a mount; raises NotOurs when there is one.
+    descriptors. It follows no symlink and enters neither a subvolume nor a mount; raises ForeignData when there is one.
     """
     done = run(("rm", "--recursive", "--force", "--one-file-system", "--", folder), timeout=None, check=False)
     if done.returncode:
         said = printable((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[0].removeprefix("rm: "))
-        raise NotOurs(f"{folder} cannot be removed: {said}", "move away what is not ours in it")
+        raise ForeignData(f"{folder} cannot be removed: {said}", "move away what is not ours in it")

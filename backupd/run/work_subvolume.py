@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
-from backupd.repo.final_backups import FinalBackup, NotOurs, discard, is_named, is_unfinished_run, newest_base, recover, take_name
+from backupd.repo.final_backups import (
+    FinalBackup,
+    ForeignData,
+    discard,
+    is_named,
+    is_unfinished_run,
+    newest_base,
+    recover,
+    take_name,
+)
 from backupd.repo.hardlinks import split
 from backupd.repo.notes_json import read_notes
 from backupd.repo.synced import is_synced, mark_synced, take_mark
@@ -109,7 +118,7 @@ def prepare(
 
         After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
 
-    Raises Forgotten, NotOurs for a `.working` that we did not make, OSError as the filesystem gives it.
+    Raises Forgotten, ForeignData for a `.working` that we did not make, OSError as the filesystem gives it.
     """
     folder = pool.host(host.name)
     _ensure_folder(folder)
@@ -125,7 +134,9 @@ def prepare(
     try:
         quota.join(pool, host.name, prepared.id)
         if (path / DATA).is_symlink():
-            raise NotOurs(f"{path / DATA} is a symlink, which would lead out of the pool", "delete the backup that it comes from")
+            raise ForeignData(
+                f"{path / DATA} is a symlink, which would lead out of the pool", "delete the backup that it comes from"
+            )
         _ensure_folder(path / DATA, mode=0o777)
         drop_other_paths(path / DATA, host.paths)
         dropped = drop_damaged(path, base.path, _damaged_paths(base, damages)) if base else 0
@@ -230,19 +241,19 @@ def _left(path: Path, host: HostConfig, base: FinalBackup | None) -> _Left | Non
         return None
     subvolume = describe(path)
     if subvolume is None or subvolume.read_only:
-        raise NotOurs(f"{path} is not ours", "move it away")
+        raise ForeignData(f"{path} is not ours", "move it away")
     record = _fitting(path, subvolume, host, base)
     synced = record is not None and is_synced(path, record)
     if record and (synced or base is None):
         return _Left(subvolume, record, synced)
     if not record and not is_unfinished_run(path, subvolume, host.name):
-        raise NotOurs(f"{path} is not ours", "move it away")
+        raise ForeignData(f"{path} is not ours", "move it away")
     try:
         delete(path.parent, subvolume.id)
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        raise NotOurs(f"{path} holds a subvolume that is not ours, so it cannot be discarded", "move that away") from error
+        raise ForeignData(f"{path} holds a subvolume that is not ours, so it cannot be discarded", "move that away") from error
     if host.quota is not None:  # what it has is counted until it is dropped
         _wait_until_dropped(path.parent, subvolume.id)
     return None

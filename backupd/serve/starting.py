@@ -21,7 +21,7 @@ from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import Pool
 from btrkeep.process.programs import run
-from btrkeep.process.watched import ours, start_detached
+from btrkeep.process.watched import our_command, start_detached
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time, printable
 
@@ -113,7 +113,7 @@ def _start_process(service: ServiceContext, jobs: JobStore, job: ServeJob) -> No
     if job.unit:
         run(start_command(job.unit))
     else:
-        start_detached((*service.words(ours("backupd")), "run-job", job.id))
+        start_detached((*service.words(our_command("backupd")), "run-job", job.id))
 
 
 def _with_microseconds(now: datetime) -> str:

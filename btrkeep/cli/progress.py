@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, Any, cast
+from typing import IO, Any, Self, cast
 
 import click
 
@@ -85,6 +85,11 @@ class _Terminal:
         return getattr(self._stream, name)
 
 
+def say_wait(why: str) -> None:
+    """Prints on standard error what the work waits for."""
+    prose(f"waits: {printable(why)}", err=True)
+
+
 class SaidOnce:
     """Passes a text on, unless it is the same as the one before: for what is repeated while it lasts."""
 
@@ -130,6 +135,12 @@ class ProgressLine:
         if self._width:
             self._write("\r" + " " * self._width + "\r")
             self._width = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def _write(self, text: str) -> None:
         try:

@@ -5,7 +5,7 @@ it from there.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,6 +21,8 @@ REPLICA, PUSH, OFFSITE = "replica", "push", "offsite"
 """Kinds of copies: pools that are fetched into this one, servers that this one is sent to, and repositories."""
 OFFSITE_THERE = "offsite-there:"
 """Begins the fact of what lies in a repository."""
+COPIED = "copied:"
+"""Begins the fact of all backups that a replica or a repository has, as of the last replication or listing."""
 _RUNNING = "replicating:"
 _STORED = "offsite-size:"
 
@@ -294,6 +296,25 @@ def read_offsite(facts: FactReader, name: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def copied_backups_text(hosts: Mapping[str, Iterable[str]]) -> str:
+    """Encodes the names of the backups that lie elsewhere, by host."""
+    return json.dumps({"hosts": {host: sorted(names) for host, names in hosts.items()}}, separators=(",", ":"), sort_keys=True)
+
+
+def copied_backups(facts: FactReader, name: str) -> Mapping[str, list[str]]:
+    """Returns the names of all backups that a replica or a repository has, by host; empty if that is unknown."""
+    return _copied_of(facts.get_fact(COPIED + name))
+
+
+@lru_cache(maxsize=4)
+def _copied_of(text: str | None) -> Mapping[str, list[str]]:
+    try:
+        found: dict[str, Any] = json.loads(text or "{}").get("hosts", {})
+        return {host: [name for name in names if isinstance(name, str)] for host, names in found.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def note_stored(facts: FactWriter, name: str, size: int) -> None:

@@ -26,10 +26,15 @@ class OffsiteSnapshot:
 
 def newest_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, str]:
     """The newest whole backup of each host in the repository, by name."""
-    found: dict[str, str] = {}
+    return {host: max(names) for host, names in whole_there(there, incomplete).items()}
+
+
+def whole_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, set[str]]:
+    """The names of the whole backups of each host in the repository."""
+    found: dict[str, set[str]] = {}
     for one in there:
         if one.id not in incomplete:
-            found[one.host] = max(one.name, found.get(one.host, ""))
+            found.setdefault(one.host, set()).add(one.name)
     return found
 
 

@@ -86,13 +86,18 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class HostFetches:
-    """The fetches for a host, oldest first. `common`: the newest backup that both sides have now, by name."""
+    """The fetches for a host, oldest first. `present`: the names of the backups that both sides have now."""
 
     host: str
     fetches: tuple[Fetch, ...] = ()
-    common: str | None = None
+    present: tuple[str, ...] = ()
     obstacle: Obstacle | None = None
     text: str = ""
+
+    @property
+    def common(self) -> str | None:
+        """Returns the newest of those."""
+        return max(self.present, default=None)
 
     @property
     def former_name(self) -> str | None:
@@ -127,7 +132,7 @@ def plan_fetches(
         newest = max(fetched, key=_by_name)
         fetched = [newest] if not common or newest.name > max(common, key=_by_name).name else []
     again = [one for one in common if one.name in here.damaged]
-    return HostFetches(host, _with_parents(fetched, common, again), max((one.name for one in common), default=None))
+    return HostFetches(host, _with_parents(fetched, common, again), tuple(one.name for one in common))
 
 
 def _is_future(name: str, now: datetime) -> bool:

@@ -48,6 +48,15 @@ class Cancellation:
     def __bool__(self) -> bool:
         return self._cancelled
 
+    def raise_if_cancelled(self) -> None:
+        """Raises Cancelled once it is."""
+        if self:
+            raise Cancelled
+
+    def exit_status(self, otherwise: int = Exit.OK) -> int:
+        """Returns the exit status of the cancelled command, `otherwise` of one that was not cancelled."""
+        return int(signal_status(self.signal) if self else otherwise)
+
     def handle_signal(self, number: int, _frame: FrameType | None = None) -> None:
         """Cancels; a signal handler."""
         self.signal = self.signal or number

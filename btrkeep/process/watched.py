@@ -44,7 +44,7 @@ class Abandoned(OperatorError):
     """The caller no longer waited for the program, or it took too long; it has been killed."""
 
 
-def ours(package: str) -> tuple[str, ...]:
+def our_command(package: str) -> tuple[str, ...]:
     """Returns how a command line of one of our programs begins: with the interpreter and the code that we run ourselves."""
     return (sys.executable, "-P", "-m", package)
 

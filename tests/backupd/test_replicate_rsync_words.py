@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.replicate.rsync_sender import AskedCopy, parse_asked_copy, sending_command, words_of_remote_command
+from backupd.replicate.rsync_sender import CopyRequest, parse_copy_request, sending_command, words_of_remote_command
 from btrkeep.errors import OperatorError
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -14,8 +14,8 @@ LETTERS = "-lHogDtpAXre.iLsfxCIvu"
 
 def test_the_options_of_a_copy_are_passed_on_and_the_path_is_the_pools() -> None:
     command = f"backupd --pool main send-only -- --server --sender {LETTERS} --numeric-ids --info=STATS2 --inplace . {BACKUP}"
-    asked = parse_asked_copy(words_of_remote_command(command))
-    assert asked == AskedCopy((LETTERS, "--numeric-ids", "--info=STATS2", "--inplace"), "web1", "2026-03-01T220000Z", UUID)
+    asked = parse_copy_request(words_of_remote_command(command))
+    assert asked == CopyRequest((LETTERS, "--numeric-ids", "--info=STATS2", "--inplace"), "web1", "2026-03-01T220000Z", UUID)
     assert sending_command(asked, Path("/pool/backup"))[-3:] == ("--inplace", ".", "/pool/backup/")
 
 
@@ -46,7 +46,7 @@ def test_a_remote_command_without_rsync_is_none() -> None:
 )
 def test_anything_else_is_refused(words: str) -> None:
     with pytest.raises(OperatorError):
-        parse_asked_copy(words_of_remote_command(words))
+        parse_copy_request(words_of_remote_command(words))
 
 
 def test_what_cannot_be_taken_apart_is_refused() -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from backupd.replicate import wire
-from backupd.replicate.wire import END, PIECE, AnswerReader, LineBroken, frame, object_frame
+from backupd.replicate.wire import END, PIECE, AnswerReader, ConnectionBroken, frame, object_frame
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def trickling(content: bytes, pause: float) -> Iterator[int]:
 
 def test_who_never_stops_but_sends_next_to_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "_SPAN", 0.2)
-    with trickling(frame(PIECE, b"x" * 60), 0.02) as fd, pytest.raises(LineBroken, match="less than"):
+    with trickling(frame(PIECE, b"x" * 60), 0.02) as fd, pytest.raises(ConnectionBroken, match="less than"):
         list(AnswerReader(fd).answer())
 
 

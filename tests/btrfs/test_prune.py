@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.repo.final_backups import NotOurs
+from backupd.repo.final_backups import ForeignData
 from backupd.run.other_paths import drop_other_paths
 from tests.beds import work
 
@@ -62,7 +62,7 @@ def test_nothing_within_a_subvolume_or_a_mount_of_somebody_else_goes(data: Path)
     work("mount", "-t", "tmpfs", "btrkeep-test", mounted)
     try:
         (mounted / "stays").write_text("stays")
-        with pytest.raises(NotOurs, match="old"):
+        with pytest.raises(ForeignData, match="old"):
             drop_other_paths(data, ("/srv/www", "/elsewhere"))
         assert (subvolume / "stays").read_text() == (mounted / "stays").read_text() == "stays"
     finally:

@@ -50,12 +50,15 @@ def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
     uuid = json.loads((two.first.pool / "hosts/db1" / first / "backup.json").read_text())["uuid"]
     asked = [
         {"verb": "send", "host": "db1", "name": first, "uuid": uuid},
-        {"verb": "common", "replica": "other", "hosts": {"db1": first, "web1": first}},
+        {"verb": "common", "replica": "other", "hosts": {"web1": first}, "copied": {"web1": ["../../etc"]}},
+        {"verb": "common", "replica": "other", "hosts": {"db1": first, "web1": first}, "copied": {"db1": [first], "web1": [first]}},
     ]
     said = work(*answers, input="".join(f"{json.dumps(one)}\n" for one in asked)).stdout
     assert "there is no such host" in said
-    assert [path.name for path in common.iterdir()] == ["backup2.json"]
-    assert json.loads((common / "backup2.json").read_text())["hosts"] == {"web1": first}
+    assert "that is no list of backups" in said
+    for folder, its in ((common, first), (common.with_name("copied"), [first])):
+        assert [path.name for path in folder.iterdir()] == ["backup2.json"]
+        assert json.loads((folder / "backup2.json").read_text())["hosts"] == {"web1": its}
 
 
 def of_replicas(nights: Nights, *words: str) -> list[tuple[str, str]]:

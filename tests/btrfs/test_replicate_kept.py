@@ -1,6 +1,7 @@
 """What of another pool's backups is taken, what is kept here, and how it lies on the disk."""
 
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,11 @@ def test_newest_only_takes_the_newest_backup_alone(two: TwoPools) -> None:
     assert [(one["backup"], one["parent"]) for one in two.fetch()[0]["fetched"]] == [(fifth, third)]
     assert two.names(two.second.pool) == [third, fifth]
     assert two.differences(fifth) == ""
+    two.first.backupd("sample")
+    for pool in (two.first, two.second):  # the dashboard of either side says which backups lie in both
+        with sqlite3.connect(pool.state / "catalogue.sqlite") as rows:
+            ((text,),) = rows.execute("SELECT value FROM about WHERE name = 'copied:office'")
+        assert json.loads(text)["hosts"] == {"web1": [third, fifth]}
 
 
 def test_an_acceptance_comes_along_with_its_backup(two: TwoPools) -> None:

@@ -1,13 +1,16 @@
 """A transfer that does not move is ended and kept; one that works in silence is not."""
 
 import asyncio
+import contextlib
 import os
 import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -180,8 +183,45 @@ def test_a_long_comparison_by_a_real_rsync_is_no_stall(nights: Nights, tree: Pat
     nights.host("web", tree)
     nights.run("web")
     os.utime(tree / "sparse", (1, 1))
-    nights.host("web", tree, stall="0.4s", bandwidth="100KB")
-    start = time.monotonic()
-    assert nights.run("web")["web"]["outcome"] == "complete"
-    assert time.monotonic() - start > 0.8, "too quick to show anything"
+    nights.host("web", tree, stall="3s", bandwidth="100KB")
+    start, done = time.monotonic(), threading.Event()
+    with ThreadPoolExecutor() as beside:
+        pulses = beside.submit(_let_it_work_in_pulses, nights, done, 8.0)
+        try:
+            assert nights.run("web")["web"]["outcome"] == "complete"
+        finally:
+            done.set()
+        assert pulses.result() > 5, "too quick to show anything"
+    assert time.monotonic() - start > 8, "too quick to show anything"
     assert nights.record("web")["paths"][0]["numbers"]["literal"] == 0
+
+
+def _let_it_work_in_pulses(nights: Nights, done: threading.Event, seconds: float) -> int:
+    """Holds each rsync of the transfer but for moments: a comparison that is slow on any machine. How many moments there were.
+
+    It begins when the sender is there.
+    """
+    end = time.monotonic() + 30
+    while not senders(nights.source / "srv") and not done.wait(0.02):
+        assert time.monotonic() < end
+    end, pulses = time.monotonic() + seconds, 0
+    while time.monotonic() < end and not done.is_set():
+        held = [pid for pid in transferring(nights) if _is_rsync(pid)]
+        _signal(held, signal.SIGSTOP)
+        done.wait(0.4)
+        _signal(held, signal.SIGCONT)
+        done.wait(0.03)
+        pulses += 1
+    return pulses
+
+
+def _is_rsync(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/comm").read_text() == "rsync\n"
+    return False
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

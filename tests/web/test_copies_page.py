@@ -108,7 +108,7 @@ def test_an_offsite_repository_stands_beside_replicas_and_covers_hosts(tmp_path:
     assert ">far" not in stranger
 
 
-def test_a_push_stands_there_with_its_size_and_progress_and_a_backup_says_in_which_copies_it_is_the_newest(tmp_path: Path) -> None:
+def test_a_push_stands_there_with_its_size_and_progress_and_a_backup_says_in_which_copies_it_lies(tmp_path: Path) -> None:
     second(tmp_path)
     with Catalogue.open(tmp_path) as found:
         older = replace(backup("own1", EVENING - DAY), bytes=5 << 20)
@@ -122,6 +122,8 @@ def test_a_push_stands_there_with_its_size_and_progress_and_a_backup_says_in_whi
         known = KnownCopies({"web1": "office"}, {"office": {"web1": NEWEST}, "away": {"own1": older.name or "", "web1": NEWEST}})
         found.set_fact(COPIES, copies_text(known))
         found.set_fact("offsite-there:far", json.dumps({"incomplete": [], "newest": {"own1": NEWEST}}))
+        found.set_fact("copied:far", json.dumps({"hosts": {"own1": [older.name, "2001-01-01T0000Z"]}}))
+        found.set_fact("copied:office", json.dumps({"hosts": {"own1": [older.name]}}))  # which has own1 no more
         note_stored(found, "far", 12345)
         note_session(found, "far", ReplicaSession(NOW, NOW, "", "p", 1, 1, 5, 1.0), "offsite")
         note_session(found, "away", ReplicaSession(NOW - HOUR, NOW - HOUR, "", "p", 2, 4, 5 << 20, 5.0), "push")
@@ -140,8 +142,8 @@ def test_a_push_stands_there_with_its_size_and_progress_and_a_backup_says_in_whi
     assert "away is being sent to: 3 of 12 backups" in page
     assert "12.1 KiB" in page
     listed = visitor.get("/api/v1/hosts/own1/backups").json["backups"]  # type: ignore[index]
-    assert {one["name"]: one["copies"] for one in listed} == {NEWEST: ["far"], older.name: ["away"]}
-    assert "newest in away" in visitor.get("/hosts/own1").text
+    assert {one["name"]: one["copies"] for one in listed} == {NEWEST: ["far"], older.name: ["away", "far"]}
+    assert "also in away, far" in visitor.get("/hosts/own1").text
     part = {one["name"]: one for one in client(tmp_path, "viewer", ("own1",)).get("/api/v1/copies").json["replicas"]}  # type: ignore[index]
     assert {name: (one["size"], one["stored"]) for name, one in part.items()} == {"away": (5 << 20, None), "far": (7 << 20, None)}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from btrkeep.errors import UsageError
 from btrkeep.process.programs import run
-from btrkeep.process.watched import ours
+from btrkeep.process.watched import our_command
 from btrkeep.serving.viewer import role_of
 from btrkeep.units import printable
 from web.auth.cookie_key import cookie_key
@@ -37,7 +37,7 @@ def move_users(old: Path, users: Path) -> int | None:
 
 
 def _command(users: Path, *words: str, given: str = "") -> str:
-    return run((*ours("web"), "--users", str(users), "user", *words), given=given).stdout
+    return run((*our_command("web"), "--users", str(users), "user", *words), given=given).stdout
 
 
 def exported(store: Store) -> dict[str, Any]:

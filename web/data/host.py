@@ -16,7 +16,7 @@ from btrkeep.catalogue import Backup, Run
 from btrkeep.config import HostConfig, Retention
 from btrkeep.config.published import ALIVE
 from btrkeep.decisions.calendar_strip import StripLetter, kind_of
-from btrkeep.decisions.copies import COPIES, REPLICA, copies_of
+from btrkeep.decisions.copies import COPIES, REPLICA, copied_backups, copies_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain
@@ -79,7 +79,7 @@ class BackupRow:
     verified_words: str = ""
     """The same in a sentence."""
     copies: tuple[str, ...] = ()
-    """Copies whose newest backup of the host is this one."""
+    """The replicas and repositories that have this backup too, as of the last replication or listing."""
 
     @property
     def restorable(self) -> bool:
@@ -191,6 +191,7 @@ def host_page(
     decisions = by_service(exact) if exact is not None else decided(found, policy, source, host)
     looks = VerifiedBackups(source.catalogue, source.now)
     also = also_on(source, host)
+    elsewhere = {one.replica: {one.backup, *copied_backups(source.catalogue, one.replica).get(host, ())} for one in also}
     backups = [
         backup_row(
             one,
@@ -198,7 +199,7 @@ def host_page(
             source.now,
             time_words,
             looks.of(one) if one.name else None,
-            tuple(copy.replica for copy in also if copy.backup == one.name),
+            tuple(name for name, names in elsewhere.items() if one.name in names),
         )
         for one in found
     ]

@@ -181,6 +181,20 @@ def known_backups(pool: Pool, host: str) -> dict[str, Record]:
     return {one.record.name: one.record for one in final_backups(pool, host) if one.record.name}
 
 
+@contextmanager
+def locked_for_import(site: ImportSite, tree: OldTree) -> Iterator[tuple[HostConfig, Path]]:
+    """Locks the host of the tree, and opens the tree: yields the host's configuration and that folder. Raises OperatorError if
+    nothing can be imported for the host now.
+    """
+    host = config_of(site.config, tree)
+    with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
+        require_own(site.pool, tree.host)
+        require_room(site)
+        require_no_other_work(site.pool, host)
+        with opened_tree(tree) as folder:
+            yield host, folder
+
+
 async def import_tree(
     site: ImportSite, tree: OldTree, before: OldTree | None = None, after: OldTree | None = None
 ) -> ImportedBackup:
@@ -189,16 +203,10 @@ async def import_tree(
 
     An incomplete backup is discarded: the next import makes it again.
     """
-    host = config_of(site.config, tree)
-    with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
-        require_own(site.pool, tree.host)
-        require_room(site)
-        require_no_other_work(site.pool, host)
-        with ExitStack() as held:
-            source = held.enter_context(opened_tree(tree))
-            old = held.enter_context(opened_tree(before)) if before else None
-            disk = held.enter_context(syncing(site.pool.path))
-            return await _made(site, _Trees(tree, before, after, source, old), host, disk)
+    with locked_for_import(site, tree) as (host, source), ExitStack() as held:
+        old = held.enter_context(opened_tree(before)) if before else None
+        disk = held.enter_context(syncing(site.pool.path))
+        return await _made(site, _Trees(tree, before, after, source, old), host, disk)
 
 
 class _Trees(NamedTuple):

@@ -16,7 +16,7 @@ from backupd.files.tree import Entry, Tree
 from backupd.files.walking import walk
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA
-from backupd.repo.final_backups import discard, recover, require_own
+from backupd.repo.final_backups import discard, recover
 from backupd.rsync.output import bounded
 from backupd.run import quota
 from backupd.run import work_subvolume as working
@@ -27,19 +27,16 @@ from backupd.run.importing.run import (
     ImportSite,
     config_of,
     import_record,
-    opened_tree,
-    require_no_other_work,
-    require_room,
+    locked_for_import,
 )
 from backupd.run.work_subvolume import Prepared
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
-from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import is_on
 from btrkeep.pool.subvolume import delete, describe, snapshot
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.cancellation import Cancelled
-from btrkeep.units import format_time, printable
+from btrkeep.units import printable
 
 _ASIDE = ".btrkeep-takeover"
 _EMPTY = 2  # inode number of the folder that a snapshot has where the original has a subvolume
@@ -56,39 +53,31 @@ class TakenTree:
 
 async def take_over(site: ImportSite, tree: OldTree) -> ImportedBackup:
     """Raises Cancelled, OperatorError, OSError. What is not whole is deleted, by the next run if need be."""
-    host = config_of(site.config, tree)
-    with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
-        require_own(site.pool, tree.host)
-        require_room(site)
-        require_no_other_work(site.pool, host)
-        with ExitStack() as held:
-            held.enter_context(opened_tree(tree))
-            if not is_on(tree.folder, site.pool.filesystem):
-                hint = "`backupd import tree` copies a folder of dated snapshots"
-                raise OperatorError(f"{tree.folder} is on another filesystem than the pool, so it has to be copied", hint)
-            disk = held.enter_context(syncing(site.pool.path))
-            recover(site.pool, tree.host)
-            _discard_own(site, tree)
-            staged = site.pool.staged(tree.host)
-            try:
-                found = await asyncio.to_thread(_arranged, site, tree, staged)
-                prepared = await asyncio.to_thread(_named, site, staged, tree)
-            except BaseException:
-                if left := describe(staged):
-                    with suppress(OSError):
-                        delete(staged.parent, left.id)
-                raise
-            try:
-                numbers = {"files": found.files, "regular": found.files, "bytes": bounded(found.bytes), "literal": 0}
-                record = import_record(site, tree, working.first_record(prepared, host, tree.started), numbers)
-                _, final = await asyncio.to_thread(
-                    lambda: working.finalise(site.pool, prepared, record, disk, NO_SUMS, split=False)
-                )
-            except BaseException:
+    with locked_for_import(site, tree) as (host, _), ExitStack() as held:
+        if not is_on(tree.folder, site.pool.filesystem):
+            hint = "`backupd import tree` copies a folder of dated snapshots"
+            raise OperatorError(f"{tree.folder} is on another filesystem than the pool, so it has to be copied", hint)
+        disk = held.enter_context(syncing(site.pool.path))
+        recover(site.pool, tree.host)
+        _discard_own(site, tree)
+        staged = site.pool.staged(tree.host)
+        try:
+            found = await asyncio.to_thread(_arranged, site, tree, staged)
+            prepared = await asyncio.to_thread(_named, site, staged, tree)
+        except BaseException:
+            if left := describe(staged):
                 with suppress(OSError):
-                    discard(prepared.path, prepared.uuid)
-                raise
-            return ImportedBackup(final, prepared.id, 0, found.nested)
+                    delete(staged.parent, left.id)
+            raise
+        try:
+            numbers = {"files": found.files, "regular": found.files, "bytes": bounded(found.bytes), "literal": 0}
+            record = import_record(site, tree, working.first_record(prepared, host, tree.started), numbers)
+            _, final = await asyncio.to_thread(lambda: working.finalise(site.pool, prepared, record, disk, NO_SUMS, split=False))
+        except BaseException:
+            with suppress(OSError):
+                discard(prepared.path, prepared.uuid)
+            raise
+        return ImportedBackup(final, prepared.id, 0, found.nested)
 
 
 def _discard_own(site: ImportSite, tree: OldTree) -> None:

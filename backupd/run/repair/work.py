@@ -22,7 +22,7 @@ from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.backup_json import write as write_record
 from backupd.repo.catalogue_row import backup_row
-from backupd.repo.final_backups import FinalBackup, discard, final_backups, ours, point_latest, recover, require_own
+from backupd.repo.final_backups import FinalBackup, discard, final_backups, own_backup, point_latest, recover, require_own
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, hold_of, read_notes, write_notes
 from backupd.repo.read_lock import read
@@ -94,7 +94,7 @@ def _start(site: ExpiryContext, backup: Restorable) -> datetime:
     """
     moment, taken = backup.started + timedelta(seconds=1), names_of(site.pool, backup.host)
     while (name := backup_name(moment)) in taken:
-        found = ours(site.pool.host(backup.host) / name, backup.host)
+        found = own_backup(site.pool.host(backup.host) / name, backup.host)
         if found is None or not found[1].repaired:
             raise StateConflict(f"{backup.host} {name} is too near for a copy to stand between", "repair a later one")
         moment += timedelta(seconds=1)
@@ -119,7 +119,7 @@ def _require_no_other_work(site: ExpiryContext, host: str) -> None:
 def _make(site: ExpiryContext, plan: RepairPlan) -> str:
     backup = plan.backup
     with read(backup.path), syncing(site.pool.path) as disk:
-        found = ours(backup.path, backup.host)
+        found = own_backup(backup.path, backup.host)
         if found is None or not found[0].read_only or found[1].uuid != backup.record.uuid:
             raise StateConflict(f"{backup.host} {backup.name} is another one than it was", "run it again")
         start = _start(site, backup)

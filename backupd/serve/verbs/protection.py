@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from backupd.actions.accept import accept as accept_it
-from backupd.actions.hold import Noted, hold_fields
+from backupd.actions.hold import HoldResult, hold_fields
 from backupd.actions.hold import hold as hold_it
 from backupd.actions.hold import release as release_it
 from backupd.repo.context import PoolContext, writing
@@ -44,7 +44,7 @@ def _why(call: Call) -> str:
     return f"{call['why'].strip()} ({call.who})".strip()
 
 
-def _noted(call: Call, done: Noted) -> dict[str, Any]:
+def _noted(call: Call, done: HoldResult) -> dict[str, Any]:
     return {"host": call["host"], "name": done.name, "state": done.state}
 
 

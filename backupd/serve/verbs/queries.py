@@ -11,7 +11,7 @@ from backupd.serve.verbs.protection import require_host
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain, objects
 from btrkeep.errors import Exit
-from btrkeep.process.watched import ProgramEnd, ours, run_watched
+from btrkeep.process.watched import ProgramEnd, our_command, run_watched
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time, printable
 
@@ -21,19 +21,19 @@ _ATTENTION = 1  # exit status of a doctor who found something
 
 def doctor(call: Call) -> Any:
     """Returns the result of `backupd doctor --json`."""
-    words = (*call.service.words(ours("backupd")), "doctor", "--json")
+    words = (*call.service.words(our_command("backupd")), "doctor", "--json")
     return _kept(call, "doctor", (), words, _json)
 
 
 def plan(call: Call) -> Any:
     """Returns the result of `btrfs-balancer plan --json` with the configured settings."""
-    words = (*ours("balancer"), "plan", "--json", *call.service.chosen(), str(call.service.config().pool.path))
+    words = (*our_command("balancer"), "plan", "--json", *call.service.chosen(), str(call.service.config().pool.path))
     return _kept(call, "plan", (), words, _json)
 
 
 def extents(call: Call) -> None:
     """A picture of one block group's extents."""
-    words = [*ours("heatmap"), "--quiet", "--blockgroup", str(call["vaddr"]), "--curve", call["curve"], "-o", "-"]
+    words = [*our_command("heatmap"), "--quiet", "--blockgroup", str(call["vaddr"]), "--curve", call["curve"], "-o", "-"]
     if call["size"] is not None:
         words += ["--order", str(min(call["size"], 10)), "--size", str(call["size"])]
     words.append(str(call.service.pool().path))

@@ -5,8 +5,6 @@ They need only the pool, not the catalogue, so a listing appears as soon as Pyth
 
 import os
 import shlex
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,16 +18,14 @@ from backupd.cli.names import completing, moment_of
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which
 from backupd.files.tree import Tree
 from backupd.repo.context import open_configured
-from backupd.repo.final_backups import LATEST
-from backupd.repo.listing import hosts_of, names_of
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool.marker import WORKING, Pool
+from btrkeep.pool.marker import Pool
 
 _MOST_COMPLETED = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class OpenedBackup:
     """A backup that is opened for reading."""
 
     pool: Pool
@@ -42,11 +38,11 @@ class Looked:
         return f"{self.backup.host}@{self.backup.name}"
 
 
-def pool_of(ctx: click.Context, now: datetime | None = None) -> tuple[Pool, ZoneInfo]:
+def pool_of(ctx: click.Context) -> tuple[Pool, ZoneInfo]:
     """The pool that --pool or --config names, and its zone. Raises OperatorError of every kind."""
     config = load_config(ctx)
     pool = open_configured(config)
-    clock_for(pool, now)
+    clock_for(ctx, pool)
     return pool, config.pool.zone
 
 
@@ -61,11 +57,11 @@ def end_of(day: date, zone: ZoneInfo) -> datetime:
 
 
 @contextmanager
-def looked(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None) -> Iterator[Looked]:
+def opened_backup(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None) -> Iterator[OpenedBackup]:
     """Yields the requested backup, open. Raises UsageError; OperatorError for read errors within the context."""
     backup = find(pool, host, which, at)
     with reading(f"{backup.host}@{backup.name}"), Tree(backup.path) as tree:
-        yield Looked(pool, backup, tree)
+        yield OpenedBackup(pool, backup, tree)
 
 
 @contextmanager
@@ -78,46 +74,6 @@ def reading(where: str) -> Iterator[None]:
     except OSError as error:
         hint = "is it being deleted? `backupd list` shows what there is; for errors of the disks see dmesg and `backupd scrub`"
         raise OperatorError(f"{where} cannot be read: {error.strerror or error}", hint) from error
-
-
-class Ticker:
-    """Shows progress in one line of a terminal, at most five times a second; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self._last = time.monotonic()
-        self._width = 0
-
-    def __call__(self, text: str) -> None:
-        now = time.monotonic()
-        if self._shown and now - self._last >= 0.2:
-            self._last = now
-            self._write(text)
-
-    def __enter__(self) -> "Ticker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._width:
-            self._write("")
-
-    def _write(self, text: str) -> None:
-        click.echo("\r" + text.ljust(self._width) + ("" if text else "\r"), nl=False, err=True)
-        self._width = len(text)
-
-
-def complete_which(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """HOST, and behind an @ the names of its backups."""
-    found = completing(ctx)
-    if not found:
-        return []
-    host, at, which = incomplete.partition("@")
-    if not at:
-        return [one for one in hosts_of(found) if one.startswith(host)]
-    if "/" in host:
-        return []
-    names = sorted(names_of(found, host) - {WORKING}, reverse=True)
-    return [f"{host}@{name}" for name in [*names, LATEST] if name.startswith(which)]
 
 
 def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

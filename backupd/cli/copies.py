@@ -1,0 +1,69 @@
+"""Shared by `replicate` and `offsite`: which configured copies are meant, whether one is due, and what is said of its end."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TypeVar
+
+from backupd.repo.context import PoolContext
+from btrkeep.cli import complain
+from btrkeep.cli.progress import prose
+from btrkeep.config.model import OffsiteSettings, PushSettings, ReplicaSettings
+from btrkeep.decisions.copies import OFFSITE, CopyState, copy_status, note_failure, read_session
+from btrkeep.decisions.copy_words import done_words
+from btrkeep.decisions.due import is_due, window_end
+from btrkeep.errors import OperatorError, UsageError, did_you_mean
+from btrkeep.units import format_duration, printable
+
+Copy = ReplicaSettings | PushSettings | OffsiteSettings
+CopyT = TypeVar("CopyT", bound=Copy)
+
+
+def chosen_copies(
+    site: PoolContext, kind: str, known: Mapping[str, CopyT], name: str | None, *, is_asked: bool = True
+) -> list[CopyT]:
+    """Returns the copy of that name, or all. Raises UsageError for an unknown name, and with `is_asked` if none is configured."""
+    what = "offsite repository" if kind == OFFSITE else kind
+    if name is not None and name not in known:
+        hint = did_you_mean(name, known, f"add [{kind}.{name}] to {site.config.file}")
+        raise UsageError(f"no {what} {printable(name)} is configured", hint)
+    if not known and is_asked:
+        raise UsageError(f"no {what} is configured", f"add [{kind}.NAME] to {site.config.file}; `man btrkeep.toml` explains it")
+    return [known[name]] if name is not None else list(known.values())
+
+
+def is_copy_due(site: PoolContext, copy: Copy) -> bool:
+    """Returns True if the copy was not brought up to date in this period and its window is open."""
+    now, zone = site.clock.now(), site.config.pool.zone
+    if copy.window and not window_end(copy.window, zone, now):
+        return False
+    session = read_session(site.catalogue, copy.name, copy.kind)
+    whole = session.at if session and not session.behind and not session.error else None
+    return is_due(whole, copy.every, copy.window, zone, now).due
+
+
+def closing_time(site: PoolContext, copy: Copy) -> datetime | None:
+    """Returns when the window of the copy closes; None without one."""
+    return window_end(copy.window, site.config.pool.zone, site.clock.now()) if copy.window else None
+
+
+def report_unreached(site: PoolContext, copy: Copy, error: OperatorError, *, is_away: bool = False, dry_run: bool) -> bool:
+    """Records and reports that the other side could not be reached. `is_away`: it was not there.
+
+    Returns False if that is no failure yet: a pool that comes and goes may be away until the copy is late.
+    """
+    now = site.clock.now()
+    if not dry_run:
+        note_failure(site.catalogue, copy.name, now, error.message, copy.kind, away=is_away)
+    status = copy_status(copy, read_session(site.catalogue, copy.name, copy.kind), now)
+    if is_away and status.state in (CopyState.OK, CopyState.LATE):
+        prose(f"{copy.name}: {error.message}: not there now", err=True)
+        return False
+    done = done_words(copy.kind)
+    since = f"last {done} {format_duration(status.age)} ago" if status.age is not None else f"never {done}"
+    complain(OperatorError(f"{copy.name}: {error.message}; {since}", error.hint))
+    return True
+
+
+def left_words(left: int, *, out_of_time: bool) -> str:
+    """What follows the sum of a run that left so many backups for the next one."""
+    return f"; {left} left for the next time{', its window is over' if out_of_time else ''}" if left else ""
