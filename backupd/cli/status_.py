@@ -9,15 +9,16 @@ import click
 from backupd.cli.context import complete_host, now_option, opened, require_host
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.look import look_at_pool
-from backupd.health.status_report import drills_of, looks_of
+from backupd.health.status_report import drills_of, last_dedupe, looks_of
 from backupd.repo.context import PoolContext
-from btrkeep.catalogue import Progress
+from btrkeep.catalogue import KILLED, Dedupe, Progress
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import CopyStatus, RunningFetch, copy_statuses, read_running
 from btrkeep.decisions.copy_words import running_words
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doubt
+from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
@@ -61,6 +62,7 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
         drills = drills_of(site.config, site.catalogue, moment)
         looks, unverified = looks_of(site.config, site.catalogue, moment)
         in_doubt = read_in_doubt(site.catalogue)
+        dedupe = last_dedupe(site.catalogue)
     if as_json:
         hosts, transfers = (
             [
@@ -79,6 +81,7 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
                 "drill": _drill_as_json(drills),
                 "verification": {"max_age": round(site.config.verify.oldest), "unverified": list(unverified)},
                 "in_doubt": _in_doubt_as_json(in_doubt),
+                "dedupe": _dedupe_as_json(dedupe) if dedupe else None,
                 "pool": pool,
                 "lost": site.lost,
                 **clock,
@@ -97,6 +100,8 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
             _show_lags(copies)
         _show_drills(drills)
         _show_unverified(unverified, site.config.verify.oldest)
+        if dedupe:
+            click.echo(f"last dedupe: {format_time(dedupe.started)}, {dedupe_words(dedupe)}")
         if in_doubt:
             click.echo(
                 click.style("in doubt: ", fg="yellow") + in_doubt_words(in_doubt) + ": `backupd verify --after-crash` does that"
@@ -288,6 +293,21 @@ def _in_doubt_as_json(found: BackupsInDoubt | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {"since": format_time(found.since), "backups": [{"host": host, "name": name} for host, name in sorted(found.backups)]}
+
+
+def _dedupe_as_json(one: Dedupe) -> dict[str, Any]:
+    return {
+        "started": format_time(one.started),
+        "finished": _moment(one.finished),
+        "outcome": one.outcome or KILLED,
+        "backups": one.backups,
+        "left": one.left_out,
+        "files": one.files,
+        "shared_bytes": one.shared_bytes,
+        "read_bytes": one.read_bytes,
+        "data_saved": one.data_saved,
+        "metadata_added": one.metadata_added,
+    }
 
 
 def _drill_as_json(drills: DrillStatus) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class JobsAsked:
     """The number of days, and the kind of job."""
 
     days: Annotated[int, Field(ge=1, le=3650, description="How many days, up to now.")] = of_jobs.USUAL
-    kind: Annotated[Literal["", "night", "backup", "expire", "balance", "kernel"], Field(description="Only those.")] = ""
+    kind: Annotated[Literal["", "night", "backup", "expire", "balance", "dedupe", "kernel"], Field(description="Only those.")] = ""
 
 
 @dataclass(frozen=True, slots=True)
