@@ -80,7 +80,7 @@ def why_not(
     set_aside: Container[int] = (),
     unallocated: int | None = None,
 ) -> str:
-    """Why `rank` leaves a block group out, in words that go on after "left alone: "; "" when it does not."""
+    """Says why `rank` leaves a block group out, in words that follow "left alone: "; "" if it does not."""
     assert policy in POLICIES
     used, free = int(groups.used[index]), int(_free_elsewhere(groups, unallocated)[index])
     return (

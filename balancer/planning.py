@@ -25,7 +25,7 @@ _LARGE = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class FilesystemLook:
+class FilesystemReading:
     """A filesystem at one moment."""
 
     survey: Survey
@@ -51,9 +51,9 @@ class FilesystemLook:
         )
 
 
-def look(fd: int, path: Path) -> FilesystemLook:
+def look(fd: int, path: Path) -> FilesystemReading:
     """Reads the filesystem that `fd` and `path` are on. Raises OSError."""
-    return FilesystemLook(survey(fd), read_room(path))
+    return FilesystemReading(survey(fd), read_room(path))
 
 
 class Costs:
@@ -84,7 +84,7 @@ class BestBlockGroup:
 
 
 def choose(
-    seen: FilesystemLook, settings: RunSettings, costs: Costs, set_aside: Collection[int], left: int | None
+    seen: FilesystemReading, settings: RunSettings, costs: Costs, set_aside: Collection[int], left: int | None
 ) -> BestBlockGroup:
     """Ranks all block groups by what was read of them; among the first few that fit into `left` bytes the costs decide. Raises
     OSError.
@@ -100,7 +100,7 @@ def choose(
 
 
 def look_again(
-    fd: int, seen: FilesystemLook, best: BestBlockGroup, settings: RunSettings, model: Model, done: Sequence[StepDone]
+    fd: int, seen: FilesystemReading, best: BestBlockGroup, settings: RunSettings, model: Model, done: Sequence[StepDone]
 ) -> PlannedBlockGroup | None:
     """Reads the chosen block group again, right before it is balanced.
 
@@ -130,7 +130,7 @@ def _with(groups: DataBlockGroups, index: int, one: DataBlockGroups) -> DataBloc
     return DataBlockGroups(*(np.concatenate((old[:index], new, old[index + 1 :])) for old, new in columns))
 
 
-def planned(fd: int, seen: FilesystemLook, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
+def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
     """Returns all block groups that would be balanced, in order, if nothing changed meanwhile. Raises OSError.
 
     Reads the costs of all of them, which may take some seconds.

@@ -14,7 +14,7 @@ from pathlib import Path
 from balancer import stop_rules as stops
 from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, refuse_others, refuse_unfit
 from balancer.model import DEFAULT, Model
-from balancer.planning import Costs, FilesystemLook, choose, look, look_again, planned
+from balancer.planning import Costs, FilesystemReading, choose, look, look_again, planned
 from balancer.relocation import Attempt, Before, attempt
 from balancer.run_types import (
     BalanceEvent,
@@ -191,7 +191,7 @@ class Balancing:
 
     # --- one block group
 
-    def _look(self) -> FilesystemLook:
+    def _look(self) -> FilesystemReading:
         """Commits earlier changes, so that they are visible, then reads the filesystem."""
         with suppress(OSError):  # an error made it read-only: it can still be read
             commit(self._folder)

@@ -124,7 +124,7 @@ class PlannedBlockGroup:
 
     @property
     def is_within(self) -> bool:
-        """Whether the rest of the budget covers it."""
+        """Returns True if the rest of the budget covers it."""
         return self.left is None or self.used <= self.left
 
 

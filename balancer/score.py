@@ -25,7 +25,7 @@ _U64 = np.dtype("<u8")
 
 
 def tent(length: Array, group_length: Array) -> Array:
-    """What free extents of `length` bytes add to the score of block groups of `group_length` bytes: float64[n], from 0 to 1.
+    """Returns what free extents of `length` bytes add to the score of block groups of `group_length` bytes: float64[n], 0 to 1.
 
     1 |           .            A hole as large as the block group is good: new data fits into it whole. One of 4 KiB is of little
       |         .   .          use, and does little harm as long as there are not very many. Those in the middle are what the
@@ -49,7 +49,7 @@ def size_class(length: Array) -> Array:
 
 
 def joined(group: Array, vaddr: Array, end: Array) -> tuple[Array, Array, Array]:
-    """The same free extents, in order of addresses, with those of one block group that touch made one."""
+    """Returns the free extents by address, with adjacent ones of a block group merged."""
     begins = np.concatenate(([True], (vaddr[1:] != end[:-1]) | (group[1:] != group[:-1])))
     at = np.flatnonzero(begins[: len(vaddr)])
     return group[at], vaddr[at], end[np.append(at, len(end))[1:] - 1]

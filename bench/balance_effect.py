@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from balancer.model import DEFAULT, MeasuredBalance, Model, fit
-from balancer.planning import FilesystemLook, look
+from balancer.planning import FilesystemReading, look
 from balancer.run_types import SpaceNumbers
 from balancer.survey import Cost, opened
 from bench import common
@@ -78,7 +78,7 @@ def _run(
         yield from ((f"N={share}", one) for share, one in by_usage_filter(mounted, budgets))
 
 
-def seen_at(mounted: Mounted) -> FilesystemLook:
+def seen_at(mounted: Mounted) -> FilesystemReading:
     """The pool as it is now."""
     with opened(mounted.point) as fd:
         return look(fd, mounted.point)

@@ -133,7 +133,7 @@ def _unmount(point: Path, is_btrfs: bool) -> None:
     if is_btrfs:
         btrfs.unmount(point)
     else:
-        work("umount", point)
+        btrfs.umount(point)
 
 
 def _detach(loop: str) -> None:

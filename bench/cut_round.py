@@ -26,20 +26,38 @@ from bench.cut_scenarios import SCENARIOS
 from bench.cut_site import Site, Step
 from tests.beds import work
 from tests.beds.cli import command
-from tests.beds.watch import ENVIRONMENT, KILL_AT, disagreements
+from tests.beds.watch import ENVIRONMENT, disagreements
+from tests.beds.work import explain
 
 AT_RANDOM = ("another's commit", "any moment")
 _DONE = {"complete", "suspect"}
+_LONGEST_STEP = 1800.0  # seconds
 
 
 @dataclass(slots=True)
 class Before:
-    """What was there when a step began and when it ended, and the sources and the configuration that it had."""
+    """What was there when a step began and when it ended, the sources, and what they held, and the configuration."""
 
     facts: set[str]
     after: set[str]
     source: Path
+    tree: cut_truth.Tree
     config: str
+
+
+@dataclass(slots=True)
+class Look:
+    """One of the two at what a cut has left: `may` be there, and what the `source` is like.
+
+    `there`: which the cut had left, once commands have made others. A name is a second of the clock, so a new one may have a name
+    that the round gave after the cut; one that was not made of the source has the name that it had. `read`: which were read and are
+    right; they are not read again while they are the same subvolumes, unchanged.
+    """
+
+    may: set[str]
+    source: cut_truth.Tree
+    there: set[str] | None = None
+    read: dict[str, cut_truth.Subvolume] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -52,9 +70,9 @@ class Found:
 
 
 class Round:
-    """`wanted` cuts of one scenario, at random moments of that seed. `program`: stands for backupd where the power is cut."""
+    """`wanted` cuts of one scenario, at random moments of that seed. `program`: stands for tests/beds/kill_at.py."""
 
-    def __init__(self, disks: CutDisks, name: str, seed: int, wanted: int, program: Path = KILL_AT) -> None:
+    def __init__(self, disks: CutDisks, name: str, seed: int, wanted: int, program: Path | None = None) -> None:
         self.disks, self.name, self.seed, self.wanted, self.program = disks, name, seed, wanted, program
         self.random = random.Random(seed)
         self.cuts: list[Cut] = []
@@ -115,7 +133,9 @@ class Round:
         work("cp", "-a", site.source, source)
         self._remember(by_run=False)
         facts = self._facts()
-        self.before.append(Before(facts, facts, source, site.config.read_text().replace("bandwidth", "#bandwidth")))
+        self.before.append(
+            Before(facts, facts, source, cut_truth.tree(source), site.config.read_text().replace("bandwidth", "#bandwidth"))
+        )
 
     def _facts(self) -> set[str]:
         return cut_truth.facts(self.site.pool) | self.site.extra()
@@ -127,19 +147,22 @@ class Round:
             key = f"{host}/{name}"
             if key not in self.trees and record["state"] in _DONE:
                 self.trees[key] = cut_truth.tree(data)
-                if by_run and (wrong := self._unlike_source(data)):
+                if by_run and (wrong := self._unlike_source(data, cut_truth.tree(self.site.source))):
                     self.found.defects.append(f"{self._where()}: {key} differs from its source without any cut: {wrong[:3]}")
 
-    def _unlike_source(self, data: Path) -> list[str]:
-        return cut_truth.unlike(cut_truth.tree(self.site.source), cut_truth.tree(data / str(self.site.source).strip("/")))
+    def _unlike_source(self, data: Path, source: cut_truth.Tree) -> list[str]:
+        return cut_truth.unlike(source, cut_truth.tree(data / str(self.site.source).strip("/")))
 
     def _carry_out(self, step: Step, asked: Path) -> None:
-        words = ["--config", str(self.site.config)] if step.program == "backupd" else ["-m", step.program]
-        argv = [sys.executable, "-P", str(self.program), f"asks:{asked}", "any", "any", "0", *words, *step.words]
-        done = subprocess.run(
-            argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **ENVIRONMENT}
-        )
-        assert done.returncode in step.status, f"{argv}\n{done.returncode}\n{done.stdout}\n{done.stderr}"
+        at = (f"asks:{asked}", "any", "any", 0)
+        words = ["--config", str(self.site.config), *step.words] if step.program == "backupd" else step.words
+        if self.program:
+            argv = [sys.executable, "-P", str(self.program), *map(str, at), *words]
+            env = {**os.environ, **ENVIRONMENT}
+            done = subprocess.run(argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env)
+        else:
+            done = command(step.program, *words, check=False, timeout=_LONGEST_STEP, at=at)
+        assert done.returncode in step.status, explain(done)
 
     @contextmanager
     def _asked(self) -> Iterator[Path]:
@@ -210,8 +233,10 @@ class Round:
         try:
             for line in self._defects(cut):
                 self.found.defects.append(f"{self._where(cut)}: {line}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding, and the others are looked at all the same
+        except Exception as error:  # whatever it is, it is a finding, and the others are looked at all the same
             self.found.defects.append(f"{self._where(cut)}: {type(error).__name__}: {str(error)[-3000:]}")
+            if self.disks.pool.is_mount() or self.disks.state.is_mount():
+                raise  # nothing that this round saw from here on would be true
         cut.pool.unlink()
         cut.state.unlink()
 
@@ -227,7 +252,8 @@ class Round:
             self.site.another_boot()
             must, may = here.facts & here.after, here.facts | here.after
             there = {f"{host}/{name}" for host, name, _ in cut_truth.backups(self.site.pool)}
-            yield from self._contents(may)
+            first = Look(may, here.tree)
+            yield from self._contents(first)
             yield from (f"writable: {path}" for path in cut_truth.writable(self.site.pool))
             if cut.ended < len(self.steps) and (step := self.steps[cut.ended]).again:
                 yield from self._done(*step.words, status=(0, *step.status, *step.was_done))
@@ -238,7 +264,8 @@ class Round:
             new = {fact for fact in seen - may if _is_new_backup(fact, outcomes)}
             yield from (f"lost: {fact}" for fact in sorted(must - seen))
             yield from (f"invented: {fact}" for fact in sorted(seen - may - new))
-            yield from self._contents(may, there)
+            cut_truth.commit(self.disks.pool)
+            yield from self._contents(Look(may, here.tree, there, first.read))
             yield from self._tidy()
             if cut_truth.allocator(self.disks.pool) != option:
                 yield f"mounted with {option} and left with {cut_truth.allocator(self.disks.pool)}"
@@ -248,26 +275,30 @@ class Round:
         work("cp", "-a", here.source, self.site.source)
         self.site.config.write_text(here.config)
 
-    def _contents(self, may: set[str], there: set[str] | None = None) -> Iterator[str]:
-        """Backups that are called complete, and differ from what they were made of.
-
-        `there`: which the cut had left, once commands have made others. A name is a second of the clock, so a new one may have a
-        name that the round gave after the cut; one that was not made of the source has the name that it had.
-        """
+    def _contents(self, look: Look) -> Iterator[str]:
+        """Backups that are called complete, and differ from what they were made of."""
         for host, name, record in cut_truth.backups(self.site.pool):
-            key, data = f"{host}/{name}", self.site.pool / "hosts" / host / name / "data"
-            if record["state"] not in _DONE:
+            key, backup = f"{host}/{name}", self.site.pool / "hosts" / host / name
+            if record["state"] not in _DONE or look.read.get(key) == cut_truth.subvolume(backup):
                 continue
-            if key in self.trees and (there is None or key in there or host in self.site.elsewhere):
-                if wrong := cut_truth.unlike(self.trees[key], cut_truth.tree(data)):
-                    yield f"{key} is not what it was: {wrong[:3]}"
-            elif there is None and f"{key} is there, {record['state']}" not in may:
-                yield f"{key} is called {record['state']} before it was finished"
-            elif wrong := self._unlike_source(data):
-                yield f"{key} differs from its source: {wrong[:3]}"
+            if wrong := self._wrong(look, host, key, record["state"]):
+                yield wrong
+            else:
+                look.read[key] = cut_truth.subvolume(backup)
+
+    def _wrong(self, look: Look, host: str, key: str, state: str) -> str:
+        """What is wrong with the content of that backup, or ""."""
+        data = self.site.pool / "hosts" / key / "data"
+        if key in self.trees and (look.there is None or key in look.there or host in self.site.elsewhere):
+            wrong = cut_truth.unlike(self.trees[key], cut_truth.tree(data))
+            return f"{key} is not what it was: {wrong[:3]}" if wrong else ""
+        if look.there is None and f"{key} is there, {state}" not in look.may:
+            return f"{key} is called {state} before it was finished"
+        wrong = self._unlike_source(data, look.source)
+        return f"{key} differs from its source: {wrong[:3]}" if wrong else ""
 
     def _done(self, *words: str, status: tuple[int, ...]) -> Iterator[str]:
-        done = command("backupd", "--config", self.site.config, *words, check=False)
+        done = command("backupd", "--config", self.site.config, *words, check=False, timeout=_LONGEST_STEP)
         if done.returncode not in status or "Traceback" in done.stderr:
             yield f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-1500:]}"
 
@@ -276,12 +307,13 @@ class Round:
         return [{key: value for key, value in one.items() if key != "duration"} for one in self._backupd("list")]
 
     def _backupd(self, *words: str) -> Any:
-        done = command("backupd", "--config", self.site.config, *words, "--json")
+        done = command("backupd", "--config", self.site.config, *words, "--json", timeout=_LONGEST_STEP)
         return json.loads(done.stdout)
 
     def _run_all(self, which: str) -> Generator[str, None, set[tuple[str, str]]]:
         """Runs once more: hosts, and what came out of each."""
-        done = command("backupd", "--config", self.site.config, "run", "--all", "--json", check=False)
+        words = ("run", "--all", "--json")
+        done = command("backupd", "--config", self.site.config, *words, check=False, timeout=_LONGEST_STEP)
         if "Traceback" in done.stderr or not done.stdout:
             yield f"the {which} run ended with {done.returncode}: {done.stderr[-1500:]}"
             return set()

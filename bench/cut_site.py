@@ -68,8 +68,8 @@ class Site(Nights):
 
     def extra(self) -> set[str]:
         """Which of the folders that something was restored to hold the source as it is now."""
-        wanted = cut_truth.tree(self.source)
-        places = self.out.iterdir() if self.out.is_dir() else ()
+        places = list(self.out.iterdir()) if self.out.is_dir() else []
+        wanted = cut_truth.tree(self.source) if places else {}
         restored = {f"{place.name} is restored" for place in places if not self._unlike(place / self.source.name, wanted)}
         return restored | {f"{place} is known to be damaged" for place in self._known_damage()}
 

@@ -1,17 +1,21 @@
 """What a pool holds, seen without any code of ours: trees by their checksums, backups by records and subvolumes' flags."""
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import stat
+import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.beds import work
-
 Tree = dict[str, tuple[Any, ...]]
+_GET_SUBVOL_INFO, _IOC_SYNC = 0x81F8943C, 0x9408  # linux/btrfs.h
+_INFO = struct.Struct("=Q256sQQQQ16s")  # id, name, parent, folder, generation, flags, UUID
+_READ_ONLY = 1
 _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")
 
 
@@ -87,10 +91,41 @@ def stale_notes(pool: Path) -> list[str]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Subvolume:
+    """What the kernel says of one. While nothing in it changes, all of this stays as it is."""
+
+    number: int
+    generation: int
+    flags: int
+    uuid: bytes
+
+
+def subvolume(path: Path) -> Subvolume:
+    """As it was at the last commit."""
+    info = bytearray(504)
+    _ioctl(path, _GET_SUBVOL_INFO, info)
+    number, _, _, _, generation, flags, uuid = _INFO.unpack_from(info)
+    return Subvolume(number, generation, flags, uuid)
+
+
+def commit(pool: Path) -> None:
+    """Brings everything to the disk."""
+    _ioctl(pool, _IOC_SYNC)
+
+
+def _ioctl(path: Path, code: int, data: bytearray | None = None) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.ioctl(fd, code, data or 0)
+    finally:
+        os.close(fd)
+
+
 def writable(pool: Path) -> list[str]:
     """Backups with a final name that can be written: there must never be one."""
     paths = [pool / "hosts" / host / name for host, name, _ in backups(pool)]
-    return [str(path) for path in paths if "ro=false" in work("btrfs", "property", "get", "-ts", path, "ro").stdout]
+    return [str(path) for path in paths if not subvolume(path).flags & _READ_ONLY]
 
 
 def allocator(point: Path) -> str:

@@ -28,7 +28,7 @@ def _seed_seeds() -> Seeds:
 
 def _seed() -> Callable[[bytes], object]:
     """The input is the seed's file, a host's, and a part of that. What the sender answers goes into a file."""
-    from backupd.replicate.seed import SEED, SeedSender, has_host, left_out, part_file
+    from backupd.replicate.seed import SEED, SeedSender, has_host, part_file, unusable_hosts
 
     folder = scratch_folder()
     host = folder / "web1"
@@ -42,7 +42,7 @@ def _seed() -> Callable[[bytes], object]:
         (host / SEED).write_bytes(of_host)
         part_file(host, 1).write_bytes(part)
         os.ftruncate(out, 0)
-        left_out(folder)
+        unusable_hosts(folder)
         has_host(host, _ID)
         try:
             sender = SeedSender(folder, out)

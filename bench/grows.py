@@ -17,8 +17,6 @@ much. Start-up flattens the small sizes, so with three sizes or more a second ex
 import argparse
 import http.client
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +26,7 @@ from bench import churned, make_catalogue
 from bench.catalogue_commands import NOW, configuration
 from bench.churned import ChurnedPool, Shape
 from bench.common import FAKESSH, own_folder, plain_parser, report, say, wait_for_quiet
+from bench.counted import counted
 from bench.growth import COUNTERS, CPU, MEMORY, SECONDS, Figures, megabytes, summary
 from bench.web_load import cpu_of, memory
 from btrkeep.catalogue import Catalogue
@@ -44,34 +43,13 @@ WRITING = ("rebuild", "expiry", "night")
 """In the order in which they run: night needs what the others leave."""
 PARTS = (*READING, *WRITING)
 
-# The peak of memory that the kernel counts for a process begins with that of its parent, so the parent is a small program.
-# The counters of a process and of its finished children can be read until it is waited for.
-_STARTER = """
-import json, os, sys, time
-begun = time.perf_counter()
-pid = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
-os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-took = time.perf_counter() - begun
-with open(f"/proc/{pid}/io") as file:
-    counters = dict(line.split(": ") for line in file)
-_, status, used = os.wait4(pid, 0)
-told = [os.waitstatus_to_exitcode(status), took, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]
-os.write(int(sys.argv[1]), json.dumps([told, {name: int(value) for name, value in counters.items()}]).encode())
-"""
-
 
 def measured(argv: Sequence[str]) -> tuple[Figures, str]:
     """Runs a command to its end. Returns its figures and its output; its failure ends the bench."""
-    told, tells = os.pipe()
-    words = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=TOP, pass_fds=[tells], check=False)
-    os.close(tells)
-    with os.fdopen(told, encoding="utf-8") as pipe:
-        said = pipe.read()
-    if not said or json.loads(said)[0][0]:
-        raise SystemExit(f"{' '.join(argv)} failed: {said} {done.stdout[-1000:]} {done.stderr[-1000:]}")
-    (_, seconds, cpu, peak), counters = json.loads(said)
-    return {SECONDS: seconds, CPU: cpu, MEMORY: peak / 1e6, **megabytes(counters)}, done.stdout
+    done = counted(argv)
+    if done.status:
+        raise SystemExit(f"{' '.join(argv)} failed: {done.status} {done.stdout[-1000:]} {done.stderr[-1000:]}")
+    return done.figures, done.stdout
 
 
 def reading(options: argparse.Namespace, folder: Path, hosts: int) -> Iterator[tuple[str, list[Figures]]]:

@@ -12,42 +12,31 @@ line of that file as soon as it has ended, and the same command goes on with the
 """
 
 import argparse
-import ctypes
 import itertools
 import json
-import os
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
-from bench import cut_scenarios
 from bench.common import own_folder, plain_parser, say
-from bench.cut_disks import KINDS, CutDisks
-from bench.cut_round import Round
+from bench.cut_disks import KINDS
 from bench.cut_scenarios import SCENARIOS
-from tests.beds import TOP, session, work
-from tests.beds.cli import close
-from tests.beds.watch import KILL_AT
+from bench.cut_worker import Order, Worker
 
-_IN_A_ROUND = 60
-UNSYNCED = TOP / "bench" / "unsynced.py"
+_IN_A_ROUND = 29  # 2,000 cuts are each scenario once on each kind of disks
 _OF_MANY = 4  # takes as long as all the others together
-_CLONE_NEWNS = 0x20000
-_BYTECODE = "PYTHONPYCACHEPREFIX"
 
 
 def main() -> None:
-    """All rounds, or with --round one of them."""
+    """All rounds."""
     options = _parser().parse_args()
-    if options.round:
-        print(json.dumps(_one_round(options)))
-        return
     begun = time.monotonic()
     with own_folder(options):
         found = _all_rounds(options)
@@ -72,34 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--unsynced", action="store_true", help="backupd without its last sync: defects have to be found")
     parser.add_argument("--until", type=float, metavar="SECONDS", help="begin no round later than that")
     parser.add_argument("--record", type=Path, metavar="FILE", help="add each round to it; those in there are not repeated")
-    parser.add_argument("--round", action="store_true", help=argparse.SUPPRESS)
     return parser
-
-
-def _one_round(options: argparse.Namespace) -> dict[str, Any]:
-    _unshare_mounts()
-    bytecode = os.environ.get(_BYTECODE)
-    with own_folder(options):
-        if bytecode:  # that of all rounds together
-            os.environ[_BYTECODE] = bytecode
-        try:
-            disks, program = CutDisks(options.disks, options.seed), UNSYNCED if options.unsynced else KILL_AT
-            cut_scenarios.MANY = options.files
-            return asdict(Round(disks, options.only[0], options.seed, options.in_a_round, program).run())
-        finally:
-            close()
-
-
-def _unshare_mounts() -> None:
-    """From now on nobody who makes a mount namespace of his own takes a copy of ours with it, which would keep it mounted; and we
-    keep none of other sessions.
-    """
-    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
-        raise OSError(ctypes.get_errno(), "unshare")
-    work("mount", "--make-rprivate", "/")
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for point in reversed([point for point in points if session.PREFIX in point]):
-        work("umount", "--lazy", point, check=False)
 
 
 @dataclass(slots=True)
@@ -151,7 +113,10 @@ def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
     done.read()
     begun = time.monotonic()
     planned = (one for one in _rounds(options) if one[:3] not in done.known)
-    with ThreadPoolExecutor(options.jobs) as pool:
+    workers: SimpleQueue[Worker] = SimpleQueue()
+    with ThreadPoolExecutor(options.jobs) as pool, ExitStack() as stack:  # in this order: an interrupted one stops its rounds
+        for _ in range(options.jobs):
+            workers.put(stack.enter_context(Worker(options.image_dir)))
         running: dict[Future[dict[str, Any]], tuple[str, int, str, int]] = {}
 
         def start_one() -> None:
@@ -159,7 +124,7 @@ def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
             if left > 0 and not (options.until and time.monotonic() - begun > options.until):
                 name, seed, kind, wanted = next(planned)
                 one = (name, seed, kind, min(wanted, left))
-                running[pool.submit(_start, options, *one)] = one
+                running[pool.submit(_one_round, options, workers, *one)] = one
 
         for _ in range(options.jobs):
             start_one()
@@ -185,22 +150,18 @@ def _rounds(options: argparse.Namespace) -> Iterator[tuple[str, int, str, int]]:
         yield names[place], options.seed + number, kinds[(turn + place) % len(kinds)], min(options.in_a_round, options.cuts, wanted)
 
 
-def _start(options: argparse.Namespace, name: str, seed: int, disks: str, wanted: int) -> dict[str, Any]:
-    """A round as a process of its own; one that breaks is a defect."""
-    given = {
-        "only": name,
-        "seed": seed,
-        "disks": disks,
-        "in-a-round": wanted,
-        "files": options.files,
-        "image-dir": options.image_dir,
-    }
-    words = ["--round", *(f"--{word}={value}" for word, value in given.items()), *(["--unsynced"] if options.unsynced else [])]
-    done = subprocess.run([sys.executable, "-m", "bench.power_cuts", *words], check=False, capture_output=True, text=True, cwd=TOP)
-    if done.returncode:
-        broken = f"--only {name} --seed {seed} --disks {disks}: the round broke: {done.stderr[-3000:]}"
+def _one_round(
+    options: argparse.Namespace, workers: SimpleQueue[Worker], name: str, seed: int, disks: str, wanted: int
+) -> dict[str, Any]:
+    """A round by the next free worker; one that breaks is a defect."""
+    worker = workers.get()
+    try:
+        return worker.carry_out(Order(name, seed, disks, wanted, options.files, options.unsynced))
+    except ChildProcessError as error:
+        broken = f"--only {name} --seed {seed} --disks {disks}: the round broke: {error}"
         return {"cuts": 0, "moments": {}, "defects": [broken]}
-    return dict(json.loads(done.stdout))
+    finally:
+        workers.put(worker)
 
 
 def _tell(found: dict[str, Any]) -> None:

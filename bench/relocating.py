@@ -11,7 +11,7 @@ import numpy as np
 
 from balancer.choose import FLOORS, Floors
 from balancer.model import MeasuredBalance
-from balancer.planning import Costs, FilesystemLook, choose, look
+from balancer.planning import Costs, FilesystemReading, choose, look
 from balancer.run_types import RunSettings, SpaceNumbers
 from balancer.score import Array
 from bench.images import Mounted
@@ -68,7 +68,7 @@ class Way:
         finally:
             os.close(fd)
 
-    def _step(self, fd: int, seen: FilesystemLook, costs: Costs, left: int, last: int) -> FilesystemLook | None:
+    def _step(self, fd: int, seen: FilesystemReading, costs: Costs, left: int, last: int) -> FilesystemReading | None:
         groups = seen.survey.groups
         made = set(groups.vaddr[groups.vaddr > last].tolist())
         index = choose(seen, self._settings, costs, made, left).index

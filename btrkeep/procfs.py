@@ -13,7 +13,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """Which boot of the machine this is."""
+    """Returns the id of this boot of the machine."""
     return _BOOT_ID.read_text().strip()
 
 
@@ -51,7 +51,7 @@ class IoPressure:
         return self._total_if_known() is not None
 
     def restart(self) -> None:
-        """Has `share` count from now on."""
+        """Makes `share` count from now on."""
         self._since = (time.monotonic(), self._total_if_known())
 
     def share(self) -> float | None:

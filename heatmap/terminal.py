@@ -33,7 +33,7 @@ def edge_for(columns: int, lines: int) -> int:
 
 
 def _colours(out: TextIO, environment: Mapping[str, str]) -> bool:
-    """Whether it has true colour; else it has 256. Raises OperatorError."""
+    """True if the terminal has true colour; otherwise it has 256. Raises OperatorError."""
     kind = environment.get("TERM", "")
     if not out.isatty() or kind in ("", "dumb"):
         raise OperatorError("--show needs a terminal, and there is none", "write a file with -o instead")

@@ -34,7 +34,7 @@ TITLES = {
     "drill": "Restore drills",
     "replica": "Second copies",
     "push": "Second copies: for a server that sends",
-    "offsite": "Copies by restic",
+    "offsite": "Offsite copies",
 }
 _BLANK = "\0"  # one at which no line ends
 _MARKUP = re.compile(r"``(?P<code>.+?)``|:manpage:`(?P<man>[^`]+)`|:doc:`(?P<page>[^`]+)`|`(?P<here>[^`]+)`_")

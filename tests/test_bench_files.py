@@ -57,6 +57,8 @@ def test_the_bench_of_fresh_sums_runs_through() -> None:
     told = json.loads(work(sys.executable, "-m", "bench.fresh_sums", *words, cwd=TOP, timeout=110, check=False).stdout)
     assert told["backups with sums"] == 4
     assert told["ratios"]["with to without"]["median"] > 0
+    for name in ("the step, of the night's processor time", "the steps, of the night on the clock"):
+        assert 0 < told["ratios"][name]["median"] < 0.5, name
     assert not [*place.glob(f"{session.PREFIX}*")]
 
 

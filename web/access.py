@@ -25,7 +25,7 @@ def viewer() -> Viewer:
     return found
 
 
-def somebody() -> Viewer | None:
+def logged_in_viewer() -> Viewer | None:
     """Returns the viewer, None if no user is logged in."""
     found: Viewer | None = g.get("viewer")
     return found
@@ -55,7 +55,7 @@ def require_folder_right(folder: str | None) -> None:
         abort(403, "only admins may restore into another folder of a host")
 
 
-def whole_pool(view: View) -> View:
+def needs_all_hosts(view: View) -> View:
     """Marks a view that names all hosts: viewers who are limited to some hosts get 403."""
 
     @wraps(view)
@@ -76,7 +76,7 @@ def require_visible_host(host: str) -> str:
     return host
 
 
-def seen_hosts() -> frozenset[str] | None:
+def visible_hosts() -> frozenset[str] | None:
     """Hosts that the viewer sees; None: all."""
     who = viewer()
     return frozenset(who.seen({*source().catalogue.hosts(), *source().site.hosts})) if who.limited else None

@@ -6,7 +6,7 @@ from flask import Flask, abort, g, request
 from flask_wtf.csrf import CSRFProtect
 
 from web import api, errors, filters, pages, proxies
-from web.access import is_public, somebody
+from web.access import is_public, logged_in_viewer
 from web.auth import sessions
 from web.auth.cookie_key import cookie_key
 from web.headers import add_headers, names_of, require_known_host
@@ -55,7 +55,7 @@ def _every_request(app: Flask, settings: Settings) -> None:
         if view is app.view_functions["static"]:
             return
         sessions.load()
-        if view and not _is_open(app, view) and somebody() is None:
+        if view and not _is_open(app, view) and logged_in_viewer() is None:
             abort(401)
         if view and not g.by_token and request.method not in ("GET", "HEAD", "OPTIONS", "TRACE"):
             forms.protect()

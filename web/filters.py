@@ -13,7 +13,7 @@ from btrkeep.config import page
 from btrkeep.config.published import CLOCK, LOST
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, printable
-from web.access import somebody
+from web.access import logged_in_viewer
 from web.paths import path_query, path_text
 from web.source import source
 from web.words import absolute, ago, browser, exact, relative
@@ -122,7 +122,7 @@ def doubts() -> list[tuple[str, str]]:
 
 
 def _names() -> dict[str, Any]:
-    who = somebody()
+    who = logged_in_viewer()
     pages = [page for page in NAVIGATION if not (who and who.limited and page[0] in _WHOLE_POOL)]
     pool = current_app.extensions["btrkeep"].pool
     found = {"who": who, "navigation": pages if who else [], "version": __version__, "source": source, "config_pool": pool}

@@ -24,7 +24,7 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.viewer import Viewer
-from web.access import somebody
+from web.access import logged_in_viewer
 from web.download import TooMany
 from web.sentences import of_cause, of_host_itself
 from web.source import source
@@ -57,7 +57,7 @@ class _WithheldAbsent(Absent):
 
 def told(error: OperatorError) -> OperatorError:
     """Returns the error as the viewer may see it: itself, or one of the same kind with a general sentence."""
-    if not _is_limited(somebody()) or isinstance(error, _OURS) or (isinstance(error, RequestRefused) and error.own):
+    if not _is_limited(logged_in_viewer()) or isinstance(error, _OURS) or (isinstance(error, RequestRefused) and error.own):
         return error
     if isinstance(error, _WithheldAbsent):  # it has passed through here already
         return error
@@ -75,7 +75,7 @@ def answer(verb: str, said: Any) -> Any:
     """Returns the root service's answer as the viewer may see it: without the output of a job, and without the number of other jobs
     that wait.
     """
-    if not _is_limited(somebody()):
+    if not _is_limited(logged_in_viewer()):
         return said
     if verb == "job" and isinstance(said, Mapping):
         return _job(said)
@@ -115,7 +115,7 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
 
 def _is_of_limited() -> bool:
     """Returns True if the viewer may see some hosts only; False outside of a request."""
-    who = somebody() if has_request_context() else None
+    who = logged_in_viewer() if has_request_context() else None
     return who is not None and who.limited
 
 

@@ -34,7 +34,7 @@ _SAMPLES_OF = timedelta(days=2)  # before this boot
 
 
 def has_backups_in_doubt(pool: Pool, hosts: Collection[str] | None = None) -> bool:
-    """Whether this boot was not looked at yet, or a backup of these hosts (None: of any) is in doubt. A rehearsal has no boots."""
+    """True if this boot was not examined yet, or a backup of these hosts (None: of any) is in doubt. A rehearsal has no boots."""
     if pool.rehearsal:
         return False
     known = read_boot(pool)
@@ -42,7 +42,7 @@ def has_backups_in_doubt(pool: Pool, hosts: Collection[str] | None = None) -> bo
 
 
 def boot_record(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
-    """What is to be noted of this boot, and what has to be read, a `.working` among it; changes nothing.
+    """Returns the record of this boot: which backups, `.working` included, are in doubt. Changes nothing.
 
     `margin`: seconds. The catalogue is up to date with the pool. Raises OSError.
     """
@@ -54,7 +54,7 @@ def boot_record(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) 
 
 
 def record_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
-    """The same, and notes it. Whatever is in a `.working`, its run sees to that."""
+    """Writes the record of this boot to the pool. A `.working` in doubt loses its mark instead: its run compares it."""
     found = boot_record(pool, catalogue, now, margin)
     if found != read_boot(pool):
         working = {one for one in found.unread if one[1] == WORKING}
@@ -82,7 +82,7 @@ def _written_before(
 
 
 def _remove_synced_mark(pool: Pool, host: str) -> None:
-    """So the next run compares all of it with the host, or begins anew."""
+    """Makes the next run compare all of it with the host, or begin anew."""
     try:
         take_mark(pool.working(host))
     except OSError as error:
@@ -92,7 +92,7 @@ def _remove_synced_mark(pool: Pool, host: str) -> None:
 def in_doubt_verifier(
     site: PoolContext, record: BootRecord, cancellation: Cancellation, tell: Callable[[ReadCount], None]
 ) -> Verifier:
-    """Who reads those in doubt: all that was written into them, and what was read before this boot once more."""
+    """Returns a verifier that reads all that was written into backups in doubt, and once more what was read before this boot."""
     moment = site.clock.now()
     scope = ReadScope(forgets=doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal) is None, crash=record.seen)
     return Verifier(site.pool, site.catalogue, moment, scope, cancellation, tell)

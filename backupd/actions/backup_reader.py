@@ -59,7 +59,7 @@ class _BatchRead:
     names: int = 0
     """Of files that were looked at."""
     is_cut: bool = False
-    """Whether some files were left, because the pass was over."""
+    """True if some files were left, because the pass was over."""
     error: OSError | None = None
     """What ended it, and is no damage."""
 

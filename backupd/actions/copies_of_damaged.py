@@ -36,7 +36,7 @@ class DamagedFile:
     One that has the same inode, changed since, may still share what is damaged.
     """
     next_night: bool
-    """Whether the newest complete backup has it damaged: then the next run fetches it from the host."""
+    """True if the newest complete backup has it damaged: then the next run fetches it from the host."""
     known: tuple[str, ...]
     """All backups of the host."""
     proven: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ _MOST_ADDRESSES, _MOST_REFERENCES = 1024, 200_000  # of which the names are look
 Backups = Mapping[int, tuple[str, str]]
 """Host and name by the id of the subvolume."""
 _Referred = tuple[int, list[Reference] | None]
+_Paths = dict[int, list[bytes]]
 
 
 class FilePlace(NamedTuple):
@@ -57,7 +58,7 @@ class Resolver:
         yield from self._named(some)
 
     def sharing(self, fault: "ReadFailure", pool: "Pool") -> list[FilePlace]:
-        """The same of the block of a file that could not be read; nothing where that is in no backup, or is gone."""
+        """Returns the same for a block of a file that could not be read; nothing if it is in no backup any more."""
         for _, found in self._named([(0, [(fault.inode, fault.offset, fault.subvolume)])]):
             for one in found or ():
                 try:
@@ -74,25 +75,30 @@ class Resolver:
         for vaddr, references in some:
             yield vaddr, list(self._places(references, paths)) if references else None
 
-    def _places(self, references: list[Reference], paths: Mapping[tuple[int, int], list[bytes]]) -> Iterator[FilePlace]:
+    def _places(self, references: list[Reference], paths: Mapping[int, _Paths]) -> Iterator[FilePlace]:
         for inode, offset, subvolume in references:
-            if here := paths.get((subvolume, inode)):
+            if (there := paths.get(subvolume)) and (here := there.get(inode)):
                 host, name = self._backups[subvolume]
                 for path in here:
                     yield FilePlace(host, name, path, offset)
 
-    def _paths_of(self, some: list[_Referred]) -> dict[tuple[int, int], list[bytes]]:
+    def _paths_of(self, some: list[_Referred]) -> dict[int, _Paths]:
         """The paths as the host has them, by subvolume and inode; only of backups."""
         wanted: dict[int, set[int]] = {}
         for _, references in some:
             for inode, _, subvolume in references or ():
                 if subvolume in self._backups:
                     wanted.setdefault(subvolume, set()).add(inode)
-        return {
-            (subvolume, inode): [path[len(_PREFIX) - 1 :] for path in paths if path.startswith(_PREFIX)]
-            for subvolume, inodes in wanted.items()
-            for inode, paths in self._names.of_many(subvolume, inodes).items()
-        }
+        found, before, paths = dict[int, _Paths](), None, _Paths()
+        for subvolume, inodes in wanted.items():
+            if (names := self._names.of_many(subvolume, inodes)) is not before:
+                before, paths = names, {inode: _as_on_host(some) for inode, some in names.items()}
+            found[subvolume] = paths
+        return found
+
+
+def _as_on_host(paths: Iterable[bytes]) -> list[bytes]:
+    return [path[len(_PREFIX) - 1 :] for path in paths if path.startswith(_PREFIX)]
 
 
 def _address(pool: "Pool", place: FilePlace) -> int | None:

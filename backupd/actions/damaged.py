@@ -5,24 +5,21 @@ one of those is read: what reads well is not damaged, whatever the log says. Ref
 searches in trees.
 """
 
-import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby, islice
+from itertools import islice
 
-from backupd.actions.damage_resolver import Backups, FilePlace, Resolver
+from backupd.actions.damage_resolver import FilePlace, Resolver
+from backupd.actions.damaged_places import BLOCK, backups_by_id, is_bad, merged
+from backupd.actions.read_errors import look_at_read_errors
 from backupd.actions.scrub import Scrubbed
-from backupd.files.file_digest import DAMAGED
-from backupd.files.tree import Tree
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
 from btrkeep.decisions.device_errors import forget_unnamed
 from btrkeep.decisions.verification import FinishedScrub, newest_at_begin, note_scrub
 from btrkeep.pool.kernel_log import SPAN, TreeBlock
 from btrkeep.pool.subvolume import opened
-
-_BLOCK = 4096  # the smallest sector size, so that no block is missed where they are larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +51,18 @@ def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
         rows, elsewhere = _read_all(site, resolver, done.faults.vaddrs, {one.vaddr for one in done.faults.trees}, now)
     there = set(backups_by_id(site).values())  # one may have been deleted meanwhile
     rows = [one for one in rows if (one.host, one.name) in there]
-    if done.outcome == "finished" and not (unnamed or unread):
+    has_named_all = done.outcome == "finished" and not (unnamed or unread)
+    if has_named_all:
         site.catalogue.replace_found_by("scrub", rows)
         site.catalogue.replace_found_by("device", ())
-        forget_unnamed(site.catalogue)
     else:
         site.catalogue.put_damages(rows)
     if done.outcome == "finished" and done.begun:
         is_whole = not (unnamed or unread or done.faults.trees)
         note_scrub(site.catalogue, FinishedScrub(done.begun, now, is_whole, newest_at_begin(site.catalogue)))
+    if has_named_all:  # what the devices have counted is that, and what was read here; and the log names what others met meanwhile
+        forget_unnamed(site.catalogue, look_at_read_errors(site, now).seen)
     return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_trouble)
-
-
-def backups_by_id(site: PoolContext) -> Backups:
-    """All that have a name. A subvolume's id is never given twice."""
-    return {one.subvolume_id: (one.host, one.name) for one in site.catalogue.states() if one.subvolume_id and one.name}
 
 
 def _read_all(
@@ -96,41 +90,4 @@ def _read_all(
 
 def _blocks(vaddr: int) -> range:
     """The blocks in which an error may lie that the kernel names by this address."""
-    return range(vaddr, vaddr - vaddr % SPAN + SPAN, _BLOCK)
-
-
-def is_bad(site: PoolContext, places: list[FilePlace]) -> bool:
-    """Whether the block cannot be read, by the first of its names that is still there."""
-    for one in places:
-        try:
-            with Tree(site.pool.host(one.host) / one.name) as tree:
-                fd = tree.open_file(one.path)
-        except OSError:  # deleted meanwhile, or unreadable on the way to it
-            continue
-        try:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.pread(fd, _BLOCK, one.start)
-        except OSError as error:
-            if error.errno not in DAMAGED:
-                raise
-            return True
-        finally:
-            os.close(fd)
-        return False
-    return True
-
-
-def merged(places: Iterable[FilePlace], found_by: str, now: datetime) -> Iterator[Damage]:
-    """One row for neighbouring blocks of a file."""
-    ordered = sorted(places, key=lambda one: (one.host, one.name, one.path, one.start))
-    for (host, name, path), some in groupby(ordered, key=lambda one: (one.host, one.name, one.path)):
-        row: Damage | None = None
-        for one in some:
-            if row and one.start == row.start + row.length:
-                row = replace(row, length=row.length + _BLOCK)
-                continue
-            if row:
-                yield row
-            row = Damage(host, name, os.fsdecode(path), one.start, _BLOCK, found_by, now)
-        if row:
-            yield row
+    return range(vaddr, vaddr - vaddr % SPAN + SPAN, BLOCK)

@@ -106,7 +106,7 @@ def undo_forget(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
 
 
 def _was_forgotten(note: Mapping[str, Any] | None) -> bool:
-    """Whether a backup was marked because its host was forgotten, and not because somebody asked for it."""
+    """Returns True if a backup was marked because its host was forgotten, and not because somebody asked for it."""
     if note is None or ASKED in note:
         return False
     return RetentionCode.FORGOTTEN in note[RULES] if RULES in note else note.get("why") == _FORMER_WORDS

@@ -36,7 +36,7 @@ class HoldResult:
 
 
 def is_held(hold: Hold | None, now: datetime) -> bool:
-    """Whether there is a hold and it lasts."""
+    """True if there is a hold that has not ended."""
     return hold is not None and (hold.until is None or now < hold.until)
 
 

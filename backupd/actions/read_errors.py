@@ -4,11 +4,11 @@ Whoever read (a restore, a drill, `btrfs send`, a backup from its base) was told
 error, and wrote subvolume, inode and place into the kernel's log. So it is found whoever met it, without a hook in each reader.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from backupd.actions.damage_resolver import FilePlace, Resolver
-from backupd.actions.damaged import backups_by_id, is_bad, merged
+from backupd.actions.damaged_places import backups_by_id, is_bad, merged
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
 from btrkeep.decisions.device_errors import SeenErrors, grown, note_seen, read_seen, seen_now
@@ -29,19 +29,23 @@ class ReadErrors:
     why: str = ""
 
 
-def look_at_read_errors(site: PoolContext, now: datetime) -> ReadErrors:
+def look_at_read_errors(site: PoolContext, now: datetime, *, were_met: bool = False) -> ReadErrors:
     """Looks, if the devices have counted errors since the last look, and writes down what they damaged. Raises OSError.
 
-    Where the log cannot be read nothing is: the next look may.
+    `were_met`: the caller has met what was counted since its own look before, and has named the files, which the log may have left
+    out. Where the log cannot be read nothing is written down: the next look may.
     """
     seen = read_seen(site.catalogue)
-    if not grown(seen, _counters(site)):
+    if not grown(seen, counters := _counters(site)):
         return ReadErrors(seen=seen)
     boot, devices = boot_id(), filesystem_devices(site.pool.path)
     with KernelLog(after=seen.message if seen.boot == boot else 0) as log:
-        bad = _bad(site, set(read_failures(log.read(), devices)))
-        counters, lines = _counters(site), len(read_failures(log.read(), devices))  # with what was read here
-    after = seen_now(seen, counters, lines, boot, log.last, now)
+        failures = read_failures(log.read(), devices)
+        bad = _bad(site, set(failures))
+        bad |= _bad(site, set(read_failures(log.read(), devices)) - set(failures))  # what these reads met, and others meanwhile
+        log.read()
+    named = grown(seen, counters) if were_met else len(failures)
+    after = replace(seen_now(seen, counters, named, boot, log.last, now), counters=_counters(site))
     if log.why:
         return ReadErrors(seen=after, why=log.why)
     known = {(one.host, one.name, one.path) for one in site.catalogue.damages()}
@@ -60,7 +64,7 @@ def _counters(site: PoolContext) -> dict[int, int]:
 
 
 def _bad(site: PoolContext, failures: set[ReadFailure]) -> set[FilePlace]:
-    """What still cannot be read: another copy may have put it right, and a line may be of another filesystem."""
+    """Returns the blocks that still cannot be read: another copy may have repaired one, or a line is of another filesystem."""
     bad = set[FilePlace]()
     with opened(site.pool.path) as fd:
         resolver = Resolver(fd, backups_by_id(site))

@@ -61,7 +61,7 @@ def require_renameable(pool: Pool, old: str, new: str) -> None:
 
 
 def is_renamed(pool: Pool, old: str, new: str) -> bool:
-    """Whether the folder has moved already: the rest may be to be done."""
+    """Returns True if the folder has moved already: the rest may be to be done."""
     return not os.path.lexists(pool.host(old)) and old in read_notes(pool.host(new)).was
 
 

@@ -101,7 +101,7 @@ def state(path: Path) -> ScrubState:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether the next scrub takes up one that has begun before, or one is under way. Raises ProgramFailed."""
+    """Returns True if the next scrub takes up one that has begun before, or one is under way. Raises ProgramFailed."""
     return state(path).status in (*_UNFINISHED, "running")
 
 

@@ -24,7 +24,7 @@ class ReadScope:
     pressure: float | None = None
     """Above this share of the time in which processes wait for I/O (PSI) it pauses."""
     forgets: bool = True
-    """Whether checksums that nobody compared for years go: not while the clock is in doubt."""
+    """True if checksums that nobody compared for years go: not while the clock is in doubt."""
     crash: datetime | None = None
     """Of each backup the files that were written into it are read, and what was read before this moment is read again."""
 
@@ -59,7 +59,7 @@ class VerifyPass:
 
     @property
     def is_over(self) -> bool:
-        """Whether no further file is read: cancelled, or out of time."""
+        """Returns True if no further file is read: cancelled, or out of time."""
         return bool(self.cancellation) or self._is_late
 
     @property

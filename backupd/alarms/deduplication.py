@@ -39,7 +39,7 @@ class AlarmChanges:
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to send."""
+        """Returns True if there is anything to send."""
         return bool(self.alarms or self.recoveries)
 
     @property

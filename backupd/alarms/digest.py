@@ -14,7 +14,7 @@ from btrkeep.units import counted, format_duration, format_share, format_size
 
 
 def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime) -> bool:
-    """Whether `at`, in that zone, has passed today and none was sent since. One that was missed comes later that day, or never."""
+    """True if `at`, in that zone, has passed today and none was sent since. One that was missed comes later that day, or never."""
     if at is None:
         return False
     today = datetime.combine(now.astimezone(zone).date(), at, zone).astimezone(UTC)

@@ -51,7 +51,7 @@ def read_failure(unit: str) -> UnitFailure:
 
 
 def has_failed(unit: str) -> bool | None:
-    """Whether the newest run of the unit that has ended failed; None while it runs again, or where systemd cannot be asked."""
+    """True if the newest run of the unit that has ended failed; None while it runs again, or where systemd cannot be asked."""
     shown = _show(unit)
     state, result = shown.get("ActiveState"), shown.get("Result")
     if state == "failed":

@@ -44,7 +44,7 @@ class NotifyReport:
 
     @property
     def arrived(self) -> bool:
-        """Whether at least one service took all messages. True also when there was none to send; never without a service."""
+        """True if at least one service took all messages. True also when there was none to send; never without a service."""
         return not self.messages or any(one.arrived for one in self.services)
 
 

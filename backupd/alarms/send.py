@@ -80,7 +80,7 @@ def as_plain_text(url: Url) -> str:
 
 
 def reason_of(said: Sequence[str]) -> str:
-    """Why it did not arrive, in our words: theirs may have a password in them."""
+    """Returns why a message did not arrive, in our words: those of the service may contain a password."""
     text = "\n".join(line for line in said if "Payload" not in line)  # that is our message, which may speak of timeouts too
     if status := _STATUS.search(text):
         return f"it answers with status {next(filter(None, status.groups()))}"

@@ -3,7 +3,7 @@
 import click
 
 from backupd.actions.accept import accept
-from backupd.cli.context import complete_host, now_option
+from backupd.cli.context import complete_host, pass_context
 from backupd.cli.names import complete_name, locked_host, name_argument
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
@@ -16,8 +16,7 @@ from btrkeep.units import format_time
 @name_argument(complete_name)
 @click.option("--why", default="", metavar="TEXT", help="The reason; kept with the backup.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
     """Let the suspect backup NAME of HOST count as complete.
 

@@ -5,7 +5,7 @@ from datetime import date
 
 import click
 
-from backupd.cli.context import given_now, now_option
+from backupd.cli.context import given_now, pass_context
 from backupd.cli.files_view import entries_table, state_words
 from backupd.cli.names import DAY, complete_which
 from backupd.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, pool_of
@@ -29,8 +29,7 @@ from btrkeep.units import counted
     "--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a full time."
 )
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: bool) -> int:
     """List a folder or a file of a backup of HOST; without PATH the top.
 

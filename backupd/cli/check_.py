@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from backupd.cli.context import load_config, now_option, present
+from backupd.cli.context import load_config, pass_context, present
 from backupd.doctor.checks import check_all, check_hosts
 from backupd.doctor.copies import reach_copies
 from btrkeep.cli import echo_json, json_option, table
@@ -22,8 +22,7 @@ _COLOURS = {"ok": "green", "unknown": "yellow", "note": "cyan", "warning": "yell
     help="Also reach every host, by a harmless `rsync --list-only` of its paths, and every replica's pool.",
 )
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
     """Check the configuration, the pool and the programs, and say how to solve problems.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import given_now, now_option
+from backupd.cli.context import given_now, pass_context
 from backupd.cli.files_view import state_words
 from backupd.cli.names import complete_name, complete_which
 from backupd.cli.opened_backup import OpenedBackup, complete_path, opened_backup, pool_of
@@ -35,8 +35,7 @@ _LINES = {"+": "green", "-": "red", "@": "cyan"}
 @click.option("--all", "everything", is_flag=True, help="Also list every name below a folder that only one backup has.")
 @click.option("--text", is_flag=True, help="Show the lines of a text file that differ.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     host: str,
@@ -94,6 +93,7 @@ def _differences(
 
         for one in compare(old.tree, new.tree, path, content, tell):
             total.take(one)
+            line.clear()
             yield one
 
 

@@ -41,15 +41,11 @@ def _keep_now(ctx: click.Context, _param: click.Parameter, now: datetime | None)
     ctx.meta[_NOW] = now
 
 
-now_option = click.option(
-    "--now",
-    type=TIME,
-    metavar="TIME",
-    expose_value=False,
-    callback=_keep_now,
-    help="Act as if it were TIME; only on a pool made with --rehearsal.",
-)
-"""For commands that open the pool with `opened` or take the time from `clock_for`."""
+def pass_context(command: C) -> C:
+    """As click.pass_context, with the option --now: `opened` and `clock_for` find its time in the context."""
+    text = "Act as if it were TIME; only on a pool made with --rehearsal."
+    option = click.option("--now", type=TIME, metavar="TIME", expose_value=False, callback=_keep_now, help=text)
+    return option(click.pass_context(command))  # type: ignore[return-value]  # it is called with the context before all else
 
 
 def dry_run_option(shows: str) -> Callable[[C], C]:

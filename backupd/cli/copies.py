@@ -65,5 +65,5 @@ def report_unreached(site: PoolContext, copy: Copy, error: OperatorError, *, is_
 
 
 def left_words(left: int, *, out_of_time: bool) -> str:
-    """What follows the sum of a run that left so many backups for the next one."""
+    """Describes the backups that a run left for the next one; "" for none."""
     return f"; {left} left for the next time{', its window is over' if out_of_time else ''}" if left else ""

@@ -8,7 +8,7 @@ import click
 
 from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
 from backupd.actions.read_errors import look_at_read_errors
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.cli.names import backups_argument, require_host_or_folder
 from backupd.files.backup_selector import find, parse_which
 from backupd.repo.context import PoolContext
@@ -24,8 +24,7 @@ _HEADERS = ["HOST", "PATH", "BACKUPS", "BYTES", "FOUND BY", "ANOTHER COPY"]
 @click.command("damaged")
 @backups_argument
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
     """List the damaged files of all backups, or of each HOST, or HOST@BACKUP.
 

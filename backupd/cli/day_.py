@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.cli.trend_ import png_option
 from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
@@ -31,8 +31,7 @@ def _date(text: str) -> Any:
 @click.argument("date", required=False, type=Parsed("date", _date))
 @png_option
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool) -> int:
     """Show what the disks read and wrote over a day, and when backups, expiry and balance ran.
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import click
 
-from backupd.cli.context import dry_run_option, now_option, opened, pace_option, time_option
+from backupd.cli.context import dry_run_option, opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.dedupe.domains import domains
 from backupd.dedupe.job import noted
@@ -40,8 +40,7 @@ from btrkeep.units import counted, format_size, format_time, parse_size, printab
 @pace_option
 @dry_run_option("what is known to be equal, and how much would be read")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     which: tuple[str, ...],

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
-from backupd.cli.context import dry_run_option, now_option, opened
+from backupd.cli.context import dry_run_option, opened, pass_context
 from backupd.cli.expire_ import LOCK, carry_out, exit_status
 from backupd.cli.names import complete_which
 from backupd.cli.sinks import expiry_sinks
@@ -31,8 +31,7 @@ from btrkeep.units import format_time, printable
 @click.option("--now-without-grace", "at_once", is_flag=True, help="Delete at once. It cannot be undone.")
 @dry_run_option("what would be done")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     backups: tuple[str, ...],

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import click
 
-from backupd.cli.context import now_option, opened, yes_option
+from backupd.cli.context import opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.cli.replicate_ import chosen_replicas, complete_replica
 from backupd.replicate.far_pool import FarHost, connected, send_command
@@ -29,8 +29,7 @@ from btrkeep.units import counted, format_time
 @click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_host_of_pool)
 @yes_option
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as_json: bool) -> int:
     """Have HOSTs fetched from the pool of the replica NAME from now on, and no longer backed up here.
 

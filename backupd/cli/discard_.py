@@ -5,7 +5,7 @@ from datetime import datetime
 import click
 
 from backupd.actions.discard import Unfinished, discard, is_busy, look
-from backupd.cli.context import dry_run_option, now_option, opened, yes_option
+from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
 from backupd.repo.context import PoolContext
 from btrkeep.cli import echo_json, json_option
@@ -21,8 +21,7 @@ from btrkeep.units import format_duration, format_size, format_time
 @dry_run_option("what would be lost")
 @yes_option
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Delete the unfinished backup of HOST, which a run left that was stopped or killed before its end.
 

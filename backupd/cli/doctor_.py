@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from backupd.cli.check_ import show
-from backupd.cli.context import load_config, now_option, present
+from backupd.cli.context import load_config, pass_context, present
 from backupd.doctor.copies import reach_copies
 from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import Examined
+from backupd.doctor.finding import DoctorReport
 from backupd.doctor.fix import findings_of, fix, refusal, rule_named
 from backupd.doctor.gather import gather
 from backupd.doctor.layers import stacks
@@ -34,8 +34,7 @@ _WIDTH = 110
 @click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also list the checks that passed.")
 @click.option("--connect", is_flag=True, help="Also reach the other side of every replica and push: version, key, clock, room.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: bool, connect: bool, as_json: bool) -> int:
     """Find what is wrong or slow with the pool; for each problem, print the reason, the commands that solve it, and their risk.
 
@@ -72,7 +71,7 @@ def command(ctx: click.Context, name: str | None, dry_run: bool, all_checks: boo
     return Exit.ATTENTION if levels & {"warning", "error"} else Exit.OK
 
 
-def _as_json(facts: DoctorFacts, found: Examined) -> dict[str, Any]:
+def _as_json(facts: DoctorFacts, found: DoctorReport) -> dict[str, Any]:
     return {
         "filesystem": facts.filesystem.uuid,
         "devices": [
@@ -98,7 +97,7 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _show(facts: DoctorFacts, found: Examined, all_checks: bool) -> None:
+def _show(facts: DoctorFacts, found: DoctorReport, all_checks: bool) -> None:
     fs = facts.filesystem
     prose(f"{printable(str(facts.site.pool))}: filesystem {fs.uuid} on {printable('; '.join(stacks(fs.devices)))}", "  ")
     if all_checks:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import dry_run_option, now_option, opened
+from backupd.cli.context import dry_run_option, opened, pass_context
 from backupd.cli.names import backups_argument
 from backupd.cli.opened_backup import reading
 from backupd.cli.restore_view import RestoreProgressPrinter
@@ -69,8 +69,7 @@ SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
 @click.option("--time", "seconds", type=DURATION, metavar="TIME", help="How long one drill may take. [default: as configured, 2h]")
 @dry_run_option("what would be restored")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     which: tuple[str, ...],

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import click
 
-from backupd.cli.context import dry_run_option, load_config, now_option, opened
+from backupd.cli.context import dry_run_option, load_config, opened, pass_context
 from backupd.cli.expiry_view import echo_rehearsal, rehearsal_as_json, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
@@ -47,8 +47,7 @@ LOCK = "expire"
     "--restore-mount-option", is_flag=True, help="Only restore the mount option that a killed run has changed; for ExecStopPost=."
 )
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     hosts: tuple[str, ...],

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.cli.trend_view import width
 from btrkeep.cli import echo_json, json_option
 from btrkeep.decisions.forecast import Full, TooLittle, bounded, forecast
@@ -20,8 +20,7 @@ _DAY = timedelta(days=1)
 @click.command("forecast")
 @click.option("--days", type=click.IntRange(15, 36500), default=180, show_default=True, metavar="N", help="Days of history to use.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, days: int, as_json: bool) -> int:
     """Estimate when the pool will be full at its present growth: when nothing is left to allocate, and when everything is used.
 

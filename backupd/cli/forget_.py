@@ -5,7 +5,7 @@ from datetime import datetime
 import click
 
 from backupd.actions.forget import RemainingBackups, forget, remaining_backups, require_forgettable, undo_forget
-from backupd.cli.context import now_option, yes_option
+from backupd.cli.context import pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
 from backupd.expire.look import policy_of
 from backupd.repo.context import PoolContext
@@ -20,8 +20,7 @@ from btrkeep.units import counted, format_duration, format_time
 @click.option("--undo", is_flag=True, help="Undo: remaining backups follow the retention policy again.")
 @yes_option
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool) -> int:
     """Give up HOST, which is no longer backed up: all its backups expire, even the last one.
 

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from backupd.actions.hold import hold, hold_fields
-from backupd.cli.context import now_option
+from backupd.cli.context import pass_context
 from backupd.cli.names import DAY, complete_host_of_pool, complete_name, locked_host, moment_of, name_argument
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -23,8 +23,7 @@ from btrkeep.units import format_time
 )
 @click.option("--why", default="", metavar="TEXT", help="The reason; shown wherever the backup is.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str, name: str, until: date | None, why: str, as_json: bool) -> int:
     """Keep the backup NAME of HOST whatever the retention says, for ever or until DATE.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import dry_run_option, now_option, opened
+from backupd.cli.context import dry_run_option, opened, pass_context
 from backupd.cli.import_live import ImportDisplay
 from backupd.cli.import_plan import planned, say_plan
 from backupd.cli.import_suggest import suggested
@@ -60,8 +60,7 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 )
 @click.option("-j", "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="How many hosts at once.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     kind: str,
@@ -220,7 +219,7 @@ class _Import:
         prose(f"{printable(str(tree.folder))}: {said}", err=True)
 
     def _is_unproven(self, record: Record) -> bool:
-        """Whether it is of an import, and was not compared yet: that import may have been killed before."""
+        """Returns True if it is of an import, and was not compared yet: that import may have been killed before."""
         return record.imported is not None and not ComparedTrees(self.site.config.pool.state).has(record)
 
     def _note(self, tree: OldTree, made: ImportedBackup) -> None:

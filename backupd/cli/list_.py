@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from backupd.actions.hold import hold_fields, is_held
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.expire.look import asked_of, policy_of
 from backupd.repo.backup_json import UnreadableRecord
@@ -41,8 +41,7 @@ _UNREAD: dict[str, Any] = {"begun": None, "read": 0, "compared": 0, "bytes": 0, 
 @click.argument("host", required=False, shell_complete=complete_host_of_pool)
 @click.option("--all", "everything", is_flag=True, help="Every backup of every host, not only the newest of each.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str | None, everything: bool, as_json: bool) -> int:
     """List the backups of HOST, or the newest of each host.
 
@@ -96,7 +95,7 @@ class _BackupNotes:
         return hold_fields(hold) if is_held(hold, self.now) else None
 
     def hold_words(self, backup: Backup) -> str | None:
-        """The same for people."""
+        """Returns the hold in words."""
         notes, name = self._of(backup)
         hold = hold_of(notes, name)
         return hold_words(hold) if hold and is_held(hold, self.now) else None

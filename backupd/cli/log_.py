@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import complete_host, now_option, opened, require_host
+from backupd.cli.context import complete_host, opened, pass_context, require_host
 from backupd.expire.look import asked_of
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.notes_json import read_notes
@@ -26,8 +26,7 @@ _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial"
 @click.argument("host", required=False, shell_complete=complete_host)
 @click.option("-n", "limit", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="The number of runs.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str | None, limit: int, as_json: bool) -> int:
     """Show past runs, newest first, with rsync's exit status, its meaning, and its last error lines.
 

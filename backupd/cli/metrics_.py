@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import load_config, now_option, present
+from backupd.cli.context import load_config, pass_context, present
 from backupd.health.status_report import look
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json, json_option
@@ -18,8 +18,7 @@ from btrkeep.fs.output_file import whole_file
     "--textfile", type=click.Path(dir_okay=False), metavar="FILE", help="Replace FILE, for node_exporter's textfile collector."
 )
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, textfile: str | None, as_json: bool) -> int:
     """Print numbers of the pool and its hosts in the format that Prometheus reads.
 

@@ -9,7 +9,7 @@ import click
 
 from backupd.alarms.journal import read_failure, validate_unit
 from backupd.alarms.notifier import NotifyReport, alone, notify, require_own_catalogue, tell_failure, tell_test
-from backupd.cli.context import load_config, now_option, present
+from backupd.cli.context import load_config, pass_context, present
 from backupd.health.look import look_at_pool
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json, json_option
@@ -26,8 +26,7 @@ from btrkeep.units import counted, format_time, printable
 @click.option("--test", is_flag=True, help="Send a test to every URL, and say which of them work.")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent; send and remember nothing.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_run: bool, as_json: bool) -> int:
     """Find problems, and notify [notify] urls of what is new: failures, recoveries, and once a day a summary.
 

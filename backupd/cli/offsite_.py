@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import completing_config, dry_run_option, now_option, opened
+from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
 from backupd.expire.words import expiry_words, left_out_words
 from backupd.offsite.repository import KnownRepository, make, note_size, require_there, snapshots
@@ -82,8 +82,7 @@ def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
     help="Override a safety limit of what is removed: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
 )
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def run_command(
     ctx: click.Context,
     name: str | None,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import click
 
-from backupd.cli.context import now_option, opened, yes_option
+from backupd.cli.context import opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.repo.common import drop_common
 from backupd.repo.context import writing
@@ -23,8 +23,7 @@ from btrkeep.units import counted, format_time
 @click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_host_of_pool)
 @yes_option
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool) -> int:
     """Take over HOSTs, whose backups were fetched from another pool: from now on this pool backs them up.
 

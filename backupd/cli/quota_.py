@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from backupd.actions.quota import QuotaState, costs, enable, look, programs, require_disableable, require_enableable
-from backupd.cli.context import clock_for, dry_run_option, load_config, now_option, yes_option
+from backupd.cli.context import clock_for, dry_run_option, load_config, pass_context, yes_option
 from backupd.cli.names import confirmed
 from backupd.repo.context import open_configured, require_writable
 from btrkeep.cli import echo_json, json_option, table
@@ -50,8 +50,7 @@ def show_command(ctx: click.Context, as_json: bool) -> int:
 @dry_run_option("what it costs")
 @yes_option
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Enable simple quotas on the whole filesystem of the pool.
 

@@ -56,7 +56,7 @@ def _refused(findings: tuple[Finding, ...]) -> bool:
 
 
 def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> bool:
-    """Whether the host's key is written down now; it is only when somebody said yes to its fingerprint."""
+    """Returns True if the host's key is written down now; it is only when somebody said yes to its fingerprint."""
     known_hosts = config.ssh.known_hosts
     if is_known(host, config.ssh):
         return True

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from backupd.actions.shared_damage import recorded_damage
-from backupd.cli.context import clock_for, load_config, now_option
+from backupd.cli.context import clock_for, load_config, pass_context
 from backupd.health.doubts import note_doubts
 from backupd.repo.compared import compared_row, differing_of, read_compared
 from backupd.repo.context import open_configured, require_writable
@@ -33,8 +33,7 @@ class _ForeignCatalogue(Exception):
 
 @click.command("rebuild")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, as_json: bool) -> int:
     """Rebuild the catalogue from the pool's own records.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.cli.replicate_ import chosen_replicas, fetch_one
 from backupd.replicate.far_pool import FarPool, OwnStreams
 from backupd.repo.context import PoolContext
@@ -24,8 +24,7 @@ from btrkeep.units import format_time
 
 @click.command("receive-only")
 @click.option("--replica", metavar="NAME", required=True, help="The replica of this server's configuration that is sent here.")
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, replica: str) -> int:
     """Take backups from another backup server that has begun the connection, and do nothing else.
 

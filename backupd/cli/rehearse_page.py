@@ -182,7 +182,7 @@ def _bands(
     summed: bool = False,
     per: Callable[[NightReading], float] | None = None,
 ) -> dict[str, Band]:
-    """Of each variant and night the least, the median and the most of all seeds; `summed` up to the night, `per` another sum."""
+    """Returns for each variant and night the least, median and most of all seeds; `summed` up to the night, `per` another sum."""
     found: dict[str, Band] = {}
     for variant in result.plan.variants:
         lines = [_line(run.nights, of, per, summed=summed) for run in result.runs if run.variant == variant.name and run.nights]

@@ -118,7 +118,7 @@ def estimated_seconds(plan: RehearsalPlan) -> float:
 
 
 def plan_lines(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> Iterator[str]:
-    """What would be made."""
+    """Describes what would be made."""
     yield from wrapped(f"{extent_words(plan)}, would take about {format_duration(estimated_seconds(plan))}.")
     where = (
         f"the device {place.device}" if place.device else f"an image in {place.folder}, where {format_size(place.room)} are free"
@@ -132,14 +132,14 @@ def plan_lines(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> Iterato
 
 
 def extent_words(plan: RehearsalPlan) -> str:
-    """How much there is to run."""
+    """Describes the number of runs."""
     each = f"{counted(plan.days, 'night')} with {counted(plan.seeds, 'seed')}"
     after = f" after {counted(plan.age, 'night')} of ageing" if plan.age else ""
     return f"{counted(len(plan.variants), 'variant')}, each {each}{after}"
 
 
 def about_hosts(plan: RehearsalPlan, facts: ServerFacts) -> str:
-    """What the pool holds, of how much."""
+    """Describes the hosts in the pool, and their size."""
     fleet = plan.fleet
     files = sum(host.files for host in fleet.hosts)
     text = f"{counted(len(fleet.hosts), 'host')} with {counted(files, 'file')}, {format_size(round(fleet.bytes))}"
@@ -155,7 +155,7 @@ def _fraction(share: float) -> str:
 
 
 def doubts(plan: RehearsalPlan, facts: ServerFacts) -> Iterator[str]:
-    """What is assumed where it is not known."""
+    """Describes assumptions in the place of what is not known."""
     yield from (printable(f"{why}: typical values stand in its place") for why in facts.unknown)
     if plan.fleet.assumed:
         some = ", ".join(plan.fleet.assumed[:5]) + (", ..." if len(plan.fleet.assumed) > 5 else "")
@@ -189,7 +189,7 @@ def _lines(result: RehearsalResult) -> Iterator[str]:
 
 
 def remarks(result: RehearsalResult) -> Iterator[str]:
-    """What a reader has to know of this rehearsal."""
+    """Returns caveats for whoever reads the result."""
     yield from doubts(result.plan, result.facts)
     for run in result.runs:
         if run.full is not None:
@@ -266,7 +266,7 @@ def change(share: float) -> str:
 
 
 def conclusion(result: RehearsalResult) -> Iterator[str]:
-    """Which settings are better, and how sure that is."""
+    """Says which settings are better, and how sure that is."""
     for one in result.judgements:
         yield printable(_sentence(one, result.question))
     winner = best(result.judgements)
@@ -300,7 +300,7 @@ def _sentence(one: VariantJudgement, question: str | None) -> str:
 
 
 def medians(runs: Sequence[RehearsedRun], variant: str, of: Callable[[NightReading], float]) -> list[float]:
-    """Of each night the median over the seeds of a variant; as many as all of them have."""
+    """Returns for each night the median over the seeds of a variant, as far as all seeds came."""
     from statistics import median
 
     some = [run.nights for run in runs if run.variant == variant and run.nights]
@@ -340,7 +340,7 @@ def wrapped(text: str) -> list[str]:
 
 
 def plan_as_json(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> dict[str, Any]:
-    """What would be made."""
+    """Describes what would be made."""
     return {
         "days": plan.days,
         "age": plan.age,

@@ -3,7 +3,7 @@
 import click
 
 from backupd.actions.hold import hold_fields, release
-from backupd.cli.context import now_option
+from backupd.cli.context import pass_context
 from backupd.cli.names import complete_held, complete_host_of_pool, locked_host, name_argument
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -13,8 +13,7 @@ from btrkeep.cli.progress import prose
 @click.argument("host", shell_complete=complete_host_of_pool)
 @name_argument(complete_held)
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str, name: str, as_json: bool) -> int:
     """End the hold of the backup NAME of HOST.
 

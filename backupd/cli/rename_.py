@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from backupd.actions import rename as renaming
-from backupd.cli.context import complete_host, now_option, opened, yes_option
+from backupd.cli.context import complete_host, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
 from backupd.repo.context import PoolContext, writing
 from btrkeep.cli import echo_json, json_option
@@ -25,8 +25,7 @@ def _complete_new(ctx: click.Context, param: click.Parameter, incomplete: str) -
 @click.argument("new", shell_complete=_complete_new)
 @yes_option
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool) -> int:
     """Give the backups of HOST the name NEW; the next backup of NEW is based on them.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import dry_run_option, now_option, opened, yes_option
+from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.damaged_ import ranges
 from backupd.cli.names import backups_argument, confirmed, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
@@ -56,8 +56,7 @@ _LEFT = {
 @dry_run_option("what would be repaired, and from where")
 @yes_option
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     which: tuple[str, ...],

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import completing_config, dry_run_option, now_option, opened
+from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
 from backupd.cli.push_to import push_to
 from backupd.cli.replicate_live import ReplicationDisplay, fetched_line, plan_line
@@ -87,8 +87,7 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
     "--seed-from", type=click.Path(path_type=Path), metavar="FOLDER", help="On the second server: fetch from such a disk instead."
 )
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     name: str | None,

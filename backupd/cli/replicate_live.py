@@ -16,7 +16,7 @@ _WIDEST_BAR, _BESIDE, _MOST_HOSTS = 40, 60, 5
 
 
 def plan_line(plan: ReplicationPlan) -> str:
-    """What is to be fetched."""
+    """Describes what is to be fetched."""
     return f"{counted(plan.count, 'backup')} of {counted(len(plan.hosts), 'host')} to fetch"
 
 
@@ -59,7 +59,7 @@ class ReplicationDisplay(LiveDisplay):
                 self.line(f"{event.host}: {printable(event.error)}", "red")
 
     def picture(self) -> Group:
-        """Nothing before the first reading."""
+        """Returns an empty picture before the first reading."""
         now = self._now
         if now is None:
             return Group()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import clock_for, dry_run_option, given_now, load_config, now_option
+from backupd.cli.context import clock_for, dry_run_option, given_now, load_config, pass_context
 from backupd.cli.names import complete_which
 from backupd.cli.opened_backup import OpenedBackup, complete_path, opened_backup
 from backupd.cli.other_sources import naming_copies
@@ -79,8 +79,7 @@ _ON_HOST = "\0"  # no value of an option can be that
 @dry_run_option("what would happen")
 @click.option("--progress-lines", is_flag=True, help="Print progress every few seconds to standard error, terminal or not.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     host: str,

@@ -31,7 +31,7 @@ _WORDS = {
 
 
 def say_backup(backup: Restorable) -> None:
-    """Which backup it is, and what to think of it."""
+    """Prints the name and the state of the backup, and warnings about it."""
     warning = _STATES.get(backup.state)
     say(f"from {backup.host}@{backup.name}, {backup.state}" + (f" ({warning})" if warning else ""))
 

@@ -10,7 +10,7 @@ from functools import cache
 
 import click
 
-from backupd.cli.context import TIME, complete_host, now_option, opened
+from backupd.cli.context import TIME, complete_host, opened, pass_context
 from backupd.cli.names import require_host_or_folder
 from backupd.expire.look import look, look_again, policy_of
 from backupd.expire.words import expiry_words, left_out_words
@@ -69,8 +69,7 @@ def command() -> None:
     "--policy", default="", metavar="RULES", help="Try another policy: daily=7,weekly=4. Its other keys stay as they are."
 )
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def explain_command(ctx: click.Context, host: str | None, at: datetime | None, policy: str, as_json: bool) -> int:
     """Show why each backup of HOST is kept, or when it is deleted; without HOST, how many of each host.
 

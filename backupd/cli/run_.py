@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import click
 
-from backupd.cli.context import complete_host, dry_run_option, now_option, opened
+from backupd.cli.context import complete_host, dry_run_option, opened, pass_context
 from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
 from backupd.health.doubts import note_doubts
@@ -54,8 +54,7 @@ _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 )
 @dry_run_option("what would run, and the exact rsync commands")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     hosts: tuple[str, ...],

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_alive, tell_copies, tell_dashboard
 from backupd.sampling import take
@@ -23,8 +23,7 @@ _log = logging.getLogger(__name__)
 
 @click.command("sample")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, as_json: bool) -> int:
     """Record a sample of the pool; run by a timer every five minutes.
 

@@ -64,7 +64,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
 
 
 def _note_begin(ctx: click.Context, pool: Pool) -> None:
-    """Which backups there are: only of those a scrub can tell. One that is continued has begun before."""
+    """Notes the present backups: a scrub can vouch only for these. One that is continued began before."""
     try:
         if not is_unfinished(pool.path):
             with opened(ctx) as site:

@@ -91,7 +91,7 @@ def _newest(host: FarHost) -> FarBackup:
 
 
 def _keep(site: PoolContext, name: str, host: str, backup: str) -> None:
-    """Has this pool leave the backup alone until the second server has it. One that both have already stays."""
+    """Keeps the backup in this pool until the second server has it, unless both pools have one in common already."""
     known = common_with(site.pool, name)
     if host not in known:
         write_common(site.pool, name, {**known, host: backup})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import given_now, load_config, now_option, present
+from backupd.cli.context import given_now, load_config, pass_context, present
 from backupd.serve.answering import answer
 from backupd.serve.context import ServiceContext
 from backupd.serve.starting import keep_starting
@@ -65,8 +65,7 @@ log = logging.getLogger("backupd.serve")
     metavar="DIR",
     help="Allow restores of this machine's files to where they were, below DIR; repeatable. Without it none are.",
 )
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     path: Path | None,

@@ -28,7 +28,7 @@ def place_for_pool(text: str) -> Path:
 
 
 def is_pool(path: Path) -> bool:
-    """Whether a pool can be opened there."""
+    """Returns True if a pool can be opened there."""
     try:
         open_pool(path)
     except PoolUnusable:

@@ -54,7 +54,7 @@ def pool_is_set_up(files: Files) -> Config | None:
 
 
 def _was_in_use(config: Config) -> bool:
-    """Whether the catalogue belongs to a pool. One that `check` has made belongs to none."""
+    """Returns True if the catalogue belongs to a pool. One that `check` has made belongs to none."""
     if not (config.pool.state / "catalogue.sqlite").exists():
         return False
     with Catalogue.open(config.pool.state) as catalogue:

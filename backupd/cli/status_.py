@@ -1,15 +1,16 @@
 """`backupd status`: how every host is doing."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import click
 
-from backupd.cli.context import complete_host, now_option, opened, require_host
+from backupd.cli.context import complete_host, opened, pass_context, require_host
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.look import look_at_pool
-from backupd.health.status_report import drills_of, last_dedupe, looks_of
+from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import KILLED, Dedupe, Progress
 from btrkeep.cli import echo_json, json_option, table
@@ -23,6 +24,7 @@ from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, fail
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge
+from btrkeep.decisions.verification import VerificationState, verification_counts
 from btrkeep.pool import quota
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
@@ -36,8 +38,7 @@ _COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yello
 @click.argument("host", required=False, shell_complete=complete_host)
 @click.option("--copies", "with_copies", is_flag=True, help="Also list the newest backup of each host in each copy.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bool) -> int:
     """How every host is doing: ok, late, failing, suspect or never.
 
@@ -53,63 +54,108 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
     with opened(ctx) as site:
         if host:
             require_host(site.config, site.catalogue, host)
-        found, moment = _statuses(site, host), site.clock.now()
-        running = [entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)]
-        verdict = judge(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config))
+        status = _read_status(site, host, synchronised)
         alive = quota.live_bytes(site.pool) if as_json else {}
-        copies = copy_statuses(site.config.copies, site.catalogue, moment)
-        fetching = {name: it for name in site.config.replicas if (it := read_running(site.catalogue, name)) and _alive(it)}
-        drills = drills_of(site.config, site.catalogue, moment)
-        looks, unverified = looks_of(site.config, site.catalogue, moment)
-        in_doubt = read_in_doubt(site.catalogue)
-        dedupe = last_dedupe(site.catalogue)
     if as_json:
-        hosts, transfers = (
-            [
-                {**_as_json(status), "verified": _moment(looks.get(status.host)), "alive_bytes": alive.get(status.host)}
-                for status in found
-            ],
-            [_progress_as_json(entry) for entry in running],
-        )
-        pool = health.as_json(verdict)
-        clock = {"clock": site.clock_doubt, "clock_synchronised": synchronised}
-        echo_json(
-            {
-                "hosts": hosts,
-                "running": transfers,
-                "copies": [_copy_as_json(copy, fetching.get(copy.replica.name)) for copy in copies],
-                "drill": _drill_as_json(drills),
-                "verification": {"max_age": round(site.config.verify.oldest), "unverified": list(unverified)},
-                "in_doubt": _in_doubt_as_json(in_doubt),
-                "dedupe": _dedupe_as_json(dedupe) if dedupe else None,
-                "pool": pool,
-                "lost": site.lost,
-                **clock,
-            }
-        )
-        return 0
-    if host:
-        _show_one(found[0], running, moment, looks.get(host)) if found else click.echo(
-            f"{printable(host)} has backups but is not configured any more"
-        )
-        _show_lags(copies, host)
+        echo_json(status.as_json(alive))
     else:
-        _show_all(found, running, moment, has_copies=bool(copies))
-        _show_copies(copies, fetching)
-        if with_copies:
-            _show_lags(copies)
-        _show_drills(drills)
-        _show_unverified(unverified, site.config.verify.oldest)
-        if dedupe:
-            click.echo(f"last dedupe: {format_time(dedupe.started)}, {dedupe_words(dedupe)}")
-        if in_doubt:
-            click.echo(
-                click.style("in doubt: ", fg="yellow") + in_doubt_words(in_doubt) + ": `backupd verify --after-crash` does that"
-            )
-    for one in clock_findings(site.clock_doubt, synchronised):
-        click.echo(click.style("clock: ", fg=_LEVELS[one.level]) + printable(one.text))
-    _show_pool(verdict)
+        status.show(host, with_copies=with_copies)
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    """What the command shows, of all hosts or of one."""
+
+    site: PoolContext
+    moment: datetime
+    hosts: list[HostStatus]
+    running: list[Progress]
+    copies: list[CopyStatus[CopySettings]]
+    fetching: Mapping[str, RunningFetch]
+    drills: DrillStatus
+    looks: Mapping[str, datetime | None]
+    unverified: Sequence[str]
+    verified: Mapping[VerificationState, int]
+    damaged: Mapping[str, tuple[int, int]]
+    in_doubt: BackupsInDoubt | None
+    dedupe: Dedupe | None
+    verdict: health.PoolVerdict
+    synchronised: bool | None
+
+    def as_json(self, alive: Mapping[str, int]) -> dict[str, Any]:
+        """`alive`: the bytes of each host by simple quotas."""
+        hosts = [
+            {**_as_json(one), "verified": _moment(self.looks.get(one.host)), "alive_bytes": alive.get(one.host)}
+            for one in self.hosts
+        ]
+        return {
+            "hosts": hosts,
+            "running": [_progress_as_json(entry) for entry in self.running],
+            "copies": [_copy_as_json(copy, self.fetching.get(copy.replica.name)) for copy in self.copies],
+            "drill": _drill_as_json(self.drills),
+            "verification": {
+                "max_age": round(self.site.config.verify.oldest),
+                "unverified": list(self.unverified),
+                "states": {str(state): self.verified[state] for state in VerificationState},
+                "damaged": [{"host": name, "backups": some, "files": most} for name, (some, most) in sorted(self.damaged.items())],
+            },
+            "in_doubt": _in_doubt_as_json(self.in_doubt),
+            "dedupe": _dedupe_as_json(self.dedupe) if self.dedupe else None,
+            "pool": health.as_json(self.verdict),
+            "lost": self.site.lost,
+            "clock": self.site.clock_doubt,
+            "clock_synchronised": self.synchronised,
+        }
+
+    def show(self, host: str | None, *, with_copies: bool) -> None:
+        """Prints it, at length for one host."""
+        if host:
+            if self.hosts:
+                _show_one(self.hosts[0], self.running, self.moment, self.looks.get(host))
+            else:
+                click.echo(f"{printable(host)} has backups but is not configured any more")
+            _show_damaged({name: one for name, one in self.damaged.items() if name == host})
+            _show_lags(self.copies, host)
+        else:
+            _show_all(self.hosts, self.running, self.moment, has_copies=bool(self.copies))
+            _show_copies(self.copies, self.fetching)
+            if with_copies:
+                _show_lags(self.copies)
+            _show_drills(self.drills)
+            _show_verification(self.verified)
+            _show_damaged(self.damaged)
+            _show_unverified(self.unverified, self.site.config.verify.oldest)
+            if self.dedupe:
+                click.echo(f"last dedupe: {format_time(self.dedupe.started)}, {dedupe_words(self.dedupe)}")
+            if self.in_doubt:
+                words = f"{in_doubt_words(self.in_doubt)}: `backupd verify --after-crash` does that"
+                click.echo(click.style("in doubt: ", fg="yellow") + words)
+        for one in clock_findings(self.site.clock_doubt, self.synchronised):
+            click.echo(click.style("clock: ", fg=_LEVELS[one.level]) + printable(one.text))
+        _show_pool(self.verdict)
+
+
+def _read_status(site: PoolContext, host: str | None, synchronised: bool | None) -> _Status:
+    moment = site.clock.now()
+    looks, unverified = looks_of(site.config, site.catalogue, moment)
+    return _Status(
+        site,
+        moment,
+        hosts=_statuses(site, host),
+        running=[entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)],
+        copies=copy_statuses(site.config.copies, site.catalogue, moment),
+        fetching={name: it for name in site.config.replicas if (it := read_running(site.catalogue, name)) and _alive(it)},
+        drills=drills_of(site.config, site.catalogue, moment),
+        looks=looks,
+        unverified=unverified,
+        verified=verification_counts(site.catalogue, moment),
+        damaged=damaged_hosts(site.catalogue),
+        in_doubt=read_in_doubt(site.catalogue),
+        dedupe=last_dedupe(site.catalogue),
+        verdict=judge(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config)),
+        synchronised=synchronised,
+    )
 
 
 def _statuses(site: PoolContext, host: str | None) -> list[HostStatus]:
@@ -278,6 +324,22 @@ def _show_drills(drills: DrillStatus) -> None:
         click.echo(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` does that")
     for one in drills.failed[:_MOST_BEHIND]:
         click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(one)))
+
+
+def _show_verification(states: Mapping[VerificationState, int]) -> None:
+    """Prints how many backups there are in each verification state; nothing if none was ever verified."""
+    if any(count for state, count in states.items() if state != VerificationState.NEVER):
+        click.echo("verified backups: " + ", ".join(f"{states[state]:,} {state}" for state in VerificationState if states[state]))
+
+
+def _show_damaged(damaged: Mapping[str, tuple[int, int]]) -> None:
+    """Prints the hosts with damaged backups; nothing if there are none."""
+    for host, (backups, files) in sorted(damaged.items())[:_MOST_BEHIND]:
+        each = "each" if backups > 1 else "it"
+        head = click.style("damaged: ", fg="red") + printable(host)
+        click.echo(f"{head}: {counted(backups, 'backup')}, up to {counted(files, 'file')} in {each}; `backupd damaged` names them")
+    if len(damaged) > _MOST_BEHIND:
+        click.echo(f"{click.style('damaged: ', fg='red')}backups of {counted(len(damaged) - _MOST_BEHIND, 'more host')}")
 
 
 def _show_unverified(hosts: Sequence[str], seconds: float) -> None:

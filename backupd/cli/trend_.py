@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.trend import Point, points, step_for
@@ -25,8 +25,7 @@ png_option = click.option(
 @click.option("--days", type=click.IntRange(1, 36500), default=180, show_default=True, metavar="N", help="How many days back.")
 @png_option
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, days: int, png: Path | None, as_json: bool) -> int:
     """Show allocated and used space over months.
 

@@ -3,7 +3,7 @@
 import click
 
 from backupd.actions.hold import hold_fields, unexpire
-from backupd.cli.context import now_option
+from backupd.cli.context import pass_context
 from backupd.cli.names import complete_expired, complete_host_of_pool, locked_host, name_argument
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -15,8 +15,7 @@ from btrkeep.units import format_time
 @name_argument(complete_expired)
 @click.option("--why", default="taken back with unexpire", metavar="TEXT", help="The reason; shown wherever the backup is.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
     """Take back the expired backup NAME of HOST during its grace.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import now_option, opened
+from backupd.cli.context import opened, pass_context
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.usage.measure import by_extents, by_sampling, by_writing, listed
 from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, MeasuredUsage, Use
@@ -32,8 +32,7 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pa
     help="The maximum time for measuring.",
 )
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str | None, method: str | None, seconds: float, as_json: bool) -> int:
     """Show the space used by host, or by backup of HOST. Needs no qgroups.
 

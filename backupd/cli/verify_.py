@@ -1,6 +1,8 @@
 """`backupd verify`: the files of backups read from the disk, and compared with what they were."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +13,7 @@ from backupd.actions.read_errors import look_at_read_errors
 from backupd.actions.verify import Verifier
 from backupd.actions.verify_pass import ReadScope
 from backupd.cli.against_source import compare_hosts
-from backupd.cli.context import now_option, opened, pace_option, time_option
+from backupd.cli.context import opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.cli.verify_progress import VerifyProgress
 from backupd.expire.clocks import doubt
@@ -26,6 +28,7 @@ from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
+from btrkeep.decisions.device_errors import forget_unnamed
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -62,8 +65,7 @@ def _sample(text: str) -> int | float:
 @click.option("--clean-stop", is_flag=True, help="Read nothing; note that this server is shut down in order.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, in this order; read nothing.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(
     ctx: click.Context,
     which: tuple[str, ...],
@@ -92,7 +94,6 @@ def command(
 
     Exit status 0: nothing is damaged; 1: something is; 3: another verify is under way.
     """
-    cancellation, progress, found = Cancellation(), VerifyProgress(is_shown=not as_json), list[dict[str, Any]]()
     with opened(ctx, writes=not dry_run) as site:
         if against_source:
             if pace is not None:
@@ -103,77 +104,110 @@ def command(
             with writing(site.pool):
                 note_stop(site.pool, moment)
             return int(Exit.OK)
-        if after_crash:
-            if which:
-                raise UsageError("--after-crash takes no HOST", "`backupd verify HOST` reads all of its backups")
-            if dry_run:
-                return _say_in_doubt(site, as_json)
+        if after_crash and which:
+            raise UsageError("--after-crash takes no HOST", "`backupd verify HOST` reads all of its backups")
+        if after_crash and dry_run:
+            return _say_in_doubt(site, as_json)
         chosen = [] if after_crash else sorted(_chosen(site, which), key=lambda one: (_last(one[1], moment), one[0].name))
         if dry_run:
             return _say_plan(chosen, as_json)
+        run = _VerifyRun(site, VerifyProgress(is_shown=not as_json), as_json)
         with (
             take_lock(site.pool.locks / "verify", "backupd verify", format_time(moment)),
             writing(site.pool),
-            cancellation.listening(),
-            progress,
+            run.cancellation.listening(),
+            run.progress,
         ):
-            first = _read_in_doubt(site, cancellation, progress, found, as_json) if has_backups_in_doubt(site.pool) else None
+            look_at_read_errors(site, moment)  # what was counted until now somebody else has met
+            if has_backups_in_doubt(site.pool):
+                run.read_in_doubt()
             _tell_catalogue(site, chosen)
-            files = sum(one.record.files or 0 for one, _ in chosen)
-            share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
-            clock_doubt = doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal)
-            scope = ReadScope(share, seconds, pace, forgets=clock_doubt is None)
-            work = Verifier(site.pool, site.catalogue, moment, scope, cancellation, progress)
-            unreadable = 0
-            for number, (backup, _) in enumerate(chosen, 1):
-                if work.is_over:
-                    break
-                progress.begin(work.count, backup, number, len(chosen))
-                try:
-                    done = work.verify(backup)
-                except OperatorError as error:  # it is being deleted, or gone; or no file of it can be read
-                    progress.clear()
-                    complain(error)
-                    unreadable += isinstance(error, DataUnreadable)
-                    continue
-                progress.clear()
-                _tell(backup, done, found, as_json)
-            if not after_crash:
-                look_at_read_errors(site, site.clock.now())
-    passes = [one.count for one in (work, first) if one]
-    files, size = sum(one.files for one in passes), sum(one.bytes for one in passes)
-    if as_json:
-        echo_json({"files": files, "bytes": size, "is_whole": not work.is_over, "backups": found})
-    else:
-        prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one goes on" if work.is_over else ""))
-    return cancellation.exit_status(Exit.ATTENTION if unreadable or any(one["damages"] for one in found) else Exit.OK)
+            run.read([one for one, _ in chosen], moment, sample, seconds, pace)
+            errors = look_at_read_errors(site, site.clock.now(), were_met=run.has_met_damage)
+            if not which and run.whole == len(chosen) > 0:  # all was read after what was counted before
+                forget_unnamed(site.catalogue, errors.seen)
+    return run.report()
 
 
-def _read_in_doubt(
-    site: PoolContext, cancellation: Cancellation, progress: VerifyProgress, found: list[dict[str, Any]], as_json: bool
-) -> Verifier:
-    """What a crash may have damaged comes before all else, without limits."""
-    corrected = reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
-    if corrected and not as_json:
-        prose(f"the catalogue was brought up to date with the pool: {corrected}")
-    record = record_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
-    if record.unread and not as_json:
-        prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
-    progress.begin_in_doubt()
-    work = in_doubt_verifier(site, record, cancellation, progress)
-    for one in read_in_doubt(record, work):
-        progress.clear()
-        if isinstance(one, OperatorError):
-            complain(one)
+@dataclass(slots=True)
+class _VerifyRun:
+    """A run over several backups, and its results."""
+
+    site: PoolContext
+    progress: VerifyProgress
+    as_json: bool
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    passes: list[Verifier] = field(default_factory=list)
+    found: list[dict[str, Any]] = field(default_factory=list)
+    """What is printed of each backup."""
+    unreadable: int = 0
+    """The backups of which no file could be read."""
+    whole: int = 0
+    """The backups that were read from their first file to their last."""
+
+    @property
+    def has_met_damage(self) -> bool:
+        """Returns True if something could not be read, or was read as something else."""
+        return bool(self.unreadable or any(one.count.damaged for one in self.passes))
+
+    def read_in_doubt(self) -> None:
+        """Reads what a crash may have damaged, before all else and without limits."""
+        site = self.site
+        corrected = reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
+        if corrected and not self.as_json:
+            prose(f"the catalogue was brought up to date with the pool: {corrected}")
+        record = record_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+        if record.unread and not self.as_json:
+            prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
+        self.progress.begin_in_doubt()
+        self.passes.append(in_doubt_verifier(site, record, self.cancellation, self.progress))
+        for one in read_in_doubt(record, self.passes[0]):
+            self.progress.clear()
+            if isinstance(one, OperatorError):
+                complain(one)
+            else:
+                self._add(*one)
+
+    def read(
+        self, backups: Sequence[Restorable], moment: datetime, sample: int | float, seconds: float | None, pace: float | None
+    ) -> None:
+        """Reads the backups, or as many of their files as `sample` says, until the time is over."""
+        files = sum(one.record.files or 0 for one in backups)
+        share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
+        clock_doubt = doubt(self.site.catalogue, moment, rehearsal=self.site.pool.rehearsal)
+        scope = ReadScope(share, seconds, pace, forgets=clock_doubt is None)
+        work = Verifier(self.site.pool, self.site.catalogue, moment, scope, self.cancellation, self.progress)
+        self.passes.append(work)
+        for number, backup in enumerate(backups, 1):
+            if work.is_over:
+                return
+            self.progress.begin(work.count, backup, number, len(backups))
+            try:
+                done = work.verify(backup)
+            except OperatorError as error:  # it is being deleted, or gone; or no file of it can be read
+                self.progress.clear()
+                complain(error)
+                self.unreadable += isinstance(error, DataUnreadable)
+                continue
+            self.progress.clear()
+            self.whole += done.begun == moment and done.is_over
+            self._add(backup, done)
+
+    def _add(self, backup: Restorable, done: Verification) -> None:
+        self.found.append(_fields(backup, done))
+        if not self.as_json:
+            _say(backup, done)
+
+    def report(self) -> int:
+        """Prints the totals. Returns the exit status."""
+        files, size = (sum(getattr(one.count, name) for one in self.passes) for name in ("files", "bytes"))
+        is_over = self.passes[-1].is_over
+        if self.as_json:
+            echo_json({"files": files, "bytes": size, "is_whole": not is_over, "backups": self.found})
         else:
-            _tell(*one, found, as_json)
-    return work
-
-
-def _tell(backup: Restorable, done: Verification, found: list[dict[str, Any]], as_json: bool) -> None:
-    found.append(_fields(backup, done))
-    if not as_json:
-        _say(backup, done)
+            prose(f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one goes on" if is_over else ""))
+        has_damage = self.unreadable or any(one["damages"] for one in self.found)
+        return self.cancellation.exit_status(Exit.ATTENTION if has_damage else Exit.OK)
 
 
 def _say_in_doubt(site: PoolContext, as_json: bool) -> int:

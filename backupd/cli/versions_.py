@@ -5,7 +5,7 @@ from datetime import datetime
 
 import click
 
-from backupd.cli.context import given_now, now_option
+from backupd.cli.context import given_now, pass_context
 from backupd.cli.files_view import size_words
 from backupd.cli.names import complete_which
 from backupd.cli.opened_backup import complete_path, opened_backup, pool_of, reading
@@ -30,8 +30,7 @@ _HEADERS = ["FIRST SEEN", "LAST SEEN", "BACKUPS", "SIZE", "MODIFIED", "REMARK"]
 @click.argument("path", shell_complete=complete_path)
 @click.option("--content", is_flag=True, help="Distinguish versions by content, not by size, time, mode and owner.")
 @json_option
-@now_option
-@click.pass_context
+@pass_context
 def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bool) -> int:
     """List every version of the file or folder at PATH over all backups of HOST: in which backups it is, and where it is missing.
 

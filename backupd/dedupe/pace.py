@@ -30,7 +30,7 @@ class Pacer:
 
     @property
     def is_over(self) -> bool:
-        """Whether no further file is begun: cancelled, or out of time."""
+        """Returns True if no further file is begun: cancelled, or out of time."""
         return bool(self._cancellation) or (self._seconds is not None and time.monotonic() - self._begun >= self._seconds)
 
     @property

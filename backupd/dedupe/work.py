@@ -140,7 +140,7 @@ class Deduper:
         return True
 
     def plan(self, backups: Sequence[Restorable]) -> SharingPlan:
-        """What `share` would do, as far as it is known without reading any file."""
+        """Returns what `share` would do, as far as it is known without reading any file."""
         sizes, found = self._repeated_sizes(backups), SharingPlan()
         found.left = [(one, why) for one in backups if (why := self._why_skipped(one))]
         seen, digests = set[tuple[str, Key]](), set[bytes]()
@@ -234,7 +234,7 @@ class _BackupSharing:
                 raise
 
     def _goes_on(self, fd: int) -> bool:
-        """Whether nobody else has the backup, and it is not over. Raises _InUse, _Paused."""
+        """True if the time is not over. Raises _InUse if somebody else uses the backup, _Paused if it has to wait."""
         if time.monotonic() - self._looked < _BATCH:
             return not self._work.pacer.is_over
         if self._work.pacer.has_to_wait:
@@ -270,7 +270,7 @@ class _BackupSharing:
                 raise
 
     def _digest(self, found: WalkEntry, key: Key, known: Checksums) -> bytes | None:
-        """Of its content; None if that cannot be read, or nobody waits for it any more."""
+        """Returns the digest of its content; None if it cannot be read, or the work ends."""
         before = self._new.get(key) or known.find(key)
         if before and (before.damaged or before.digest != NO_DIGEST):
             return None if before.damaged else before.digest

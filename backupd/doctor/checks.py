@@ -109,7 +109,7 @@ _CONFINE = 'confine = "auto" in [backup] lets a host that takes it over write no
 
 
 def _confined(config: Config) -> Iterator[Finding]:
-    """Whether the rsync that talks to a host is confined, by a trial in this process."""
+    """Returns True if the rsync that talks to a host is confined, by a trial in this process."""
     if not any(host.address for host in config.hosts.values()):
         return
     try:

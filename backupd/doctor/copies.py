@@ -38,7 +38,7 @@ _CLOCKS_AGREE = 300.0  # seconds
 
 
 def check_copies(config: Config, now: datetime | None = None) -> Iterator[Finding]:
-    """What the catalogue knows of each, what is against receiving anything, and hosts that have no copy, without a connection."""
+    """Yields findings about copies, about receiving, and about hosts without a copy, from the catalogue alone."""
     if any(one.folder is None for one in config.replicas.values()) and not which(PROGRAM):
         why = "what another machine sends is received in a cell, and bubblewrap is not installed"
         yield Finding(_CHECK, "error", why, "apt install bubblewrap")
@@ -119,7 +119,7 @@ def _some(hosts: Sequence[str]) -> str:
 
 
 def reach_copies(config: Config) -> Iterator[Finding]:
-    """Whether each of the other pools answers, and whether the key opens more there than it should."""
+    """Returns a finding for each other pool: whether it answers, and whether the key opens more there than it should."""
     for push in config.pushes.values():
         yield from _reach_push(config, push)
     for one in config.replicas.values():
@@ -188,7 +188,7 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
 
 
 def _told(asked: bytes) -> dict[str, Any]:
-    """What the other side says of itself; nothing when that is not understood."""
+    """Returns what the other side says of itself; empty if it is not understood."""
     try:
         return parse_object(asked)
     except ConnectionBroken:

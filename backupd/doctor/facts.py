@@ -48,7 +48,7 @@ class DeviceFacts:
         return self.layers[0].rotational
 
     def has(self, *kinds: str) -> bool:
-        """Whether a layer of one of these kinds is among them."""
+        """Returns True if a layer of one of these kinds is among them."""
         return any(layer.kind in kinds for layer in self.layers)
 
 

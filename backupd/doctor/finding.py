@@ -64,7 +64,7 @@ class Unlooked:
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class DoctorReport:
     """The result of all rules: findings, the worst first; names of the checks that found nothing; those that could not look."""
 
     findings: tuple[Finding, ...]

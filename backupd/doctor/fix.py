@@ -32,7 +32,7 @@ def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:
 
 
 def refusal(finding: Finding) -> OperatorError | None:
-    """Why nothing is done about it, None when something is."""
+    """Returns why nothing can be done about it, None if something can."""
     if finding.remedy.fixable:
         return None
     needs = "needs the filesystem unmounted" if finding.remedy.unmounted else "takes long, or is for you to decide"

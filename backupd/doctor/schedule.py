@@ -26,7 +26,7 @@ _SECONDS = 10.0
 _CRON = ("etc/crontab", "etc/cron.d", "var/spool/cron/crontabs", "etc/cron.hourly", "etc/cron.daily")
 
 
-def what_starts(program: str, verb: str, root: Path = Path("/")) -> Iterator[str]:
+def scheduled_by(program: str, verb: str, root: Path = Path("/")) -> Iterator[str]:
     """Names of enabled timers and of files of cron that run `program ... verb`, which may be any pool's."""
     said = re.compile(rf"\b{re.escape(program)}\b[^\n]*\b{re.escape(verb)}\b")
     for timer in sorted(_enabled(root)):

@@ -9,7 +9,7 @@ from pathlib import Path
 from backupd.actions.quota import programs
 from backupd.doctor.copies import check_copies
 from backupd.doctor.facts import KeyFile, SiteFacts
-from backupd.doctor.schedule import never_started, next_starts, what_starts
+from backupd.doctor.schedule import never_started, next_starts, scheduled_by
 from backupd.expire.clocks import doubt
 from backupd.expire.words import expiry_words
 from backupd.health.look import read_catalogue
@@ -33,7 +33,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
     by_ssh = any(host.address for host in enabled)
     names = {host: names_of(pool, host) for host in hosts_of(pool)}
     expiring = read_holder(pool.locks / "expire")
-    starters, windows = tuple(what_starts("backupd", "run")), [host for host in enabled if host.window]
+    starters, windows = tuple(scheduled_by("backupd", "run")), [host for host in enabled if host.window]
     starts = next_starts(starters) if windows else ()
     catalogue = read_catalogue(config.pool.state, pool)
     return SiteFacts(
@@ -51,7 +51,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         if starts is None
         else tuple((host.name, host.window) for host in never_started(windows, config.pool.zone, starts) if host.window),
         zone=config.pool.zone.key,
-        own_balance=any(True for _ in what_starts("btrfs-balancer", "run")),
+        own_balance=any(True for _ in scheduled_by("btrfs-balancer", "run")),
         mount_option=config.expiry.mount_option,
         expiring=expiring is not None and expiring.is_alive,
         most_backups=max(((host, len(found)) for host, found in names.items()), key=lambda item: item[1], default=None),

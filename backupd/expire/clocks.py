@@ -75,7 +75,7 @@ def doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> ClockBehin
 
 
 def clock_synchronised() -> bool | None:
-    """Whether somebody (chrony, timesyncd, ntpd) keeps telling the kernel the time, so that it knows how wrong it is at the most.
+    """True if somebody (chrony, timesyncd, ntpd) keeps telling the kernel the time, so that it knows how wrong it is at the most.
 
     One system call. None: this process may not ask.
     """

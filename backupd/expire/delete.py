@@ -45,16 +45,16 @@ class Deleter:
 
     @property
     def left(self) -> int:
-        """How many are still to be deleted, in this run unless it is cancelled or limited."""
+        """Returns how many are still to be deleted, by this run unless it is cancelled or limited."""
         return sum(len(names) for _, names in self.pending)
 
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if nothing is left to do."""
         return not self.pending or self.limit == 0
 
     @property
     def unsettled(self) -> int:
-        """How many are deleted whose deletion is not durable yet."""
+        """Returns the number of deletions that are not durable yet."""
         return len(self._gone)
 
     def batch(self, room: int) -> None:

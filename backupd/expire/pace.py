@@ -46,7 +46,7 @@ class Governor:
 
     @property
     def paced(self) -> bool:
-        """Whether there is a pace at all."""
+        """Returns True if there is a pace at all."""
         return self.limit is not None
 
     def begin(self) -> None:

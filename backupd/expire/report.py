@@ -69,7 +69,7 @@ class Summary:
 
     @property
     def good(self) -> bool:
-        """Whether nothing needs attention."""
+        """Returns True if nothing needs attention."""
         return not (self.left_out or self.problems or self.stop)
 
     @property

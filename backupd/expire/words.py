@@ -28,7 +28,7 @@ PAUSES = {
 
 
 def expiry_words(why: Share | ClockBehind | ClockAhead) -> str:
-    """Why an expiry does nothing at all, or lets no grace end."""
+    """Says why an expiry does nothing at all, or lets no grace end."""
     match why:
         case Share():
             limits = _beyond(why, POOL_SHARE, POOL_COUNT)
@@ -45,7 +45,7 @@ def expiry_words(why: Share | ClockBehind | ClockAhead) -> str:
 
 
 def left_out_words(host: str, why: Share | UnreadableHost) -> str:
-    """Why an expiry leaves the host out."""
+    """Says why an expiry leaves the host out."""
     if isinstance(why, UnreadableHost):
         return why.error
     return f"{_beyond(why, HOST_SHARE, HOST_COUNT)}: if that is right, say --force {force_word(host)}"
@@ -77,7 +77,7 @@ def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, FolderUser | N
 
 
 def stuck_words(waiting: int) -> str:
-    """Why nothing more is deleted when nothing leaves the queue."""
+    """Says why nothing more is deleted if nothing leaves the queue."""
     return (
         f"nothing more is deleted: {counted(waiting, 'deleted subvolume')} fill the queue (max_orphans) and nothing moves; "
         "somebody has files open in them, or stands in them"

@@ -66,7 +66,7 @@ def differing(entry: Entry, there: Entry) -> tuple[str, ...]:
 
 
 def same_time(mtime: int, there: int) -> bool:
-    """Whether two times are the same, as far as the destination can say it: some filesystems know whole seconds only."""
+    """Returns True if two times are the same, as far as the destination can say it: some filesystems know whole seconds only."""
     return mtime == there or (there % _SECOND == 0 and mtime // _SECOND == there // _SECOND)
 
 

@@ -113,11 +113,11 @@ class Destination:
             return None
 
     def excludes(self, there: Entry) -> bool:
-        """Whether it is a folder that is left alone."""
+        """Returns True if it is a folder that is left alone."""
         return (there.device, there.inode) in self._excluded
 
     def outside(self, place: Names) -> bool:
-        """Whether a place is outside of the allowed folders."""
+        """Returns True if a place is outside of the allowed folders."""
         return self._allowed is not None and self._allowed.containing((*self._base, *place)) is None
 
     def enter(self, place: Names) -> None:

@@ -35,13 +35,13 @@ class PlainSum:
         self._sum, self._end, self._is_known = sha256(), 0, True
 
     def add(self, position: int, data: bytes) -> None:
-        """What lies at that position, behind all that was added before."""
+        """Adds the data at that position, which must lie behind all that was added before."""
         self._add_hole(position - self._end)
         self._sum.update(data)
         self._end = position + len(data)
 
     def digest(self, size: int) -> bytes | None:
-        """Of a file of that size; None with long holes: it is none that we have summed."""
+        """Returns the digest of a file of that size; None for one with long holes, which we never record."""
         self._add_hole(size - self._end)
         return self._sum.digest() if self._is_known else None
 
@@ -95,7 +95,7 @@ def read_file(
 
 
 def runs_without_zeros(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where the data is that is in no block of zeros, in order; `data` begins with a block."""
+    """Yields the places of data that is not in a block of zeros, in order; `data` begins at a block."""
     begun, heads = 0, data[::_BLOCK]
     block = heads.find(0)  # whose first byte is zero: of most blocks it is not
     while block >= 0:

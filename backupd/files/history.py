@@ -36,7 +36,7 @@ class Version:
     changed: tuple[str, ...]
     """In what it differs from the version before; empty for the first."""
     certain: bool
-    """Whether the data in all of these backups is known to be the same."""
+    """True if the data in all of these backups is known to be the same."""
     vanished: datetime | None = None
     """When the path was found to be gone right after this version; None when another followed, or it is still there."""
     same_content_as: str | None = None
@@ -61,7 +61,7 @@ class Absence:
     came_back: str | None
     until: datetime | None
     doubtful: bool
-    """Whether only backups say so that are suspect or failed."""
+    """True if only backups say so that are suspect or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class PathHistory:
     gone: tuple[Absence, ...]
     backups: tuple[PathInBackup, ...]
     stopped: bool = False
-    """Whether time was over before all backups had been looked at: those after the last one here."""
+    """True if time was over before all backups had been looked at: those after the last one here."""
 
 
 def has_data(entry: Entry) -> bool:

@@ -78,5 +78,5 @@ def _key(sort: str, folder: int, name: bytes) -> Any:
 
 
 def is_executable(entry: Entry) -> bool:
-    """Whether it is a program as `ls` colours one."""
+    """Returns True if it is a program as `ls` colours one."""
     return entry.kind == "file" and bool(entry.mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH))

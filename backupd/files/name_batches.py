@@ -58,7 +58,7 @@ def _names_by_folder(tree: Tree, unreadable: Unreadable) -> Iterator[FolderNames
 
 
 def _enter(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable) -> bool:
-    """Whether the walk is in the folder of that name now; else it stayed where it was."""
+    """Returns True if the walk is in the folder of that name now; else it stayed where it was."""
     try:
         down.enter(name)
     except OSError as error:

@@ -34,7 +34,7 @@ class FileComparer:
         self.read = 0
 
     def same(self, visit: Visit) -> bool:
-        """Whether the two hold the same bytes; their sizes are known to be equal. Raises OSError."""
+        """Returns True if the two hold the same bytes; their sizes are known to be equal. Raises OSError."""
         folder, name = self.to.parent(visit.place)
         ours = open_plain(visit.name, visit.folder)
         try:
@@ -69,7 +69,7 @@ class FileComparer:
         return True
 
     def _is_nothing(self, fd: int, start: int, end: int) -> bool:
-        """Whether a part of a file is a hole, or zeros, which read alike."""
+        """Returns True if a part of a file is a hole, or zeros, which read alike."""
         for begin, stop in data_runs(fd, end, start):
             for piece in pieces(fd, begin, stop):
                 self.moved(0)

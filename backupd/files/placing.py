@@ -24,7 +24,7 @@ class Root:
     names: Names
 
     def holds(self, path: bytes) -> bool:
-        """Whether `path` is the root or below it."""
+        """Returns True if `path` is the root or below it."""
         names = components(self.path)
         return components(path)[: len(names)] == names
 

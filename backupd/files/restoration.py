@@ -29,9 +29,9 @@ class RestoreRequest:
     overwrite: str | None = None
     """None refuses to overwrite anything; else one of conflict_policy.OVERWRITE."""
     parents: bool = False
-    """Whether whole paths are kept."""
+    """True if whole paths are kept."""
     content: bool = True
-    """Whether what was written is read once more and compared."""
+    """True if what was written is read once more and compared."""
     privileged: bool = False
     """For a folder of this machine: setuid bits, capabilities and device nodes are restored too, and the destination itself may
     get owner and mode of the backup's root. Other machines always get them."""
@@ -48,7 +48,7 @@ class RestoreCount:
     size: int = 0
     samples: list[tuple[bytes, str]] = field(default_factory=list)
     content_only: bool = False
-    """Whether a name in it differs in its content alone."""
+    """True if a name in it differs in its content alone."""
 
     def add_difference(self, place: bytes, fields: Sequence[str], size: int = 0) -> None:
         """Adds a name that differs in these fields."""

@@ -19,7 +19,7 @@ from backupd.files.restoration import Restored, RestorePreview, RestoreProgress,
 from backupd.files.tree import Entry, Tree
 from backupd.files.walking import Unreadable
 from backupd.files.withholding import harmless
-from backupd.files.writing import Writer, leftovers, take_away
+from backupd.files.writing import Writer, leftovers, remove_unfinished
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, printable
 
@@ -227,7 +227,7 @@ class LocalRestore:
             ours = set(self.tree.names(visit.entry.path))
             for name in found:
                 if name not in ours:
-                    take_away(folder, name)
+                    remove_unfinished(folder, name)
 
     def _lost(self, writer: Writer) -> None:
         if writer.lost:

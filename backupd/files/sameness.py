@@ -43,7 +43,7 @@ def untouched(one: Entry, other: Entry) -> bool:
 
 
 def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool | None:
-    """Whether two plain files of the same size have the same data; None when it takes reading more than 4 KiB to know."""
+    """Returns True if two plain files of the same size have the same data; None when it takes reading more than 4 KiB to know."""
     if untouched(entry, other):
         return True
     if entry.size != other.size:
@@ -55,7 +55,7 @@ def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool 
 
 
 def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry, pulse: Pulse = steady) -> bool:
-    """The same, read if need be."""
+    """Returns the same as `same_data`, reading the files if need be."""
     known = same_data(tree, entry, other_tree, other)
     if known is not None:
         return known

@@ -311,7 +311,7 @@ class _Allowance:
         self._left = _MAY_SAY
 
     def takes(self, data: bytes) -> bool:
-        """Whether so much more may be read."""
+        """True if that many more bytes may be read."""
         self._left -= len(data) + _LINE * data.count(b"\n")
         while self._left < 0 and (more := next(self._names, None)) is not None:
             self._left += more

@@ -11,7 +11,7 @@ from backupd.files.destination import PREFIX, Occupied, put
 from backupd.files.restoration import RestoreProgress, Tell
 from backupd.files.tree import Entry, Tree, entry_of
 from backupd.files.walking import walk
-from backupd.files.writing import take_away
+from backupd.files.writing import remove_unfinished
 from btrkeep.errors import OperatorError, UsageError
 
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -87,10 +87,10 @@ def _written(folder: int, name: bytes, replace: bool, write: Callable[[Out], Arc
             os.fsync(fd)
         put(folder, temporary, name, _there(folder, name) if replace else None)
     except Occupied as error:
-        take_away(folder, temporary)
+        remove_unfinished(folder, temporary)
         raise UsageError(f"{os.fsdecode(name)}: {error.strerror}", "name another file") from None
     except BaseException:
-        take_away(folder, temporary)
+        remove_unfinished(folder, temporary)
         raise
     return done
 

@@ -154,7 +154,7 @@ class Tree:
         return list(self.each_name(path))
 
     def each_name(self, path: bytes) -> Iterator[bytes]:
-        """The same, of which not all lie in memory."""
+        """Yields the names one by one, so that not all are in memory."""
         with self.folder(path) as fd:
             return names_in(fd)
 

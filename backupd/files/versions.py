@@ -126,7 +126,7 @@ class _Collected:
 
 
 def _compared(one: _CollectedVersion, tree: Tree, entry: Entry) -> bool | None:
-    """Whether a version's data is that of `entry`; None when that is not known. What has no data is the same."""
+    """Returns True if a version's data is that of `entry`; None when that is not known. What has no data is the same."""
     backup, last = one.last
     if not has_data(entry) or untouched(last, entry):
         return True
@@ -138,7 +138,7 @@ def _compared(one: _CollectedVersion, tree: Tree, entry: Entry) -> bool | None:
 
 
 def _same_xattrs(one: _CollectedVersion, tree: Tree, entry: Entry) -> bool:
-    """Whether a version's extended attributes are those of `entry`, as far as they can be read."""
+    """Returns True if a version's extended attributes are those of `entry`, as far as they can be read."""
     backup, last = one.last
     if untouched(last, entry):
         return True

@@ -134,7 +134,7 @@ class Writer:
         self.moved(entry.size - done)
 
     def _cloned(self, source: int, copy: int) -> bool:
-        """Whether the copy shares all data with the backup's file: on the same btrfs, and at once."""
+        """Returns True if the copy shares all data with the backup's file: on the same btrfs, and at once."""
         if not self._clones:
             return False
         try:
@@ -184,7 +184,7 @@ class Writer:
 
 
 def comparable(attribute: str) -> bool:
-    """Whether a restored name should have an attribute as the backup has it. The properties of btrfs and SELinux's labels are the
+    """True if a restored name should have an attribute as the backup has it. The properties of btrfs and SELinux's labels are the
     destination's own affair.
     """
     return not attribute.startswith(_OWN_SPACE) and attribute != "security.selinux"
@@ -209,7 +209,7 @@ def _temporary(folder: int) -> Iterator[bytes]:
     try:
         yield name
     except BaseException:
-        take_away(folder, name)
+        remove_unfinished(folder, name)
         raise
 
 
@@ -218,7 +218,7 @@ def leftovers(folder: int) -> list[bytes]:
     return [name for name in names_in(folder) if name.startswith(PREFIX)]
 
 
-def take_away(folder: int, name: bytes) -> None:
+def remove_unfinished(folder: int, name: bytes) -> None:
     """Removes what is not whole: anything but a folder with something in it."""
     for remove in (os.unlink, os.rmdir):
         with contextlib.suppress(OSError):

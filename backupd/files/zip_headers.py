@@ -30,7 +30,7 @@ class ZipMember:
 
     @property
     def large(self) -> bool:
-        """Whether its sizes have eight bytes."""
+        """Returns True if its sizes have eight bytes."""
         return self.entry.size >= _LARGE
 
 

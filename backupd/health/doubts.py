@@ -29,12 +29,12 @@ class Doubts:
 
 
 def is_lost(pool: Pool, catalogue: Catalogue) -> bool:
-    """Whether the pool has backups and the catalogue has none. The pool is only read if the catalogue has none."""
+    """Returns True if the pool has backups and the catalogue has none. The pool is only read if the catalogue has none."""
     return not catalogue.has_backups() and has_backups(pool)
 
 
 def has_backups(pool: Pool) -> bool:
-    """Whether the pool has a backup. A folder with such a name may be somebody's own; one that cannot be read counts as ours."""
+    """True if the pool has a backup. A folder with such a name may be somebody's own; one that cannot be read counts as ours."""
     try:
         return any(_is_ours(pool, host, name) for host in hosts_of(pool) for name in names_of(pool, host))
     except FileNotFoundError:  # nothing was ever backed up

@@ -32,7 +32,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_status
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
-from btrkeep.decisions.verification import VerificationState, last_looks, late_looks, verification_counts
+from btrkeep.decisions.verification import VerificationState, last_reads, late_reads, verification_counts
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
@@ -103,7 +103,7 @@ class StatusReport:
 
     @property
     def fault(self) -> str:
-        """Why the pool cannot be used, "" when it can."""
+        """Returns why the pool cannot be used; "" if it can."""
         return self.pool.fault
 
     @property
@@ -144,7 +144,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         drills=drills_of(config, catalogue, now),
         looks=looks,
         unverified=unverified,
-        damaged=_damaged(catalogue.damaged_files()),
+        damaged=damaged_hosts(catalogue),
         verifications=verification_counts(catalogue, now),
         in_doubt=frozenset(host for host, _ in doubtful.backups) if (doubtful := read_in_doubt(catalogue)) else frozenset(),
     )
@@ -167,14 +167,16 @@ def drills_of(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatu
 
 def looks_of(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[str, datetime | None], tuple[str, ...]]:
     """Returns when data of each host was last read, and the hosts for which that is too long ago."""
-    oldest, looks = catalogue.oldest_backups(), last_looks(catalogue, now)
+    oldest = catalogue.oldest_backups()
+    looks = last_reads(catalogue, oldest, now)
     settings = config.verify
-    return looks, late_looks(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)
+    return looks, late_reads(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)
 
 
-def _damaged(files: Mapping[tuple[str, str], int]) -> dict[str, tuple[int, int]]:
+def damaged_hosts(catalogue: Catalogue) -> dict[str, tuple[int, int]]:
+    """Returns, by host, how many of its backups have damaged files, and how many files the worst of them has."""
     found: dict[str, tuple[int, int]] = {}
-    for (host, _), count in files.items():
+    for (host, _), count in catalogue.damaged_files().items():
         backups, most = found.get(host, (0, 0))
         found[host] = (backups + 1, max(most, count))
     return found
@@ -186,7 +188,7 @@ def last_dedupe(catalogue: Catalogue) -> Dedupe | None:
 
 
 def _has_ended(job: Expiry | Balance | Dedupe) -> bool:
-    """Whether it is over: a killed one has no end in the catalogue, but no process either."""
+    """True if the run has ended: a killed one has no end in the catalogue, but no process either."""
     return job.finished is not None or start_time(job.pid) != job.pid_started
 
 

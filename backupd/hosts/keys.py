@@ -73,7 +73,7 @@ def name_of(host: HostConfig) -> tuple[str, str]:
 
 
 def is_known(host: HostConfig, ssh: SshSettings) -> bool:
-    """Whether known_hosts has a key of the host."""
+    """Returns True if known_hosts has a key of the host."""
     name = name_of(host)[1]
     files = [path for path in (ssh.known_hosts, *_SYSTEM_WIDE) if path.exists()]
     return any(run(["ssh-keygen", "-F", name, "-f", str(path)], check=False).returncode == 0 for path in files)

@@ -12,7 +12,7 @@ from backupd.offsite.restic import Restic, ResticFailed
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.copies import COPIED, OFFSITE_THERE, copied_backups_text, note_stored, offsite_newest, read_offsite
-from btrkeep.decisions.offsite import OffsiteSnapshot, newest_there, whole_there
+from btrkeep.decisions.offsite import OffsiteSnapshot, complete_there, newest_there
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import parse_backup_name
@@ -91,7 +91,7 @@ class KnownRepository:
         if unheard:
             said["unheard"] = sorted(unheard)
         self._catalogue.set_fact(OFFSITE_THERE + self._name, json.dumps(said, separators=(",", ":"), sort_keys=True))
-        self._catalogue.set_fact(COPIED + self._name, copied_backups_text(whole_there(there, incomplete)))
+        self._catalogue.set_fact(COPIED + self._name, copied_backups_text(complete_there(there, incomplete)))
 
 
 def local_time(moment: datetime) -> str:

@@ -57,7 +57,7 @@ class HostFiles:
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """Returns the bytes of all files."""
         return sum(self._files.values())
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class HostFiles:
         return DeleteFile(name)
 
     def _drawn(self, count: int, bias: float) -> list[str]:
-        """So many of the files at the most, each once; the larger, the more likely, by size to the power `bias`."""
+        """Draws up to that many files, each once; larger ones are more likely, by size to the power `bias`."""
         names = list(self._files)
         if count >= len(names):
             return names
@@ -125,7 +125,7 @@ class HostFiles:
 
 
 def new_bytes(change: Change) -> int:
-    """How much of it is new data."""
+    """Returns the bytes of new data."""
     match change:
         case WriteFile():
             return change.size

@@ -31,7 +31,7 @@ _DURATION = 20.0
 
 
 def noise(seed: int) -> bytes:
-    """What files are made of."""
+    """Returns the data from which files are made."""
     rng = random.Random(seed)  # noqa: S311  no secret
     text = (b"backup " * 300)[: BLOCK - _PACKED]
     return b"".join(rng.randbytes(_PACKED) + text for _ in range(NOISE // BLOCK))
@@ -127,7 +127,7 @@ class NightWriter:
             os.close(fd)
 
     def _data(self, size: int) -> Iterator[memoryview]:
-        """Of the noise, from another place each time."""
+        """Returns a piece of the noise, each time from another place."""
         whole = memoryview(self._noise)
         while size:
             self._at = (self._at + BLOCK * 37) % NOISE

@@ -51,7 +51,7 @@ class HostModel:
 
 
 def _raised(sigma: float, bias: float) -> float:
-    """How many times the mean of a log-normal distribution the mean is when values are drawn by value to the power `bias`."""
+    """Returns the factor by which the mean of a log-normal distribution grows if values are drawn by value to the power `bias`."""
     from math import exp
 
     return exp(bias * sigma * sigma)
@@ -66,12 +66,12 @@ class Fleet:
 
     @property
     def bytes(self) -> float:
-        """Of all files."""
+        """Returns the bytes of all files."""
         return sum(host.bytes for host in self.hosts)
 
     @property
     def new_bytes(self) -> float:
-        """Of a night."""
+        """Returns the bytes of new data in a night."""
         return sum(host.new_bytes for host in self.hosts)
 
 
@@ -133,7 +133,7 @@ class RehearsalPlan:
 
     @property
     def nights(self) -> int:
-        """How many nights there are in all: the first fills the pool and comes in addition."""
+        """Returns the number of all nights. The first, which fills the pool, is counted too."""
         return len(self.variants) * self.seeds * (self.age + self.days + 1)
 
 
@@ -165,7 +165,7 @@ class NightReading:
 
     @property
     def written(self) -> int:
-        """Of all three."""
+        """Returns the bytes written by backup, expiry and balance."""
         return self.night_written + self.expiry_written + self.balance_written
 
 

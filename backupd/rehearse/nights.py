@@ -216,7 +216,7 @@ class _PoolNights:
         return file.read_bytes()
 
     def _program(self, package: str, *words: str) -> Any:
-        """What a program of ours answers. Raises Cancelled, ProgramFailed."""
+        """Runs one of our programs and returns its JSON. Raises Cancelled, ProgramFailed."""
         command = (*ENDS_WITH_US, *our_command(package), *words)
         try:
             done = run_watched(command, timeout=_LONG, gone=lambda: bool(self._cancellation))
@@ -241,14 +241,14 @@ class _Span:
         self.written, self.seconds = 0, 0.0
 
     def end(self) -> None:
-        """It is over."""
+        """Ends the span."""
         commit(self._mount)
         self.seconds = time.monotonic() - self._begun
         self.written = written_bytes(self._mount) - self._before
 
 
 def _is_full(error: Exception, mount: Path) -> bool:
-    """Whether it is a want of room: also where that came within a commit, which makes the filesystem read-only."""
+    """True if there was no room, also within a commit, which makes the filesystem read-only."""
     return (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EROFS)) or "ro" in mount_of(mount).super_options
 
 

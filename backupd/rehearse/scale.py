@@ -36,7 +36,7 @@ class Scaled:
 
 
 def expected_bytes(host: HostModel, nights: int, kept: int, *, whole_files: bool = False) -> float:
-    """What a host takes after so many nights when `kept` older backups are left. `whole_files`: a changed file is written anew."""
+    """Returns the bytes of a host after so many nights, with `kept` older backups. `whole_files`: changed ones are written anew."""
     new = host.created * host.created_size + host.changed * host.changed_size if whole_files else host.new_bytes
     return max(host.bytes + host.growth * nights, host.mean_size) + new * min(nights, kept)
 

@@ -129,7 +129,7 @@ def _widest(config: Config) -> str:
 
 
 def _kept(config: Config, variant: Variant, nights: int) -> int:
-    """How many older backups of a host there are after so many nights, at the most."""
+    """Returns the maximum number of older backups of a host after so many nights."""
     policies = {replace(host.retention, **variant.settings.retention) for host in config.hosts.values()} or {Retention()}
     return max(_kept_by(policy, nights) for policy in policies)
 

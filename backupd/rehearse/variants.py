@@ -41,7 +41,7 @@ def _one_of(*words: str) -> _Key:
 
 
 def _balance(text: str) -> RehearsedBalance | None:
-    """Of "score:5%"; None of "none"."""
+    """Parses "score:5%"; None for "none"."""
     if text == "none":
         return None
     policy, _, budget = text.partition(":")

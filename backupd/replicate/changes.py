@@ -27,7 +27,7 @@ _Path = Sequence[bytes]
 
 
 def size_and_time_tell(pool: Pool, host: str, chosen: FinalBackup, parent: FinalBackup) -> bool:
-    """Whether each file of `chosen` with another content than in `parent` has another size or time there.
+    """Returns True if each file of `chosen` with another content than in `parent` has another size or time there.
 
     False also if `chosen` did not grow from `parent`, snapshot by snapshot: nothing is known of their differences then; and if it
     takes too long to tell, as when the owner of all files was changed.
@@ -41,7 +41,7 @@ def size_and_time_tell(pool: Pool, host: str, chosen: FinalBackup, parent: Final
 
 
 def _grew_from(pool: Pool, host: str, chosen: FinalBackup, parent: FinalBackup) -> bool:
-    """Whether `chosen` is a snapshot of `parent`, or of one that is, and nobody has written to `parent` since."""
+    """Returns True if `chosen` is a snapshot of `parent`, or of one that is, and nobody has written to `parent` since."""
     known = {one.subvolume.uuid: one.subvolume for one in final_backups(pool, host)}
     at = chosen.subvolume
     for _ in range(len(known)):
@@ -63,7 +63,7 @@ def _changed_paths(root: int, subvolume: int, since: int) -> Iterator[tuple[_Pat
 
 
 def _is_hidden(new: int, old: int, path: _Path, found: ChangedInode) -> bool:
-    """Whether rsync, which looks at sizes and times, could take what lies at that path for what lay there before."""
+    """Returns True if rsync, which looks at sizes and times, could take what lies at that path for what lay there before."""
     with suppress(FileNotFoundError, NotADirectoryError):  # there was none before: that is seen
         before, after = _status(old, path), _status(new, path)
         if stat.S_ISDIR(found.mode):  # a folder in the place of another one brings files whose inodes did not change

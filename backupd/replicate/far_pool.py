@@ -120,7 +120,7 @@ class Answering(Protocol):
         """The lines of its messages so far."""
 
     def end(self) -> None:
-        """Has it end."""
+        """Ends the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class OwnStreams:
         return []
 
     def end(self) -> None:
-        """It is not ours to end."""
+        """Does nothing: the connection is not ours to end."""
 
 
 class FarPool:
@@ -179,7 +179,7 @@ class FarPool:
             yield _host(said)
 
     def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[Announced, Iterator[bytes]]:
-        """What is said of the stream, and the stream in pieces. Raises ConnectionBroken, Refused."""
+        """Requests a stream: returns its announcement, and its pieces. Raises ConnectionBroken, Refused."""
         self._ask({"verb": "send", "stream": version} | _asked(host, fetch))
         answer, end = self._frames.answer(), time.monotonic() + _LONGEST_WAIT
         next_told = 0.0
@@ -198,7 +198,7 @@ class FarPool:
             self._frames.begin_span()
 
     def announce_copy(self, host: str, fetch: Fetch) -> CopyAnnouncement:
-        """What is said of a backup that is to come by rsync, on a connection of its own. Raises ConnectionBroken, Refused."""
+        """Announces a copy that rsync will fetch by its own connection; returns the answer. Raises ConnectionBroken, Refused."""
         if not self.sends_by_rsync:
             raise Refused('the btrkeep there cannot send by rsync: update it, or leave out engine = "rsync"')
         self._ask({"verb": "copy"} | _asked(host, fetch))
@@ -211,7 +211,7 @@ class FarPool:
         return CopyAnnouncement(told.notes, told.bytes, told.stream, told.total, known, said.get("size_and_time") is True)
 
     def note_common(self, replica: str, hosts: Mapping[str, str], copied: Mapping[str, list[str]] | None = None) -> None:
-        """Has the other pool keep these backups, by host; tells it all that are `copied`. Raises ConnectionBroken, Refused."""
+        """Makes the other pool keep these backups, by host; tells it all that are `copied`. Raises ConnectionBroken, Refused."""
         asked = {"verb": "common", "replica": replica, "hosts": hosts}
         if copied is not None and sum(map(len, copied.values())) <= _MOST_COPIED:  # a request has a longest length there
             asked["copied"] = copied
@@ -269,7 +269,7 @@ def size_in(said: Mapping[str, Any], name: str) -> int | None:
 
 
 def time_in(said: Mapping[str, Any]) -> datetime | None:
-    """What the other side's clock said."""
+    """Returns the time of the other side's clock."""
     try:
         return parse_time(str(said.get("now")))
     except ValueError:

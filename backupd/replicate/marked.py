@@ -28,7 +28,7 @@ def mark_of(notes: Notes) -> ReplicaMark | None:
 
 
 def require_marked(site: ReplicationContext, far: FarPool, host: str) -> None:
-    """Has the host's notes say whose copy it is, before anything of it is here. Raises OperatorError when it is another's."""
+    """Notes whose copy the host is, before anything of it is here. Raises OperatorError if it is a copy of another pool."""
     folder = site.pool.host(host)
     notes, wanted = read_notes(folder), ReplicaMark(far.id, site.replica.name)
     if notes.replica is None:
@@ -42,7 +42,7 @@ def require_marked(site: ReplicationContext, far: FarPool, host: str) -> None:
 
 
 def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: str) -> None:
-    """Has a hold and an acceptance come along with the backup."""
+    """Takes a hold and an acceptance over along with the backup."""
     folder = pool.host(host)
     notes = read_notes(folder)
     for key in (HOLD, ACCEPTED):

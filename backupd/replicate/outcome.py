@@ -43,7 +43,7 @@ class ReplicationPlan:
 
     @property
     def count(self) -> int:
-        """How many backups are to be fetched."""
+        """Returns the number of backups to fetch."""
         return sum(len(one.fetches) for one in self.hosts)
 
 
@@ -93,7 +93,7 @@ class ReplicationSummary:
 
     @property
     def bytes(self) -> int:
-        """Of all streams."""
+        """Returns the bytes of all streams."""
         return sum(one.bytes for one in self.fetched)
 
 

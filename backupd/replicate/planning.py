@@ -30,7 +30,7 @@ from btrkeep.pool.marker import Pool
 
 
 def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...]) -> bool:
-    """Whether the replica fetches that host, and it is among those that somebody has named."""
+    """Returns True if the replica fetches that host, and it is among those that somebody has named."""
     return any(fnmatchcase(host, pattern) for pattern in replica.hosts) and (not named or host in named)
 
 
@@ -94,7 +94,7 @@ def _near_hosts(pool: Pool, catalogue: Catalogue, *, damaged: bool) -> dict[str,
 
 
 def _is_marked(pool: Pool, host: str) -> bool:
-    """Whether the host is fetched, of which nothing may be left here but what its notes say."""
+    """Returns True if the host is fetched, of which nothing may be left here but what its notes say."""
     return read_notes(pool.host(host)).replica is not None
 
 

@@ -57,7 +57,7 @@ class PushSummary:
 
     @property
     def bytes(self) -> int:
-        """Of all streams."""
+        """Returns the bytes of all streams."""
         return sum(one.bytes for one in self.sent)
 
 

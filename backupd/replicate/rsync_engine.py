@@ -179,7 +179,7 @@ class _Copying:
         self.follow(self._bytes)
 
     def _hear(self, data: bytes) -> bool:
-        """Whether it shall be read: the other side can have anything printed, without end."""
+        """True if the line is to be read: the other side can print anything, without end."""
         self._said += len(data)
         if self._said > self._may_say:
             with contextlib.suppress(OSError):
@@ -237,7 +237,7 @@ class _Copying:
 
 
 def far_end(site: ReplicationContext) -> _FarEnd:
-    """Where rsync finds the other pool of this replica."""
+    """Returns where rsync finds the other pool of this replica."""
     replica, config = site.replica, site.config
     if replica.folder:
         host = HostConfig(replica.name)

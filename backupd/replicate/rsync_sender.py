@@ -53,7 +53,7 @@ def words_of_remote_command(command: str) -> tuple[str, ...]:
 
 
 def parse_copy_request(words: Sequence[str]) -> CopyRequest:
-    """What the words of a remote command ask for; those before `--server` mean nothing. Raises SendRefused."""
+    """Returns the request in the words of a remote command, ignoring those before `--server`. Raises SendRefused."""
     found = list(words)
     asked = found[found.index(_SERVER[0]) :] if _SERVER[0] in found else []
     if len(asked) > _MOST_WORDS or tuple(asked[:2]) != _SERVER or len(asked) < 5 or asked[-2] != ".":
@@ -93,7 +93,7 @@ def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool)
 
 
 def may_confine(*, is_foreign: bool) -> bool:
-    """Whether the sending rsync runs in a cell: always for another machine. Raises OperatorError where it cannot."""
+    """Returns True if the sending rsync runs in a cell: always for another machine. Raises OperatorError where it cannot."""
     if seccomp_filter() is not None and shutil.which(PROGRAM, path=environment()["PATH"]):
         return True
     if is_foreign:

@@ -34,7 +34,7 @@ class RunningNoted:
             self._keep(self._is)
 
     def end(self) -> None:
-        """It runs no more."""
+        """Notes that it runs no more."""
         if self._is.planned:
             self._keep(None)
 

@@ -42,12 +42,12 @@ class SeedPart:
 
 
 def part_file(folder: Path, number: int) -> Path:
-    """Where the part of that number is, from 1."""
+    """Returns the path of the part with that number, from 1."""
     return folder / f"{number:06}.part"
 
 
 def read_seed(folder: Path) -> dict[str, Any]:
-    """What a seed.json says. Raises SeedDamaged, FileNotFoundError."""
+    """Reads a seed.json. Raises SeedDamaged, FileNotFoundError."""
     path = folder / SEED
     try:
         with _opened(path) as file:
@@ -147,7 +147,7 @@ class _Part:
         return SeedPart(self.length, self._digest.hexdigest())
 
     def close(self) -> None:
-        """Once or more."""
+        """Closes the file; may be called more than once."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -160,7 +160,7 @@ def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, An
 
 
 def has_host(folder: Path, uuid: str) -> bool:
-    """Whether the folder has all of that very backup, as far as lengths tell."""
+    """Returns True if the folder has all of that very backup, as far as lengths tell."""
     try:
         said = _read_host(folder)
         return bool(said["listed"]["backups"][0][1] == uuid) and all(
@@ -171,7 +171,7 @@ def has_host(folder: Path, uuid: str) -> bool:
 
 
 def _read_host(folder: Path) -> dict[str, Any]:
-    """What the seed.json of a host says, of the shape that it is written in. Raises SeedDamaged, FileNotFoundError."""
+    """Reads the seed.json of a host, and checks its shape. Raises SeedDamaged, FileNotFoundError."""
     said = read_seed(folder)
     try:
         host, backup = dict(said["listed"]), said["listed"]["backups"][0]

@@ -92,7 +92,7 @@ class BackupSender:
 
     @property
     def verbs(self) -> Verbs:
-        """What it can be asked for."""
+        """Returns the verbs that it answers."""
         return {"hello": self._hello, "list": self._list, "send": self._send, "copy": self._copy, "common": self._common}
 
     def _hello(self, _: Mapping[str, Any]) -> None:

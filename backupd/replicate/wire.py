@@ -68,7 +68,7 @@ class AnswerReader:
         self.patience = patience
         self.begin_span()
         self.is_open, self.is_torn = False, False
-        """Whether the end of an answer is still to come; and whether part of a frame was read and not the rest."""
+        """True if the end of an answer is still to come; and whether part of a frame was read and not the rest."""
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
 
@@ -83,7 +83,7 @@ class AnswerReader:
         self._since, self._read = time.monotonic(), 0
 
     def rest(self) -> Iterator[tuple[bytes, bytes]]:
-        """What of an answer nobody has taken yet, in the same way."""
+        """Yields the rest of the answer, which nobody has taken yet, in the same way."""
         while True:
             kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
             if kind not in (OBJECT, PIECE, END) or length > (LONGEST_PIECE if kind == PIECE else _LONGEST_OBJECT):

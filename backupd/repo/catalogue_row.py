@@ -4,7 +4,7 @@ from backupd.repo import backup_json as records
 from backupd.repo.backup_json import Record
 from backupd.repo.notes_json import HOLD, Notes, accepted_state, hold_of
 from btrkeep.backup_states import DELETING, EXPIRED, FINAL, RUNNING, SUSPECT
-from btrkeep.catalogue import Backup, NotedState
+from btrkeep.catalogue import Backup, StateFromNotes
 from btrkeep.decisions.retention import Hold
 from btrkeep.pool.marker import Pool
 
@@ -66,7 +66,7 @@ def _column(number: int | None) -> int | None:
     return None if number is None else min(number, records.LARGEST_NUMBER)
 
 
-def agrees(row: NotedState | None, notes: Notes, name: str) -> bool:
+def agrees(row: StateFromNotes | None, notes: Notes, name: str) -> bool:
     """Returns True if the row of a backup agrees with the host's notes; None: by its row it is neither held, marked, being deleted
     nor suspect.
 

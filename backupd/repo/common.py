@@ -85,7 +85,7 @@ def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
 
 
 def rename_common(pool: Pool, old: str, new: str) -> None:
-    """Has what replicas have in common with this pool follow a host to its new name. Raises UnreadableRecord."""
+    """Renames a host in the record of what replicas have in common with this pool. Raises UnreadableRecord."""
     for file in _files(pool):
         if old in (known := _read(file.path)):
             write_common(pool, file.replica, {new if host == old else host: name for host, name in known.items()})

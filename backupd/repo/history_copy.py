@@ -66,7 +66,7 @@ class BroughtBack:
     trouble: str = ""
 
     def __bool__(self) -> bool:
-        """Whether there is something to say."""
+        """True if there is anything to report."""
         return bool(self.trouble or self.passed_over or any(self.counts.values()))
 
     def __str__(self) -> str:

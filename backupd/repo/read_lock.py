@@ -47,7 +47,7 @@ def unread(backup: Path) -> Iterator[bool]:
 
 
 def is_read_by_others(fd: int) -> bool:
-    """Whether another process has the lock of `read`, too; `fd` is from there. Raises OperatorError if it is being deleted.
+    """Returns True if another process has the lock of `read`, too; `fd` is from there. Raises OperatorError if it is being deleted.
 
     The lock is held alone for a moment; a restore that begins in it is told that the backup is being deleted.
     """

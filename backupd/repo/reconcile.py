@@ -19,7 +19,7 @@ from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import FINAL, PARTIAL
-from btrkeep.catalogue import KILLED, Backup, Catalogue, NotedState, Run
+from btrkeep.catalogue import KILLED, Backup, Catalogue, Run, StateFromNotes
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words
@@ -110,7 +110,7 @@ class Reconciled:
         return Reconciled(Counter({_STAGED: self.counts[_STAGED]} if self.counts[_STAGED] else {}), self.locked, self.trouble)
 
     def __bool__(self) -> bool:
-        """Whether there is something to say."""
+        """True if there is anything to report."""
         return bool(self.counts or self.trouble)
 
 
@@ -129,8 +129,8 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
     known: dict[str, set[str]] = {}
     for host, name in catalogue.names():
         known.setdefault(host, set()).add(name or WORKING)
-    noted: dict[str, list[NotedState]] = {}
-    for row in catalogue.noted_states():
+    noted: dict[str, list[StateFromNotes]] = {}
+    for row in catalogue.states_from_notes():
         noted.setdefault(row.host, []).append(row)
     for host in sorted({*hosts_of(pool), *known}):
         with _told(done.trouble, host):
@@ -148,14 +148,14 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
     return done
 
 
-def _differs(pool: Pool, host: str, known: set[str], noted: Sequence[NotedState]) -> bool:
+def _differs(pool: Pool, host: str, known: set[str], noted: Sequence[StateFromNotes]) -> bool:
     there = names_of(pool, host, known)
     if there != known or (WORKING in there and _is_finished(pool, host)):
         return True
     return bool(_stale(read_notes(pool.host(host)), known, noted))
 
 
-def _stale(notes: Notes, known: AbstractSet[str], noted: Sequence[NotedState]) -> set[str]:
+def _stale(notes: Notes, known: AbstractSet[str], noted: Sequence[StateFromNotes]) -> set[str]:
     """Returns the names of rows that disagree with the host's notes."""
     rows = {row.name: row for row in noted if row.name}
     return {name for name in known & (notes.backups.keys() | rows.keys()) if not agrees(rows.get(name), notes, name)}
@@ -226,7 +226,7 @@ def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
     if WORKING in rows.keys() & there:
         _add(pool, catalogue, host, WORKING)
     noted = [
-        NotedState(host, one.name, one.state, one.outcome, one.held_until, one.held_why, one.expired)
+        StateFromNotes(host, one.name, one.state, one.outcome, one.held_until, one.held_why, one.expired)
         for one in rows.values()
         if one.name
     ]

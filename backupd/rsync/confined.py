@@ -23,7 +23,7 @@ from backupd.rsync.version import SAFE, Rsync
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
 from btrkeep.pool.mounts import read_only_view
-from btrkeep.process.group import ENDS_WITH_US, Group
+from btrkeep.process.group import ENDS_WITH_US, Group, found_program
 from btrkeep.process.proc import why_no_descriptors
 from btrkeep.process.programs import ProgramFailed, environment, run
 
@@ -41,7 +41,7 @@ _FOR_NOW = tuple(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, err
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """Whether rsync is confined when it talks to a host: `missing` is the reason if not, "" if it is."""
+    """Returns True if rsync is confined when it talks to a host: `missing` is the reason if not, "" if it is."""
 
     missing: str = ""
 
@@ -114,7 +114,7 @@ def confinement(config: Config, *, pause: float = 2.0) -> Confinement:
 
 
 def why_not(pause: float) -> str:
-    """Why rsync cannot be confined on this machine, by this process; "" when it can. Up to three trials, `pause` seconds apart.
+    """Returns why this process cannot confine rsync; "" if it can. Tries up to three times, `pause` seconds apart.
 
     A limit that is reached for a moment, by a host that another run talks to perhaps, is no reason to go on without: then it counts
     as possible, and a transfer for which it is not fails.
@@ -189,7 +189,7 @@ def confined_command(command: Sequence[str], data: str | None, calls: int, *, sh
     The root of the cell is made read-only last: it is in memory, which could be filled otherwise. It does not die with its parent,
     which ends together with rsync's first process, while the receiver still has to keep the arrived data.
     """
-    program = shutil.which(command[0], path=environment()["PATH"]) or command[0]
+    program = found_program(command[0], environment()["PATH"])
     return (
         PROGRAM,
         "--unshare-pid",

@@ -50,7 +50,7 @@ class RemoteEnd:
         return ("bash", "-c", _SCRIPT.format(number), "remote-end")
 
     def wait_for(self, group: Group) -> None:
-        """Has the remote shell started beside `group` as soon as rsync asks for it."""
+        """Starts the remote shell beside `group` as soon as rsync asks for it."""
         self._theirs.close()
         asyncio.get_running_loop().add_reader(self._ours, self._asked, group)
 

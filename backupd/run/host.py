@@ -72,7 +72,7 @@ class HostRun:
         self._deadline: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Has it begin now: it may have waited since it was made."""
+        """Starts its time now: it may have waited since it was made."""
         self.started = self.site.clock.now().replace(microsecond=0)  # what names and backup.json can hold
         self.begun = elapsed()
 

@@ -40,7 +40,7 @@ def read_last_written(
 
 
 def read_before_waiting(site: PoolContext, notice: Callable[[str], None], cancellation: Cancellation) -> None:
-    """For whoever has the lock `verify` while it waits for a night: that night would wait for the lock if anything were in doubt.
+    """Reads backups in doubt before the caller takes the lock `verify` and waits for a night, which would wait for that lock.
 
     Nothing gets in doubt until the next boot. Raises OperatorError if something still is.
     """

@@ -171,6 +171,7 @@ class NightRunner:
         self._last: set[str] = set()
         self._pausing: set[str] = set()  # hosts that have given their places to others, in their group too
         self._beside: list[asyncio.Task[None]] = []  # workers with the places of hosts that wait for their next attempt
+        self._scarcity = Scarcity(site.pool.path, site.config, self._transfers, self._stop_for_room, self._seen)
 
     def stop(self, reason: Cause) -> None:
         """Starts no more hosts and stops running ones cleanly, keeping partial data."""
@@ -192,8 +193,7 @@ class NightRunner:
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
         executor = running_threads(at_a_time)
         asyncio.get_running_loop().set_default_executor(executor)
-        scarcity = Scarcity(self.site.pool.path, self.site.config, self._transfers, self._stop_for_room, self._seen)
-        beside = [asyncio.create_task(self._tick()), asyncio.create_task(scarcity.run())]
+        beside = [asyncio.create_task(self._tick()), asyncio.create_task(self._scarcity.run())]
         try:
             await asyncio.gather(*(self._worker() for _ in range(at_a_time)))
             while self._beside:
@@ -269,9 +269,20 @@ class NightRunner:
         return None
 
     def _first_with_place(self) -> PlannedHost | None:
-        """Returns the next host with a free place; those that go last only if no other waits."""
-        first = [entry for entry in self.waiting if entry.host.name not in self._last] or self.waiting
-        return next((entry for entry in first if self._group_has_place(entry.host)), None)
+        """Returns the next host with a free place; those that go last only if no other waits. Mostly that is the very first."""
+        full: set[str | None] = set()  # groups, of which each is asked once
+        others_wait = False
+        for entry in self.waiting:
+            if entry.host.name in self._last or entry.host.group in full:
+                others_wait |= entry.host.name not in self._last
+            elif self._group_has_place(entry.host):
+                return entry
+            else:
+                others_wait = True
+                full.add(entry.host.group)
+        if others_wait:
+            return None
+        return next((entry for entry in self.waiting if self._group_has_place(entry.host)), None)
 
     def _group_has_place(self, host: HostConfig) -> bool:
         group = self.site.config.groups.get(host.group or "")
@@ -299,6 +310,7 @@ class NightRunner:
         finally:
             if closing:
                 closing.cancel()
+            self._scarcity.growth.forget(host.name)
             del self.runs[host.name]
 
     async def _pause(self, run: HostRun, places: HeldSlots, seconds: float, silent: bool) -> None:

@@ -109,6 +109,10 @@ class TransferGrowth:
         self._before.append((now, dict(self.total)))
         return {host: self.total.get(host, 0) - before.get(host, 0) for host in groups.values()}
 
+    def forget(self, host: str) -> None:
+        """Drops the numbers of a host whose run is over: every look copies them all."""
+        self.total.pop(host, None)
+
 
 class Scarcity:
     """Looks at the room of a pool as long as transfers run.

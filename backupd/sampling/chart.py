@@ -23,7 +23,7 @@ class ChartCharacters:
 
     @property
     def has_eighths(self) -> bool:
-        """Whether a bar may end within a line."""
+        """Returns True if a bar may end within a line."""
         return self.bar == "█"
 
 

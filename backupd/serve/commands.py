@@ -104,7 +104,7 @@ def restore_request(arguments: Mapping[str, Any], config: Config, allowed: Allow
 
 
 def _require_in_place(paths: Sequence[bytes], in_place: Sequence[str]) -> None:
-    """Of this machine only that is put back which lies below folders that the administrator has named. Raises RequestRefused."""
+    """Allows restores to this machine only below folders that the administrator has named. Raises RequestRefused."""
     allowed = [components(os.fsencode(folder)) for folder in in_place]
     for path in paths:
         names = components(path)

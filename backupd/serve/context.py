@@ -40,11 +40,11 @@ class ServiceContext:
     config_file: Path | None
     clock: Clock
     systemd: bool
-    """Whether long work is started as units."""
+    """True if long work is started as units."""
     restore_to: Path | None = None
     """The folder of this machine below which may be restored."""
     elsewhere: bool = False
-    """Whether a restore may go to another folder of its host than where the files were."""
+    """True if a restore may go to another folder of its host than where the files were."""
     in_place: tuple[Path, ...] = ()
     """Folders of this machine below which its own files may be put back."""
     login: Path | None = None

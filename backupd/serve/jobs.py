@@ -55,21 +55,21 @@ class ServeJob:
     called: str | None = None
     """When its process was started, to the microsecond; None: it waits for its turn."""
     own: bool = False
-    """Whether `error` are the service's words, about this job alone, and not its command's, which may name anything."""
+    """True if `error` are the service's words, about this job alone, and not its command's, which may name anything."""
 
     @property
     def waits(self) -> bool:
-        """Whether its turn has not come: no process of it exists."""
+        """True if the job waits for its turn and has no process."""
         return self.state == QUEUED and self.called is None
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, well or not."""
+        """True if the job has ended, with success or not."""
         return self.state in (DONE, FAILED)
 
 
 def is_id(text: str) -> bool:
-    """Whether a text has the form of a job's name."""
+    """True if the text has the form of a job's name."""
     return _ID.fullmatch(text) is not None
 
 

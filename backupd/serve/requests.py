@@ -31,7 +31,7 @@ class ServeRequest:
     folder: str | None = None
     """Where a restore to this machine goes: the service's own choice."""
     elsewhere: bool = False
-    """Whether a restore may go to another folder of its host than where the files were."""
+    """True if a restore may go to another folder of its host than where the files were."""
     in_place: tuple[str, ...] = ()
     """Folders of this machine below which files of its own may be put back."""
     now: str | None = None

@@ -14,7 +14,7 @@ FOR_OTHERS = 100
 
 
 def is_under_way(job: ServeJob) -> bool:
-    """Whether it has been started, and is not over: it has a process, or will have one in a moment."""
+    """Returns True if it has been started, and is not over: it has a process, or will have one in a moment."""
     return not job.over and not job.waits
 
 

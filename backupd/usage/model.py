@@ -19,7 +19,7 @@ class Amount:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing of it is estimated."""
+        """True if nothing of it is estimated."""
         return self.low == self.high
 
 

@@ -14,7 +14,7 @@ from balancer.cli.options import POLICIES
 from balancer.cli.plan_view import cut_of, lines
 from balancer.cli.run_json import plan_as_json
 from balancer.model import DEFAULT, Model, fit
-from balancer.planning import FilesystemLook, look, planned
+from balancer.planning import FilesystemReading, look, planned
 from balancer.recording import measured
 from balancer.run_types import Least, RunSettings
 from balancer.survey import identity, opened
@@ -106,8 +106,8 @@ def show_plan(path: Path, settings: RunSettings, state: Path | None, *, as_json:
     click.echo("\n".join(lines(filesystem, now, steps, cut, alone, width)))
 
 
-def left_alone(seen: FilesystemLook, settings: RunSettings) -> str:
-    """Why nothing is worth it, by the block group that is worst."""
+def left_alone(seen: FilesystemReading, settings: RunSettings) -> str:
+    """Says why no block group is worth it, by the worst one."""
     groups = seen.survey.groups
     if not len(groups.vaddr):
         return "there are no data block groups yet"

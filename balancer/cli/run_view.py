@@ -124,7 +124,7 @@ def _reason(why: str) -> str:
 
 
 def warnings_on_stderr(event: BalanceEvent) -> None:
-    """For --json: prints only warnings while the run goes on; the command prints the report."""
+    """Prints only warnings, for --json; the command prints the report."""
     if isinstance(event, Cancelling):
         say(stopping_line(event), err=True)
     notices_on_stderr(event)
@@ -218,6 +218,6 @@ def _sentences(report: Report) -> Iterator[str]:
 
 
 def end_line(report: Report) -> str:
-    """Why it ended."""
+    """Says why the run ended."""
     word = "It ended" if report.ending in INTENDED else "It stopped"
     return f"{word}: {printable(report.why).rstrip('.')}."

@@ -19,15 +19,15 @@ from btrkeep.catalogue.model import (
     Dedupe,
     Expiry,
     HostFacts,
-    NotedState,
     Progress,
     Run,
+    StateFromNotes,
 )
 from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Balance, BalanceStep, FreeSpaceScore
 from btrkeep.catalogue.model_damage import FOUND_BY, Damage
 from btrkeep.catalogue.model_sample import SPANS, Job, Sample, SampleMark
-from btrkeep.catalogue.model_summary import BackupFate, BalanceTotals, ExpiryTotals, HostRuns, Night, PastRuns, RunTotals
+from btrkeep.catalogue.model_summary import BackupOutcome, BalanceTotals, ExpiryTotals, HostRuns, Night, PastRuns, RunTotals
 from btrkeep.catalogue.model_verification import ComparedBackup, VerifiedBackup
 from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
 from btrkeep.catalogue.sqlite import CatalogueBusy, CatalogueDamaged, CatalogueFull, CatalogueUnusable
@@ -44,7 +44,7 @@ __all__ = [
     "SPANS",
     "STEP_OUTCOMES",
     "Backup",
-    "BackupFate",
+    "BackupOutcome",
     "BackupState",
     "Balance",
     "BalanceStep",
@@ -65,13 +65,13 @@ __all__ = [
     "HostRuns",
     "Job",
     "Night",
-    "NotedState",
     "PastRuns",
     "Progress",
     "Run",
     "RunTotals",
     "Sample",
     "SampleMark",
+    "StateFromNotes",
     "StoredAlarm",
     "VerifiedBackup",
     "state_mark",

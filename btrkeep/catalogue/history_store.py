@@ -25,7 +25,7 @@ class HistoryStore(AboutStore):
     """Each method that changes rows does so in one transaction."""
 
     def has_backups(self) -> bool:
-        """Whether it knows any backup at all."""
+        """True if the catalogue knows any backup."""
         return self._reader.value(_ANYTHING[0]) is not None
 
     def history_rows(self) -> "Iterator[tuple[str, Row]]":

@@ -82,7 +82,7 @@ class BackupState(NamedTuple):
     """The base of a `.working`; None for all others, of which nobody needs it."""
 
 
-class NotedState(NamedTuple):
+class StateFromNotes(NamedTuple):
     """The part of a backup's row that comes from its host's notes."""
 
     host: str
@@ -127,7 +127,7 @@ class Run:
 
     @property
     def killed(self) -> bool:
-        """Whether it was; its outcome is "failed" then, and `finished` is when it was last heard of."""
+        """True if the run was killed; its outcome is "failed" then, and `finished` is when it was last heard of."""
         return self.exit_code is None and self.meaning == KILLED
 
 

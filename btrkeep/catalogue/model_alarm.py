@@ -70,7 +70,7 @@ class StoredAlarm:
 
     @property
     def known(self) -> bool:
-        """Whether the last that people heard of it is that it is there."""
+        """True if people were told that it stands, and not that it has ended."""
         return self.told is not None and (self.cleared is None or self.cleared < self.told)
 
     @property

@@ -65,7 +65,7 @@ class HostRuns(NamedTuple):
     night: bool
 
 
-class BackupFate(NamedTuple):
+class BackupOutcome(NamedTuple):
     """The first and the present state of a final backup."""
 
     host: str

@@ -142,7 +142,7 @@ def _file_mark(path: Path) -> Mark | None:
 
 
 def _is_passing(code: int) -> bool:
-    """Whether it may come of files that come and go. Plain READONLY is ours: somebody tries to write."""
+    """Returns True if it may come of files that come and go. Plain READONLY is ours: somebody tries to write."""
     return code & 0xFF in _PASSING or (code & 0xFF == sqlite3.SQLITE_READONLY and code != sqlite3.SQLITE_READONLY)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from btrkeep.catalogue.columns import Json, escape, names_in
-from btrkeep.catalogue.model_summary import BackupFate, BalanceTotals, ExpiryTotals, HostRuns, RunTotals
+from btrkeep.catalogue.model_summary import BackupOutcome, BalanceTotals, ExpiryTotals, HostRuns, RunTotals
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.tables import backup, run
 
@@ -15,7 +15,7 @@ _TRIED = f"""
     SELECT {run.select(*HostRuns._fields)} FROM run WHERE id >= :first AND started >= :since"""
 _COUNTS = """SELECT host, count(*) FROM backup WHERE name <> '' GROUP BY host"""
 _AMONG = "host IN (SELECT value FROM json_each(:hosts))"
-_FATES = f"SELECT {backup.select(*BackupFate._fields)} FROM backup WHERE name <> '' AND {_AMONG} ORDER BY host, started, name"
+_OUTCOMES = f"SELECT {backup.select(*BackupOutcome._fields)} FROM backup WHERE name <> '' AND {_AMONG} ORDER BY host, started, name"
 _FIRST_SEEN = """
     SELECT value, (SELECT started FROM backup WHERE host = value ORDER BY started, name LIMIT 1) AS "backup [moment]",
         (SELECT started FROM run WHERE host = value ORDER BY id LIMIT 1) AS "run [moment]"
@@ -55,9 +55,9 @@ class RunSummaries(CatalogueSession):
         rows = [(name, [one for one in moments if one]) for name, *moments in found]
         return {name: min(moments) for name, moments in rows if moments}
 
-    def fates(self, hosts: Collection[str]) -> list[BackupFate]:
+    def backup_outcomes(self, hosts: Collection[str]) -> list[BackupOutcome]:
         """Returns what became of the final backups of these hosts, ordered by host and start."""
-        return [BackupFate._make(row) for row in self._reader.all(_FATES, {"hosts": names_in(hosts)})]
+        return [BackupOutcome._make(row) for row in self._reader.all(_OUTCOMES, {"hosts": names_in(hosts)})]
 
     def run_totals(self, since: datetime, latest: datetime) -> list[RunTotals]:
         """Returns totals by outcome of the runs that ended from `since` to `latest`."""

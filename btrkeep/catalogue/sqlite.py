@@ -134,7 +134,7 @@ class Session:
             return self._open().execute(statement, _bound(values))
 
     def run_many(self, statement: str, rows: Sequence[Values]) -> int:
-        """The same for each of the rows; how many rows were changed."""
+        """Runs the statement for each of the rows. Returns the number of changed rows."""
         with self._explained():
             return self._open().executemany(statement, map(_bound, rows)).rowcount if rows else 0
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import PurePosixPath
 
 from btrkeep.catalogue import hosts
-from btrkeep.catalogue.model import Backup, BackupState, NotedState
+from btrkeep.catalogue.model import Backup, BackupState, StateFromNotes
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Values
 from btrkeep.catalogue.tables import NOTED, backup
@@ -20,7 +20,7 @@ _STATES = f"""
     FROM backup ORDER BY host, started, name"""
 # A hold, a mark or a suspect outcome: what the host's notes have something to say of, or had.
 _NOTED = f"""
-    SELECT {backup.select(*NotedState._fields)} FROM backup
+    SELECT {backup.select(*StateFromNotes._fields)} FROM backup
     WHERE held_why IS NOT NULL OR expired IS NOT NULL OR outcome = 'suspect'
         OR state IN ('expired', 'deleting') OR state <> outcome"""
 _SET = f"UPDATE backup SET state = :state, expired = :expired WHERE {_HERE}"
@@ -41,9 +41,9 @@ class BackupStateStore(CatalogueSession):
         make = tuple.__new__  # half the time of BackupState(*row)
         return (make(BackupState, row) for row in self._reader.stream(_STATES))
 
-    def noted_states(self) -> list[NotedState]:
+    def states_from_notes(self) -> list[StateFromNotes]:
         """Backups whose rows say that they are held, marked, going, or once were suspect."""
-        return [NotedState._make(row) for row in self._reader.all(_NOTED)]
+        return [StateFromNotes._make(row) for row in self._reader.all(_NOTED)]
 
     def set_states(self, changes: Iterable[tuple[str, str | None, str, datetime | None]]) -> int:
         """Sets (host, name, state, time of expiry) of backups, ignoring unknown ones, and returns how many were changed.
@@ -102,7 +102,7 @@ def _named(which: Iterable[tuple[str, str | None]]) -> list[Values]:
 
 
 def _moved(one: Backup, new: str) -> Backup:
-    """The same backup under the new name, the folder in its path too."""
+    """Returns the row with the new host name, also in its path."""
     path = PurePosixPath(one.path)
     if path.parent.name == one.host:
         path = path.parent.with_name(new) / path.name

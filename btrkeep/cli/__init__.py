@@ -60,7 +60,7 @@ def edge(command: click.Command, name: str) -> int:
 
 
 def _raised_by_printing(error: OSError) -> bool:
-    """Whether it is standard output that cannot be written, and not some file that a command works with."""
+    """Returns True if it is standard output that cannot be written, and not some file that a command works with."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
@@ -68,7 +68,7 @@ def _raised_by_printing(error: OSError) -> bool:
 
 
 def _nobody_reads() -> bool:
-    """Whether standard output is a pipe without a reader."""
+    """Returns True if standard output is a pipe without a reader."""
     look = select.poll()
     look.register(1, 0)
     return any(event & select.POLLERR for _, event in look.poll(0))

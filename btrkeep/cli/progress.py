@@ -75,7 +75,7 @@ class _Terminal:
             return len(text)
 
     def flush(self) -> None:
-        """The same."""
+        """Writes the buffer to the terminal, or nowhere."""
         try:
             self._stream.flush()
         except OSError:
@@ -103,7 +103,7 @@ class SaidOnce:
 
 
 def has_live_terminal() -> bool:
-    """Whether standard output is a terminal on which a picture can be drawn again in its place."""
+    """Returns True if standard output is a terminal on which a picture can be drawn again in its place."""
     return os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -111,9 +111,9 @@ class ProgressLine:
     """One line on standard error that changes in its place. Shows nothing where that is no terminal, or with `is_shown` False."""
 
     def __init__(self, *, is_shown: bool = True, every: float = 0.2) -> None:
-        """`every`: at least so many seconds lie between two changes."""
+        """`every`: at least so many seconds lie between two changes, and before the first."""
         self.is_shown = is_shown and sys.stderr.isatty()
-        self._every, self._last, self._width = every, 0.0, 0
+        self._every, self._last, self._width = every, time.monotonic(), 0
 
     def go_on(self, line: Callable[[], str]) -> None:
         """Shows how far it is; makes the text only when it is time to."""

@@ -177,7 +177,7 @@ def _pushes(sections: Sections, problems: Problems) -> Iterator[tuple[str, model
             problems.add(table.file, dotted(PUSH, name, "to"), 'missing: the other server, such as to = "ssh://root@backup2"')
         if name in sections.named[REPLICA]:
             problems.add(table.file, dotted(PUSH, name), _SAME_NAME.format("a replica"))
-        yield name, model.PushSettings(name, address or "", **values)
+        yield name, model.PushSettings(name, address=address or "", **values)
 
 
 def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.OffsiteSettings]]:
@@ -195,7 +195,7 @@ def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, mod
 
 
 def _paths_refused(table: TomlSection, groups: Mapping[str, TomlSection]) -> bool:
-    """Whether paths, or the group that may hold them, are given and wrong: that has been said, and nothing is missing besides."""
+    """True if paths, or the group that may hold them, are given and wrong: that has been said, and nothing is missing besides."""
     group = groups.get(table.values.get("group", ""))
     return "paths" in table.given or ("group" in table.given and (group is None or "paths" in group.given))
 

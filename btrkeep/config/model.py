@@ -56,7 +56,7 @@ class Retention:
 
     @property
     def missing(self) -> bool:
-        """Whether there is no rule at all, so that everything is kept."""
+        """Returns True if there is no rule at all, so that everything is kept."""
         return not (self.daily or self.weekly or self.monthly or self.yearly)
 
 
@@ -203,28 +203,17 @@ class HostConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSettings:
-    """Another pool's backups, fetched into this one: from a `folder` of this machine, from `address`, or, without both, over a
-    connection that the other server begins. `retention` is this pool's own for them. Times are seconds.
-    """
+class CopySettings:
+    """What the settings of all copies have in common. `kind`: the name of the section. Times are seconds."""
 
     name: str
-    address: str | None = None
-    folder: Path | None = None
-    pool_name: str = DEFAULTS["pool_name"]
-    port: int | None = DEFAULTS["port"]
-    ssh_options: tuple[str, ...] = DEFAULTS["ssh_options"]
     hosts: tuple[str, ...] = DEFAULTS["hosts"]
-    concurrency: int = DEFAULTS["concurrency"]
     bandwidth: int | None = None
     window: Window | None = DEFAULTS["window"]
     every: float = DEFAULTS["every"]
     max_age: float | None = DEFAULTS["max_age"]
-    newest_only: bool = DEFAULTS["newest_only"]
-    engine: Literal["send", "rsync"] = DEFAULTS["engine"]
-    retention: Retention = field(default_factory=Retention)
 
-    kind: ClassVar[str] = "replica"
+    kind: ClassVar[str]
 
     @property
     def oldest(self) -> float:
@@ -233,7 +222,36 @@ class ReplicaSettings:
 
     @property
     def comes_and_goes(self) -> bool:
-        """Whether its pool is on a disk of this machine, which may be away."""
+        """Returns False: if the other side cannot be reached, that is always reported."""
+        return False
+
+    @property
+    def source(self) -> str:
+        """Returns the other side as the configuration writes it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSettings(CopySettings):
+    """Another pool's backups, fetched into this one: from a `folder` of this machine, from `address`, or, without both, over a
+    connection that the other server begins. `retention` is this pool's own for them. Times are seconds.
+    """
+
+    address: str | None = None
+    folder: Path | None = None
+    pool_name: str = DEFAULTS["pool_name"]
+    port: int | None = DEFAULTS["port"]
+    ssh_options: tuple[str, ...] = DEFAULTS["ssh_options"]
+    concurrency: int = DEFAULTS["concurrency"]
+    newest_only: bool = DEFAULTS["newest_only"]
+    engine: Literal["send", "rsync"] = DEFAULTS["engine"]
+    retention: Retention = field(default_factory=Retention)
+
+    kind: ClassVar[str] = "replica"
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """Returns True if its pool is on a disk of this machine, which may be away."""
         return self.folder is not None
 
     @property
@@ -248,33 +266,17 @@ class ReplicaSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class PushSettings:
+class PushSettings(CopySettings):
     """Another backup server that this pool's backups are sent to. That server decides what it accepts and keeps. Times are
     seconds.
     """
 
-    name: str
     address: str = ""
     pool_name: str = DEFAULTS["pool_name"]
     port: int | None = DEFAULTS["port"]
     ssh_options: tuple[str, ...] = DEFAULTS["ssh_options"]
-    hosts: tuple[str, ...] = DEFAULTS["hosts"]
-    bandwidth: int | None = None
-    window: Window | None = DEFAULTS["window"]
-    every: float = DEFAULTS["every"]
-    max_age: float | None = DEFAULTS["max_age"]
 
     kind: ClassVar[str] = "push"
-
-    @property
-    def oldest(self) -> float:
-        """The age in seconds from which on it needs a look."""
-        return self.max_age or 2 * self.every
-
-    @property
-    def comes_and_goes(self) -> bool:
-        """Returns False: a server that cannot be reached is always reported."""
-        return False
 
     @property
     def source(self) -> str:
@@ -283,42 +285,23 @@ class PushSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsiteSettings:
+class OffsiteSettings(CopySettings):
     """A repository of restic that the newest backups of hosts are sent to. Without `retention` nothing is ever removed there.
 
     `repository` and the password are named here or in `environment_file`. Times are seconds.
     """
 
-    name: str
     repository: str | None = None
     password_file: Path | None = None
     environment_file: Path | None = None
-    hosts: tuple[str, ...] = DEFAULTS["hosts"]
-    bandwidth: int | None = None
-    window: Window | None = DEFAULTS["window"]
-    every: float = DEFAULTS["every"]
-    max_age: float | None = DEFAULTS["max_age"]
     retention: Retention | None = None
 
     kind: ClassVar[str] = "offsite"
 
     @property
-    def oldest(self) -> float:
-        """The age in seconds from which on it needs a look."""
-        return self.max_age or 2 * self.every
-
-    @property
-    def comes_and_goes(self) -> bool:
-        """Returns False: a repository that cannot be reached is always reported."""
-        return False
-
-    @property
     def source(self) -> str:
         """Returns the location, as far as the configuration has it."""
         return self.repository or f"as {self.environment_file} has it"
-
-
-CopySettings = ReplicaSettings | PushSettings | OffsiteSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class SelfExclusion:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SourceExclusion:
     """`source` contains `what`, which `pattern` leaves out; an empty pattern: `source` lies in it, so nothing would remain."""
 
     source: str
@@ -38,7 +38,7 @@ class LeftOut:
     pattern: str
 
 
-def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[LeftOut]:
+def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[SourceExclusion]:
     """Returns an exclusion for each source that contains a folder to keep out. Reads only symbolic links."""
     unsure = _may_not_answer()
     real = [(each.what, _real(str(each.path.absolute()), unsure)) for each in kept if each.path]
@@ -47,10 +47,10 @@ def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> li
         real_source = _real(source, unsure)
         for what, folder in real:
             if below(real_source, folder):
-                found.append(LeftOut(source, what, ""))
+                found.append(SourceExclusion(source, what, ""))
             elif below(folder, real_source):
                 seen = source.rstrip("/") + folder[len(real_source.rstrip("/")) :]
-                found.append(LeftOut(source, what, literal_pattern(seen)))
+                found.append(SourceExclusion(source, what, literal_pattern(seen)))
     return found
 
 
@@ -82,5 +82,5 @@ def _link(path: str) -> str | None:
 
 
 def below(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or lies in it; both are real paths."""
+    """True if `path` is `folder` or lies in it; both are real paths."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -66,7 +66,7 @@ class FileSample:
 
     @property
     def is_all(self) -> bool:
-        """Whether it is the whole backup."""
+        """Returns True if it is the whole backup."""
         return self.number is None and self.share is None
 
     def __str__(self) -> str:

@@ -56,7 +56,7 @@ _RULES: Mapping[str, StripLetter] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class StripBackup:
     """One backup: the day on which it began, in the pool's zone, and its fate."""
 
     day: date
@@ -80,7 +80,7 @@ def plain(text: str, _colour: int) -> str:
     return text
 
 
-def strip(backups: Sequence[Shown], today: date, width: int, paint: Paint = plain) -> list[str]:
+def strip(backups: Sequence[StripBackup], today: date, width: int, paint: Paint = plain) -> list[str]:
     """Returns the lines: a ruler of days, the months, the legend. `today` is in the pool's zone; later backups are not shown.
 
     Returns nothing if there is no backup, or less room than a month takes.
@@ -95,7 +95,7 @@ def strip(backups: Sequence[Shown], today: date, width: int, paint: Paint = plai
     return [_ruler(), *_rows(days, today, beside, paint), *_legend(days, width, paint)]
 
 
-def _counts(shown: Sequence[Shown]) -> dict[date, str]:
+def _counts(shown: Sequence[StripBackup]) -> dict[date, str]:
     words = {}
     for month, group in groupby(sorted(shown, key=lambda one: one.day), key=lambda one: one.day.replace(day=1)):
         going = [one.kind is GOES for one in group]

@@ -170,7 +170,7 @@ class CopyStatus(Generic[Terms]):
 
     @property
     def error(self) -> str:
-        """Why the newest attempt came to nothing, or ""."""
+        """Returns why the newest attempt failed, or ""."""
         return self.session.error if self.session else ""
 
 

@@ -72,7 +72,7 @@ def note_in_doubt(facts: FactWriter, found: BackupsInDoubt | None) -> None:
 
 
 def read_in_doubt(facts: FactReader) -> BackupsInDoubt | None:
-    """The same; None where there are none, or it cannot be understood."""
+    """Reads it; None if there is none, or it is invalid."""
     try:
         given = json.loads(facts.get_fact(_FACT) or "{}")
         return BackupsInDoubt(parse_time(given["since"]), frozenset((str(host), str(name)) for host, name in given["backups"]))

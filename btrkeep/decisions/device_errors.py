@@ -40,9 +40,9 @@ def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: st
     return SeenErrors(dict(counters), boot, message, seen.unnamed + unnamed, since)
 
 
-def forget_unnamed(facts: FactWriter) -> None:
-    """Clears the unexplained errors after everything has been read and all damage is known."""
-    note_seen(facts, replace(read_seen(facts), unnamed=0, since=None))
+def forget_unnamed(facts: FactWriter, seen: SeenErrors) -> None:
+    """Clears the unexplained errors up to this check: everything has been read since, and all damage is known."""
+    note_seen(facts, replace(seen, unnamed=0, since=None))
 
 
 def note_seen(facts: FactWriter, seen: SeenErrors) -> None:

@@ -79,12 +79,12 @@ class HostPlan:
 
     @property
     def changes_notes(self) -> bool:
-        """Whether there is anything to write down."""
+        """True if there is anything to write to notes.json."""
         return bool(self.mark or self.revive or self.amend)
 
     @property
     def goes_at_once(self) -> bool:
-        """Whether something is to be deleted that is not marked yet."""
+        """Returns True if something is to be deleted that is not marked yet."""
         return not {step.name for step in self.mark}.isdisjoint(step.name for step in self.delete)
 
 

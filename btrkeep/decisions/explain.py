@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.backup_states import DELETING, EXPIRED
 from btrkeep.config import Retention
-from btrkeep.decisions.calendar_strip import Shown, kind_of
+from btrkeep.decisions.calendar_strip import StripBackup, kind_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention import Decision, decide
@@ -82,11 +82,11 @@ def objects(host: ExplainedHost) -> Iterator[dict[str, Any]]:
         }
 
 
-def cells(host: ExplainedHost, zone: ZoneInfo) -> list[Shown]:
+def cells(host: ExplainedHost, zone: ZoneInfo) -> list[StripBackup]:
     """Returns the cells of the calendar strip."""
     by_name = {one.name: one for one in host.facts.candidates}
     return [
-        Shown(
+        StripBackup(
             by_name[decision.name].started.astimezone(zone).date(),
             kind_of(decision.keep, [reason.code for reason in decision.reasons], by_name[decision.name].state),
         )

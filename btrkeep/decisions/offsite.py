@@ -26,10 +26,10 @@ class OffsiteSnapshot:
 
 def newest_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, str]:
     """The newest whole backup of each host in the repository, by name."""
-    return {host: max(names) for host, names in whole_there(there, incomplete).items()}
+    return {host: max(names) for host, names in complete_there(there, incomplete).items()}
 
 
-def whole_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, set[str]]:
+def complete_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, set[str]]:
     """The names of the whole backups of each host in the repository."""
     found: dict[str, set[str]] = {}
     for one in there:

@@ -17,7 +17,7 @@ def for_metadata(room: Room) -> int:
 
 
 def lacks_room(room: Room, min_free: MinFree) -> str:
-    """Why no new transfer may start, or nothing. Free in block groups and unallocated count together, and are said apart."""
+    """Returns why no new transfer may start, or None. Free space in block groups and unallocated space are added up."""
     if room.available < min_free.bytes_of(room.total):
         return f"the pool has too little room: {room}, below min_free = {min_free}"
     if for_metadata(room) < least_metadata(room.total):

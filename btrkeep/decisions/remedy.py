@@ -48,7 +48,7 @@ class Remedy:
 
     @property
     def fixable(self) -> bool:
-        """Whether `--fix NAME` can do it."""
+        """Returns True if `--fix NAME` can do it."""
         return bool(self.steps)
 
     @property

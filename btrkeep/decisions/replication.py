@@ -225,5 +225,5 @@ OBSTACLES: Mapping[Obstacle, str] = {
 
 
 def obstacle_words(found: HostFetches) -> str:
-    """Why nothing of the host can be fetched, in words; "" when it can."""
+    """Says why nothing of the host can be fetched; "" if it can."""
     return OBSTACLES[found.obstacle].format(host=found.host, text=found.text) if found.obstacle else ""

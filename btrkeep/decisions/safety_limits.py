@@ -34,7 +34,7 @@ class Forced:
     hosts: frozenset[str] = field(default_factory=frozenset)
 
     def covers(self, host: str) -> bool:
-        """Whether that host's limit is overridden."""
+        """Returns True if that host's limit is overridden."""
         return self.every_host or host in self.hosts
 
     @classmethod
@@ -159,7 +159,7 @@ def clock_verdict(past: ClockPast, now: ClockFact, newest: datetime | None, rehe
 
 
 def _has_stayed(past: ClockPast, now: ClockFact, newest: datetime | None) -> bool:
-    """Whether the clock has gone on for a night from one that was doubted. One that is behind needs a run's word besides."""
+    """True if the clock has gone on for a night from one that was doubted. One that is behind needs a run's word besides."""
     doubted, trusted = past.doubted, past.trusted
     if doubted is None or not _goes_on(doubted, now) or _between(doubted, now) < STAYED:
         return False
@@ -184,7 +184,7 @@ def after(past: ClockPast, now: ClockFact, verdict: ClockVerdict) -> ClockPast:
 
 
 def _goes_on(last: ClockFact, now: ClockFact) -> bool:
-    """Whether the wall clock has gone on since as the boot clock lets it."""
+    """Returns True if the wall clock has gone on since as the boot clock lets it."""
     explained, slack = _explained(last, now)
     return -BACKWARDS <= now.wall - last.wall <= explained + slack
 

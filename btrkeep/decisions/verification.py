@@ -7,7 +7,7 @@ against btrfs' own checksums; and a comparison with the host. A comparison relie
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -64,7 +64,7 @@ class Verification:
 
     @property
     def is_over(self) -> bool:
-        """Whether the pass came to its end: the next one is another."""
+        """Returns True if the pass came to its end: the next one is another."""
         return self.whole is not None and self.whole >= self.begun
 
 
@@ -95,7 +95,7 @@ class FinishedScrub:
     newest: int
 
     def has_read(self, finished: datetime | None, subvolume_id: int | None, until: datetime) -> bool:
-        """Whether it has read all of a backup: one that was there, whole and read-only, when it first began.
+        """Returns True if it has read all of a backup: one that was there, whole and read-only, when it first began.
 
         A copy that was fetched later, or imported, was finished before that, but has a higher id.
         """
@@ -174,23 +174,22 @@ def verified(
 class KnownBackups(ScrubFacts, Protocol):
     """The catalogue, as far as it is needed here."""
 
-    def oldest_backups(self) -> dict[str, datetime]: ...
     def newest_verifications(self, until: datetime) -> dict[str, datetime]: ...
     def hosts_with_backups(self, finished: datetime, subvolume_id: int) -> set[str]: ...
 
 
-def last_looks(catalogue: KnownBackups, now: datetime) -> dict[str, datetime | None]:
-    """Returns when data of each host was last read, by any means; None: never."""
+def last_reads(catalogue: KnownBackups, hosts: Iterable[str], now: datetime) -> dict[str, datetime | None]:
+    """Returns when data of each of the hosts, which have backups, was last read, by any means; None: never."""
     until, scrub = latest(now), read_scrub(catalogue)
     read = catalogue.newest_verifications(until)  # also of hosts whose backups a lost catalogue does not know
-    found = {host: read.get(host) for host in catalogue.oldest_backups()}
+    found = {host: read.get(host) for host in hosts}
     if scrub and scrub.is_whole and scrub.finished <= until:
-        for host in catalogue.hosts_with_backups(scrub.begun, scrub.newest):
+        for host in catalogue.hosts_with_backups(scrub.begun, scrub.newest) & found.keys():
             found[host] = max(found[host] or scrub.finished, scrub.finished)
     return found
 
 
-def late_looks(
+def late_reads(
     oldest: Mapping[str, datetime], looks: Mapping[str, datetime | None], max_age: float, now: datetime, *, is_asked: bool
 ) -> tuple[str, ...]:
     """The hosts whose data was not read for longer than `max_age` seconds, though the oldest backup is older than that.
@@ -203,7 +202,7 @@ def late_looks(
     return tuple(sorted(host for host, last in looks.items() if oldest[host] < since and (last is None or last < since)))
 
 
-def looks_in_a_sentence(looks: Mapping[str, datetime | None], damaged: int, now: datetime) -> str:
+def verification_sentence(looks: Mapping[str, datetime | None], damaged: int, now: datetime) -> str:
     """Summarises all hosts in a sentence: those whose data was read, and the number of damaged backups; "" if none was ever
     read.
     """

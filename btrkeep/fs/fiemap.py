@@ -20,7 +20,7 @@ _NOT_PRIVATE = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x2000
 
 
 def is_private(flags: int) -> bool:
-    """Whether only this file refers to an extent with these flags, and plain data is in it: it is not shared with a snapshot or a
+    """True if only this file refers to an extent with these flags, and plain data is in it: it is not shared with a snapshot or a
     reflink, not compressed, inline or preallocated.
     """
     return not flags & _NOT_PRIVATE

@@ -16,7 +16,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def write_pieces_atomically(path: Path, pieces: Iterable[bytes]) -> None:
-    """The same with what need not all lie in memory."""
+    """Does the same with pieces, which need not all be in memory."""
     with Checkpoint(f"{path.name} replaced"):
         _replace(path, pieces)
 

@@ -48,7 +48,7 @@ class Holder:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the very process that took the lock still runs."""
+        """True if the process that took the lock still runs."""
         return start_time(self.pid) == self.started
 
     @property

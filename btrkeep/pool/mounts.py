@@ -14,8 +14,9 @@ import errno
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from btrkeep.checkpoints import Checkpoint
@@ -160,18 +161,25 @@ def read_only_view(fd: int) -> int:
 def _call(name: str, number: int, *arguments: int | bytes | None) -> int:
     import ctypes  # 5 ms, which commands that change no mount need not spend
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
     words = [ctypes.c_long(each) if isinstance(each, int) else ctypes.c_char_p(each) for each in arguments]
-    done = int(libc.syscall(ctypes.c_long(number), *words))
+    done = _syscall()(ctypes.c_long(number), *words)
     if done < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
     return done
 
 
+@cache
+def _syscall() -> Callable[..., int]:
+    import ctypes
+
+    found = ctypes.CDLL(None, use_errno=True).syscall
+    found.restype = ctypes.c_long
+    return found
+
+
 def remount(mount: Mount, words: tuple[str, ...]) -> None:
-    """The same by mount(2), with all flags that the mount and the filesystem have. For kernels without fspick. Raises OSError.
+    """Remounts by mount(2), with all present flags, for kernels without fspick. Raises OSError.
 
     A mount that is read-only by itself (a bind mount) cannot be used for it: mount(2) would make the filesystem read-only.
     """

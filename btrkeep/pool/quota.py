@@ -77,12 +77,12 @@ def mode(filesystem: str) -> str:
 
 
 def is_known_to_kernel() -> bool:
-    """Whether this kernel has simple quotas."""
+    """Returns True if this kernel has simple quotas."""
     return (SYSFS / "features" / "simple_quota").exists()
 
 
 def was_ever_on(filesystem: str) -> bool:
-    """Whether the filesystem has the incompatible feature, which stays when simple quotas are switched off."""
+    """Returns True if the filesystem has the incompatible feature, which stays when simple quotas are switched off."""
     return (SYSFS / filesystem / "features" / "simple_quota").exists()
 
 
@@ -269,6 +269,6 @@ def _parents(fd: int, group: int) -> Iterator[int]:
 
 
 def _has_subvolume(fd: int, id_: int) -> bool:
-    """Whether there is one of that id, be it a deleted one that the cleaner has not dropped yet."""
+    """Returns True if there is one of that id, be it a deleted one that the cleaner has not dropped yet."""
     first, last = ctree.Key(id_, ctree.ROOT_ITEM_KEY, 0), ctree.Key(id_, ctree.ROOT_ITEM_KEY, ULLONG_MAX)
     return any(True for _ in search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, nr_items=1))

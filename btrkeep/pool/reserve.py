@@ -58,7 +58,7 @@ def ensure_reserve(pool: Path) -> None:
 
 
 def _ensure_metadata_reserve(pool: Path, room: Room) -> None:
-    """The same for metadata, in a pool of 4 GiB and more: it has its name when it is whole. Raises OSError."""
+    """Makes the reserve for metadata in a pool of 4 GiB or more; it gets its name when it is complete. Raises OSError."""
     path = pool / MARKER / FOR_METADATA
     if path.exists() or room.total < _METADATA_SHARE * _METADATA or room.metadata_free + room.unallocated < 4 * _METADATA:
         return

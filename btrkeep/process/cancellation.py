@@ -63,13 +63,13 @@ class Cancellation:
         self._cancelled = True
 
     def listen(self) -> None:
-        """Has the ending signals cancel from now on. For the main thread."""
+        """Makes the ending signals cancel from now on. For the main thread."""
         for number in ending_signals():
             signal.signal(number, self.handle_signal)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """The same within a context: the handlers that were there are put back."""
+        """Does the same within a context, and restores the previous handlers."""
         before = {number: signal.getsignal(number) for number in ending_signals()}
         self.listen()
         try:

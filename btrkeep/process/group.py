@@ -50,7 +50,7 @@ class Unending(OperatorError):
 
 
 @lru_cache(64)
-def _found(program: str, path: str | None) -> str:
+def found_program(program: str, path: str | None) -> str:
     """Returns the path of a program, looked up once, and not by each child in every folder of PATH."""
     return shutil.which(program, path=path) or program
 
@@ -96,7 +96,7 @@ class Group:
         try:
             process = subprocess.Popen(
                 command,
-                executable=_found(command[0], variables.get("PATH")),
+                executable=found_program(command[0], variables.get("PATH")),
                 stdin=subprocess.PIPE if wraps else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -133,7 +133,7 @@ class Group:
         try:
             process = subprocess.Popen(
                 (*ENDS_WITH_US, *command),
-                executable=_found(ENDS_WITH_US[0], variables["PATH"]),
+                executable=found_program(ENDS_WITH_US[0], variables["PATH"]),
                 stdin=files[0],
                 stdout=files[1],
                 stderr=files[2],
@@ -271,7 +271,7 @@ class Group:
 
     @property
     def running(self) -> bool:
-        """Whether the leader has not ended yet."""
+        """Returns True if the leader has not ended yet."""
         return not self._ended.done()
 
 

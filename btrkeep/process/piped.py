@@ -23,7 +23,7 @@ class PipedProgram:
         self.input, self.output = process.stdin.fileno(), process.stdout.fileno()
 
     def end_input(self) -> None:
-        """Has it see the end of its input."""
+        """Closes the input of the program."""
         if self._process.stdin and not self._process.stdin.closed:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 _PR_SET_CHILD_SUBREAPER = 36
 _PIDFD_GETFD = 438  # the same on every architecture
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def start_time(pid: int) -> str | None:
@@ -45,20 +46,19 @@ def _pids() -> Iterator[int]:
 
 def become_reaper() -> None:
     """Lets orphans of our children become ours, so that a killed rsync's receiver can be waited for (prctl(2))."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descriptor_of(pidfd: int, number: int) -> int:
     """A copy of a descriptor that another process has under that number (pidfd_getfd(2)). Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    found: int = libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
+    found: int = _libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
     if found < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return found
 
 
 def why_no_descriptors() -> str:
-    """Why this process may not take descriptors of others (a kernel before 5.6, a filter of system calls); "" when it may."""
+    """Returns why this process may not take descriptors of others (a kernel before 5.6, a filter of system calls); "" if it may."""
     process = os.pidfd_open(os.getpid())
     try:
         os.close(descriptor_of(process, process))
@@ -178,7 +178,7 @@ def has_locked(pid: int, file: os.stat_result) -> bool:
 
 
 def _is_locked(fdinfo: bytes, inode: int) -> bool:
-    """Whether one of the lines is such as "lock:\t1: FLOCK  ADVISORY  WRITE 22198 00:1b:118152 0 EOF"."""
+    """Returns True if one of the lines is such as "lock:\t1: FLOCK  ADVISORY  WRITE 22198 00:1b:118152 0 EOF"."""
     locks = (line.split() for line in fdinfo.splitlines() if line.startswith(b"lock:"))
     return any(fields[2] == b"FLOCK" and fields[6].rpartition(b":")[2] == b"%d" % inode for fields in locks)
 

@@ -13,7 +13,7 @@ _EVERY = 1.0  # seconds: nobody reads faster
 
 
 def is_service() -> bool:
-    """Whether somebody wants to be told."""
+    """True if a service manager listens for our state."""
     return bool(os.environ.get("NOTIFY_SOCKET"))
 
 

@@ -161,7 +161,7 @@ def error_line(error: OperatorError) -> bytes:
 
 
 def kind_of(error: OperatorError) -> str:
-    """Which of KINDS an error is."""
+    """Returns the kind of an error, one of KINDS."""
     if isinstance(error, RequestRefused):
         return error.kind
     return next((kind for of, kind in _OF_ERRORS if isinstance(error, of)), "failed")

@@ -22,21 +22,21 @@ class Viewer:
 
     @property
     def operator(self) -> bool:
-        """Whether he may change anything."""
+        """True if the user may change anything."""
         return self.role in ("operator", "admin")
 
     @property
     def admin(self) -> bool:
-        """Whether he may have files written to other places of a host than their own, which makes him root there."""
+        """True if the user may have files written to other places of a host than their own, which makes him root there."""
         return self.role == "admin"
 
     @property
     def limited(self) -> bool:
-        """Whether there may be hosts that he does not see: then pages of the pool as a whole are not his either."""
+        """True if the user may not see all hosts, nor pages of the pool as a whole."""
         return self.hosts is not None
 
     def may_see(self, host: str) -> bool:
-        """Whether this host is among his."""
+        """True if the user may see this host."""
         return self.hosts is None or any(fnmatchcase(host, pattern) for pattern in self.hosts)
 
     def seen(self, hosts: Iterable[str]) -> list[str]:

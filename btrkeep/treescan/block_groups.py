@@ -33,7 +33,7 @@ class BlockGroups:
 
 
 def has_block_group_tree(fd: int) -> bool:
-    """Whether block groups are in a tree of their own."""
+    """Returns True if block groups are in a tree of their own."""
     return bool(ioctl.get_features(fd).compat_ro_flags & ioctl.FEATURE_COMPAT_RO_BLOCK_GROUP_TREE)
 
 

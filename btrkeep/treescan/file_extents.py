@@ -36,7 +36,7 @@ def file_extents(fd: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[tuple[A
 
 
 def distinct_extents(fd: int) -> tuple[Array, Array]:
-    """The same, each extent once, by address."""
+    """Returns the same, each extent once, by address."""
     parts = list(file_extents(fd))
     vaddr, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True) if parts else (np.zeros(0, U64), ())
     length = np.concatenate([part[1] for part in parts])[first] if parts else np.zeros(0, U64)

@@ -42,7 +42,7 @@ class FreeSpace:
 
 
 def has_free_space_tree(fd: int) -> bool:
-    """Whether the filesystem has a free space tree that may be trusted."""
+    """Returns True if the filesystem has a free space tree that may be trusted."""
     valid = ioctl.FEATURE_COMPAT_RO_FREE_SPACE_TREE | ioctl.FEATURE_COMPAT_RO_FREE_SPACE_TREE_VALID
     return bool(ioctl.get_features(fd).compat_ro_flags & valid == valid)
 
@@ -88,7 +88,7 @@ def _aligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, in
 
 
 def _unaligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, int]:
-    """The same, item by item: the bitmap at the end of a block group of an odd size is shorter, and shifts all that follow."""
+    """Reads item by item: the last bitmap of a block group of an odd size is shorter, and shifts all that follow."""
     at = positions(search.buffer, search.first_header, count)
     found = headers(search.buffer, at)
     is_bitmap = found["type"] == _BITMAP

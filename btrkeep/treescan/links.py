@@ -8,11 +8,13 @@ import errno
 import os
 import stat
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import count
 from struct import Struct
+from typing import NamedTuple
 
 from btrfs import ctree, ioctl
 
@@ -29,6 +31,8 @@ _PARENTS_REMEMBERED = 65536
 _LARGEST = 64 << 10  # bytes of an item with its header: less than the largest node
 _ONE_INODE = 2 * _LARGEST
 _NEAR, _FOLDERS_BEFORE = 32, 8  # inodes that are read besides those wanted: fewer than a further search costs
+_MOST_REMEMBERED = 16 << 20  # bytes of what searches have returned
+_NO_GENERATION = bytes(8)
 _NAMED_BY = (ctree.INODE_REF_KEY, ctree.INODE_EXTREF_KEY)
 
 
@@ -130,37 +134,71 @@ def _parent(fd: int, ino: int) -> tuple[int, bytes]:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"folder with inode {ino}")
 
 
+_Names = dict[int, list[tuple[int, bytes]]]
+"""(inode of the folder, name in it) of each name, by inode."""
+
+
+class _Found(NamedTuple):
+    """What one search found. `image`: its buffer without the generations of the leaves, which the headers at `headers` begin with.
+    `last`: where the last item's header is; None if there are no more items.
+    """
+
+    headers: tuple[int, ...]
+    image: bytes
+    names: _Names
+    last: int | None
+
+
 class InodeNames:
-    """Paths of the inodes of any subvolume, without opening it: the kernel searches in a tree that is named by its id."""
+    """Paths of the inodes of any subvolume, without opening it: the kernel searches in a tree that is named by its id.
+
+    Snapshots of one subvolume mostly have the same items around an inode. So what a search returns is compared with what the last
+    one for these inodes returned, in whichever subvolume, and only taken apart if it is something else.
+    """
 
     def __init__(self, fd: int) -> None:
         """`fd` is any folder of the filesystem."""
         self._search = TreeSearch(fd, buffer_size=_ONE_INODE)
         self._folders: dict[tuple[int, int], tuple[bytes, ...]] = {}
+        self._before: dict[tuple[int, int, int], _Found] = {}
+        self._remembered = 0  # bytes
+        self._last: tuple[list[int], _Names, dict[int, list[bytes]]] = [], {}, {}
 
-    def of(self, subvolume: int, ino: int) -> list[bytes]:
+    def of(self, subvolume: int, ino: int) -> Sequence[bytes]:
         """Returns all paths of an inode, relative to the subvolume's root, as of the last commit; empty if it has none. Raises
         OSError.
         """
-        return self.of_many(subvolume, (ino,)).get(ino, [])
+        return self.of_many(subvolume, (ino,)).get(ino, ())
 
-    def of_many(self, subvolume: int, inodes: Iterable[int]) -> dict[int, list[bytes]]:
-        """Returns the paths of several inodes, by inode: one search for those near each other, and often for their folders."""
+    def of_many(self, subvolume: int, inodes: Iterable[int]) -> Mapping[int, Sequence[bytes]]:
+        """Returns the paths of several inodes, by inode: one search for those near each other, and often for their folders.
+
+        It is the same object as before when the subvolume before had the same paths.
+        """
         found: dict[int, list[bytes]] = {}
+        wanted = sorted(set(inodes))
         try:
-            wanted = sorted(set(inodes))
             known = self._names(subvolume, wanted)
         except FileNotFoundError:  # the subvolume went meanwhile
             return found
+        if (wanted, known) == self._last[:2]:
+            return self._last[2]
+        paths, is_alone = dict[int, tuple[bytes, ...] | None](), True
         for ino in wanted:
             with suppress(FileNotFoundError):  # or a folder did
-                found[ino] = [b"/".join((*self._folder(subvolume, folder, known), name)) for folder, name in known.get(ino, ())]
+                for folder, name in known.get(ino, ()):
+                    if folder not in paths:
+                        paths[folder] = _path_within(known, folder)
+                    is_alone = is_alone and paths[folder] is not None
+                    above = paths[folder]
+                    path = self._folder(subvolume, folder, known) if above is None else above
+                    found.setdefault(ino, []).append(b"/".join((*path, name)))
+        if is_alone:
+            self._last = wanted, known, found
         return found
 
-    def _folder(self, subvolume: int, ino: int, known: dict[int, list[tuple[int, bytes]]]) -> tuple[bytes, ...]:
+    def _folder(self, subvolume: int, ino: int, known: _Names) -> tuple[bytes, ...]:
         """The path of a folder; `known` are names that were found anyway."""
-        if ino == _ROOT_FOLDER:
-            return ()
         if (before := self._folders.get((subvolume, ino))) is not None:
             return before
         path, above = list[bytes](), ino
@@ -175,36 +213,79 @@ class InodeNames:
         self._folders[subvolume, ino] = found = tuple(reversed(path))
         return found
 
-    def _names(self, subvolume: int, wanted: Sequence[int]) -> dict[int, list[tuple[int, bytes]]]:
-        """(folder, name) of each name of these inodes, which are in order; and some names of others that lie between them."""
-        found: dict[int, list[tuple[int, bytes]]] = {}
-        for cluster in _near_each_other(wanted):
-            first = max(_ROOT_FOLDER + 1, cluster[0] - _FOLDERS_BEFORE) if len(cluster) > 1 else cluster[0]
-            self._search.restart(subvolume, (first, ctree.INODE_REF_KEY, 0), _last_name_of(cluster[-1]))
-            while last := self._fill(found):
-                _, ino, _, kind, _ = HEADER.unpack_from(self._search.buffer, last)
-                if kind <= ctree.INODE_EXTREF_KEY:
-                    self._search.resume_after(last)
-                elif following := cluster[bisect_right(cluster, ino) :]:  # not through all extents of a large file
-                    self._search.restart(subvolume, (following[0], ctree.INODE_REF_KEY, 0), _last_name_of(cluster[-1]))
-                else:
-                    break
+    def _names(self, subvolume: int, wanted: Sequence[int]) -> _Names:
+        """The names of these inodes, which are in order; and some of others that lie between them. Not to be changed."""
+        parts = [one.names for cluster in _near_each_other(wanted) for one in self._searches(subvolume, cluster)]
+        if len(parts) == 1:
+            return parts[0]
+        merged: _Names = {}
+        for part in parts:
+            for ino, names in part.items():
+                merged.setdefault(ino, []).extend(names)
+        return merged
+
+    def _searches(self, subvolume: int, cluster: Sequence[int]) -> Iterator[_Found]:
+        first = max(_ROOT_FOLDER + 1, cluster[0] - _FOLDERS_BEFORE) if len(cluster) > 1 else cluster[0]
+        self._search.restart(subvolume, (first, ctree.INODE_REF_KEY, 0), _last_name_of(cluster[-1]))
+        for number in count():
+            yield (found := self._fill((first, cluster[-1], number)))
+            if found.last is None:
+                break
+            _, ino, _, kind, _ = HEADER.unpack_from(self._search.buffer, found.last)
+            if kind <= ctree.INODE_EXTREF_KEY:
+                self._search.resume_after(found.last)
+            elif following := cluster[bisect_right(cluster, ino) :]:  # not through all extents of a large file
+                self._search.restart(subvolume, (following[0], ctree.INODE_REF_KEY, 0), _last_name_of(cluster[-1]))
+            else:
+                break
+
+    def _fill(self, place: tuple[int, int, int]) -> _Found:
+        """Searches on. `place` tells which search it is, for the next time."""
+        number, buffer, before = self._search.fill(), self._search.buffer, self._before.get(place)
+        if before and len(before.headers) == number and _image(buffer, before.headers, len(before.image)) == before.image:
+            return before
+        headers, names, header, size = list[int](), _Names(), self._search.first_header, 0
+        for _ in range(number):
+            kind, size = _TYPE_AND_LEN.unpack_from(buffer, header + TYPE_AND_LEN_AT)
+            if kind in _NAMED_BY:
+                names.setdefault(HEADER.unpack_from(buffer, header)[1], []).extend(_names(buffer, header))
+            headers.append(header)
+            header += HEADER.size + size
+        is_last = not number or header + _LARGEST < len(buffer)  # any other item would have found room
+        image = _image(buffer, headers, header - self._search.first_header)
+        found = _Found(tuple(headers), image, names, None if is_last else headers[-1])
+        if self._remembered > _MOST_REMEMBERED:
+            self._before.clear()
+            self._remembered = 0
+        self._before[place] = found
+        self._remembered += len(image)
         return found
 
-    def _fill(self, found: dict[int, list[tuple[int, bytes]]]) -> int | None:
-        """Adds the names in the next buffer. Returns where the last item's header is; None if there are no more items."""
-        buffer, type_at, size = self._search.buffer, self._search.first_header + TYPE_AND_LEN_AT, 0
-        count, type_and_len = self._search.fill(), _TYPE_AND_LEN.unpack_from
-        for _ in range(count):
-            kind, size = type_and_len(buffer, type_at)
-            if kind in _NAMED_BY:
-                header = type_at - TYPE_AND_LEN_AT
-                found.setdefault(HEADER.unpack_from(buffer, header)[1], []).extend(_names(buffer, header))
-            type_at += size + HEADER.size
-        behind = type_at - TYPE_AND_LEN_AT
-        if not count or behind + _LARGEST < len(buffer):  # any other item would have found room
+
+def _image(buffer: bytearray, headers: Sequence[int], size: int) -> bytes:
+    """Returns the items without their generations: a snapshot's topmost block is written anew, with the same items.
+
+    If it is that of other items at the same headers, then the headers are where these items have them, too: the first one is, and
+    each length leads to the next.
+    """
+    if not headers:
+        return b""
+    image = buffer[headers[0] : headers[0] + size]
+    for header in headers:
+        at = header - headers[0]
+        image[at : at + 8] = _NO_GENERATION
+    return bytes(image)
+
+
+def _path_within(known: _Names, folder: int) -> tuple[bytes, ...] | None:
+    """The path of a folder, if `known` has all names on the way to the root."""
+    path = list[bytes]()
+    while folder != _ROOT_FOLDER:
+        if not (names := known.get(folder)):
             return None
-        return behind - size - HEADER.size
+        folder, name = names[0]
+        path.append(name)
+    return tuple(reversed(path))
 
 
 def _near_each_other(inodes: Sequence[int]) -> Iterator[list[int]]:

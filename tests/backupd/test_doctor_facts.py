@@ -10,7 +10,7 @@ import pytest
 
 from backupd.doctor.facts import Layer, Scrub
 from backupd.doctor.layers import device, stacks
-from backupd.doctor.schedule import elapses, never_started, what_starts
+from backupd.doctor.schedule import elapses, never_started, scheduled_by
 from backupd.doctor.scrub import read_scrub
 from btrkeep.config import HostConfig, Window
 from tests.beds import TOP, work
@@ -182,12 +182,12 @@ def test_enabled_timers_and_lines_of_cron_are_found(tmp_path: Path) -> None:
     cron.mkdir()
     (cron / "btrkeep").write_text("0 22 * * * root /usr/local/bin/backupd run >/dev/null\n")
     (cron / "old").write_text("#0 22 * * * root /usr/local/bin/backupd run\n0 1 * * * root /usr/local/bin/backupd expire\n")
-    assert list(what_starts("backupd", "run", tmp_path)) == ["btrkeep-backup@main.timer", str(cron / "btrkeep")]
-    assert list(what_starts("btrfs-balancer", "run", tmp_path)) == []
+    assert list(scheduled_by("backupd", "run", tmp_path)) == ["btrkeep-backup@main.timer", str(cron / "btrkeep")]
+    assert list(scheduled_by("btrfs-balancer", "run", tmp_path)) == []
 
 
 def test_without_any_of_these_folders_nothing_starts_anything(tmp_path: Path) -> None:
-    assert list(what_starts("backupd", "run", tmp_path)) == []
+    assert list(scheduled_by("backupd", "run", tmp_path)) == []
 
 
 def test_our_own_units_are_found_once_they_are_enabled(tmp_path: Path) -> None:
@@ -196,8 +196,8 @@ def test_our_own_units_are_found_once_they_are_enabled(tmp_path: Path) -> None:
     for name in ("backup", "balance"):
         work("cp", TOP / "systemd" / f"btrkeep-{name}@.service", wants.parent)
         (wants / f"btrkeep-{name}@main.timer").symlink_to(wants.parent / f"btrkeep-{name}@.timer")
-    assert list(what_starts("backupd", "run", tmp_path)) == ["btrkeep-backup@main.timer"]
-    assert list(what_starts("btrfs-balancer", "run", tmp_path)) == ["btrkeep-balance@main.timer"]
+    assert list(scheduled_by("backupd", "run", tmp_path)) == ["btrkeep-backup@main.timer"]
+    assert list(scheduled_by("btrfs-balancer", "run", tmp_path)) == ["btrkeep-balance@main.timer"]
 
 
 SHOWN = """\

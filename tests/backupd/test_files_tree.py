@@ -3,10 +3,8 @@
 import os
 import resource
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from backupd.files.tree import KINDS, Tree, components, joined
 from backupd.files.walking import entries
 from tests.beds import work
 from tests.beds.opens import watched
+from tests.beds.swapped import swapping
 
 SECRET = b"what no backup may show"
 
@@ -258,29 +257,6 @@ def test_a_backup_whose_own_folders_are_symlinks_is_not_opened(data: Path, outsi
     other.symlink_to(data.parent)
     with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
         Tree(other)
-
-
-@contextmanager
-def swapping(path: Path, other: Path) -> Iterator[None]:
-    """Exchanges two names as fast as it can, in another process: what is at `path` is the one, then the other."""
-    code = (
-        "import ctypes, sys\n"
-        "libc = ctypes.CDLL(None)\n"
-        "one, two = (word.encode() for word in sys.argv[1:])\n"
-        "print(flush=True)\n"
-        "while True:\n"
-        "    for _ in range(1000):\n"
-        "        assert libc.renameat2(-100, one, -100, two, 2) == 0\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(path), str(other)], stdout=subprocess.PIPE)
-    assert process.stdout
-    process.stdout.readline()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def test_a_folder_that_becomes_a_symlink_at_any_moment_leads_nowhere(data: Path, outside: Path) -> None:

@@ -22,7 +22,7 @@ from btrkeep.decisions.calendar_strip import (
     SUSPECT,
     WEEKLY,
     YEARLY,
-    Shown,
+    StripBackup,
     StripLetter,
     kind_of,
     strip,
@@ -35,8 +35,8 @@ TODAY = date(2026, 11, 20)
 ROW = re.compile(r"(\d{4})-(\d\d)  ([ .HYMWdk?x]*)(?:  .*)?")
 
 
-def shown(*pairs: tuple[str, StripLetter]) -> list[Shown]:
-    return [Shown(date.fromisoformat(day), kind) for day, kind in pairs]
+def shown(*pairs: tuple[str, StripLetter]) -> list[StripBackup]:
+    return [StripBackup(date.fromisoformat(day), kind) for day, kind in pairs]
 
 
 def letters(lines: list[str]) -> dict[date, str]:
@@ -69,7 +69,7 @@ def test_a_short_history_as_it_is_drawn() -> None:
 
 
 def test_the_ruler_stands_above_its_days() -> None:
-    every_day = [Shown(date(2026, 10, day), DAILY if day in (1, 5, 10, 15, 20, 25, 30) else GOES) for day in range(1, 32)]
+    every_day = [StripBackup(date(2026, 10, day), DAILY if day in (1, 5, 10, 15, 20, 25, 30) else GOES) for day in range(1, 32)]
     ruler, row, *_ = strip(every_day, date(2026, 10, 31), 80)
     days = [ruler[at : at + 2].strip() for at, letter in enumerate(row) if letter == "d"]
     assert days == [str(day) for day in (1, 5, 10, 15, 20, 25, 30)]
@@ -80,7 +80,7 @@ def test_of_a_days_backups_the_one_that_lasts_longest_is_shown() -> None:
     for place, kind in enumerate(order):
         for other in order[place:]:
             for pair in ((other, kind), (kind, other)):
-                lines = strip([Shown(TODAY, one) for one in pair], TODAY, 80)
+                lines = strip([StripBackup(TODAY, one) for one in pair], TODAY, 80)
                 assert letters(lines) == {TODAY: kind.letter}
 
 
@@ -150,7 +150,7 @@ def test_a_leap_day_has_its_place_and_an_ordinary_february_has_none() -> None:
     st.dates(date(1990, 1, 1), date(2090, 1, 1)),
 )
 def test_every_day_has_its_letter_and_no_line_is_too_wide(pairs: list[tuple[int, StripLetter]], width: int, today: date) -> None:
-    backups = [Shown(today - timedelta(days=ago), kind) for ago, kind in pairs]
+    backups = [StripBackup(today - timedelta(days=ago), kind) for ago, kind in pairs]
     lines = strip(backups, today, width)
     assert max(map(len, lines)) <= width
     assert all(line.isascii() for line in lines)
@@ -175,7 +175,7 @@ def test_where_a_month_has_no_room_there_is_no_strip() -> None:
 
 
 def test_colours_change_nothing_but_the_letters_and_every_letter_has_one() -> None:
-    backups = [Shown(TODAY - timedelta(days=number), kind) for number, kind in enumerate(KINDS)]
+    backups = [StripBackup(TODAY - timedelta(days=number), kind) for number, kind in enumerate(KINDS)]
     painted = strip(backups, TODAY, 80, lambda text, colour: f"<{colour}>{text}</>")
     assert (
         [re.sub(r"<\d*>|</>", "", line) for line in painted]

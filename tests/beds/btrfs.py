@@ -132,11 +132,20 @@ def unmount(point: Path) -> None:
     shown = Path("/sys/fs/btrfs") / work("findmnt", "-n", "-o", "UUID", point).stdout.strip()
     devices = [Path("/dev") / device.name for device in (shown / "devices").iterdir()]
     assert devices
-    work("umount", point)
+    umount(point)
     deadline = time.monotonic() + _LONGEST_COPY
     while shown.exists() or not all(map(_is_free, devices)):  # it disappears there first
         assert time.monotonic() < deadline, f"{point} is unmounted here, and still mounted elsewhere"
         time.sleep(0.02)
+
+
+def umount(point: Path) -> None:
+    """umount(8), as soon as nobody works there: what a command left may be just ending when the command has ended."""
+    deadline = time.monotonic() + _LONGEST_COPY
+    while (done := work("umount", point, check=False)).returncode:
+        assert "target is busy" in done.stderr, explain(done)
+        assert time.monotonic() < deadline, "\n".join([explain(done), *session.holders(point)])
+        time.sleep(0.05)
 
 
 def _is_free(device: Path) -> bool:

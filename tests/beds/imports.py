@@ -4,7 +4,7 @@ A module's uses are dotted names, whichever way they came in: `from os import ex
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 BOTTOM = (
@@ -84,8 +84,13 @@ RESERVED = (
 
 def violations(module: str, source: str) -> list[str]:
     """What `module` uses without leave, each as a line; `module` is a dotted name, a package's is its __init__'s."""
+    return broken(module, uses(module, source))
+
+
+def broken(module: str, used_names: Iterable[str]) -> list[str]:
+    """The same of what it is known to use."""
     found = []
-    for used in sorted(set(uses(module, source))):
+    for used in sorted(set(used_names)):
         if not may_import(module, used):
             found.append(f"{module} may not import {used}")
         found += [f"{module} may not use {used}" for rule in RESERVED if _within(used, rule.names) and not _has_leave(module, rule)]
@@ -117,13 +122,18 @@ def _within(dotted: str, names: tuple[str, ...]) -> bool:
 
 def uses(module: str, source: str, is_package: bool = False) -> Iterator[str]:
     """Dotted names that a module imports or reaches through what it imported, and the builtin functions that it calls."""
-    tree = ast.parse(source)
+    return used_in(ast.parse(source), module, is_package)
+
+
+def used_in(tree: ast.Module, module: str, is_package: bool = False) -> Iterator[str]:
+    """The same of its syntax tree."""
+    nodes = list(ast.walk(tree))
     known: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         for bound, dotted in _imported(node, module, is_package):
             known[bound] = dotted
             yield dotted
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and (reached := _dotted(node, known)):
             yield reached
         elif isinstance(node, ast.Name) and node.id == "print" and isinstance(node.ctx, ast.Load):

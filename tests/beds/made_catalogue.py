@@ -6,6 +6,8 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
+import pytest
+
 from bench import make_catalogue
 from bench.make_site import Made, make
 from tests.beds import session
@@ -19,9 +21,15 @@ def made_catalogue(state: Path, hosts: int = 120, count: int = 34, *, now: datet
     return make(with_catalogue(state), hosts, count, now=now, hostile=hostile, pid=me, pid_started=str(start_time(me)), pictures=5)
 
 
+WHOLE = 3000
+HOSTS = [pytest.param(320, id="a tenth"), pytest.param(WHOLE, id="whole", marks=[pytest.mark.long, pytest.mark.alone])]
+"""How many hosts a test of speed has: the agreed limits are for all, and the ordinary tests see what is many times too slow."""
+EACH = 32  # backups of a host
+
+
 @functools.cache
-def many_backups() -> Path:
-    """One with 32 backups of each of 3,000 hosts, made once a session: to be copied, not to be changed."""
+def many_backups(hosts: int) -> Path:
+    """One with 32 backups of each of so many hosts, made once a session: to be copied, not to be changed."""
     state = Path(tempfile.mkdtemp(prefix="many-", dir=session.folder())) / "state"
-    assert make_catalogue.make(state) == 96_000
+    assert make_catalogue.make(state, hosts, EACH) == hosts * EACH
     return state

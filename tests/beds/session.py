@@ -194,9 +194,13 @@ def _unmount(point: Path) -> list[str]:
         return []
     problems = _kill(_own_holders(name, point))
     if said := _keeps_busy(point, 5):
-        others = [f"process {pid} holds it: {_command_line(pid)}" for pid in _pids() if _works_in(pid, point)]
-        problems += [*said, *others, *_quietly("umount", "--lazy", str(point))]
+        problems += [*said, *holders(point), *_quietly("umount", "--lazy", str(point))]
     return problems
+
+
+def holders(point: Path) -> list[str]:
+    """The processes that work in a mount, a line each."""
+    return [f"process {pid} holds it: {_command_line(pid)}" for pid in _pids() if _works_in(pid, point)]
 
 
 def _own_holders(name: str, point: Path) -> dict[int, str]:

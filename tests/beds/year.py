@@ -132,15 +132,17 @@ def every_night() -> list[date]:
 
 
 def some_nights() -> list[date]:
-    """One of ten, those in which something happens or is wanted later, and four weeks in full; else the server is off.
+    """Those in which something happens or is wanted later, one of ten in summer, and three weeks in full; else the server is off.
 
-    A quarter of the year, in which every rule, state and refusal occurs that occurs in the whole of it.
+    A sixth of the year, in which every rule, state and refusal occurs that occurs in the whole of it.
     """
     days = {text for deed in DEEDS for text in (deed.day, deed.backup[:10])} | {*MORNINGS, *CHECKPOINTS, str(LAST)}
     days |= {text for host in HOSTS for text in (host.joins, *(day for spell in host.spells for day in (spell.first, spell.last)))}
-    full = (("2020-09-20", "2020-10-12"), ("2020-12-30", "2021-01-02"))
-    days |= {str(day) for day in every_night() if any(first <= str(day) <= last for first, last in full)}
-    return [day for day in every_night() if (day - FIRST).days % 10 == 0 or str(day) in days]
+    for day in every_night():
+        in_summer, in_full = "2020-07-20" <= str(day) <= "2020-10-01", "2020-09-20" <= str(day) <= "2020-10-12"
+        if in_full or (in_summer and (day - FIRST).days % 10 == 0):
+            days.add(str(day))
+    return [day for day in every_night() if str(day) in days]
 
 
 def at(day: date, hour: time) -> datetime:

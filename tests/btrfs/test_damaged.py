@@ -68,6 +68,7 @@ def test_a_scrub_names_the_file_and_all_backups_that_share_what_was_spoilt(make_
     ]
     listed = nights.backupd("damaged", "--json", check=False)
     assert (listed.returncode, json.loads(listed.stdout)) == (1, found["damaged"])
+    assert "errors of reading" not in nights.backupd("damaged", check=False).stdout  # those that it counted are these
     assert all(one["next_night"] and not one["similar"] for one in found["damaged"])
     assert nights.backupd("damaged", "nosuch", check=False).returncode == 2
     assert "(2)" in nights.backupd("damaged", "web", check=False).stdout
@@ -92,6 +93,7 @@ def test_what_a_scrub_repaired_from_the_other_mirror_is_not_damaged(make_btrfs: 
     damage(nights.top, content[4096:8192])
     found = scrub(nights)
     assert (found["errors"]["corrected"], found["errors"]["uncorrectable"], found["damaged"]) == (1, 0, [])
+    assert nights.backupd("damaged").stdout == "nothing is known to be damaged\n"
 
 
 def test_damaged_metadata_is_told_by_its_tree(make_btrfs: Callable[..., Path]) -> None:

@@ -62,3 +62,31 @@ def test_many_inodes_have_the_paths_that_find_tells(shared_btrfs: Path) -> None:
         assert {ino: sorted(names.of(subvolume.id, ino)) for ino in few} == {ino: truth[ino] for ino in few}
     finally:
         os.close(fd)
+
+
+def test_snapshots_that_differ_in_a_name_have_each_its_own(shared_btrfs: Path) -> None:
+    """Asked one after the other for the same inodes, where all is alike, or one name, or the folder above."""
+    first, alike, renamed, moved, linked = (shared_btrfs / f"s{number}" for number in range(5))
+    work("btrfs", "subvolume", "create", first)
+    (first / "data/srv/far").mkdir(parents=True)
+    for number in range(200):
+        (first / f"data/srv/{number:03}").write_bytes(os.urandom(100))
+    (first / "data/srv/far/last").touch()
+    for one in (alike, renamed, moved, linked):
+        work("btrfs", "subvolume", "snapshot", first, one)
+    (renamed / "data/srv/050").rename(renamed / "data/srv/5x0")
+    (moved / "data/srv").rename(moved / "data/vrs")
+    os.link(linked / "data/srv/050", linked / "data/srv/far/other")
+    work("btrfs", "filesystem", "sync", shared_btrfs)
+    fd = os.open(shared_btrfs, os.O_RDONLY)
+    try:
+        names = InodeNames(fd)
+        few = [(first / "data/srv" / name).stat().st_ino for name in ("049", "050", "051", "far/last")]
+        for top in (first, alike, renamed, first, moved, alike, linked, moved, renamed):
+            truth, subvolume = by_find(top), describe(top)
+            assert subvolume
+            for wanted in (few, few[1:2], list(truth)):
+                found = names.of_many(subvolume.id, wanted)
+                assert {ino: sorted(paths) for ino, paths in found.items()} == {ino: truth[ino] for ino in wanted}, (top, wanted)
+    finally:
+        os.close(fd)

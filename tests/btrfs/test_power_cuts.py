@@ -1,22 +1,24 @@
 """The power is cut a hundred times, in what changes most: the short form of `python -m bench.power_cuts`."""
 
-import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from bench import cut_truth
 from bench.cut_log import Replay, flushes, record
-from tests.beds import TOP, nbd, session, work
+from bench.cut_worker import Order, Worker
+from tests.beds import nbd, session, work
 
 CUTS = 17  # of each
 cached = pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a disk with a write cache ({nbd.why_not()})")
 
 
-def cut(scenario: str, *words: str) -> dict[str, Any]:
-    given = ("--round", "--only", scenario, "--in-a-round", str(CUTS), "--image-dir", str(session.folder(1 << 30)))
-    return dict(json.loads(work(sys.executable, "-m", "bench.power_cuts", *given, *words, cwd=TOP, timeout=290).stdout))
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    """One for all rounds of a session."""
+    with Worker(session.folder(1 << 30)) as worker:
+        yield worker
 
 
 @pytest.mark.btrfs
@@ -32,17 +34,47 @@ def cut(scenario: str, *words: str) -> dict[str, Any]:
         ("suspect", "plain"),
     ],
 )
-def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(scenario: str, disks: str) -> None:
-    found = cut(scenario, "--disks", disks)
+def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(worker: Worker, scenario: str, disks: str) -> None:
+    found = worker.carry_out(Order(scenario, 1, disks, CUTS))
     assert found["defects"] == []
     assert found["cuts"] == CUTS
 
 
 @pytest.mark.btrfs
 @pytest.mark.timeout(300)
-def test_a_program_without_its_last_sync_is_found_out() -> None:
-    found = cut("few", "--disks", "plain", "--unsynced", "--in-a-round", "6")
+def test_a_program_without_its_last_sync_is_found_out(worker: Worker) -> None:
+    found = worker.carry_out(Order("few", 1, "plain", 6, unsynced=True))
     assert any("differs from its source" in line for line in found["defects"]), found
+
+
+@pytest.mark.btrfs
+def test_a_round_that_breaks_says_how_and_the_worker_goes_on(worker: Worker) -> None:
+    for _ in range(2):
+        with pytest.raises(ChildProcessError, match="KeyError: 'no such scenario'"):
+            worker.carry_out(Order("no such scenario", 1, "plain", 1))
+
+
+@pytest.mark.btrfs
+def test_a_subvolume_is_another_when_a_byte_of_it_has_changed(shared_btrfs: Path) -> None:
+    path = shared_btrfs / "backup"
+    work("btrfs", "-q", "subvolume", "create", path)
+    (path / "file").write_bytes(b"a" * 8192)
+    work("btrfs", "property", "set", path, "ro", "true")
+    cut_truth.commit(shared_btrfs)
+    before = cut_truth.subvolume(path)
+    shown = work("btrfs", "subvolume", "show", path).stdout
+    assert f"Generation: \t\t{before.generation}\n" in shown
+    assert f"Subvolume ID: \t\t{before.number}\n" in shown
+    (shared_btrfs / "neighbour").write_bytes(b"b" * 8192)
+    cut_truth.commit(shared_btrfs)
+    assert cut_truth.subvolume(path) == before
+    work("btrfs", "property", "set", path, "ro", "false")
+    with (path / "file").open("r+b") as file:
+        file.write(b"b")
+    work("btrfs", "property", "set", path, "ro", "true")
+    cut_truth.commit(shared_btrfs)
+    assert cut_truth.subvolume(path) != before
+    assert cut_truth.subvolume(path).flags == before.flags
 
 
 @pytest.mark.btrfs

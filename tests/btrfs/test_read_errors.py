@@ -97,6 +97,34 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
     assert rows(nights, "select name from damage where host = 'web'") == [(first,)]
 
 
+@pytest.mark.btrfs
+@pytest.mark.root
+@pytest.mark.timeout(180)
+def test_errors_that_verify_met_are_named_by_it_and_a_look_at_everything_leaves_none(
+    make_btrfs: Callable[..., Path], tmp_path: Path
+) -> None:
+    nights, tree = Nights(make_btrfs(size="300M")), tmp_path / "srv"
+    content = os.urandom(2 * MIB)
+    for name in ("db", "web"):
+        (tree / name).mkdir(parents=True)
+        (tree / name / "file").write_bytes(content if name == "web" else os.urandom(MIB))
+        nights.host(name, tree / name)
+    nights.run("db", "web")
+    damage(nights.top, content[MIB : MIB + (256 << 10)])  # more blocks than the kernel writes lines of
+    unexplained = "errors of reading that devices counted"
+    for _ in range(3):
+        assert nights.backupd("verify", "web", check=False).returncode == 1
+        assert unexplained not in nights.backupd("damaged", check=False).stdout
+
+    uncounted = json.dumps(fact(nights) | {"counters": {}})  # as if somebody else had met them all, and the kernel had said nothing
+    work("sqlite3", nights.state / "catalogue.sqlite", f"update about set value = '{uncounted}' where name = 'device_errors'")
+    assert unexplained in nights.backupd("damaged", check=False).stdout
+    nights.backupd("verify", "web", check=False)
+    assert unexplained in nights.backupd("damaged", check=False).stdout  # it may be db's
+    nights.backupd("verify", check=False)
+    assert unexplained not in nights.backupd("damaged", check=False).stdout
+
+
 def test_a_line_names_subvolume_inode_and_place() -> None:
     lines = [
         "BTRFS warning (device loop0): csum failed root 259 ino 266 off 28672 csum 0x8941f998 expected csum 0xd43d46f8 mirror 1",

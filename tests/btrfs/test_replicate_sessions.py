@@ -126,13 +126,12 @@ def test_what_a_server_that_was_taken_over_says_breaks_nothing(two: TwoPools) ->
 
 
 def test_what_both_have_stays_here_though_the_session_was_killed(two: TwoPools) -> None:
-    two.night("2026-03-01T22:00:00Z", "a")
-    second = two.night("2026-03-02T22:00:00Z", "b")
+    first, second = two.night("2026-03-01T22:00:00Z", "a"), two.night("2026-03-02T22:00:00Z", "b")
     words = ["die", "after", "backup row written", "2", "--config", str(two.second.config), "replicate"]
     killed = work(sys.executable, "-m", "tests.beds.kill_at", *words, "--now", "2026-03-20T12:00:00Z", check=False, cwd=TOP)
     assert killed.returncode == -signal.SIGKILL
     common = two.second.pool / ".btrkeep/common/office.json"
-    assert json.loads(common.read_text())["hosts"] == {"web1": "2026-03-01T220000Z"}
+    assert json.loads(common.read_text())["hosts"] == {"web1": first}
     two.fetch()
     assert json.loads(common.read_text())["hosts"] == {"web1": second}
 
@@ -142,17 +141,16 @@ def test_a_host_that_is_not_listed_any_more_is_named_and_its_copies_stay(two: Tw
     (two.first.source / "db1").mkdir()
     two.first.host("db1", two.first.source / "db1")
     two.first.backupd("run", "db1", "--now", "2026-03-02T23:00:00Z")
+    (of_db1,) = two.names(two.first.pool, "db1")
     two.fetch()
     two.over_ssh('exec "$@" --host "db*"')
     two.fetch()
     common = json.loads((two.second.pool / ".btrkeep/common/office.json").read_text())["hosts"]
-    assert common == {"web1": first, "db1": "2026-03-02T230000Z"}
+    assert common == {"web1": first, "db1": of_db1}
     office = copies(two)["office"]
     assert office["state"] == "ok"
-    assert office["lag"] == [
-        {"host": "web1", "newest": first, "age": 18 * 86400 + 52200, "listed": False},
-        {"host": "db1", "newest": "2026-03-02T230000Z", "age": 17 * 86400 + 48600, "listed": True},
-    ]
+    assert [(one["host"], one["newest"], one["listed"]) for one in office["lag"]] == [("web1", first, False), ("db1", of_db1, True)]
+    assert [one["age"] for one in office["lag"]] == pytest.approx([18 * 86400 + 52200, 17 * 86400 + 48600], abs=60)
     assert f"web1: not listed there any more; its newest copy is {first}" in two.second.backupd("status").stdout
     assert ("warning", "web1 is not listed there any more; the copies stay") in of_replicas(two)
     doctor = json.loads(two.second.backupd("doctor", "--json", check=False).stdout)["findings"]

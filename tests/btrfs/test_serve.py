@@ -242,10 +242,11 @@ def test_what_commands_say_is_said_here_too(pool: Nights, service: Service) -> N
 
 
 def test_the_second_who_asks_for_the_doctor_gets_what_the_first_was_told(service: Service) -> None:
-    first = service.agent().ask("doctor")
     began = time.monotonic()
+    first = service.agent().ask("doctor")
+    took, again = time.monotonic() - began, time.monotonic()
     assert service.agent().ask("doctor") == first
-    assert time.monotonic() - began < 0.1
+    assert time.monotonic() - again < took / 2
 
 
 def test_two_backups_are_compared(pool: Nights, service: Service) -> None:

@@ -42,7 +42,7 @@ def senders(tree: Path) -> list[int]:
 def stopped_sender(nights: Nights, tree: Path, sshd: sshbed.Sshd, backupd_running: Start) -> Iterator["subprocess.Popen[str]"]:
     """A run over a real ssh whose remote rsync has been stopped in mid-transfer."""
     nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
-    nights.host("web", tree, address=sshd.address, port=sshd.port, bandwidth="2MB", stall="2s")
+    nights.host("web", tree, address=sshd.address, port=sshd.port, bandwidth="1MB", stall="4s")
     process = backupd_running("--config", nights.config, "run", "--json", "web")
     wait_for(lambda: [path for path in nights.working("web").rglob("*") if path.is_file() and path.stat().st_blocks > 1000])
     for pid in senders(tree):
@@ -58,10 +58,10 @@ def test_a_host_whose_rsync_stands_still_is_given_up_and_what_came_is_kept(
     start = time.monotonic()
     status, stdout, _ = ended(stopped_sender)
     assert status == 1
-    assert 1.5 < time.monotonic() - start < 12
+    assert 3 < time.monotonic() - start < 30
     result = results(stdout)["web"]
     assert result["outcome"] == "partial"
-    assert "no progress for 2.0s" in result["error"]
+    assert "no progress for 4.0s" in result["error"]
     assert receivers(nights) == []
     assert sum(path.stat().st_size for path in nights.working("web").rglob("*") if path.is_file()) > 500_000
     for pid in senders(tree):
@@ -74,10 +74,10 @@ def test_a_host_whose_rsync_stands_still_is_given_up_and_what_came_is_kept(
 
 
 def test_the_deadline_ends_a_transfer_that_moves(nights: Nights, tree: Path) -> None:
-    nights.host("web", tree, bandwidth="500KB", deadline="2s", stall="30s")
+    nights.host("web", tree, bandwidth="300KB", deadline="4s", stall="60s")
     start = time.monotonic()
     result = nights.run("web", status=1)["web"]
-    assert 2 < time.monotonic() - start < 9
+    assert 4 < time.monotonic() - start < 20  # the whole would take 27
     assert result["outcome"] == "partial"
     assert "deadline" in result["error"]
     assert transferring(nights) == []
@@ -87,7 +87,7 @@ def test_the_deadline_ends_a_transfer_that_moves(nights: Nights, tree: Path) -> 
 def test_what_we_stopped_was_stopped_whatever_its_status_is_then(nights: Nights, tree: Path) -> None:
     """rsync may end with the 255 of an ssh that was ended with it: "ssh could not connect" is not what happened."""
     env = nights.rsync('[[ $1 == -V* ]] && exec $REAL "$@"\ntrap "exit 255" TERM\nwhile :; do sleep 0.1; done')
-    nights.host("web", tree, deadline="1s")
+    nights.host("web", tree, deadline="3s")
     nights.run("web", status=1, env=env)
     (found,) = nights.json("log", "web")
     assert (found["exit_code"], found["meaning"]) == (255, "stopped")
@@ -146,18 +146,18 @@ def watched(tmp_path: Path, *command: str, stall: float = 1.0) -> RsyncEnd:
 def test_silence_without_any_work_is_a_stall(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
     found = watched(tmp_path, called_rsync("sleep"), "30")
     assert found.stopped == Cause(CauseCode.STALLED, facts={"seconds": 1.0})
-    assert found.seconds < 5
+    assert found.seconds < 20
 
 
 def test_reading_a_file_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
     """As the checksums of a large file that is here already: nothing arrives, nothing is printed."""
     feed, rsync = tmp_path / "feed", called_rsync("cat")
     os.mkfifo(feed)
-    feeder = subprocess.Popen(["/bin/sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do sleep 0.4; head -c 4000 /dev/zero; done > {feed}"])
-    found = watched(tmp_path, "/bin/sh", "-c", f"{rsync} {feed} > /dev/null")
+    feeder = subprocess.Popen(["/bin/sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do sleep 0.8; head -c 4000 /dev/zero; done > {feed}"])
+    found = watched(tmp_path, "/bin/sh", "-c", f"{rsync} {feed} > /dev/null", stall=3.0)
     feeder.wait()
     assert found.stopped is None
-    assert found.seconds > 3
+    assert found.seconds > 6
 
 
 def test_less_than_a_kilobyte_is_a_keep_alive_and_no_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:

@@ -127,6 +127,12 @@ def test_damage_counts_more_than_the_scrub_that_found_it_and_the_other_backups_a
     assert "damaged" in first
     assert f"damaged: {tree}/file" in first
     assert "scrub 2" in second
+    for words in (("status",), ("status", "web")):
+        assert "damaged: web: 1 backup, up to 1 file in it" in nights.backupd(*words).stdout
+    assert "verified backups: 1 whole, 1 damaged" in nights.backupd("status").stdout
+    found = nights.json("status")["verification"]
+    assert found["damaged"] == [{"host": "web", "backups": 1, "files": 1}]
+    assert found["states"] == {"never": 0, "in part": 0, "whole": 1, "in doubt": 0, "damaged": 1}
 
 
 def test_a_scrub_whose_errors_have_not_all_a_name_says_nothing_of_the_backups_without_damage(nights: Nights, tree: Path) -> None:

@@ -25,7 +25,7 @@ def test_a_signal_wakes_the_sleeper_and_only_the_first_one_counts(number: signal
         timer.start()
         begun = time.monotonic()
         cancellation.sleep(20)
-        assert 0.1 < time.monotonic() - begun < 5
+        assert 0.1 < time.monotonic() - begun < 15
         timer.join()
         os.kill(os.getpid(), signal.SIGTERM)
     assert (bool(cancellation), cancellation.signal) == (True, number)

@@ -1,20 +1,25 @@
-"""3,000 hosts with 32 backups each, asked in fresh processes.
+"""3,000 hosts with 32 backups each, asked in fresh processes; ordinarily a tenth of them.
 
-The limits are twice what was agreed, since test machines are shared; bench/ measures.
+The limits are twice what was agreed, since test machines are shared; bench/ measures. With a tenth of the backups they are five
+times as long again: a machine may be slow and busy.
 """
 
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from btrkeep.catalogue.migrate import FILE
 from tests.beds import TOP
-from tests.beds.made_catalogue import many_backups
+from tests.beds.made_catalogue import EACH, HOSTS, WHOLE, many_backups
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.takes(30), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 START = """
 import json, sys
@@ -32,7 +37,18 @@ def tell(**numbers):
     print(json.dumps({**numbers, "memory": int(peak) * 1024}))
 """
 FACTS = "count = len(catalogue.host_facts(datetime.now(UTC))); tell(count=count, seconds=perf_counter() - started)"
-ONE_HOST = "count = len(list(catalogue.backups('host1500.example.org'))); tell(count=count, seconds=perf_counter() - started)"
+BYTES = """
+catalogue = Catalogue.open_readonly(Path(sys.argv[1]))
+catalogue.hosts()
+def read():
+    return int(next(line for line in open("/proc/self/io") if line.startswith("rchar")).split()[1])
+before = read()
+catalogue.host_facts(datetime.now(UTC))
+facts = read()
+catalogue.oldest_backups()
+tell(facts=facts - before, oldest=read() - facts)
+"""
+ONE_HOST = "count = len(list(catalogue.backups('host0150.example.org'))); tell(count=count, seconds=perf_counter() - started)"
 STATES = "began = process_time(); count = sum(1 for _ in catalogue.states()); tell(count=count, seconds=process_time() - began)"
 SET = """
 which = [(each.host, each.name, each.state, each.started) for each in catalogue.states()][:4000]
@@ -68,14 +84,28 @@ tell(start=start, put=put, finish=finish)
 """
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shutil.copytree(many_backups(), tmp_path_factory.mktemp("large") / "state")
+@dataclass(frozen=True, slots=True)
+class Large:
+    """A catalogue and what is in it."""
+
+    state: Path
+    hosts: int
+
+    @property
+    def backups(self) -> int:
+        return self.hosts * EACH
 
 
-def measured(code: str, state: Path, **limits: float) -> dict[str, float]:
+@pytest.fixture(scope="module", params=HOSTS)
+def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Large:
+    return Large(shutil.copytree(many_backups(request.param), tmp_path_factory.mktemp("large") / "state"), request.param)
+
+
+def measured(code: str, large: Large, **limits: float) -> dict[str, float]:
     """The best of three, each in a fresh process, and no more of them once the best is below the limits."""
-    argv = [sys.executable, "-c", START + code, str(state)]
+    argv = [sys.executable, "-c", START + code, str(large.state)]
+    if large.hosts != WHOLE:
+        limits = {name: limit if name == "memory" else 5 * limit for name, limit in limits.items()}
     best: dict[str, float] = {}
     for _ in range(3):
         told = json.loads(subprocess.run(argv, cwd=TOP, check=True, stdout=subprocess.PIPE).stdout)
@@ -86,25 +116,34 @@ def measured(code: str, state: Path, **limits: float) -> dict[str, float]:
     return best
 
 
-def test_opening_and_the_facts_of_all_hosts_take_a_tenth_of_a_second(large: Path) -> None:
-    assert measured(FACTS, large, seconds=0.2)["count"] == 3000
+def test_opening_and_the_facts_of_all_hosts_take_a_tenth_of_a_second(large: Large) -> None:
+    assert measured(FACTS, large, seconds=0.2)["count"] == large.hosts
 
 
-def test_the_backups_of_one_host_take_20_milliseconds(large: Path) -> None:
+def test_the_backups_of_one_host_take_20_milliseconds(large: Large) -> None:
     assert measured(ONE_HOST, large, seconds=0.04)["count"] == 32
 
 
-def test_the_states_of_all_backups_take_a_third_of_a_second(large: Path) -> None:
-    assert measured(STATES, large, seconds=0.7, memory=100e6)["count"] == 96_000
+def test_the_states_of_all_backups_take_a_third_of_a_second(large: Large) -> None:
+    assert measured(STATES, large, seconds=0.7, memory=100e6)["count"] == large.backups
 
 
-def test_a_nights_expired_backups_are_marked_in_a_tenth_of_a_second(large: Path) -> None:
+def test_a_nights_expired_backups_are_marked_in_a_tenth_of_a_second(large: Large) -> None:
     assert measured(SET, large, seconds=0.2)["count"] == 4000
 
 
-def test_all_backups_as_json_take_a_second_and_little_memory(large: Path) -> None:
-    assert measured(LIST, large, seconds=2, memory=150e6)["count"] == 96_000
+def test_all_backups_as_json_take_a_second_and_little_memory(large: Large) -> None:
+    assert measured(LIST, large, seconds=2, memory=150e6)["count"] == large.backups
 
 
-def test_a_write_takes_less_than_a_millisecond_of_our_time(large: Path) -> None:
+def test_a_write_takes_less_than_a_millisecond_of_our_time(large: Large) -> None:
     measured(WRITE, large, start=0.0014, put=0.0014, finish=0.0014)
+
+
+def test_no_more_is_read_where_hosts_came_in_another_order_than_that_of_their_names(large: Large, tmp_path: Path) -> None:
+    mixed = replace(large, state=shutil.copytree(large.state, tmp_path / "mixed"))
+    with closing(sqlite3.connect(mixed.state / FILE, isolation_level=None)) as sql:
+        sql.execute("UPDATE host SET rowid = 1000000 + abs(random()) % 1000000000000")
+    as_named, as_they_came = measured(BYTES, large), measured(BYTES, mixed)
+    assert as_they_came["facts"] < 1.1 * as_named["facts"]
+    assert as_they_came["oldest"] < 1.1 * as_named["oldest"] < 0.2 * (large.state / FILE).stat().st_size

@@ -77,8 +77,8 @@ def test_final_backups_are_counted_and_told_by_host(catalogue: Catalogue, sql: s
     rows = sql.execute(
         "select host, name, state, outcome from backup where host in (?, ?, ?) and name <> '' order by host, started, name", names
     )
-    assert [tuple(one) for one in catalogue.fates(names)] == rows.fetchall()
-    assert len(catalogue.fates(catalogue.hosts())) == 6 * HOSTS
+    assert [tuple(one) for one in catalogue.backup_outcomes(names)] == rows.fetchall()
+    assert len(catalogue.backup_outcomes(catalogue.hosts())) == 6 * HOSTS
 
 
 def test_a_working_is_no_backup_yet(tmp_path: Path) -> None:
@@ -86,4 +86,4 @@ def test_a_working_is_no_backup_yet(tmp_path: Path) -> None:
     with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
         catalogue.put_backup(replace(one, name=None, state="partial", detail={}))
         assert catalogue.backup_counts() == {}
-        assert catalogue.fates([one.host]) == []
+        assert catalogue.backup_outcomes([one.host]) == []

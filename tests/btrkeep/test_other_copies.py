@@ -12,7 +12,13 @@ from btrkeep.decisions.other_copies import other_copies
 
 NEWEST = "2026-03-20T220000Z"
 BOTH = {"web1": NEWEST}
-FAR = OffsiteSettings("far", "rest:https://user:secret@example.org/a b", Path("/etc/p w"), Path("/etc/it's"), hosts=("web*",))
+FAR = OffsiteSettings(
+    "far",
+    repository="rest:https://user:secret@example.org/a b",
+    password_file=Path("/etc/p w"),
+    environment_file=Path("/etc/it's"),
+    hosts=("web*",),
+)
 CONFIGURED: dict[str, CopySettings] = {
     "office": ReplicaSettings("office", address="root@backup1"),
     "away": PushSettings("away", address="root@backup3", hosts=("web*",)),

@@ -19,12 +19,12 @@ from btrkeep.decisions.verification import (
     Verified,
     VerifiedBackups,
     VerifiedBy,
-    last_looks,
-    late_looks,
-    looks_in_a_sentence,
+    last_reads,
+    late_reads,
     note_scrub,
     read_scrub,
     verification_counts,
+    verification_sentence,
     verified,
     verified_briefly,
     verified_words,
@@ -112,7 +112,7 @@ def test_what_the_host_says_makes_no_backup_whole_and_counts_where_nothing_more_
     ],
 )  # fmt: skip
 def test_all_hosts_are_told_of_in_one_sentence(looks: dict[str, datetime | None], damaged: int, said: str) -> None:
-    assert looks_in_a_sentence(looks, damaged, NOW) == said
+    assert verification_sentence(looks, damaged, NOW) == said
 
 
 def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
@@ -163,11 +163,11 @@ def test_a_host_is_late_when_none_of_its_data_was_read_for_long_and_it_is_there_
         for host, age in (("old", 70), ("read", 5)):
             catalogue.put_verifications([VerifiedBackup(host, "n1", NOW - age * DAY, NOW - age * DAY, 1, 0, None)])
         note_scrub(catalogue, FinishedScrub(NOW - 88 * DAY, NOW - 87 * DAY, is_whole=True, newest=302))
-        looks = last_looks(catalogue, NOW)
+        looks = last_reads(catalogue, oldest, NOW)
         assert looks == {"old": NOW - 70 * DAY, "read": NOW - 5 * DAY, "scrubbed": NOW - 87 * DAY, "new": None}
         note_scrub(catalogue, FinishedScrub(NOW - 88 * DAY, NOW - 87 * DAY, is_whole=True, newest=299))
-        assert last_looks(catalogue, NOW)["scrubbed"] is None
-    late: Callable[..., tuple[str, ...]] = late_looks
+        assert last_reads(catalogue, oldest, NOW)["scrubbed"] is None
+    late: Callable[..., tuple[str, ...]] = late_reads
     assert late(oldest, looks, (60 * DAY).total_seconds(), NOW, is_asked=False) == ("old", "scrubbed")
     assert late(oldest, looks, (80 * DAY).total_seconds(), NOW, is_asked=False) == ("scrubbed",)
     assert late(oldest, looks, DAY.total_seconds(), NOW, is_asked=False) == ("new", "old", "read", "scrubbed")

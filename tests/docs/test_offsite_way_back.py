@@ -58,7 +58,7 @@ def test_from_an_empty_machine_a_host_comes_back_with_restic_alone(
         FOLDER: f"/btrkeep/data{nights.source}",
         TARGET: str(target),
     }
-    lines = typed(page("offsite").section("The way back, from an empty machine"), places)
+    lines = typed(page("offsite").section("Restoring on an empty machine"), places)
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "home")}
     done = subprocess.run(["bash", "-euc", lines], env=bare, capture_output=True, text=True, check=True)
     assert f"backup:{name}" in done.stdout

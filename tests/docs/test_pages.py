@@ -62,7 +62,7 @@ def test_the_tables_of_rsyncs_exit_statuses_and_of_sshs_words_are_the_codes(page
 def test_the_states_are_all_told(page: Read) -> None:
     states = page("states-and-exit-codes")
     assert sorted(row[0] for row in states.section("States of a host").table()) == sorted(STATES)
-    outcomes = {row[0] for row in states.section("What became of a run").table()}
+    outcomes = {row[0] for row in states.section("Outcomes of a run").table()}
     assert outcomes == {*RUN_OUTCOMES, "locked", "running", "killed"}
     backups = [row[0] for row in states.section("States of a backup").table()]
     assert backups == ["running", "partial", "complete", "suspect", "failed", "expired", "deleting"]
@@ -93,7 +93,7 @@ def test_every_option_of_rsync_that_is_used_is_explained_and_no_other(page: Read
 
 
 def test_every_option_of_ssh_that_is_used_is_explained_and_no_other(page: Read) -> None:
-    explained = {word for row in page("restricted-keys").section("What ssh is told").table() for word in row[0].split(", ")}
+    explained = {word for row in page("restricted-keys").section("Options of ssh").table() for word in row[0].split(", ")}
     words = ssh_command(HostConfig("a", address="root@a", port=22), SshSettings())[1:]
     used = {re.sub(r"^(IdentityFile|UserKnownHostsFile)=.*", r"\1", word) for word in words} - {"-o", "22"}
     assert explained == used

@@ -19,7 +19,7 @@ Read = Callable[[str], Page]
 @pytest.fixture
 def options(page: Read) -> str:
     """What stands before the key in the page's line."""
-    line = page("restricted-keys").section("The line").block("none")
+    line = page("restricted-keys").section("The line in authorized_keys").block("none")
     before, key, _ = line.partition(" ssh-ed25519 ")
     assert key
     assert "\n" not in line

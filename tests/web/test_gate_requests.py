@@ -14,7 +14,7 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
 from tests.web.gate import CHEAP, Gate, add_user, dashboard, gate, made
-from web.access import operator_only, viewer, whole_pool
+from web.access import needs_all_hosts, operator_only, viewer
 from web.app import create_app
 from web.auth import passwords
 from web.headers import HEADERS
@@ -201,7 +201,7 @@ def test_behind_its_proxy_cookies_are_for_https_alone_and_the_address_is_the_bro
 
 def test_what_operators_do_is_not_for_viewers_and_what_is_of_everybody_not_for_the_limited(app: Flask) -> None:
     app.add_url_rule("/x/operator", "x_operator", operator_only(lambda: "done"))
-    app.add_url_rule("/x/whole", "x_whole", whole_pool(lambda: f"all of it, {viewer().name}"))
+    app.add_url_rule("/x/whole", "x_whole", needs_all_hosts(lambda: f"all of it, {viewer().name}"))
     answers = {}
     for name in ("alice", "carol", "dave"):
         one = Gate(app)

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from btrkeep.catalogue import BackupFate, HostRuns
+from btrkeep.catalogue import BackupOutcome, HostRuns
 from btrkeep.config import Window
 from btrkeep.units import backup_name
 from web.charts.night_strip import strip_paths
@@ -25,12 +25,12 @@ def tried(night: int, outcome: str | None, hours: float = 0, run_id: int = 1) ->
     return HostRuns("a", run_id, started, started, outcome, name, None, 1, 1, "1", True)
 
 
-def fates(*runs: HostRuns, state: str = "complete", outcome: str | None = "complete") -> dict[str, BackupFate]:
-    return {str(run.backup): BackupFate("a", str(run.backup), state, outcome) for run in runs}
+def outcomes(*runs: HostRuns, state: str = "complete", outcome: str | None = "complete") -> dict[str, BackupOutcome]:
+    return {str(run.backup): BackupOutcome("a", str(run.backup), state, outcome) for run in runs}
 
 
 def shown(
-    *runs: HostRuns, known: dict[str, BackupFate] | None = None, alive: frozenset[int] = frozenset()
+    *runs: HostRuns, known: dict[str, BackupOutcome] | None = None, alive: frozenset[int] = frozenset()
 ) -> tuple[HostNight, ...]:
     return strip(BEGINS, BERLIN, runs, known or {}, alive)
 
@@ -49,7 +49,7 @@ def test_what_was_run_in_the_afternoon_belongs_to_the_night_before() -> None:
 
 def test_a_complete_backup_is_told_apart_by_what_became_of_it() -> None:
     kept, marked, deleted = tried(0, "complete"), tried(1, "complete"), tried(2, "complete")
-    found = shown(kept, marked, deleted, known={**fates(kept), **fates(marked, state="expired")})
+    found = shown(kept, marked, deleted, known={**outcomes(kept), **outcomes(marked, state="expired")})
     assert [(night.outcome, night.now) for night in found[:3]] == [
         ("complete", "kept"),
         ("complete", "expired"),
@@ -59,8 +59,8 @@ def test_a_complete_backup_is_told_apart_by_what_became_of_it() -> None:
 
 def test_a_suspect_backup_that_was_accepted_is_complete() -> None:
     run = tried(0, "suspect")
-    assert shown(run, known=fates(run, state="suspect", outcome="suspect"))[0].outcome == "suspect"
-    assert shown(run, known=fates(run, outcome="complete"))[0].outcome == "complete"
+    assert shown(run, known=outcomes(run, state="suspect", outcome="suspect"))[0].outcome == "suspect"
+    assert shown(run, known=outcomes(run, outcome="complete"))[0].outcome == "complete"
     assert shown(run)[0].outcome == "suspect"
 
 
@@ -77,7 +77,7 @@ def test_in_words_the_nights_that_were_not_well_are_named() -> None:
 
 def test_before_a_host_was_there_it_had_no_nights() -> None:
     run = tried(3, "complete")
-    found = strip(BEGINS, BERLIN, [run], fates(run), frozenset(), Past(run.started - timedelta(hours=1), window=WINDOW))
+    found = strip(BEGINS, BERLIN, [run], outcomes(run), frozenset(), Past(run.started - timedelta(hours=1), window=WINDOW))
     assert [night.outcome for night in found] == ["before", "before", "before", "complete", "none"]
     assert words(found) == "all 2 nights: 1 complete, 1 without a run"
     assert (
@@ -90,7 +90,7 @@ def test_before_a_host_was_there_it_had_no_nights() -> None:
 def test_what_a_lost_catalogue_knew_is_not_known_and_a_backup_tells_of_its_night() -> None:
     made, later = tried(1, "complete"), tried(3, "failed")
     suspect = tried(2, "suspect")
-    known = {**fates(made, state="expired"), **fates(suspect, state="suspect", outcome="suspect")}
+    known = {**outcomes(made, state="expired"), **outcomes(suspect, state="suspect", outcome="suspect")}
     past = Past(EVENINGS[1], [(BEGINS[0], EVENINGS[2])], WINDOW)
     found = strip(BEGINS, BERLIN, [later], known, frozenset(), past)
     assert [(night.outcome, night.now) for night in found] == [
@@ -108,7 +108,7 @@ def test_what_a_lost_catalogue_knew_is_not_known_and_a_backup_tells_of_its_night
 
 def test_a_strip_has_a_path_for_each_kind_and_a_cell_for_each_night() -> None:
     kept, gone = tried(0, "complete"), tried(1, "complete")
-    paths = dict(strip_paths(shown(kept, gone, tried(2, "failed"), known=fates(kept))))
+    paths = dict(strip_paths(shown(kept, gone, tried(2, "failed"), known=outcomes(kept))))
     assert set(paths) == {"complete", "past", "failed", "none"}
     assert (paths["complete"].count("M"), paths["failed"].count("M"), paths["none"].count("M")) == (
         1,

@@ -139,10 +139,10 @@ def test_a_request_that_comes_byte_by_byte_is_given_up(port: int, beginning: byt
         begun = time.monotonic()
         one.sendall(beginning)
         with suppress(ConnectionError):
-            while time.monotonic() < begun + 6:
+            while time.monotonic() < begun + 30:
                 one.sendall(b"a")
                 time.sleep(0.1)
-        assert 0.9 < time.monotonic() - begun < 4
+        assert 0.9 < time.monotonic() - begun < 20
 
 
 @pytest.mark.slow

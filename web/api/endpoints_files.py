@@ -26,9 +26,9 @@ class BrowseAsked:
     host: Host
     path: Path = b"/"
     backup: Which = "latest"
-    offset: Annotated[int, Field(ge=0, le=999_999_999, description="How many names to pass over.")] = 0
-    limit: Annotated[int, Field(ge=1, le=5000, description="At most so many names.")] = files.PAGE
-    sort: Annotated[_SORTS, Field(description="The order; a minus turns it round.")] = "name"
+    offset: Annotated[int, Field(ge=0, le=999_999_999, description="The number of names to skip.")] = 0
+    limit: Annotated[int, Field(ge=1, le=5000, description="The maximum number of names.")] = files.PAGE
+    sort: Annotated[_SORTS, Field(description="The sort order; a minus sign reverses it.")] = "name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class VersionsAsked:
 
     host: Host
     path: Path
-    content: Annotated[bool, Field(description="Tell versions apart by what is in them: every one is read.")] = False
-    since: Annotated[Name, Field(description="From this backup on: `next` of the answer before.")] | None = None
+    content: Annotated[bool, Field(description="Distinguish versions by content; this reads every version.")] = False
+    since: Annotated[Name, Field(description="Continue from this backup: `next` of the previous answer.")] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class CompareAsked:
     before: Which
     path: Path = b"/"
     after: Which = "latest"
-    limit: Annotated[int, Field(ge=1, le=5000, description="At most so many differences.")] = LIMIT
+    limit: Annotated[int, Field(ge=1, le=5000, description="The maximum number of differences.")] = LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class DownloadAsked:
     host: Host
     path: Path
     backup: Which = "latest"
-    form: Annotated[_FORMS, Field(description="A file as it is, or a file or folder as an archive.")] = "file"
+    form: Annotated[_FORMS, Field(description="`file`: a file unchanged; else an archive of a file or folder.")] = "file"
 
 
 def browse(asked: ApiRequest) -> Listing:
@@ -90,21 +90,21 @@ def download(asked: ApiRequest) -> Response:
         return downloads.sent(stream, downloads.name_of(one.host, one.backup, one.path, one.form), who, places)
 
 
-_DOWNLOAD = Bytes("application/octet-stream", "The file or archive. One that fails midway ends without its last chunk.")
+_DOWNLOAD = Bytes("application/octet-stream", "The file or archive. If it fails midway, the last chunk is missing.")
 _OF = "/hosts/<host>"
 
 ENDPOINTS = (
-    Endpoint("GET", f"{_OF}/files", "browse", FILES, "A path of a backup", Listing, browse, BrowseAsked, agent=True),
+    Endpoint("GET", f"{_OF}/files", "browse", FILES, "List a folder of a backup", Listing, browse, BrowseAsked, agent=True),
     Endpoint(
-        "GET", f"{_OF}/versions", "versions", FILES, "A path over all backups", HistoryPage, versions, VersionsAsked, agent=True
+        "GET", f"{_OF}/versions", "versions", FILES, "List the versions of a path", HistoryPage, versions, VersionsAsked, agent=True
     ),
-    Endpoint("GET", f"{_OF}/compare", "compare", FILES, "What differs", Compared, compare, CompareAsked, agent=True),
+    Endpoint("GET", f"{_OF}/compare", "compare", FILES, "Compare two backups", Compared, compare, CompareAsked, agent=True),
     Endpoint(
         "GET",
         f"{_OF}/download",
         "download",
         FILES,
-        "A file, or a folder as an archive",
+        "Download a file, or a folder as an archive",
         _DOWNLOAD,
         download,
         DownloadAsked,

@@ -28,14 +28,14 @@ _ORDERS = Literal[
 class HostsAsked:
     """Which hosts."""
 
-    q: Annotated[str, Field(max_length=200, description="Words that are all in name, group or address.")] = ""
+    q: Annotated[str, Field(max_length=200, description="Words that must all occur in the name, group or address.")] = ""
     state: Annotated[
         Literal["", "ok", "late", "failing", "suspect", "never", "unconfigured", "copy"],
-        Field(description="Only hosts in that state."),
+        Field(description="Only hosts in this state."),
     ] = ""
-    group: Annotated[str, Field(max_length=255, description="Only hosts of that group.")] = ""
-    sort: Annotated[_ORDERS, Field(description="The order; a minus turns it round.")] = "host"
-    page: Annotated[int, Field(ge=1, le=1_000_000, description="A page of 100, the last one when there are fewer.")] = 1
+    group: Annotated[str, Field(max_length=255, description="Only hosts of this group.")] = ""
+    sort: Annotated[_ORDERS, Field(description="The sort order; a minus sign reverses it.")] = "host"
+    page: Annotated[int, Field(ge=1, le=1_000_000, description="The page, of 100 hosts; beyond the end, the last one.")] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +92,10 @@ def copies(asked: ApiRequest) -> CopiesPage:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/overview", "overview", STATE, "How it went and how it is, in short", OverviewSaid, overview),
-    Endpoint("GET", "/running", "running", STATE, "What runs now", RunningNow, running),
-    Endpoint("GET", "/copies", "copies", STATE, "Copies in and from other pools, and hosts that have none", CopiesPage, copies),
-    Endpoint("GET", "/hosts", "hosts", HOSTS, "Hosts: searched, filtered, sorted, a page at a time", HostList, hosts, HostsAsked),
+    Endpoint("GET", "/overview", "overview", STATE, "Summary of the newest night and of all hosts", OverviewSaid, overview),
+    Endpoint("GET", "/running", "running", STATE, "Running jobs", RunningNow, running),
+    Endpoint("GET", "/copies", "copies", STATE, "Copies in and from other pools, and hosts without a copy", CopiesPage, copies),
+    Endpoint("GET", "/hosts", "hosts", HOSTS, "Search, filter and sort hosts, a page at a time", HostList, hosts, HostsAsked),
     Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, OfHost),
     Endpoint("GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, OfHost),
 )

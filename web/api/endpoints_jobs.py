@@ -10,7 +10,7 @@ from pydantic import Field
 
 from btrkeep.errors import UsageError
 from btrkeep.units import parse_time
-from web.access import seen_hosts
+from web.access import visible_hosts
 from web.api.table import ApiRequest, Endpoint, Moment, Nothing, OfNumber
 from web.data import jobs as of_jobs
 from web.data import log
@@ -22,15 +22,17 @@ from web.service_client import agent
 
 JOBS, STATE = "jobs", "state"
 _OUTCOMES = Literal["", "complete", "suspect", "failed", "partial", "skipped", "unfinished"]
-Before = Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lower id: `older` of the page before.")]
+Before = Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lower id: `older` of the previous page.")]
 
 
 @dataclass(frozen=True, slots=True)
 class JobsAsked:
     """The number of days, and the kind of job."""
 
-    days: Annotated[int, Field(ge=1, le=3650, description="How many days, up to now.")] = of_jobs.USUAL
-    kind: Annotated[Literal["", "night", "backup", "expire", "balance", "dedupe", "kernel"], Field(description="Only those.")] = ""
+    days: Annotated[int, Field(ge=1, le=3650, description="The number of days up to now.")] = of_jobs.USUAL
+    kind: Annotated[
+        Literal["", "night", "backup", "expire", "balance", "dedupe", "kernel"], Field(description="Only this kind of job.")
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class NightAsked:
     """The night, and the page of its runs."""
 
     first_run: Annotated[
-        str, Field(pattern=r"^[0-9]{1,15}$", description="The id of its first run: what follows `night-` in a job's id.")
+        str, Field(pattern=r"^[0-9]{1,15}$", description="The id of the night's first run, as after `night-` in the id of its job.")
     ]
     before: Before | None = None
 
@@ -47,11 +49,11 @@ class NightAsked:
 class RunsAsked:
     """Filters for runs of hosts."""
 
-    host: Annotated[str, Field(max_length=255, description="Only those of this host.")] = ""
-    outcome: Annotated[_OUTCOMES, Field(description="Only those that ended so.")] = ""
-    since: Annotated[Moment, Field(description="Only those that began then or later.")] | None = None
+    host: Annotated[str, Field(max_length=255, description="Only runs of this host.")] = ""
+    outcome: Annotated[_OUTCOMES, Field(description="Only runs with this outcome.")] = ""
+    since: Annotated[Moment, Field(description="Only runs that began at this time or later.")] | None = None
     before: Before | None = None
-    limit: Annotated[int, Field(ge=1, le=500, description="At most so many.")] = log.PAGE
+    limit: Annotated[int, Field(ge=1, le=500, description="The maximum number of runs.")] = log.PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def jobs(asked: ApiRequest) -> Jobs:
     """Returns the list of jobs."""
     here, kind, days = asked.source, asked.given.kind, asked.given.days
     if asked.viewer.limited:
-        mine, since = seen_hosts(), here.now - timedelta(days=days)
+        mine, since = visible_hosts(), here.now - timedelta(days=days)
         return Jobs(tuple(of_jobs.by_hand(here.catalogue, mine, here.now, since)) if kind in ("", "backup") else ())
     of, kinds = here.site.filesystem, (kind,) if kind else ()
     return Jobs(here.cached(("jobs", of, days, kinds), lambda: of_jobs.jobs(here.catalogue, of, here.now, days, kinds)))
@@ -87,7 +89,7 @@ def night(asked: ApiRequest) -> NightView:
 def runs(asked: ApiRequest) -> LogPage:
     """Returns a page of runs."""
     given, catalogue = asked.given, asked.source.catalogue
-    wanted = log.wanted_runs(seen_hosts(), given.host or None, given.outcome or None, _moment(given.since), given.before)
+    wanted = log.wanted_runs(visible_hosts(), given.host or None, given.outcome or None, _moment(given.since), given.before)
     return log.log_page(catalogue, wanted, asked.source.now, given.limit)
 
 
@@ -125,10 +127,10 @@ def _get(
 _POOL_WIDE = ("doctor", "night")
 
 ENDPOINTS = (
-    _get("/alarms", "alarms", STATE, "What is wrong now, and what to do about it", Alarms, alarms),
-    _get("/doctor", "doctor", STATE, "What is wrong with the pool, or slows it down", Examination, doctor),
+    _get("/alarms", "alarms", STATE, "Open alarms, and what to do about them", Alarms, alarms),
+    _get("/doctor", "doctor", STATE, "Problems of the pool that the doctor finds", Examination, doctor),
     _get("/runs", "runs", JOBS, "Runs of hosts, newest first", LogPage, runs, RunsAsked),
-    _get("/runs/<number>", "run", JOBS, "One run, with what rsync said last", LogRun, one_run, OfNumber),
-    _get("/jobs", "jobs", JOBS, "Nights, backups by hand, expiries, balances, scrubs", Jobs, jobs, JobsAsked),
-    _get("/nights/<first_run>", "night", JOBS, "A night, and what did not go well in it", NightView, night, NightAsked),
+    _get("/runs/<number>", "run", JOBS, "One run, with the last lines of rsync", LogRun, one_run, OfNumber),
+    _get("/jobs", "jobs", JOBS, "Nights, manual backups, expiries, balances and scrubs", Jobs, jobs, JobsAsked),
+    _get("/nights/<first_run>", "night", JOBS, "A night, and the runs in it that failed", NightView, night, NightAsked),
 )

@@ -10,7 +10,7 @@ from web.api.table import SHOWN, ApiRequest, Endpoint, Host, Moment, Name
 from web.service_client import agent
 
 KEEPING = "keeping"
-Why = Annotated[str, Field(max_length=500, pattern=SHOWN, description="The reason, which is kept with it.")]
+Why = Annotated[str, Field(max_length=500, pattern=SHOWN, description="The reason; it is stored with the change.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class HoldAsked:
     """`until`: RFC 3339; left out: for ever."""
 
     why: Why = ""
-    until: Annotated[Moment, Field(description="Until when; left out: until it is released.")] | None = None
+    until: Annotated[Moment, Field(description="The end of the hold; if omitted, it lasts until it is released.")] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _post(name: str, summary: str, answer: type, act: Callable[[ApiRequest], Any
 
 
 ENDPOINTS = (
-    _post("hold", "Keep a backup whatever the rules say", Held, hold, HoldAsked),
-    _post("release", "Take a hold away", Released, release),
-    _post("accept", "A suspect backup is right", Accepted, accept, AcceptAsked),
+    _post("hold", "Hold a backup, whatever the retention says", Held, hold, HoldAsked),
+    _post("release", "Release a hold", Released, release),
+    _post("accept", "Accept a suspect backup as complete", Accepted, accept, AcceptAsked),
 )

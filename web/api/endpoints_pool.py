@@ -28,21 +28,21 @@ Date = Annotated[str, Field(pattern=r"^[0-9]", max_length=10, json_schema_extra=
 class Days:
     """The number of days."""
 
-    days: Annotated[int, Field(ge=1, le=3650, description="How many days, up to now.")] = of_trend.USUAL
+    days: Annotated[int, Field(ge=1, le=3650, description="The number of days up to now.")] = of_trend.USUAL
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
     """A day of the pool's zone."""
 
-    date: Annotated[Date, Field(description="Of the pool's zone; left out: the last 24 hours.")] | None = None
+    date: Annotated[Date, Field(description="A day in the pool's time zone; if omitted, the last 24 hours.")] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """The number of entries."""
 
-    limit: Annotated[int, Field(ge=1, le=1000, description="The last so many.")] = 60
+    limit: Annotated[int, Field(ge=1, le=1000, description="The number of entries, newest first.")] = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +141,13 @@ def _get(
 
 
 ENDPOINTS = (
-    _get("/pool", "pool", POOL, "The pool as its newest sample has it", PoolNow, pool),
-    _get("/pool/trend", "poolTrend", POOL, "Allocated and used, over days or years", Trend, trend, Days),
-    _get("/pool/forecast", "poolForecast", POOL, "When the pool is full", Forecast, forecast),
-    _get("/pool/day", "poolDay", POOL, "A day's throughput and its phases", DayView, day, Day),
-    _get("/pool/scores", "poolScores", POOL, "How fragmented free space is and was", Scores, scores, Days),
-    _get("/balances", "balances", JOBS, "Runs of balance", Balances, balances, Limit),
-    _get("/balances/<number>", "balance", JOBS, "A run of balance and its steps", OneBalance, one_balance, OfNumber),
-    _get("/expiries", "expiries", JOBS, "Runs of expiry", Expiries, expiries, Limit),
-    _get("/expiries/<number>", "expiry", JOBS, "A run of expiry", ExpiryRun, one_expiry, OfNumber),
+    _get("/pool", "pool", POOL, "The pool, from its newest sample", PoolNow, pool),
+    _get("/pool/trend", "poolTrend", POOL, "Allocated and used space over time", Trend, trend, Days),
+    _get("/pool/forecast", "poolForecast", POOL, "Forecast of when the pool is full", Forecast, forecast),
+    _get("/pool/day", "poolDay", POOL, "Disk throughput of a day, and its phases", DayView, day, Day),
+    _get("/pool/scores", "poolScores", POOL, "Fragmentation of the free space over time", Scores, scores, Days),
+    _get("/balances", "balances", JOBS, "Balances", Balances, balances, Limit),
+    _get("/balances/<number>", "balance", JOBS, "One balance, and its steps", OneBalance, one_balance, OfNumber),
+    _get("/expiries", "expiries", JOBS, "Expiries", Expiries, expiries, Limit),
+    _get("/expiries/<number>", "expiry", JOBS, "One expiry", ExpiryRun, one_expiry, OfNumber),
 )

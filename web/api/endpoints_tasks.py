@@ -17,16 +17,16 @@ from web.service_client import agent
 TASKS = "tasks"
 _MOST = 1000
 Folder = Annotated[str, Field(max_length=900, pattern=r"^/[^\x00-\x1f\x7f-\x9f]*$")]
-Overwrite = Annotated[Literal["never", "older", "all"], Field(description="What is done where a file is there already.")]
+Overwrite = Annotated[Literal["never", "older", "all"], Field(description="What to do if a file exists already.")]
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreAsked:
     """The paths to restore, and the destination."""
 
-    paths: Annotated[tuple[bytes, ...], Field(min_length=1, max_length=1000, description="Paths, each with all below it.")]
+    paths: Annotated[tuple[bytes, ...], Field(min_length=1, max_length=1000, description="The paths; folders with all below them.")]
     backup: Which = "latest"
-    folder: Annotated[Folder, Field(description="A folder on the host, for admins only; left out: where they were.")] | None = None
+    folder: Annotated[Folder, Field(description="A folder on the host, for admins; default: the original places.")] | None = None
     overwrite: Overwrite = "never"
 
 
@@ -42,15 +42,15 @@ class PreviewSaid:
 class TaskAsked:
     """The id of a task, and the number of lines of its output."""
 
-    task: Annotated[str, Field(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$", description="Its id, which asking for it gave.")]
-    lines: Annotated[int, Field(ge=0, le=1000, description="The last so many lines of what it said.")] = 50
+    task: Annotated[str, Field(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$", description="The id of the task, as returned.")]
+    lines: Annotated[int, Field(ge=0, le=1000, description="The number of lines, from the end of its output.")] = 50
 
 
 @dataclass(frozen=True, slots=True)
 class TasksAsked:
     """The number of tasks."""
 
-    limit: Annotated[int, Field(ge=1, le=_MOST, description="The last so many.")] = 200
+    limit: Annotated[int, Field(ge=1, le=_MOST, description="The number of entries, newest first.")] = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,9 @@ def _post(path: str, name: str, summary: str, answer: type, act: Callable[[ApiRe
 
 
 ENDPOINTS = (
-    _post("run", "runNow", "Back a host up now", Begun, run),
-    _post("restore", "restore", "Restore", Begun, restore, RestoreAsked),
-    _post("restore/preview", "preview", "What a restore would do", PreviewSaid, preview, RestoreAsked),
-    Endpoint("GET", "/tasks", "tasks", TASKS, "What was asked of the root service", Tasks, tasks, TasksAsked, agent=True),
-    Endpoint("GET", "/tasks/<task>", "task", TASKS, "One of these, and what it says", TaskSaid, task, TaskAsked, agent=True),
+    _post("run", "runNow", "Start a backup of the host now", Begun, run),
+    _post("restore", "restore", "Restore files to their host", Begun, restore, RestoreAsked),
+    _post("restore/preview", "preview", "Preview a restore", PreviewSaid, preview, RestoreAsked),
+    Endpoint("GET", "/tasks", "tasks", TASKS, "Tasks of the root service", Tasks, tasks, TasksAsked, agent=True),
+    Endpoint("GET", "/tasks/<task>", "task", TASKS, "One task, with its output", TaskSaid, task, TaskAsked, agent=True),
 )

@@ -101,7 +101,7 @@ def _seen(name: str, adapter: TypeAdapter[Any], value: Any) -> Any:
 def _from_json(value: Any, kind: Any) -> Any:
     """Lists are tuples here, and paths are bytes."""
     if kind is bytes and isinstance(value, str):
-        return path_seen(_bytes_of(value))
+        return normalised_path(_bytes_of(value))
     if get_origin(kind) is tuple and isinstance(value, list):
         return tuple(_from_json(one, bare(get_args(kind)[0])) for one in value)
     return value
@@ -131,7 +131,7 @@ def _decoded(value: bytes) -> str:
 def _value(name: str, value: bytes, kind: Any) -> Any:
     """Converts a query's value to the type; raises an error in the terms of a query if it does not fit."""
     if kind is bytes:
-        return path_seen(value)
+        return normalised_path(value)
     text = _decoded(value)
     if kind is int:
         if not _WHOLE.fullmatch(text):
@@ -144,7 +144,7 @@ def _value(name: str, value: bytes, kind: Any) -> Any:
     return text
 
 
-def path_seen(path: bytes) -> bytes:
+def normalised_path(path: bytes) -> bytes:
     """Returns an absolute path without a NUL, `.` and `..`, and without redundant slashes. Raises UsageError."""
     parts = [part for part in path.split(b"/") if part]
     if not path.startswith(b"/") or b"\0" in path or len(path) > LONGEST or b"." in parts or b".." in parts:

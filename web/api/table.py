@@ -15,12 +15,12 @@ from web.source import RequestContext
 
 Path = Annotated[
     bytes,
-    Field(description="A path of the host, from its root. In a query it is percent-encoded byte by byte: it may be no UTF-8."),
+    Field(description="An absolute path of the host. In a query it is percent-encoded byte by byte, as it need not be UTF-8."),
 ]
 """A path within a backup, as bytes. In a body it is a string, in which a byte that is no UTF-8 is a lone surrogate (\\udcXX)."""
 Host = Annotated[str, Field(max_length=255, description="The host's name in the configuration.")]
 Which = Annotated[
-    str, Field(pattern=r"^(latest|[0-9][0-9TZ-]{3,17})$", description="The backup's name, `latest`, or a day: the last one of it.")
+    str, Field(pattern=r"^(latest|[0-9][0-9TZ-]{3,17})$", description="The backup's name, `latest`, or a day: its last one.")
 ]
 Name = Annotated[
     str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z$", description="The backup's name, 2026-11-20T220003Z.")
@@ -46,7 +46,7 @@ class OfHost:
 class OfNumber:
     """Which one."""
 
-    number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="Its id.")]
+    number: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="The id.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,10 +118,10 @@ _OF_KIND = {
     SERVICE: Advice("Alarms do not reach anybody by this service: see its URL in [notify].", "backupd notify --test"),
 }
 _OF_REPLICA = Advice(
-    "See what stands against it; the other pool may be away or full.", "backupd replicate {name} --dry-run", "copies"
+    "See why it cannot be updated; the other pool may be away or full.", "backupd replicate {name} --dry-run", "copies"
 )
 _OF_OFFSITE = Advice(
-    "See what stands against it; the repository may be away or full.", "backupd offsite run {name} --dry-run", "copies"
+    "See why it cannot be updated; the repository may be away or full.", "backupd offsite run {name} --dry-run", "copies"
 )
 _OF_DAMAGED = Advice("Other backups of the host, or a copy elsewhere, may have these files.", "backupd list {name}")
 _ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")

@@ -167,7 +167,7 @@ def host_row(source: RequestContext, host: str) -> HostRow | None:
     if config is None and facts is None:
         return None
     replica = copies_of(source.catalogue.get_fact(COPIES)).fetched.get(host)
-    return hosts.row_of(host, config, facts, len(source.catalogue.fates([host])), source.site.zone, source.now, replica)
+    return hosts.row_of(host, config, facts, len(source.catalogue.backup_outcomes([host])), source.site.zone, source.now, replica)
 
 
 def host_page(

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from btrkeep.catalogue import BackupFate, Catalogue, HostFacts, HostRuns
+from btrkeep.catalogue import BackupOutcome, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.copies import COPIES, copies_of
 from btrkeep.decisions.due import latest
@@ -160,7 +160,7 @@ def _not_ours(name: str, facts: HostFacts | None, now: datetime, replica: str | 
     return HostStatus(name, UNCONFIGURED, last, age, None, None, (words,))
 
 
-def seen_by(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:
+def visible_to(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:
     """Returns the rows that the viewer may see."""
     return [row for row in rows if viewer.may_see(row.host)]
 
@@ -173,7 +173,7 @@ def state_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
 
 def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
     """Returns the requested page, of the hosts that the viewer may see."""
-    mine = seen_by(viewer, every_row(source))
+    mine = visible_to(viewer, every_row(source))
     wanted = [row for row in mine if _matches(row, query)]
     chosen = [row for row in wanted if not query.state or row.state == query.state]
     ordered = in_order(chosen, query.sort)
@@ -248,11 +248,11 @@ def _strips(source: RequestContext, names: Sequence[str], count: int) -> Mapping
     begins = _begins(site.hosts, site.zone, now, count)
     earliest = min(begins(name)[0] for name in names)
     runs = _by_host(source.catalogue.runs_since(earliest, names))
-    fates = _fates(source.catalogue, names)
+    known = _backup_outcomes(source.catalogue, names)
     alive = running.alive_runs(source.catalogue, now)
     pasts = past_of(source, names)
     return {
-        name: nights.strip(begins(name), site.zone, runs.get(name, ()), fates.get(name, {}), alive, pasts[name]) for name in names
+        name: nights.strip(begins(name), site.zone, runs.get(name, ()), known.get(name, {}), alive, pasts[name]) for name in names
     }
 
 
@@ -285,8 +285,8 @@ def _by_host(runs: Iterable[HostRuns]) -> dict[str, list[HostRuns]]:
     return found
 
 
-def _fates(catalogue: Catalogue, names: Sequence[str]) -> dict[str, dict[str, BackupFate]]:
-    found: dict[str, dict[str, BackupFate]] = {}
-    for fate in catalogue.fates(names):
-        found.setdefault(fate.host, {})[fate.name] = fate
+def _backup_outcomes(catalogue: Catalogue, names: Sequence[str]) -> dict[str, dict[str, BackupOutcome]]:
+    found: dict[str, dict[str, BackupOutcome]] = {}
+    for outcome in catalogue.backup_outcomes(names):
+        found.setdefault(outcome.host, {})[outcome.name] = outcome
     return found

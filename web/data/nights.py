@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
-from btrkeep.catalogue import BackupFate, HostRuns
+from btrkeep.catalogue import BackupOutcome, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import DAY, period_after, period_start, window_end
 from btrkeep.units import parse_backup_name
@@ -117,7 +117,7 @@ def strip(
     begins: Sequence[datetime],
     zone: ZoneInfo,
     runs: Iterable[HostRuns],
-    backups: Mapping[str, BackupFate],
+    backups: Mapping[str, BackupOutcome],
     alive: frozenset[int],
     past: Past = _NO_PAST,
 ) -> tuple[HostNight, ...]:
@@ -133,11 +133,11 @@ def strip(
         place = bisect_right(begins, run.started) - 1
         if place >= 0:
             by_night.setdefault(place, []).append((_as_it_is_now(run, backups, alive), run.backup))
-    for name, fate in backups.items():
+    for name, outcome in backups.items():
         started = parse_backup_name(name) if name not in made else None
         place = bisect_right(begins, started) - 1 if started else -1
         if place >= 0:
-            by_night.setdefault(place, []).append((fate.outcome if fate.outcome in _RANK else "complete", name))
+            by_night.setdefault(place, []).append((outcome.outcome if outcome.outcome in _RANK else "complete", name))
     ends = [*begins[1:], datetime.max.replace(tzinfo=begins[0].tzinfo)]
     nights = enumerate(zip(begins, ends, strict=True))
     return tuple(_night(begin, end, zone, by_night.get(place, ()), backups, past) for place, (begin, end) in nights)
@@ -148,17 +148,17 @@ def _night(
     end: datetime,
     zone: ZoneInfo,
     found: Sequence[tuple[str, str | None]],
-    backups: Mapping[str, BackupFate],
+    backups: Mapping[str, BackupOutcome],
     past: Past,
 ) -> HostNight:
     day = begin.astimezone(zone).date().isoformat()
     if not found:
         return HostNight(day, past.without_a_run(begin, end, zone))
     outcome, backup = min(found, key=lambda pair: _RANK[pair[0]])
-    return HostNight(day, outcome, backup, _fate(backups.get(backup)) if backup else None)
+    return HostNight(day, outcome, backup, _outcome_now(backups.get(backup)) if backup else None)
 
 
-def _as_it_is_now(run: HostRuns, backups: Mapping[str, BackupFate], alive: frozenset[int]) -> str:
+def _as_it_is_now(run: HostRuns, backups: Mapping[str, BackupOutcome], alive: frozenset[int]) -> str:
     """Returns the present state of a suspect run's backup (complete after it was accepted), else the outcome of the run."""
     made = backups.get(run.backup) if run.backup else None
     if made and made.outcome in _RANK and run.outcome == "suspect":
@@ -166,7 +166,7 @@ def _as_it_is_now(run: HostRuns, backups: Mapping[str, BackupFate], alive: froze
     return outcome_of(run, alive=run.id in alive)
 
 
-def _fate(backup: BackupFate | None) -> str:
+def _outcome_now(backup: BackupOutcome | None) -> str:
     if backup is None:
         return GONE
     return EXPIRED if backup.state in ("expired", "deleting") else KEPT

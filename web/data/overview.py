@@ -5,7 +5,7 @@ from datetime import datetime
 
 from btrkeep.decisions.drills import drill_status, proven_words, read_drills
 from btrkeep.decisions.due import next_window
-from btrkeep.decisions.verification import last_looks, looks_in_a_sentence
+from btrkeep.decisions.verification import last_reads, verification_sentence
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration
 from web.data import hosts, night_sum
@@ -75,7 +75,7 @@ class Overview:
 def overview(source: RequestContext, viewer: Viewer) -> Overview:
     """Returns the content of the first page."""
     site = source.site
-    rows, health = hosts.seen_by(viewer, hosts.every_row(source)), pool_health(source)
+    rows, health = hosts.visible_to(viewer, hosts.every_row(source)), pool_health(source)
     window = usual_window(host for host in site.hosts.values() if viewer.may_see(host.name))
     return Overview(
         name=site.name,
@@ -144,9 +144,10 @@ def pool_now(source: RequestContext) -> PoolSummary | None:
 
 
 def _verified(source: RequestContext, viewer: Viewer) -> str:
-    looks, damaged = source.cached(("looks",), lambda: (last_looks(source.catalogue, source.now), source.catalogue.damaged_files()))
+    known, now = source.catalogue, source.now
+    looks, damaged = source.cached(("looks",), lambda: (last_reads(known, known.oldest_backups(), now), known.damaged_files()))
     mine = {host: last for host, last in looks.items() if viewer.may_see(host)}
-    return looks_in_a_sentence(mine, sum(viewer.may_see(host) for host, _ in damaged), source.now)
+    return verification_sentence(mine, sum(viewer.may_see(host) for host, _ in damaged), source.now)
 
 
 def _proven(source: RequestContext, viewer: Viewer) -> str:

@@ -19,7 +19,7 @@ class SizeClass:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreLook:
+class ScoreReading:
     """One scoring of the free space of all data block groups; bytes as files have them. `bad`: block groups that score above
     250.
     """
@@ -44,9 +44,9 @@ class ScoreLook:
 class Scores:
     """The last scoring with its sizes, and scorings over time, oldest first, at most SHOWN; all empty if there has been none."""
 
-    newest: ScoreLook | None
+    newest: ScoreReading | None
     sizes: tuple[SizeClass, ...]
-    looks: tuple[ScoreLook, ...]
+    looks: tuple[ScoreReading, ...]
 
 
 def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Scores:
@@ -57,9 +57,9 @@ def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> S
     since = now - timedelta(days=days)
     found = catalogue.scores(filesystem, since)
     return Scores(
-        of_row(ScoreLook, newest),
+        of_row(ScoreReading, newest),
         tuple(SizeClass(*one) for one in newest.histogram),
-        tuple(of_row(ScoreLook, one) for one in _thinned(found, since, timedelta(days=days) / SHOWN)),
+        tuple(of_row(ScoreReading, one) for one in _thinned(found, since, timedelta(days=days) / SHOWN)),
     )
 
 

@@ -8,7 +8,7 @@ from flask import Blueprint, abort, flash, g, redirect, render_template, request
 from werkzeug.wrappers import Response
 
 from btrkeep.units import format_duration, parse_time, printable
-from web.access import public, somebody, viewer
+from web.access import logged_in_viewer, public, viewer
 from web.auth import sessions
 from web.redirects import within
 
@@ -22,7 +22,7 @@ _WRONG = "Wrong name or password."
 @public
 def login() -> str | Response:
     """Shows the form; redirects a user who is already logged in."""
-    if somebody():
+    if logged_in_viewer():
         return redirect(within(request.args.get("next")), 303)
     return _form()
 

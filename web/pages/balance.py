@@ -3,7 +3,7 @@
 from flask import Blueprint, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
-from web.access import whole_pool
+from web.access import needs_all_hosts
 from web.data.balance import balances, one_balance, sums
 from web.pages.asked import answers
 from web.pages.pool import filesystem
@@ -14,7 +14,7 @@ _VERB = "plan"
 
 
 @blueprint.get("")
-@whole_pool
+@needs_all_hosts
 def index() -> str:
     """Shows all runs, and the plan that was last requested."""
     here, of = source(), filesystem()
@@ -23,7 +23,7 @@ def index() -> str:
 
 
 @blueprint.post("/plan")
-@whole_pool
+@needs_all_hosts
 def plan() -> Response:
     """Makes a new plan, which takes some seconds, and shows it."""
     answers().ask(_VERB)
@@ -31,7 +31,7 @@ def plan() -> Response:
 
 
 @blueprint.get("/<int:balance_id>")
-@whole_pool
+@needs_all_hosts
 def one(balance_id: int) -> str:
     """Shows a run with its block groups."""
     here = source()

@@ -3,7 +3,7 @@
 from flask import Blueprint, redirect, render_template, url_for
 from werkzeug.wrappers import Response
 
-from web.access import whole_pool
+from web.access import needs_all_hosts
 from web.data.doctor import GRADES, examination
 from web.pages.asked import answers
 
@@ -12,7 +12,7 @@ _VERB = "doctor"
 
 
 @blueprint.get("")
-@whole_pool
+@needs_all_hosts
 def index() -> str:
     """Shows the findings of the last examination."""
     last = answers().last(_VERB)
@@ -21,7 +21,7 @@ def index() -> str:
 
 
 @blueprint.post("")
-@whole_pool
+@needs_all_hosts
 def look() -> Response:
     """Starts an examination, which takes a second or two."""
     answers().ask(_VERB)

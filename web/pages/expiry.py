@@ -2,25 +2,25 @@
 
 from flask import Blueprint, render_template
 
-from web.access import whole_pool
+from web.access import needs_all_hosts
 from web.charts.trend import has, words
 from web.data.expiry import expiries
 from web.data.trend import SPANS
-from web.pages.pool import days_asked, trend_of
+from web.pages.pool import requested_days, trend_of
 from web.source import source
 
 blueprint = Blueprint("expiry", __name__, url_prefix="/pool/expiry")
 
 
 @blueprint.get("")
-@whole_pool
+@needs_all_hosts
 def index() -> str:
     """Shows all runs, and a chart of waiting subvolumes."""
     here = source()
     return render_template(
         "pool/expiry.html",
         runs=here.cached("expiries", lambda: expiries(here.catalogue, here.now)),
-        trend=trend_of(days_asked()),
+        trend=trend_of(requested_days()),
         spans=SPANS,
         words=words,
         has=has,

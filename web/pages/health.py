@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, H
 from prometheus_client.process_collector import ProcessCollector
 
 from btrkeep.errors import OperatorError
-from web.access import public, somebody
+from web.access import logged_in_viewer, public
 from web.api.errors import MEANINGS, answer
 from web.api.values import dumped
 from web.data.health import Health, health
@@ -81,7 +81,7 @@ def metrics() -> Response:
 
     Public only for Flask: a program without a token gets 401, where a person would be redirected to the login.
     """
-    who = somebody()
+    who = logged_in_viewer()
     if who is None or who.limited:
         return answer(401 if who is None else 403, MEANINGS[401 if who is None else 403], "a token: btrkeep-web token add")
     about = source()

@@ -8,7 +8,7 @@ from werkzeug.wrappers import Response as Redirect
 from btrkeep.errors import OperatorError
 from heatmap.colourings import ColourKey
 from heatmap.curves import CURVES
-from web.access import whole_pool
+from web.access import needs_all_hosts
 from web.data.groups import BOUNDS, ORDERS, PAGE, groups, nearest, neighbours, one_group
 from web.data.heat import COLOURS, DrawingRequest, Gallery, Recorded, wish_of
 from web.data.heat import ORDERS as SORTS
@@ -24,14 +24,14 @@ _RAMP = 24
 
 
 @blueprint.get("/heatmap")
-@whole_pool
+@needs_all_hosts
 def index() -> str:
     """Shows the picture of a moment, with options."""
     return _page("pool/heatmap.html", wish_of(request.args))
 
 
 @blueprint.get("/timelapse")
-@whole_pool
+@needs_all_hosts
 def timelapse() -> str:
     """Shows the pictures of all moments, one after the other and all at one scale."""
     return _page("pool/timelapse.html", wish_of(request.args, steady=True))
@@ -90,7 +90,7 @@ def _swatches(key: ColourKey) -> dict[str, object]:
 
 
 @blueprint.get("/heatmap/<id>.png")
-@whole_pool
+@needs_all_hosts
 def image(id: str) -> Response:  # noqa: A002  it is called so in the address
     """Returns the picture of a moment. `steady=1`: at the scale of all."""
     gallery, one = _recorded(id)
@@ -98,7 +98,7 @@ def image(id: str) -> Response:  # noqa: A002  it is called so in the address
 
 
 @blueprint.get("/heatmap/<id>.json")
-@whole_pool
+@needs_all_hosts
 def map(id: str) -> Response:  # noqa: A001, A002  both are called so
     """Returns the addresses in that picture, as `btrfs-heatmap --map` writes them."""
     gallery, one = _recorded(id)
@@ -127,7 +127,7 @@ def _recorded(id: str) -> tuple[Gallery, Recorded]:  # noqa: A002
 
 
 @blueprint.get("/blockgroups")
-@whole_pool
+@needs_all_hosts
 def table() -> str:
     """Shows all block groups of a moment."""
     gallery, place = _chosen()
@@ -137,14 +137,14 @@ def table() -> str:
 
 
 @blueprint.get("/blockgroup")
-@whole_pool
+@needs_all_hosts
 def find_group() -> Redirect:
     """Redirects to the block group of an address typed into the form."""
     return redirect(url_for(".group", vaddr=request.args.get("vaddr", "").strip()[:40] or "none"))
 
 
 @blueprint.get("/blockgroup/<vaddr>")
-@whole_pool
+@needs_all_hosts
 def group(vaddr: str) -> str | tuple[str, int]:
     """Shows one block group: its figures, the meaning of its score, its extents as a picture."""
     gallery, place = _chosen()
@@ -182,7 +182,7 @@ def _address(text: str) -> int | None:
 
 
 @blueprint.get("/blockgroup/<vaddr>/extents.png")
-@whole_pool
+@needs_all_hosts
 def extents(vaddr: str) -> Response:
     """Returns a picture of the extents of a block group, as they are now: the root service draws it."""
     address = _address(vaddr)

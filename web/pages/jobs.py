@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
-from web.access import seen_hosts, viewer
+from web.access import viewer, visible_hosts
 from web.data.expiry import one_expiry
 from web.data.jobs import DAYS, KINDS, USUAL, JobRow, RequestedJob, asked, by_hand, jobs, night_view, parse_id
 from web.pages.request_values import number
@@ -33,7 +33,7 @@ def index() -> str:
 
 def _rows(days: int, kinds: tuple[str, ...]) -> tuple[JobRow, ...]:
     """Returns the rows; a viewer who is limited to hosts sees only the backups of these, and no nights."""
-    here, hosts = source(), seen_hosts()
+    here, hosts = source(), visible_hosts()
     if hosts is not None:
         return tuple(by_hand(here.catalogue, hosts, here.now, here.now - timedelta(days=days)))
     of = here.site.filesystem

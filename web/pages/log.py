@@ -2,7 +2,7 @@
 
 from flask import Blueprint, abort, render_template, request
 
-from web.access import seen_hosts, viewer
+from web.access import viewer, visible_hosts
 from web.data.log import OUTCOMES, log_page, log_run, wanted_runs
 from web.pages.request_values import choice, moment, number
 from web.source import source
@@ -13,7 +13,7 @@ blueprint = Blueprint("log", __name__, url_prefix="/log")
 @blueprint.get("")
 def index() -> str:
     """Shows a page of runs, filtered by the query."""
-    here, hosts = source(), seen_hosts()
+    here, hosts = source(), visible_hosts()
     host = request.args.get("host", "").strip() or None
     outcome, since, before = choice("outcome", OUTCOMES), moment("since", here.now), number("before")
     wanted = wanted_runs(hosts, host, outcome, since, before)

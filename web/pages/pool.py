@@ -4,7 +4,7 @@ from datetime import date
 
 from flask import Blueprint, Response, abort, current_app, render_template, request
 
-from web.access import whole_pool
+from web.access import needs_all_hosts
 from web.charts.day import NAMES as DAY_CHARTS
 from web.charts.day import day_chart
 from web.charts.day import words as day_words
@@ -44,11 +44,11 @@ def painter() -> Painter:
 
 
 @blueprint.get("")
-@whole_pool
+@needs_all_hosts
 def index() -> str:
     """Shows space: now, over months, and when it is full."""
     here, of = source(), filesystem()
-    days = days_asked()
+    days = requested_days()
     return render_template(
         "pool/space.html",
         now=here.cached(("pool-now", of), lambda: pool_now(here.catalogue, of)),
@@ -61,7 +61,7 @@ def index() -> str:
     )
 
 
-def days_asked() -> int:
+def requested_days() -> int:
     """Returns how many days the query asks for; by default all of the history, at most half a year."""
     wanted = number("days", None, 36500)
     return min(SPANS, key=lambda days: abs(days - wanted)) if wanted else shortest_span(trend_of)
@@ -80,17 +80,17 @@ def _some(points: tuple[TrendPoint, ...]) -> tuple[TrendPoint, ...]:
 
 
 @blueprint.get("/charts/trend/<name>.svg")
-@whole_pool
+@needs_all_hosts
 def trend_picture(name: str) -> Response:
     """Returns a chart over months."""
     if name not in TREND_CHARTS:
         abort(404, "there is no such chart")
-    found, zone = trend_of(days_asked()), source().site.zone
+    found, zone = trend_of(requested_days()), source().site.zone
     return svg(lambda look: trend_chart(name, found, zone, look))
 
 
 @blueprint.get("/day")
-@whole_pool
+@needs_all_hosts
 def day() -> str:
     """Shows a day of the disks, and the jobs that ran."""
     return render_template("pool/day.html", day=_day(), words=day_words, today=source().now.astimezone(source().site.zone).date())
@@ -110,7 +110,7 @@ def _wanted_day() -> date | None:
 
 
 @blueprint.get("/charts/day/<name>.svg")
-@whole_pool
+@needs_all_hosts
 def day_picture(name: str) -> Response:
     """Returns the chart of bytes written, or read, over a day."""
     if name not in DAY_CHARTS:
@@ -120,7 +120,7 @@ def day_picture(name: str) -> Response:
 
 
 @blueprint.get("/score")
-@whole_pool
+@needs_all_hosts
 def score() -> str:
     """Shows how fragmented the free space is."""
     gallery = painter().states.gallery(filesystem())
@@ -128,7 +128,7 @@ def score() -> str:
     return render_template(
         "pool/score.html",
         scores=_scores(),
-        trend=trend_of(days_asked()),
+        trend=trend_of(requested_days()),
         found=distribution(painter().state(newest)) if newest else None,
         newest=newest,
         class_words=class_words,
@@ -141,12 +141,12 @@ def score() -> str:
 
 
 def _scores() -> Scores:
-    here, of, days = source(), filesystem(), days_asked()
+    here, of, days = source(), filesystem(), requested_days()
     return here.cached(("scores", of, days), lambda: scores(here.catalogue, of, here.now, days))
 
 
 @blueprint.get("/charts/scores.svg")
-@whole_pool
+@needs_all_hosts
 def scores_picture() -> Response:
     """Returns a chart of block groups by their score, of the newest recorded state."""
     gallery = painter().states.gallery(filesystem())
@@ -157,7 +157,7 @@ def scores_picture() -> Response:
 
 
 @blueprint.get("/charts/sizes.svg")
-@whole_pool
+@needs_all_hosts
 def sizes_picture() -> Response:
     """Returns the chart of the free space by the size of the free extents."""
     found = _scores()
@@ -165,7 +165,7 @@ def sizes_picture() -> Response:
 
 
 @blueprint.get("/picture.png")
-@whole_pool
+@needs_all_hosts
 def picture_latest() -> Response:
     """Returns the newest heatmap with the given `size`, `sort`, `curve` and `colour`; always on black. Aborts with 404 if there
     is none.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from backupd.doctor.facts import DoctorFacts
-from backupd.doctor.finding import SEVERITIES, DoctorRule, Examined, Unlooked
+from backupd.doctor.finding import SEVERITIES, DoctorReport, DoctorRule, Unlooked
 from backupd.doctor.rules import mount, shape, site, ssd, state, storage
 from btrkeep.decisions.findings import Finding
 
@@ -11,7 +11,7 @@ RULES: tuple[DoctorRule, ...] = (*storage.RULES, *state.RULES, *mount.RULES, *ss
 BY_NAME = {rule.name: rule for rule in RULES}
 
 
-def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> Examined:
+def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> DoctorReport:
     """Applies these rules. A rule that is blind but finds something counts as having looked."""
     findings: list[Finding] = []
     well: list[str] = []
@@ -24,7 +24,7 @@ def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> Examined
         else:
             well.append(rule.name)
     findings.sort(key=lambda finding: -SEVERITIES.index(finding.level))
-    return Examined(tuple(findings), tuple(well), tuple(unlooked))
+    return DoctorReport(tuple(findings), tuple(well), tuple(unlooked))
 
 
 def judge(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> list[Finding]:

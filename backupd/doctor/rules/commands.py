@@ -15,7 +15,7 @@ def balance(facts: DoctorFacts, *words: str) -> str:
 
 
 def filters(fs: FilesystemFacts, kind: str, words: str = "") -> str:
-    """What a balance does with block groups of that kind (data, metadata, system, mixed): "-mconvert=raid1".
+    """Returns the filters of a balance for block groups of that kind (data, metadata, system, mixed): "-mconvert=raid1".
 
     Mixed ones hold data and metadata, and of a filesystem that has them the kernel takes the same for both or nothing (EINVAL).
     """
@@ -29,7 +29,7 @@ def safest(profiles: tuple[str, ...]) -> str:
 
 
 def is_read_by_units(site: SiteFacts) -> bool:
-    """Whether the configuration is where systemd's units look for that of a pool of this name."""
+    """Returns True if the configuration is where systemd's units look for that of a pool of this name."""
     return site.file == FOLDER / f"{site.name}.toml"
 
 

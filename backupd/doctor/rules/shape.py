@@ -169,7 +169,7 @@ def _checksum(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def is_accelerated(checksum: str, driver: str, cpu: frozenset[str]) -> bool:
-    """Whether a driver uses instructions made for it. What has another name than generic or lib does; lib looks for itself."""
+    """True if a driver uses instructions made for it. What has another name than generic or lib does; lib looks for itself."""
     if driver.endswith("-generic"):
         return False
     if driver.endswith("-lib"):  # since Linux 6.14 for crc32c, 6.16 for sha256, 6.19 for blake2b

@@ -337,7 +337,7 @@ def _totals(links: TreeLinks, base: Record | None) -> dict[str, int]:
 
 
 async def _some(site: ImportSite, source: Path, target: Path, links: TreeLinks, names: set[bytes], *more: str) -> Output:
-    """Has rsync copy these names; folders in which something changed get their attributes and times back."""
+    """Copies these names by rsync; folders in which something changed get their attributes and times back."""
     with tempfile.NamedTemporaryFile(prefix="btrkeep-import-") as file:
         file.writelines((name or b".") + b"\0" for name in (*sorted(links.folders), *sorted(names)))
         file.flush()

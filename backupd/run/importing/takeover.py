@@ -114,7 +114,7 @@ def _arranged(site: ImportSite, tree: OldTree, staged: Path) -> TakenTree:
 
 
 def _move(staged: Path, path: str) -> None:
-    """Has all that lies in the subvolume below data/PATH; that folder is what the subvolume's root was."""
+    """Moves all that is in the subvolume below data/PATH; that folder gets the attributes of the subvolume's root."""
     was, aside = staged.stat(), staged / _ASIDE
     names = [one.name for one in staged.iterdir()]
     if _ASIDE in names:

@@ -56,7 +56,7 @@ def retention(call: Call) -> list[dict[str, Any]]:
 
 
 def hello(call: Call) -> dict[str, Any]:
-    """Whether it is there, which pool it serves, and which restores it allows besides those to the own place."""
+    """Says that the service is there, which pool it serves, and which restores it allows besides those to the own place."""
     service = call.service
     told = {"pool": service.config().name, "id": service.pool().id, "now": format_time(service.clock.now())}
     return {**told, "elsewhere": service.elsewhere, "folder": service.restore_to is not None}

@@ -1,0 +1,313 @@
+"""A soak: weeks of nights of a whole site with random faults, and what is worse at the end than it was.
+
+    python -m bench.soak [--nights 60] [--hosts 100] [--seed 1] [--out FOLDER] [--json]
+
+Each night the files of all hosts change; then come run, expire, replicate to a second pool and expire there, verify, and balance.
+Faults are drawn from the seed (bench/soak_faults.py). After each night: every backup that is called complete is compared with what
+its source was, by checksums of our own; what the retention keeps must be there; mount options, mounts, locks, processes, catalogue
+against pool. In the end all backups of both pools are compared again, and the figures of the nights are judged: whether they creep
+(bench/soak_verdict.py). --out gets soak.json, also when it is interrupted, and soak.png. Exit status 1 when something was wrong.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from bench import soak_picture
+from bench.common import machine, own_folder, plain_parser, say, size
+from bench.counted import counted
+from bench.growth import CPU, MEMORY, SECONDS
+from bench.soak_faults import CALM, CATALOGUE_LOST, FULL, OF_A_HOST, SERVER_OFF, Fault, caused, lose_catalogue, plan
+from bench.soak_site import Hosts, Site, command_line, mount_options, must_be_kept, space, writable
+from bench.soak_verdict import bounds, judged
+from btrkeep.units import format_time
+from tests.beds import cli, session, work
+from tests.beds.nights import Nights
+from tests.beds.watch import disagreements, transferring
+
+FIRST = datetime(2024, 1, 1, 22, 0, tzinfo=UTC)
+COMMANDS = ("run", "expire", "replicate", "expire copies", "verify", "balance", "score", "sample", "status")
+_PATIENCE = 30.0
+"""Seconds in which what a killed command has left ends by itself."""
+_PASSED = {"run": 30.0, "expire": 4.0, "replicate": 4.0, "balance": 0.1}
+"""About so many checkpoints a command passes for each host. At one of them it is killed."""
+
+
+@dataclass(slots=True)
+class Soak:
+    """All nights. `nights` has a reading of each, `wrong` a line for each defect. After `seconds` only `calm` nights follow."""
+
+    site: Site
+    faults: Sequence[tuple[Fault, ...]]
+    seconds: float = inf
+    calm: int = 0
+    nights: list[dict[str, Any]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    _seen: tuple[dict[str, set[str]], dict[str, set[str]]] = field(default_factory=lambda: ({}, {}))
+    _options: tuple[str, ...] = ()
+    _mounts: set[Path] = field(default_factory=set)
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        """Yields the reading of each night."""
+        self._options = tuple(mount_options(pool.top) for pool in self.site.pools)
+        self._mounts = set(session.mounts_below(session.folder()))
+        end = time.monotonic() + self.seconds
+        for number, planned in enumerate(self.faults):
+            late = time.monotonic() > end
+            if late and number < len(self.faults) - CALM:
+                self.calm += 1
+                if self.calm > CALM:
+                    break
+            faults = () if late else planned
+            begun, known = time.monotonic(), len(self.wrong)
+            reading = self._night(number, faults)
+            reading["seconds"] = time.monotonic() - begun
+            where = f"night {number} ({', '.join(reading['faults']) or 'no fault'})"
+            self.wrong[known:] = [f"{where}: {line}" for line in self.wrong[known:]]
+            reading["wrong"] = len(self.wrong) - known
+            self.nights.append(reading)
+            yield reading
+
+    # --- a night
+
+    def _night(self, number: int, faults: Sequence[Fault]) -> dict[str, Any]:
+        evening, kinds = FIRST + timedelta(days=number), {fault.kind: fault for fault in faults}
+        reading: dict[str, Any] = {"night": number, "faults": list(kinds), "commands": {}}
+        self.site.hosts.day(evening - timedelta(hours=1))
+        if SERVER_OFF in kinds:
+            return reading
+        with caused(self.site, faults, evening - timedelta(minutes=30)):
+            self._command(reading, "run", evening, kinds, "run", "--json")
+            if "run killed" in kinds:
+                self._command(reading, "run again", evening + timedelta(minutes=30), {}, "run", "--json")
+        if not kinds.keys().isdisjoint(FULL):
+            self._command(reading, "run again", evening + timedelta(hours=1), {}, "run", "--json")
+        self._require_complete({self.site.hosts.names[fault.host] for fault in faults if fault.kind in OF_A_HOST}, evening)
+        self._compare(0)
+        if CATALOGUE_LOST in kinds:
+            lose_catalogue(self.site)
+            self._command(reading, "rebuild", evening + timedelta(hours=4), {}, "rebuild")
+        self._morning(reading, evening + timedelta(hours=5), kinds)
+        self._compare(1)
+        self._look(kinds)
+        return reading | self._figures()
+
+    def _morning(self, reading: dict[str, Any], moment: datetime, kinds: dict[str, Fault]) -> None:
+        self._command(reading, "expire", moment, kinds, "expire", "--wait", "--json")
+        if "expire killed" in kinds:  # as ExecStopPost= does
+            self._command(reading, "restore mount option", None, {}, "expire", "--restore-mount-option")
+        if left := self._other_options():
+            self.wrong.append(f"mount options right after expire: {left}")
+        self._command(reading, "replicate", moment + timedelta(hours=1), kinds, "replicate", "--json", pool=self.site.second)
+        self._command(
+            reading, "expire copies", moment + timedelta(hours=2), {}, "expire", "--wait", "--json", pool=self.site.second
+        )
+        self._command(reading, "verify", moment + timedelta(hours=3), {}, "verify", "--sample", "200", "--json")
+        words = ("run", "--min-score", "0.2", "--budget", "300MiB", "--time", "1m", "--max-pressure", "none", "--json", "-q")
+        self._command(reading, "balance", None, kinds, *words, program="balancer")
+        score = self._command(reading, "score", None, {}, "score", "--record", "--json", program="balancer")
+        if score:
+            groups = json.loads(score)["block_groups"]
+            reading |= {what: sum(one[what] for one in groups) for what in ("score", "fragments")}
+        for name in ("sample", "status"):
+            self._command(reading, name, moment + timedelta(hours=8) if name == "status" else None, {}, name, "--json")
+
+    def _command(
+        self,
+        reading: dict[str, Any],
+        name: str,
+        now: datetime | None,
+        kinds: dict[str, Fault],
+        *words: str,
+        program: str = "backupd",
+        pool: Nights | None = None,
+    ) -> str:
+        """Runs one of ours, killed if that is a fault of the night; what it says, or nothing if its exit status is not 0."""
+        fault = kinds.get(f"{name} killed")
+        dies_at = 1 + int(fault.share * _PASSED[name] * len(self.site.hosts.names)) if fault else 0
+        dated = ("--now", format_time(now)) if now else ()
+        argv, env = command_line(program, pool or self.site.first, *words, *dated, dies_at=dies_at)
+        done = counted(argv, env)
+        what = {"seconds": done.figures[SECONDS], "cpu": done.figures[CPU], "memory": done.figures[MEMORY], "status": done.status}
+        reading["commands"][name] = what
+        if fault and done.status >= 0:
+            reading["faults"] = [kind if kind != fault.kind else f"{kind}: it had ended before" for kind in reading["faults"]]
+        wanted = (0, 1) if kinds or name == "run again" else (0,)
+        if "Traceback" in done.stderr or (done.status not in wanted and not (fault and done.status == -9)):
+            self.wrong.append(f"{name} ended with {done.status}: {_not_complete(done.stdout)} {done.stderr[-1500:]}")
+        return done.stdout if done.status == 0 else ""
+
+    # --- looking, without any code of ours
+
+    def _require_complete(self, hit: set[str], evening: datetime) -> None:
+        """All hosts that no fault has hit have a complete backup of this night."""
+        found = self.site.complete(self.site.first)
+        late = [
+            host for host in self.site.hosts.names if host not in hit and max(found.get(host, {}).values(), default=FIRST) < evening
+        ]
+        if late:
+            self.wrong.append(f"no complete backup of {len(late)} hosts that no fault has hit: {', '.join(late[:5])}")
+
+    def _compare(self, which: int) -> None:
+        """What is new in a pool is compared with its source, and what the retention keeps is there."""
+        seen, there = self._seen[which], self.site.complete(self.site.pools[which])
+        new = {host: {name: at for name, at in some.items() if name not in seen.get(host, ())} for host, some in there.items()}
+        self.wrong += self.site.unlike_their_source(self.site.pools[which], new)
+        for host, some in there.items():
+            seen.setdefault(host, set()).update(some)
+        self._require_kept(which)
+
+    def _require_kept(self, which: int) -> None:
+        there = self.site.complete(self.site.pools[which])
+        for host, seen in self._seen[which].items():
+            if lost := must_be_kept(list(seen)) - there.get(host, {}).keys():
+                self.wrong.append(f"lost in pool {which + 1}: {host} {sorted(lost)}")
+
+    def _look(self, kinds: Container[str] = ()) -> None:
+        """What a night may not leave behind."""
+        self._require_kept(0)
+        end = time.monotonic() + _PATIENCE
+        while (left := self._processes()) and time.monotonic() < end:
+            time.sleep(0.1)
+        self.wrong += [f"still running: {line}" for line in left]
+        self.wrong += self._other_options()
+        if (mounts := set(session.mounts_below(session.folder()))) != self._mounts:
+            self.wrong.append(f"mounts: {mounts ^ self._mounts}")
+        for pool in self.site.pools:
+            self.wrong += [f"locked: {path}" for path in (pool.pool / ".btrkeep" / "locks").iterdir() if _is_locked(path)]
+            self.wrong += [f"can be written: {path}" for path in writable(pool)]
+            if "expire killed" not in kinds:  # the next run, or expiry, finds out which backups are gone
+                self.wrong += disagreements(pool)
+
+    def _processes(self) -> list[int]:
+        return [pid for pool in self.site.pools for pid in transferring(pool)]
+
+    def _other_options(self) -> list[str]:
+        now = tuple(mount_options(pool.top) for pool in self.site.pools)
+        return [f"mounted with {is_}, which was {was}" for was, is_ in zip(self._options, now, strict=True) if was != is_]
+
+    def _figures(self) -> dict[str, Any]:
+        counts = [sum(map(len, self.site.complete(pool).values())) for pool in self.site.pools]
+        first, second = (space(pool.top) for pool in self.site.pools)
+        state = sum(path.stat().st_size for path in self.site.first.state.glob("catalogue.sqlite*"))
+        return {"backups": counts[0], "copies": counts[1], "catalogue": state, **first, "second": second}
+
+    # --- the end
+
+    def settle(self) -> None:
+        """The last graces end; then there is what the retention keeps, and nothing else, and all of it is as its sources were."""
+        known, moment = len(self.wrong), FIRST + timedelta(days=len(self.nights) - 1, hours=12)
+        reading: dict[str, Any] = {"faults": [], "commands": {}}
+        for pool in (*self.site.pools, *self.site.pools):
+            moment += timedelta(days=1)
+            self._command(reading, "expire", moment, {}, "expire", "--wait", "--json", pool=pool)
+        newest = []
+        for which, pool in enumerate(self.site.pools):
+            there = self.site.complete(pool)
+            self.wrong += self.site.unlike_their_source(pool, there)
+            for host, some in there.items():
+                if some.keys() != (must := must_be_kept(list(self._seen[which][host]))):
+                    self.wrong.append(
+                        f"pool {which + 1}, {host}: left {sorted(some.keys() - must)}, lost {sorted(must - some.keys())}"
+                    )
+            newest.append({host: max(some) for host, some in there.items()})
+            work("btrfs", "filesystem", "sync", pool.top)
+            work("btrfs", "subvolume", "sync", pool.top)
+            self.wrong += [f"an orphan: {line}" for line in work("btrfs", "subvolume", "list", "-d", pool.top).stdout.splitlines()]
+            for left in (".working", ".receiving"):
+                self.wrong += [f"left: {path}" for path in pool.pool.glob(f"hosts/*/{left}")]
+        if behind := [host for host in self.site.copied if newest[0][host] != newest[1].get(host)]:
+            self.wrong.append(f"the second pool does not have the newest backup of {behind}")
+        self._look()
+        self.wrong[known:] = [f"in the end: {line}" for line in self.wrong[known:]]
+
+
+def _not_complete(output: str) -> str:
+    """What the output of a run says of hosts that are not complete; the end of any other output."""
+    try:
+        results = json.loads(output)
+    except ValueError:
+        return output[-600:]
+    some = [one for one in results if one.get("outcome") != "complete"] if isinstance(results, list) else results
+    return json.dumps(some)[-1500:]
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def told(soak: Soak, options: argparse.Namespace) -> dict[str, Any]:
+    """All that came out, for soak.json."""
+    return {
+        "bench": "soak",
+        "command": shlex.join(["python", "-m", "bench.soak", *sys.argv[1:]]),
+        "seed": options.seed,
+        "machine": machine(options),
+        "verdicts": judged(soak.nights, COMMANDS, options.hosts),
+        "bounds": bounds(soak.nights),
+        "wrong": soak.wrong,
+        "nights": soak.nights,
+    }
+
+
+def soaked(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All nights; writes to --out as it goes on."""
+    os.environ[session.MARK] = session.own_name()
+    hosts = Hosts(options.hosts, options.files, options.seed)
+    site = Site(hosts, options.copied, f"{options.size}", folder)
+    soak = Soak(site, plan(options.seed, options.nights, options.hosts, options.faults), options.minutes * 60)
+    try:
+        for reading in soak.run():
+            spent = ", ".join(f"{name} {one['seconds']:.1f}" for name, one in reading["commands"].items())
+            say(f"night {reading['night']}: {', '.join(reading['faults']) or '-'}: {reading['seconds']:.0f} s: {spent}")
+            for line in soak.wrong[len(soak.wrong) - reading["wrong"] :]:
+                say(f"  {line}")
+        soak.settle()
+    finally:
+        cli.close()
+        if options.out:
+            options.out.mkdir(exist_ok=True)
+            (options.out / "soak.json").write_text(json.dumps(told(soak, options), indent=1) + "\n")
+    return told(soak, options)
+
+
+def main() -> None:
+    """The command line."""
+    made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
+    made.add_argument("--nights", type=int, default=60)
+    made.add_argument("--hosts", type=int, default=100)
+    made.add_argument("--copied", type=int, default=20, help="so many of the hosts are in the second pool")
+    made.add_argument("--files", type=int, default=40, help="of each host")
+    made.add_argument("--size", type=size, default="3GiB", help="of each of the two pools")
+    made.add_argument("--seed", type=int, default=1, help="of the changes and of the faults")
+    made.add_argument("--faults", type=int, default=2, help="the most of one night")
+    made.add_argument("--minutes", type=float, default=inf, help="after these only a few nights without faults follow")
+    made.add_argument("--out", type=Path, help="a folder for soak.json and soak.png")
+    options = made.parse_args()
+    say(f"seed {options.seed}")
+    with own_folder(options) as folder:
+        found = soaked(options, folder)
+    if options.out:
+        soak_picture.draw(found["nights"], options.out / "soak.png")
+    print(json.dumps({key: value for key, value in found.items() if key != "nights"}, indent=2))
+    creeping = [name for name, one in found["verdicts"].items() if one["verdict"] == "creeps"]
+    sys.exit(1 if found["wrong"] or creeping else 0)
+
+
+if __name__ == "__main__":
+    main()

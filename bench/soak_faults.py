@@ -1,0 +1,129 @@
+"""The faults of bench.soak: which night has which, drawn from a seed, and how each is caused. A night may have several.
+
+run killed, expire killed, replicate killed, balance killed: SIGKILL at a checkpoint of that command, wherever it is then
+source away         a host's folder is not there
+host unreachable    its ssh ends with 255
+host stalls         its rsync says nothing any more
+connection lost     its ssh ends in the middle of the transfer
+unreadable file     a disk of the host fails to read one file (EIO)
+pool full           the pool has room for a few MiB, or none
+state full          the disk of the catalogue has no room
+catalogue lost      the state folder is gone in the morning, `backupd rebuild` makes it anew
+server off          no command runs in that night
+"""
+
+import os
+import random
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from bench.soak_site import Site
+from tests.beds import badssh, work
+from tests.beds.faults import damage
+
+KILLED = ("run killed", "expire killed", "replicate killed", "balance killed")
+OF_A_HOST = ("source away", "host unreachable", "host stalls", "connection lost", "unreadable file")
+FULL = ("pool full", "state full")
+CATALOGUE_LOST, SERVER_OFF = "catalogue lost", "server off"
+KINDS = (*KILLED, *OF_A_HOST, *FULL, CATALOGUE_LOST, SERVER_OFF)
+CALM = 3
+"""So many nights at the end have none: what is left behind by then stays."""
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One in a night. `host`: whom it hits, if it hits one; `share`, below 1: how far in its command, or how much room is left."""
+
+    kind: str
+    host: int
+    share: float
+
+
+def plan(seed: int, nights: int, hosts: int, most: int = 2) -> list[tuple[Fault, ...]]:
+    """The faults of each night, at the `most` so many; none in the first, which fills the pool, nor in the last.
+
+    Each kind comes once before any comes again.
+    """
+    draw, deck = random.Random(f"{seed} faults"), list[str]()
+    found: list[tuple[Fault, ...]] = []
+    for night in range(nights):
+        drawn: list[str] = []
+        for _ in range(draw.randint(0, most) if 0 < night < nights - CALM else 0):
+            deck = deck or draw.sample(KINDS, len(KINDS))
+            drawn.append(deck.pop())
+        drawn = [SERVER_OFF] if SERVER_OFF in drawn else list(dict.fromkeys(drawn))
+        hit = draw.sample(range(hosts), min(hosts, len(drawn)))
+        found.append(tuple(Fault(kind, host, draw.random()) for kind, host in zip(drawn, hit, strict=False)))
+    return found
+
+
+@contextmanager
+def caused(site: Site, faults: Sequence[Fault], moment: datetime) -> Iterator[None]:
+    """Those of hosts and full disks are there while the block runs, a backup of the hosts that begins after `moment`."""
+    with ExitStack() as stack:
+        for fault in faults:
+            host = site.hosts.names[fault.host]
+            match fault.kind:
+                case "source away":
+                    _rename_for_a_while(stack, site.hosts.source(host))
+                case "unreadable file":
+                    _make_unreadable(stack, site, host, moment)
+                case "host unreachable":
+                    _ssh(stack, site, host, "refuses", f"ssh: connect to host {host} port 22: No route to host")
+                case "host stalls":
+                    _ssh(stack, site, host, "hangs", str(int(fault.share * 4000)))
+                case "connection lost":
+                    _ssh(stack, site, host, "dies", str(int(fault.share * 20_000)))
+                case "pool full":
+                    _fill(stack, site.first.top, int(fault.share * 4) * _MIB)
+                case "state full":
+                    _fill(stack, site.first.state, 0)
+        yield
+
+
+def _rename_for_a_while(stack: ExitStack, path: Path) -> None:
+    away = path.with_name(f"{path.name}, away")
+    path.rename(away)
+    stack.callback(away.rename, path)
+
+
+def _ssh(stack: ExitStack, site: Site, host: str, how: str, value: str) -> None:
+    flag = site.faults / host
+    flag.write_text(f'exec {shlex.join([sys.executable, str(badssh.__file__), how, value])} "$@"\n')
+    stack.callback(flag.unlink)
+
+
+def _make_unreadable(stack: ExitStack, site: Site, host: str, moment: datetime) -> None:
+    """A new file, whose blocks on the disk are then written over: their checksums are wrong."""
+    path, content = site.hosts.source(host) / "unreadable", os.urandom(20_000)
+    path.write_bytes(content)
+    site.hosts.note(host, moment)
+    work("btrfs", "filesystem", "sync", site.hosts.sources)
+    damage(site.hosts.sources, content)
+    stack.callback(path.unlink)
+
+
+def _fill(stack: ExitStack, folder: Path, room: int) -> None:
+    """Takes all room but that."""
+    ballast = folder / "ballast"
+    stack.callback(ballast.unlink, missing_ok=True)
+    with ballast.open("wb") as file:
+        for step in (64 * _MIB, _MIB, 4096):
+            with suppress(OSError):
+                while True:
+                    os.posix_fallocate(file.fileno(), file.tell(), step)
+                    file.seek(step, os.SEEK_CUR)
+        with suppress(OSError):
+            os.truncate(file.fileno(), max(file.tell() - room, 0))
+
+
+def lose_catalogue(site: Site) -> None:
+    """As if the disk of the state folder had been replaced."""
+    shutil.rmtree(site.first.state)

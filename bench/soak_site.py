@@ -1,0 +1,219 @@
+"""The site of bench.soak: hosts whose files change every day, a pool that they are backed up to, and a pool that fetches from it.
+
+What the hosts' files were is kept here, by checksums of our own (`Truth`). There are three filesystems: the hosts' disks, the pool
+and the second pool. The first pool's state folder is on a small disk of its own, which can be full.
+"""
+
+import random
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from backupd.rehearse.churn import BLOCK, Change, ChangeFile, DeleteFile, HostFiles, WriteFile
+from backupd.rehearse.model import HostModel
+from bench import cut_truth
+from bench.common import FAKESSH
+from tests.beds import TOP, btrfs, work
+from tests.beds.nights import Nights
+from tests.beds.watch import KILL_AT
+
+REPLICA = "first"
+DAILY, WEEKLY, MIN_KEEP, GRACE = 7, 3, 2, timedelta(days=1)
+HORIZON = 7 * WEEKLY + 2
+"""After so many nights each night deletes as much as it makes."""
+LARGEST = 512 << 10
+STALL = 20
+"""Seconds; with 3, a host on a busy machine was given up that did nothing wrong."""
+_NOISE = 4 << 20
+
+
+def model(name: str, files: int) -> HostModel:
+    """A host: each night a twentieth of its files changes, and a fiftieth comes and goes, some nights more."""
+    return HostModel(name, files, 24_000, 1.3, files / 50, 24_000, files / 50, files / 20, 0.3, 0.4, (0.5, 1.0, 1.0, 1.5))
+
+
+class Truth:
+    """What each host's files were since when, so that a backup of any moment can be compared with them."""
+
+    def __init__(self) -> None:
+        self._trees: dict[str, list[tuple[datetime, cut_truth.Tree]]] = {}
+
+    def note(self, host: str, moment: datetime, tree: cut_truth.Tree) -> None:
+        """From `moment` on they are that; what is as it was before takes no memory."""
+        known = self._trees.setdefault(host, [])
+        before = known[-1][1] if known else {}
+        known.append((moment, {name: before[name] if before.get(name) == is_ else is_ for name, is_ in tree.items()}))
+
+    def at(self, host: str, moment: datetime) -> cut_truth.Tree:
+        """What they were at that moment."""
+        return next(tree for since, tree in reversed(self._trees[host]) if since <= moment)
+
+
+def must_be_kept(complete: Sequence[str]) -> set[str]:
+    """Which of a host's complete backups the retention keeps, reckoned from their names alone."""
+    first_of: dict[str, dict[object, str]] = {"day": {}, "week": {}}
+    for name in sorted(complete):
+        moment = moment_of(name)
+        first_of["day"].setdefault(moment.date(), name)
+        first_of["week"].setdefault(moment.isocalendar()[:2], name)
+    return {*list(first_of["day"].values())[-DAILY:], *list(first_of["week"].values())[-WEEKLY:], *sorted(complete)[-MIN_KEEP:]}
+
+
+def moment_of(name: str) -> datetime:
+    """When a backup started, by its name."""
+    return datetime.strptime(name, "%Y-%m-%dT%H%M%S%z")
+
+
+class Hosts:
+    """The hosts and their disks. `sources` is where these are mounted."""
+
+    def __init__(self, count: int, files: int, seed: int) -> None:
+        self.sources = btrfs.make("512M", options="noatime")
+        self.names = tuple(f"host{number:03}" for number in range(count))
+        self.truth = Truth()
+        self._files = {name: HostFiles(model(name, files), seed, LARGEST) for name in self.names}
+        self._random = random.Random(seed)
+        self._noise = self._random.randbytes(_NOISE)
+
+    def source(self, host: str) -> Path:
+        """Where a host's files lie."""
+        return self.sources / host
+
+    def day(self, moment: datetime) -> None:
+        """All of them change, or get their first files; from `moment` on that is the truth."""
+        for name, files in self._files.items():
+            top = self.source(name)
+            new = not top.exists()
+            top.mkdir(exist_ok=True)
+            for change in files.first() if new else files.night():
+                self._apply(top, change)
+            self.note(name, moment)
+
+    def note(self, host: str, moment: datetime) -> None:
+        """What a host's files are now is the truth from `moment` on."""
+        self.truth.note(host, moment, cut_truth.tree(self.source(host)))
+
+    def _apply(self, top: Path, change: Change) -> None:
+        path = top / change.name
+        match change:
+            case DeleteFile():
+                path.unlink()
+            case WriteFile():
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(self._data(change.size))
+            case ChangeFile():
+                with path.open("r+b") as file:
+                    for offset, length in change.pieces:
+                        file.seek(offset)
+                        file.write(self._data(length))
+
+    def _data(self, size: int) -> bytes:
+        start = self._random.randrange((_NOISE - size) // BLOCK) * BLOCK if size < _NOISE - BLOCK else 0
+        return self._noise[start : start + size]
+
+
+class Site:
+    """Both pools; the second one has the first `copied` hosts. What is wrong with a host is a file of its name in `faults`, of
+    lines for the shell: see `_ssh`.
+    """
+
+    def __init__(self, hosts: Hosts, copied: int, pool_size: str, folder: Path) -> None:
+        self.hosts, self.copied, self.folder = hosts, hosts.names[:copied], folder
+        self.faults = folder / "faults"
+        self.faults.mkdir()
+        self.first, self.second = (self._pool(pool_size) for _ in range(2))
+        self.first.state = self._small_disk() / "state"
+        self.first.settings("pool", state=str(self.first.state))
+        self.first.settings("ssh", command=self._ssh())
+        self.first.settings("backup", concurrency=4, attempts=1, stall=f"{STALL}s")
+        self.first.tables["host"] = {name: {"address": name, "paths": [str(hosts.source(name))]} for name in hosts.names}
+        self.second.tables[f"replica.{REPLICA}"] = {"from": str(self.first.pool), "hosts": list(self.copied)}
+        for pool in self.pools:
+            pool.write()
+
+    @property
+    def pools(self) -> tuple[Nights, Nights]:
+        """The first and the second one."""
+        return self.first, self.second
+
+    def _pool(self, size: str) -> Nights:
+        pool = Nights(btrfs.make(size, options="noatime,nossd"), "--rehearsal")
+        pool.tables["retention"] = {"daily": DAILY, "weekly": WEEKLY, "min_keep": MIN_KEEP, "grace": "1d"}
+        pool.tables["expiry"] = {"mount_option": "ssd", "max_orphans": 100}
+        return pool
+
+    def _small_disk(self) -> Path:
+        image, point = self.folder / "state.img", self.folder / "state"
+        with image.open("wb") as file:
+            file.truncate(160 << 20)
+        work("mkfs.ext4", "-q", "-m", "0", image)
+        point.mkdir()
+        work("mount", "-o", "loop,noatime", image, point)
+        return point
+
+    def _ssh(self) -> str:
+        """A stand-in for ssh. It does what the file of the host in `faults` says, if there is one."""
+        script = self.folder / "ssh"
+        at = shlex.quote(str(self.faults))
+        look = f'for word; do [ ! -f {at}/"$word" ] || . {at}/"$word"; done'
+        script.write_text(f'#!/bin/sh\n{look}\nexec {shlex.quote(str(FAKESSH))} "$@"\n')
+        script.chmod(0o755)
+        return shlex.quote(str(script))
+
+    def complete(self, pool: Nights) -> dict[str, dict[str, datetime]]:
+        """When the complete backups of each host in a pool were finished, by name, as their own records have it."""
+        found: dict[str, dict[str, datetime]] = {}
+        for host, name, record in cut_truth.backups(pool.pool):
+            if record["state"] == "complete":
+                found.setdefault(host, {})[name] = datetime.fromisoformat(record["finished"])
+        return found
+
+    def unlike_their_source(self, pool: Nights, backups: Mapping[str, Mapping[str, datetime]]) -> Iterator[str]:
+        """Yields a line for each of these backups that is not what its source was when it was finished."""
+        for host, moments in backups.items():
+            for name, moment in moments.items():
+                there = cut_truth.tree(pool.data(host, self.hosts.source(host), name))
+                if wrong := cut_truth.unlike(self.hosts.truth.at(host, moment), there):
+                    yield f"{host}/{name} is called complete and differs from its source: {wrong[:3]}"
+
+
+def space(mount: Path) -> dict[str, int]:
+    """`size`, `allocated` and `used` bytes of a btrfs's device, as /sys has them."""
+    uuid = work("findmnt", "-n", "-o", "UUID", mount).stdout.strip()
+    shown = Path("/sys/fs/btrfs") / uuid
+    kinds = [shown / "allocation" / kind for kind in ("data", "metadata", "system")]
+    size = sum(int((device / "size").read_text()) * 512 for device in (shown / "devices").iterdir())
+    return {
+        "size": size,
+        "allocated": sum(int((kind / "disk_total").read_text()) for kind in kinds),
+        "used": sum(int((kind / "disk_used").read_text()) for kind in kinds),
+    }
+
+
+def writable(pool: Nights) -> list[str]:
+    """Backups with a final name that can be written: there must never be one."""
+    lists = (
+        [line.split(" path ", 1)[1] for line in work("btrfs", "subvolume", "list", *only, pool.pool).stdout.splitlines()]
+        for only in ((), ("-r",))
+    )
+    every, read_only = (set(paths) for paths in lists)
+    return sorted(path for path in every - read_only if path.rpartition("/")[2][:1].isdigit())
+
+
+def mount_options(mount: Path) -> str:
+    """As /proc/self/mounts has them."""
+    lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    return next(words[3] for words in lines if words[1] == str(mount))
+
+
+def command_line(program: str, pool: Nights, *words: str, dies_at: int = 0) -> tuple[list[str], Mapping[str, str]]:
+    """A program of ours as a process, and what it needs in its environment. `dies_at`: at its checkpoint of that number."""
+    config = ("--config", str(pool.config))
+    ours = [*config, *words] if program == "backupd" else [*words, *config]
+    env = {"NO_COLOR": "1", "PYTHONPATH": str(TOP)}
+    if not dies_at:
+        return [sys.executable, "-m", program, *ours], env
+    which = () if program == "backupd" else ("-m", program)
+    return [sys.executable, "-P", str(KILL_AT), "die", "any", "any", str(dies_at), *which, *ours], env

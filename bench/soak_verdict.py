@@ -1,0 +1,113 @@
+"""What bench.soak concludes from its figures: whether one creeps over the nights. Pure.
+
+Nights are not independent of each other: a backup stays for weeks, a balance is felt for days. So the uncertainty of a slope is
+that of a moving block bootstrap, which draws whole weeks of residuals.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.soak_site import HORIZON
+
+Floats = NDArray[np.float64]
+STEADY, CREEPS, UNSURE = "steady", "creeps", "unsure"
+BLOCK = 7
+"""Nights that are drawn together."""
+PER = 100
+"""A growth is that of so many nights."""
+_FEWEST = 2 * BLOCK
+_DRAWN = 500
+_OUTSIDE = 0.025
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """`growth`: of PER nights, as a share of the median; `low` and `high` enclose it with 95 %. `limit`: as much is allowed."""
+
+    growth: float
+    low: float
+    high: float
+    limit: float
+
+    @property
+    def verdict(self) -> str:
+        """STEADY: even the high end is within the limit. CREEPS: even the low end is beyond it. UNSURE: neither."""
+        if self.high <= self.limit:
+            return STEADY
+        return CREEPS if self.low > self.limit else UNSURE
+
+
+def trend(readings: Sequence[float | None], limit: float, seed: int = 1) -> Trend | None:
+    """The trend of a figure over nights in their order; None: that of a night is not known. None if there are too few."""
+    known = [(night, value) for night, value in enumerate(readings) if value is not None]
+    middle = median(value for _, value in known) if known else 0.0
+    if len(known) < _FEWEST or not middle:
+        return None
+    nights, values = (np.array(some, dtype=float) for some in zip(*known, strict=True))
+    (slope,) = _slopes(nights, values[None, :])
+    fitted = slope * nights + np.median(values - slope * nights)
+    draw = random.Random(seed)
+    drawn = np.array([_blocks(len(nights), draw) for _ in range(_DRAWN)])
+    low, high = np.quantile(_slopes(nights, fitted + (values - fitted)[drawn]), (_OUTSIDE, 1 - _OUTSIDE))
+    share = PER / middle
+    return Trend(float(slope) * share, float(low) * share, float(high) * share, limit)
+
+
+def _slopes(nights: Floats, many: Floats) -> Floats:
+    """The slope of each row, by Theil and Sen: the median of the slopes of all pairs, which single odd nights do not move."""
+    one, other = np.triu_indices(len(nights), 1)
+    return np.asarray(np.median((many[:, other] - many[:, one]) / (nights[other] - nights[one]), axis=1))
+
+
+def _blocks(count: int, draw: random.Random) -> list[int]:
+    """`count` numbers below `count`, in runs of BLOCK."""
+    found: list[int] = []
+    while len(found) < count:
+        start = draw.randrange(count - BLOCK + 1)
+        found += range(start, start + BLOCK)
+    return found[:count]
+
+
+LIMITS = {"memory": 0.1, "cpu": 0.2, "score": 0.5, "fragments": 0.5, "allocated": 0.2, "used": 0.1, "backups": 0.1}
+"""How much a figure may grow in PER nights, once each night deletes as much as it makes."""
+HISTORY = 400
+"""Bytes that the catalogue may grow by for each host and night: what a run was is never deleted."""
+_POOL = ("score", "fragments", "allocated", "used", "backups")
+
+
+def judged(nights: Sequence[Mapping[str, Any]], commands: Sequence[str], hosts: int) -> dict[str, dict[str, Any]]:
+    """The trends of all figures over the nights after HORIZON. A command counts only where it came to its end."""
+    late = [night for night in nights if night["night"] > HORIZON]
+    found: dict[str, Trend | None] = {}
+    for name in commands:
+        for what in ("memory", "cpu"):
+            found[f"{name}: {what}"] = trend([_of(night, name, what) for night in late], LIMITS[what])
+    for what in _POOL:
+        found[what] = trend([night.get(what) for night in late], LIMITS[what])
+    sizes = [night["catalogue"] for night in late if "catalogue" in night]
+    allowed = HISTORY * hosts * PER / median(sizes) if sizes else 0.0
+    found["catalogue"] = trend([night.get("catalogue") for night in late], allowed)
+    return {name: {**asdict(one), "verdict": one.verdict} for name, one in found.items() if one}
+
+
+def bounds(nights: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The least share of the pool that was unallocated, and the highest score, in each half of the nights."""
+    known = [night for night in nights if "score" in night]
+    halves = {"first half": known[: len(known) // 2], "second half": known[len(known) // 2 :]}
+    found: dict[str, float] = {}
+    for name, some in halves.items():
+        if some:
+            found[f"least unallocated, {name}"] = min(1 - night["allocated"] / night["size"] for night in some)
+            found[f"highest score, {name}"] = max(night["score"] for night in some)
+    return found
+
+
+def _of(night: Mapping[str, Any], command: str, what: str) -> float | None:
+    done = night["commands"].get(command)
+    return done[what] if done and done["status"] == 0 else None

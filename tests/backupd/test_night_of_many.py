@@ -1,0 +1,46 @@
+"""Nights of tens of thousands of hosts: choosing who is next takes no longer for each the more there are."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from backupd.rsync.confined import Confinement
+from backupd.rsync.version import rsync_version
+from backupd.run.context import HostResult, RunContext
+from backupd.run.night import NightRunner, PlannedHost
+from btrkeep.catalogue import Catalogue
+from btrkeep.clock import Clock
+from btrkeep.config import HostConfig, load
+from btrkeep.config.values import parse_window
+from btrkeep.pool.marker import Pool
+from btrkeep.process.progress import ProgressSinks
+from tests.beds.template import with_catalogue
+
+NOON, NIGHT = datetime(2026, 11, 25, 12, tzinfo=UTC), parse_window("22:00-06:00")
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[RunContext]:
+    (tmp_path / "main.toml").write_text(f'[pool]\npath = "{tmp_path}"\nstate = "{tmp_path}"\n')
+    config, pool = load(file=tmp_path / "main.toml"), Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", False)
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+        yield RunContext(config, pool, catalogue, Clock(NOON), rsync_version(), ProgressSinks(), False, Confinement())
+
+
+def night(context: RunContext, hosts: int) -> tuple[list[HostResult], float]:
+    """The results of hosts whose windows have closed before their turn, and the seconds of CPU time that the night took."""
+    names = (f"host{number:05}" for number in range(hosts))
+    planned = [PlannedHost(HostConfig(name, paths=("/srv",), window=NIGHT), True, "due", bound=True) for name in names]
+    begun = time.process_time()
+    return asyncio.run(NightRunner(context, planned).run()), time.process_time() - begun
+
+
+def test_four_times_as_many_hosts_take_four_times_as_long(context: RunContext) -> None:
+    results, few = night(context, 5_000)
+    assert [result.host for result in results] == [f"host{number:05}" for number in range(5_000)]
+    assert {result.outcome for result in results} == {"skipped"}
+    assert night(context, 20_000)[1] < 8 * few

@@ -1,0 +1,180 @@
+"""The soak: what it concludes from made-up nights, which faults it draws, and once through in a tiny size with planted defects."""
+
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.soak import COMMANDS, Soak
+from bench.soak_faults import CALM, KINDS, SERVER_OFF, Fault, plan
+from bench.soak_picture import draw
+from bench.soak_site import HORIZON, Hosts, Site, Truth, must_be_kept
+from bench.soak_verdict import CREEPS, LIMITS, STEADY, UNSURE, bounds, judged, trend
+from tests.beds import session, work
+
+MEMORY = 60.0  # MB
+
+
+def noisy(seed: int, nights: int, leak: float = 0.0) -> list[float]:
+    """MB of memory that vary by 1 % from night to night, each night's noise partly that of the night before; `leak` MB are added
+    each night.
+    """
+    draw, noise, found = random.Random(seed), 0.0, []
+    for night in range(nights):
+        noise = 0.5 * noise + draw.gauss(0, MEMORY / 100)
+        found.append(MEMORY + noise + leak * night)
+    return found
+
+
+def as_nights(memory: list[float], history: int = 300) -> list[dict[str, Any]]:
+    """Readings of 100 hosts. Only the memory of `run` changes, and the catalogue grows by `history` bytes for each of them."""
+    done = {"seconds": 5.0, "cpu": 1.0, "memory": 40.0, "status": 0}
+    same = {**dict.fromkeys(("score", "fragments", "allocated", "used", "backups"), 1000), "size": 2000}
+    return [
+        {
+            "night": night,
+            "commands": {**dict.fromkeys(COMMANDS, done), "run": {**done, "memory": value}},
+            **same,
+            "catalogue": 5_000_000 + night * 100 * history,
+        }
+        for night, value in enumerate(memory)
+    ]
+
+
+def test_a_planted_leak_is_found_and_nothing_else_is_called_creeping() -> None:
+    """A quarter of a MB each night: 40 % of 100 nights, where 10 % are allowed."""
+    found = judged(as_nights(noisy(1, 60, leak=0.25)), COMMANDS, 100)
+    assert {name for name, one in found.items() if one["verdict"] == CREEPS} == {"run: memory"}
+    assert {one["verdict"] for name, one in found.items() if name != "run: memory"} == {STEADY}
+    assert found["run: memory"]["low"] > LIMITS["memory"]
+    assert found["run: memory"]["growth"] == pytest.approx(100 * 0.25 / MEMORY, rel=0.3)
+
+
+@pytest.mark.slow
+def test_noise_that_lasts_for_days_is_not_called_creeping() -> None:
+    verdicts = Counter(one.verdict for seed in range(20) if (one := trend(noisy(seed, 36), LIMITS["memory"])))
+    assert verdicts[CREEPS] == 0
+    assert verdicts[STEADY] >= 15
+
+
+def test_a_catalogue_that_grows_by_more_than_its_history_creeps_and_by_its_history_it_does_not() -> None:
+    for history, verdict in ((300, STEADY), (500, CREEPS)):
+        assert judged(as_nights(noisy(1, 60), history), COMMANDS, 100)["catalogue"]["verdict"] == verdict
+
+
+def test_the_bounds_are_those_of_each_half() -> None:
+    nights = as_nights(noisy(1, 60))
+    nights[50] |= {"allocated": 1900, "score": 7000}
+    assert bounds(nights) == {
+        "least unallocated, first half": 0.5,
+        "highest score, first half": 1000,
+        "least unallocated, second half": pytest.approx(0.05),
+        "highest score, second half": 7000,
+    }
+
+
+def test_what_cannot_be_told_is_called_unsure_and_few_nights_tell_nothing() -> None:
+    wild = trend([10.0, 30.0, 12.0, 40.0, 9.0, 11.0, 35.0, 14.0, 8.0, 38.0, 13.0, 29.0, 10.0, 41.0, 12.0, 33.0], 0.1)
+    assert wild is not None
+    assert wild.verdict == UNSURE
+    assert trend(noisy(1, 13), 0.1) is None
+    assert trend([None] * 60, 0.1) is None
+    assert judged(as_nights(noisy(1, HORIZON)), COMMANDS, 100) == {}
+
+
+def test_a_night_in_which_a_command_was_killed_tells_nothing_of_it() -> None:
+    nights = as_nights(noisy(1, 60))
+    for night in nights[::7]:
+        night["commands"] = {**night["commands"], "run": {"seconds": 0.1, "cpu": 0.1, "memory": 0.0, "status": -9}}
+    assert judged(nights, COMMANDS, 100)["run: memory"]["verdict"] == STEADY
+
+
+def test_the_faults_are_those_of_the_seed_and_each_kind_comes_before_any_comes_again() -> None:
+    nights = plan(7, 60, 100)
+    assert nights == plan(7, 60, 100) != plan(8, 60, 100)
+    assert not any([nights[0], *nights[-CALM:]])
+    assert {fault.kind for faults in nights for fault in faults} == set(KINDS)
+    assert max(map(len, nights)) == 2
+    assert all(len(faults) == 1 for faults in nights if SERVER_OFF in {fault.kind for fault in faults})
+    assert all(len({fault.host for fault in faults}) == len(faults) for faults in nights)
+
+
+def test_what_must_be_kept_is_the_first_of_the_newest_days_and_weeks_and_the_newest() -> None:
+    days = [f"2024-01-{day:02}" for day in range(1, 31)]
+    names = [f"{day}T{hour}Z" for day in days for hour in ("220001", "233000")]
+    weeks = ["2024-01-15T220001Z", "2024-01-22T220001Z", "2024-01-29T220001Z"]  # Mondays
+    daily = [f"{day}T220001Z" for day in days[-7:]]
+    assert must_be_kept(names) == {*weeks, *daily, "2024-01-30T233000Z"}
+    assert must_be_kept(names[:1]) == {names[0]}
+
+
+def test_a_backup_is_compared_with_what_its_source_was_then() -> None:
+    truth, first = Truth(), datetime(2024, 1, 1, tzinfo=UTC)
+    for day, content in enumerate("abc"):
+        truth.note("web", first + timedelta(days=day), {"file": (content,)})
+    assert truth.at("web", first) == {"file": ("a",)}
+    assert truth.at("web", first + timedelta(days=1, hours=23)) == {"file": ("b",)}
+    assert truth.at("web", first + timedelta(days=9)) == {"file": ("c",)}
+
+
+NIGHTS = (
+    (),
+    (Fault("run killed", 0, 0.4), Fault("unreadable file", 1, 0), Fault("source away", 2, 0)),
+    (Fault("state full", 0, 0), Fault("expire killed", 0, 0.6), Fault("replicate killed", 0, 0.6)),
+    (Fault("pool full", 0, 0.2), Fault("host unreachable", 1, 0), Fault("balance killed", 0, 0)),
+    (Fault("catalogue lost", 0, 0), Fault("connection lost", 3, 0.3)),
+    (Fault(SERVER_OFF, 0, 0),),
+    (),
+    (),
+)
+
+
+@pytest.fixture
+def soak() -> Iterator[Soak]:
+    """Four hosts, of which three are in the second pool."""
+    folder = Path(tempfile.mkdtemp(prefix="soak-", dir=session.folder(4 << 30)))
+    beds = [folder]
+    try:
+        hosts = Hosts(4, 12, 1)
+        beds.append(hosts.sources.parent)
+        site = Site(hosts, 3, "1GiB", folder)
+        beds += [pool.top.parent for pool in site.pools]
+        yield Soak(site, NIGHTS)
+    finally:
+        for bed in beds:
+            assert session.remove(bed) == []
+
+
+@pytest.mark.long
+@pytest.mark.btrfs
+@pytest.mark.root
+@pytest.mark.timeout(900)
+def test_a_tiny_soak_runs_through_and_finds_what_is_planted_afterwards(soak: Soak, tmp_path: Path) -> None:
+    """Only it lives through kills, faults of hosts and full disks in one row of nights, on real pools."""
+    readings = list(soak.run())
+    assert soak.wrong == []
+    assert [set(reading["faults"]) for reading in readings] == [{fault.kind for fault in faults} for faults in NIGHTS]
+    draw(readings, tmp_path / "soak.png")
+    assert (tmp_path / "soak.png").stat().st_size > 10_000
+    soak.settle()
+    assert soak.wrong == []
+
+    pool, names = soak.site.first, soak.site.hosts.names
+    changed, gone = (pool.backup(name) for name in names[:2])
+    work("btrfs", "property", "set", "-f", changed, "ro", "false")
+    next(path for path in sorted((changed / "data").rglob("file*")) if path.is_file()).write_bytes(b"planted")
+    work("btrfs", "property", "set", changed, "ro", "true")
+    work("btrfs", "subvolume", "delete", gone)
+    pool.backup(names[2], ".working").mkdir()
+    work("mount", "-o", "remount,ssd", pool.top)
+    soak.settle()
+    found = "\n".join(soak.wrong)
+    assert f"{names[0]}/{changed.name} is called complete and differs from its source" in found
+    assert f"pool 1, {names[1]}: left [], lost ['{gone.name}']" in found
+    assert f"hosts/{names[2]}/.working" in found
+    assert "which was" in found
