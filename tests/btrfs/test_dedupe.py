@@ -23,7 +23,7 @@ from tests.beds.watch import does_at, killed, rows
 from tests.btrfs.test_after_crash import ANOTHER, noted, reboot
 from web.data.jobs import jobs
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
 MIB = 1 << 20
 SMALL = ("--min-size", "64KiB")
 
