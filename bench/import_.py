@@ -4,7 +4,10 @@
 
 The history is made by `rsync --link-dest` on ext4: each day one file in a hundred is another. The pool is a btrfs on the same kind
 of disk. `cp -a` copies each file of the history once, under one name. With --names the memory of an import of so many empty files
-is measured as well. Both times are until all is on the disk.
+is measured as well. All times are until all is on the disk.
+
+Beside the two stands the least that an import can do (`least`): it lists every tree with `find`, makes a snapshot for each, and
+copies with `cp -a` the names into it that are another file than the day before, which it was told.
 """
 
 import argparse
@@ -18,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.common import own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
-from tests.beds import btrfs, work
+from tests.beds import btrfs, session, work
 from tests.beds.nights import Nights
 
 TIME, BYTES, MEMORY = 1.3, 1.05, 300
@@ -43,22 +46,28 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
     old = _ext4(folder, size)
     try:
         root = _history(old, options)
-        once = _once(root, old / "once")
-        ratios, bytes_, seconds, quiet = list[float](), list[float](), dict[str, list[float]](import_=[], cp=[]), list[bool]()
+        once, script = _once(root, old / "once"), _least(root, folder / "least")
+        ratios, least, bytes_, quiet = list[float](), list[float](), list[float](), list[bool]()
+        seconds: dict[str, list[float]] = {"import": [], "cp": [], "least": []}
         for number in range(options.rounds):
-            pool, copy = Nights(_fresh(size)), _fresh(size)
+            pool, copy, known = Nights(_fresh(size)), _fresh(size), _fresh(size)
             quiet.append(wait_for_quiet(options))
-            for name in ("import_", "cp") if number % 2 else ("cp", "import_"):
+            commands = {"import": _import(pool, root), "cp": _copy(once, copy), "least": ("sh", str(script), str(known))}
+            for name in reversed(commands) if number % 2 else commands:
                 os.sync()
                 Path("/proc/sys/vm/drop_caches").write_text("3")
-                seconds[name].append(_import(pool, root) if name == "import_" else _copy(once, copy))
-            ratios.append(seconds["import_"][-1] / seconds["cp"][-1])
+                seconds[name].append(_until_on_disk(commands[name], {"import": pool.top, "cp": copy, "least": known}[name]))
+            ratios.append(seconds["import"][-1] / seconds["cp"][-1])
+            least.append(seconds["least"][-1] / seconds["cp"][-1])
             bytes_.append(_used(pool.top) / _used_there(root))
-            say(f"import {seconds['import_'][-1]:.2f} s, cp {seconds['cp'][-1]:.2f} s, bytes {bytes_[-1]:.3f}")
+            say(", ".join(f"{name} {some[-1]:.2f} s" for name, some in seconds.items()) + f", bytes {bytes_[-1]:.3f}")
+            for top in (pool.top, copy, known):
+                session.remove(top.parent)
         found: dict[str, object] = {
             "seconds": {name: spread(some) for name, some in seconds.items()},
             "ratios": {
                 "import to cp": {**spread(ratios), "limit": TIME},
+                "the least to cp": spread(least),
                 "bytes of the pool to those there": {**spread(bytes_), "limit": BYTES},
             },
             "quiet": all(quiet),
@@ -114,13 +123,31 @@ def _history(old: Path, options: argparse.Namespace) -> Path:
     return root
 
 
-def _import(pool: Nights, root: Path) -> float:
+def _import(pool: Nights, root: Path) -> tuple[str, ...]:
     words = (sys.executable, "-m", "backupd", "--config", str(pool.config))
-    return _until_on_disk((*words, "import", "tree", str(root), "--host", "old1", "--verify", "none"), pool.top)
+    return (*words, "import", "tree", str(root), "--host", "old1", "--verify", "none")
 
 
-def _copy(root: Path, to: Path) -> float:
-    return _until_on_disk(("cp", "-a", "--", str(root), str(to / "copy")), to)
+def _copy(root: Path, to: Path) -> tuple[str, ...]:
+    return ("cp", "-a", "--", str(root), str(to / "copy"))
+
+
+def _least(root: Path, folder: Path) -> Path:
+    """A script that does the least, into the filesystem that is its argument."""
+    folder.mkdir()
+    lines, before, known = ["set -e"], "", set[int]()
+    for tree in sorted(root.iterdir()):
+        files = [file for file in tree.rglob("*") if file.is_file()]
+        new = [str(file.relative_to(tree)) for file in files if file.stat().st_ino not in known]
+        known = {file.stat().st_ino for file in files}
+        (folder / tree.name).write_text("".join(f"{name}\0" for name in new))
+        made = f'btrfs -q subvolume snapshot "$1/{before}"' if before else "btrfs -q subvolume create"
+        lines += [f"find {tree} -name nothing", f'{made} "$1/{tree.name}"', f"cd {tree}"]
+        lines += [f'xargs -0 cp -a --parents --remove-destination -t "$1/{tree.name}" <{folder / tree.name}', 'sync -f "$1"']
+        before = tree.name
+    script = folder / "script"
+    script.write_text("\n".join(lines) + "\n")
+    return script
 
 
 def _until_on_disk(command: Sequence[str], top: Path) -> float:

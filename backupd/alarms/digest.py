@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 from backupd.alarms.words import Message, harmless, section, sender
 from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import RunTotals, StoredAlarm
+from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES
 from btrkeep.units import counted, format_duration, format_share, format_size
@@ -61,6 +62,8 @@ def _day_lines(report: StatusReport) -> list[str]:
         lines.append(f"devices: {format_share(allocated)} allocated, {format_share(used)} used")
     if report.expiry and _today(report, report.expiry.started):
         lines.append(f"expiry: {counted(report.expiry.deleted, 'backup')} deleted, {report.expiry.outcome or 'killed'}")
+    if report.dedupe and _today(report, report.dedupe.started):
+        lines.append(f"dedupe: {dedupe_words(report.dedupe)}")
     if report.balance and _today(report, report.balance.started):
         moved = f"{counted(report.balance.block_groups, 'block group')}, {format_size(report.balance.moved)} moved"
         lines.append(f"balance: {moved}, {harmless(report.balance.why or report.balance.outcome or 'killed')}")

@@ -1,6 +1,7 @@
 """`backupd dedupe`: equal files of backups share their data."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import click
@@ -8,6 +9,7 @@ import click
 from backupd.cli.context import dry_run_option, opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.dedupe.domains import domains
+from backupd.dedupe.job import noted
 from backupd.dedupe.pace import Pacer
 from backupd.dedupe.work import Deduper, SharedBackup, SharingPlan
 from backupd.files.backup_selector import named
@@ -19,7 +21,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.pool.allocation import Space, read_allocation
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.subvolume import commit
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.service import Status
@@ -67,17 +69,29 @@ def command(
         moment = site.clock.now()
         settled = None if site.pool.rehearsal else moment - timedelta(seconds=site.config.verify.after_crash)
 
-        def deduper() -> Deduper:
-            return Deduper(site.pool, moment, pacer, min_size, lambda line: status.go_on(lambda: line), settled)
+        def locked(name: str) -> Lock:
+            return take_lock(site.pool.locks / name, "backupd dedupe", format_time(moment))
+
+        def deduper(tell: Callable[[str], None]) -> Deduper:
+            return Deduper(site.pool, moment, pacer, min_size, tell, lambda: locked("verify"), settled)
 
         if dry_run:
-            _say_plan([deduper().plan(part) for part in parts if part], as_json=as_json)
+            _say_plan([deduper(lambda line: status.go_on(lambda: line)).plan(part) for part in parts if part], as_json=as_json)
             return cancellation.exit_status()
         read_before_waiting(site, lambda line: prose(line, err=True), cancellation)
-        with take_lock(site.pool.locks / "verify", "backupd dedupe", format_time(moment)), writing(site.pool):
-            before = _used(site)
-            done = [_told(one, as_json) for part in parts if part for one in deduper().share(part)]
+        locked("verify").release()  # while a verify reads, another time is better
+        with locked("dedupe"), writing(site.pool), noted(site.catalogue, moment) as job:
+
+            def tell(line: str) -> None:
+                status.go_on(lambda: line)
+                job.beat()
+
+            before, done = _used(site), list[SharedBackup]()
+            for one in (one for part in parts if part for one in deduper(tell).share(part)):
+                done.append(_told(one, as_json))
+                job.add(one)
             after = _used(site)
+            job.end("stopped" if pacer.is_over else "complete", before, after)
     _say(done, before, after, is_whole=not pacer.is_over, as_json=as_json)
     return cancellation.exit_status()
 
@@ -124,7 +138,10 @@ def _fields(one: SharedBackup) -> dict[str, str | int | None]:
 def _say_plan(plans: Sequence[SharingPlan], *, as_json: bool) -> None:
     files, equal, unread = (sum(getattr(one, name) for one in plans) for name in ("files", "equal", "unread"))
     if as_json:
-        echo_json({"files": files, "equal_bytes": equal, "unread_bytes": unread})
+        left = [{"host": backup.host, "name": backup.name, "left": why} for one in plans for backup, why in one.left]
+        echo_json({"files": files, "equal_bytes": equal, "unread_bytes": unread, "left": left})
         return
     prose(f"{counted(files, 'file')}, {format_size(equal)}, are known to be equal to another one; some may share data already")
     prose(f"{format_size(unread)} would be read to know more")
+    for why, number in Counter(why for one in plans for _, why in one.left).items():
+        prose(f"{counted(number, 'backup')} left: {why}")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -145,7 +146,7 @@ def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTre
     return found, known, ahead
 
 
-async def _take_over(site: ImportSite, tree: OldTree, _before: OldTree | None) -> ImportedBackup:
+async def _take_over(site: ImportSite, tree: OldTree, _before: OldTree | None, _after: OldTree | None) -> ImportedBackup:
     return await take_over(site, tree)
 
 
@@ -158,7 +159,7 @@ class _Import:
     verify: str
     says: Status
     display: ImportDisplay
-    make: Callable[[ImportSite, OldTree, OldTree | None], Awaitable[ImportedBackup]]
+    make: Callable[[ImportSite, OldTree, OldTree | None, OldTree | None], Awaitable[ImportedBackup]]
     as_json: bool = field(kw_only=True)
     backups: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -184,7 +185,7 @@ class _Import:
         if self._unusable or not self.work.goes_on:
             return
         try:
-            with self.display.host(host):
+            with self.display.host(host), self.work.host(host):
                 await self._host(host, trees)
         except Cancelled:
             return
@@ -198,13 +199,13 @@ class _Import:
     async def _host(self, host: str, trees: Sequence[OldTree]) -> None:
         before, known = None, known_backups(self.site.pool, host)
         new = [one for one in trees if backup_name(one.started) not in known]
-        for tree in trees:
+        for tree, after in zip_longest(trees, trees[1:]):
             if here := known.get(backup_name(tree.started)):
                 record = here
             else:
                 self.says.say(f"{host}: {new.index(tree)} of {counted(len(new), 'tree')}")
                 self.display.begin(host, new.index(tree) + 1, len(new))
-                made = await self.make(self.work, tree, before)
+                made = await self.make(self.work, tree, before, after if after in new else None)
                 self._note(tree, made)
                 record = made.record
                 if made.nested:

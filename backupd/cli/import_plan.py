@@ -26,11 +26,13 @@ def planned(
         new = [one for one in trees if backup_name(one.started) not in known[host]]
         if not new:
             continue
-        before, files, size = None, 0, 0
+        before, digests, files, size = None, None, 0, 0
         for tree in trees if reads else ():
             if tree in new:
-                found = look_at(tree.folder, before, lambda: not cancellation)
-                files, size = found.files, size + found.new_bytes
+                found = look_at(tree.folder, before, lambda: not cancellation, digests)
+                files, size, digests = found.files, size + found.new_bytes, found.digests
+            else:
+                digests = None
             before = tree.folder
         first, last = (format_time(one.started) for one in (new[0], new[-1]))
         said.append({"host": host, "backups": len(new), "first": first, "last": last, "files": files, "bytes": size})

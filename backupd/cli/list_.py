@@ -155,6 +155,7 @@ def _objects(site: PoolContext, backups: Iterable[Backup]) -> Iterator[dict[str,
             "files": backup.files,
             "bytes": backup.bytes,
             "new_bytes": backup.new_bytes,
+            "shared_bytes": backup.shared_bytes,
             "warnings": list(backup.warnings),
             "error": error_words(backup.error, backup.cause),
             "held": notes.hold_fields(backup),
@@ -193,6 +194,7 @@ def _remark(backup: Backup, notes: _BackupNotes) -> str:
         by_hand(notes.asked(backup)),
         notes.hold_words(backup),
         ahead,
+        f"{format_size(backup.shared_bytes)} shared with another host" if backup.shared_bytes else None,
         wrong,
     ]
     return "; ".join(words for words in found if words)

@@ -86,6 +86,7 @@ def _as_json(run: Run, deleted: Mapping[str, str | None] | None) -> dict[str, An
         "error": error_words(run.error, run.cause),
         "last_lines": [printable(line) for line in run.last_lines],
         "literal_bytes": run.literal_bytes,
+        "shared_bytes": run.shared_bytes,
         "matched_bytes": run.matched_bytes,
         "received_bytes": run.received_bytes,
         "rsync_version": run.rsync_version,
@@ -105,6 +106,8 @@ def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> Non
     if run.exit_code is not None:
         said = f"rsync {run.exit_code}: {exit_words(run.meaning or '', run.exit_code)}"
     new = f", {format_size(run.literal_bytes)} new" if run.literal_bytes else ""
+    if run.shared_bytes:
+        new += f", {format_size(run.shared_bytes)} shared"
     tries = f", {run.attempts} attempts" if run.attempts > 1 else ""
     coloured = click.style(f"{outcome:8}", fg=_COLOURS.get(outcome))
     prose(f"{format_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {said}", "    ")

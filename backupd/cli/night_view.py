@@ -12,7 +12,7 @@ from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_size, printable
 
 COLOURS = {"complete": "green", "skipped": "cyan", "locked": "yellow", "partial": "yellow", "suspect": "yellow", "failed": "red"}
-_JSON = ("host", "outcome", "name", "files", "bytes", "new_bytes", "seconds", "attempts", "warnings", "error")
+_JSON = ("host", "outcome", "name", "files", "bytes", "new_bytes", "shared_bytes", "seconds", "attempts", "warnings", "error")
 
 
 def result_line(result: HostResult) -> str:
@@ -20,6 +20,8 @@ def result_line(result: HostResult) -> str:
     parts = [f"{result.host}: {result.outcome}"]
     if result.files is not None:
         sizes = f"{format_size(result.bytes)}, {format_size(result.new_bytes)} new"
+        if result.shared_bytes:
+            sizes += f", {format_size(result.shared_bytes)} shared"
         parts.append(f"{counted(result.files, 'file')}, {sizes}, {format_duration(result.seconds)}")
     if result.name:
         parts.append(result.name)

@@ -10,15 +10,16 @@ import click
 from backupd.cli.context import complete_host, opened, pass_context, require_host
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.look import look_at_pool
-from backupd.health.status_report import damaged_hosts, drills_of, looks_of
+from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
 from backupd.repo.context import PoolContext
-from btrkeep.catalogue import Progress
+from btrkeep.catalogue import KILLED, Dedupe, Progress
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import CopyStatus, RunningFetch, copy_statuses, read_running
 from btrkeep.decisions.copy_words import running_words
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doubt
+from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
@@ -78,6 +79,7 @@ class _Status:
     verified: Mapping[VerificationState, int]
     damaged: Mapping[str, tuple[int, int]]
     in_doubt: BackupsInDoubt | None
+    dedupe: Dedupe | None
     verdict: health.PoolVerdict
     synchronised: bool | None
 
@@ -99,6 +101,7 @@ class _Status:
                 "damaged": [{"host": name, "backups": some, "files": most} for name, (some, most) in sorted(self.damaged.items())],
             },
             "in_doubt": _in_doubt_as_json(self.in_doubt),
+            "dedupe": _dedupe_as_json(self.dedupe) if self.dedupe else None,
             "pool": health.as_json(self.verdict),
             "lost": self.site.lost,
             "clock": self.site.clock_doubt,
@@ -123,6 +126,8 @@ class _Status:
             _show_verification(self.verified)
             _show_damaged(self.damaged)
             _show_unverified(self.unverified, self.site.config.verify.oldest)
+            if self.dedupe:
+                click.echo(f"last dedupe: {format_time(self.dedupe.started)}, {dedupe_words(self.dedupe)}")
             if self.in_doubt:
                 words = f"{in_doubt_words(self.in_doubt)}: `backupd verify --after-crash` does that"
                 click.echo(click.style("in doubt: ", fg="yellow") + words)
@@ -147,6 +152,7 @@ def _read_status(site: PoolContext, host: str | None, synchronised: bool | None)
         verified=verification_counts(site.catalogue, moment),
         damaged=damaged_hosts(site.catalogue),
         in_doubt=read_in_doubt(site.catalogue),
+        dedupe=last_dedupe(site.catalogue),
         verdict=judge(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config)),
         synchronised=synchronised,
     )
@@ -349,6 +355,21 @@ def _in_doubt_as_json(found: BackupsInDoubt | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {"since": format_time(found.since), "backups": [{"host": host, "name": name} for host, name in sorted(found.backups)]}
+
+
+def _dedupe_as_json(one: Dedupe) -> dict[str, Any]:
+    return {
+        "started": format_time(one.started),
+        "finished": _moment(one.finished),
+        "outcome": one.outcome or KILLED,
+        "backups": one.backups,
+        "left": one.left_out,
+        "files": one.files,
+        "shared_bytes": one.shared_bytes,
+        "read_bytes": one.read_bytes,
+        "data_saved": one.data_saved,
+        "metadata_added": one.metadata_added,
+    }
 
 
 def _drill_as_json(drills: DrillStatus) -> dict[str, Any]:

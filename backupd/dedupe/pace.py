@@ -33,6 +33,17 @@ class Pacer:
         """Returns True if no further file is begun: cancelled, or out of time."""
         return bool(self._cancellation) or (self._seconds is not None and time.monotonic() - self._begun >= self._seconds)
 
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether somebody makes, expires or balances backups: `goes_on` waits for that, which may take hours."""
+        return bool(at_work(self._locks))
+
+    def wait_for(self, why: str) -> bool:
+        """Waits a moment for that; False once it is over."""
+        self._tell(f"waits: {why}")
+        self._cancellation.sleep(_LOOK)
+        return not self.is_over
+
     def goes_on(self) -> bool:
         """Waits while it has to; False once it is over."""
         if time.monotonic() - self._looked >= _LOOK:

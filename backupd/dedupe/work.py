@@ -12,7 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -25,7 +25,7 @@ from backupd.files.walking import WalkEntry, walk
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.read_lock import is_read_by_others, read
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.errors import OperatorError
+from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.fs.dedupe import OF_ONE_FILE, shared_pieces
 from btrkeep.fs.fiemap import share_all
 from btrkeep.pool.atomic import NO_ROOM
@@ -44,6 +44,10 @@ _ROOT = b"/"
 
 class _InUse(Exception):
     """Somebody else works with the backup; its argument says who."""
+
+
+class _Paused(Exception):
+    """It has to wait, and holds no lock meanwhile."""
 
 
 class _SourceDeleted(Exception):
@@ -74,16 +78,21 @@ class SharedBackup:
 
 @dataclass(slots=True)
 class SharingPlan:
-    """For a dry run: files that are known to be equal to another one, their bytes, and bytes that would be read to know."""
+    """For a dry run: files that are known to be equal to another one, their bytes, and bytes that would be read to know. `left`:
+    backups that would be left, with the reason.
+    """
 
     files: int = 0
     equal: int = 0
     unread: int = 0
+    left: list[tuple[Restorable, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Deduper:
-    """Shares data among backups. Whoever makes one has the lock `verify` of the pool: `checksums` has one writer."""
+    """Shares data among backups. `alone` takes the lock `verify` of the pool, for `checksums` has one writer: for the time of one
+    backup, and not while it waits.
+    """
 
     pool: Pool
     now: datetime
@@ -91,12 +100,14 @@ class Deduper:
     smallest: int | None
     """Bytes of the smallest file that is looked at; None: as many as sharing it costs, by the backups of its host."""
     tell: Callable[[str], None]
+    alone: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Raises LockHeld."""
     settled: datetime | None = None
     """Backups that were finished later are left: a crash of this server could still take their data. None: none is."""
     shared: int = 0
     """Bytes so far."""
-    _sources: dict[tuple[bytes, int], _Source] = field(default_factory=dict)
-    """By digest and size: the digest leaves zeros out, also those at the end."""
+    _sources: dict[bytes, _Source] = field(default_factory=dict)
+    """By digest and size, in one: the digest leaves zeros out, also those at the end."""
     _least: dict[str, int] = field(default_factory=dict)
 
     def share(self, backups: Sequence[Restorable]) -> Iterator[SharedBackup]:
@@ -108,15 +119,30 @@ class Deduper:
                 return
             done = SharedBackup(backup, left=self._why_skipped(backup))
             if not done.left:
-                try:
-                    _BackupSharing(self, done, sizes).take()
-                except (_InUse, OperatorError) as error:
-                    done.left = str(error)
+                sharing = _BackupSharing(self, done, sizes)
+                while not self._taken(sharing) and self.pacer.goes_on():
+                    pass
             yield done
+
+    def _taken(self, sharing: "_BackupSharing") -> bool:
+        """Gives one backup its turn; False if it has to wait and go on."""
+        try:
+            with ExitStack() as held:
+                try:
+                    held.enter_context(self.alone())
+                except LockHeld as error:  # a verify has begun meanwhile
+                    return not self.pacer.wait_for(error.message)
+                sharing.take()
+        except _Paused:
+            return False
+        except (_InUse, OperatorError) as error:
+            sharing.done.left = str(error)
+        return True
 
     def plan(self, backups: Sequence[Restorable]) -> SharingPlan:
         """Returns what `share` would do, as far as it is known without reading any file."""
         sizes, found = self._repeated_sizes(backups), SharingPlan()
+        found.left = [(one, why) for one in backups if (why := self._why_skipped(one))]
         seen, digests = set[tuple[str, Key]](), set[bytes]()
         for backup, entry, key in self._files(backups):
             if entry.entry.size not in sizes or (backup.host, key) in seen:
@@ -176,20 +202,25 @@ class _BackupSharing:
     """One backup's turn."""
 
     def __init__(self, work: Deduper, done: SharedBackup, sizes: frozenset[int]) -> None:
-        self._work, self._done, self._sizes, self._backup = work, done, sizes, done.backup
+        self._work, self.done, self._sizes, self._backup = work, done, sizes, done.backup
         self._new: dict[Key, ReadBefore] = {}
         self._looked = 0.0
+        self._passed = 0
+        """Files that had their turn, in the order of the walk; after a pause they are passed over."""
 
     def take(self) -> None:
-        """Goes through its files. Raises _InUse, OperatorError, OSError."""
+        """Goes through its files, on from where it was paused. Raises _Paused, _InUse, OperatorError, OSError."""
         folder = self._work.pool.host(self._backup.host)
         with read(self._backup.path) as fd, tree_of_backup(self._backup.path) as tree, Checksums(folder) as known:
             try:
-                for found in self._work.candidates(self._backup.host, tree):
-                    if found.entry.size in self._sizes:
-                        if not self._goes_on(fd):
-                            break
-                        self._file(found, known)
+                candidates = self._work.candidates(self._backup.host, tree)
+                for number, found in enumerate(one for one in candidates if one.entry.size in self._sizes):
+                    if number < self._passed:
+                        continue
+                    if not self._goes_on(fd):
+                        break
+                    self._file(found, known)
+                    self._passed = number + 1
             finally:
                 if self._new:
                     self._write_down(known)
@@ -203,9 +234,11 @@ class _BackupSharing:
                 raise
 
     def _goes_on(self, fd: int) -> bool:
-        """True if the time is not over. Raises _InUse if somebody else uses the backup."""
+        """True if the time is not over. Raises _InUse if somebody else uses the backup, _Paused if it has to wait."""
         if time.monotonic() - self._looked < _BATCH:
             return not self._work.pacer.is_over
+        if self._work.pacer.has_to_wait:
+            raise _Paused
         if not self._work.pacer.goes_on():
             return False
         holder = read_holder(self._work.pool.locks / f"host-{self._backup.host}")
@@ -218,18 +251,17 @@ class _BackupSharing:
 
     def _file(self, found: WalkEntry, known: Checksums) -> None:
         key = key_of(found.entry.inode, found.entry.changed, found.entry.size)
-        content = None
+        content = b""
         try:
             digest = self._digest(found, key, known)
             if digest is None:
                 return
-            content = digest, found.entry.size
+            content = digest + found.entry.size.to_bytes(8, "little")
             source = self._work._sources.setdefault(content, _Source(self._backup, found.entry.path, key))
             if (source.backup.host, source.key) == (self._backup.host, key):
                 return  # a snapshot of the very file
             self._share(found, source)
         except _SourceDeleted:
-            assert content is not None
             self._work._sources[content] = _Source(self._backup, found.entry.path, key)
         except OSError as error:
             if error.errno in _LEFT:
@@ -246,7 +278,7 @@ class _BackupSharing:
         done = read_file(open_plain(found.name, found.folder), entry.path, entry.size, key, goes_on)
         if done is None or done.bad is not None:
             return None  # a damaged one is for `backupd verify`
-        self._done.read += done.size
+        self.done.read += done.size
         if len(self._new) < _MOST_RECORDS:
             self._new[key] = ReadBefore(round(self._work.now.timestamp() * 10**6), False, done.digest)
         return done.digest
@@ -269,7 +301,7 @@ class _BackupSharing:
                         break
             finally:
                 os.close(other)
-        self._done.files, self._done.shared = self._done.files + bool(bytes_), self._done.shared + bytes_
+        self.done.files, self.done.shared = self.done.files + bool(bytes_), self.done.shared + bytes_
         self._work.shared += bytes_
         self._work.tell(f"{self._backup.host} {self._backup.name}")
 

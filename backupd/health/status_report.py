@@ -13,6 +13,7 @@ from btrkeep.catalogue import (
     Balance,
     BalanceTotals,
     Catalogue,
+    Dedupe,
     Expiry,
     ExpiryTotals,
     FreeSpaceScore,
@@ -75,6 +76,8 @@ class StatusReport:
     expiry: Expiry | None = None
     """The newest one that has ended, or was killed."""
     expiry_totals: ExpiryTotals = _NO_EXPIRY
+    dedupe: Dedupe | None = None
+    """The newest one that has ended, or was killed."""
     score: FreeSpaceScore | None = None
     balance: Balance | None = None
     """The newest one that has ended, or was killed."""
@@ -134,6 +137,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
         running=tuple(one for one in catalogue.progress() if start_time(one.pid) == one.pid_started),
         expiry=next((one for one in catalogue.expiries(2, of_all=True) if _has_ended(one)), None),
         expiry_totals=catalogue.expiry_totals(),
+        dedupe=last_dedupe(catalogue),
         backups=catalogue.state_counts(),
         day=tuple(catalogue.run_totals(now - DAY, latest(now))),
         copies=tuple(copy_statuses(config.copies, catalogue, now)),
@@ -178,7 +182,12 @@ def damaged_hosts(catalogue: Catalogue) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _has_ended(job: Expiry | Balance) -> bool:
+def last_dedupe(catalogue: Catalogue) -> Dedupe | None:
+    """Returns the newest run of `dedupe` that has ended, or was killed."""
+    return next((one for one in catalogue.dedupes(2) if _has_ended(one)), None)
+
+
+def _has_ended(job: Expiry | Balance | Dedupe) -> bool:
     """True if the run has ended: a killed one has no end in the catalogue, but no process either."""
     return job.finished is not None or start_time(job.pid) != job.pid_started
 

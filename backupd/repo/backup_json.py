@@ -100,6 +100,9 @@ class Record:
     `repaired`: what this is the repaired copy of: {"of": name, "of_uuid", "files": how many were replaced, "unproven": how many of
     them without proof of their content}; None for what was backed up, and not in the file.
 
+    `shared_with`: the backup, HOST@NAME, with whose data that of this one was shared (`share_with`), and `shared_bytes` how many
+    bytes share it; else None, and not in the file.
+
     `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
     """
 
@@ -129,6 +132,8 @@ class Record:
     confined: bool | None = None
     imported: str | None = None
     repaired: Mapping[str, Any] | None = None
+    shared_with: str | None = None
+    shared_bytes: int | None = None
 
     def total(self, key: str) -> int | None:
         """Returns the sum of one of rsync's numbers over all paths, bounded like them; None if no path has it."""
@@ -158,7 +163,7 @@ class Record:
         fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
         if not self.doubted:
             del fields["doubted"]
-        for name in ("stopped_for", "written", "cause", "confined", "imported", "repaired"):
+        for name in ("stopped_for", "written", "cause", "confined", "imported", "repaired", "shared_with", "shared_bytes"):
             if fields[name] is None:
                 del fields[name]
         fields["started"] = format_time(self.started)
@@ -201,7 +206,8 @@ def parse(text: str) -> Record:
 def _checked(record: Record) -> Record:
     """Returns the record if its fields fit a catalogue's row. Raises TypeError, ValueError."""
     texts = (record.host, record.uuid, record.state, *record.warnings)
-    maybe = (record.name, record.base, record.base_uuid, record.error, record.rsync_version, record.stopped_for, record.imported)
+    maybe: list[str | None] = [record.name, record.base, record.base_uuid, record.error, record.rsync_version]
+    maybe += [record.stopped_for, record.imported, record.shared_with]
     if not all(isinstance(text, str) for text in texts) or not all(text is None or isinstance(text, str) for text in maybe):
         raise TypeError("a text is none")
     if record.repaired is not None and not isinstance(record.repaired, dict):
@@ -210,6 +216,7 @@ def _checked(record: Record) -> Record:
         record.duration or 0,
         record.attempts,
         record.written or 0,
+        record.shared_bytes or 0,
         *(number for path in record.paths for number in path.numbers.values()),
     ]
     if not all(isinstance(number, float) or (isinstance(number, int) and abs(number) <= LARGEST_NUMBER) for number in numbers):

@@ -22,6 +22,7 @@ _COLUMNS = {
     "format",
     "totals",
     "cause",
+    "shared_bytes",
 }
 NO_NOTES = Notes()
 
@@ -47,6 +48,7 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
         new_bytes=_column(record.new_bytes),
         error=record.error,
         cause=record.cause,
+        shared_bytes=_column(record.shared_bytes),
         warnings=record.warnings,
         base=record.base,
         subvolume_id=subvolume_id,

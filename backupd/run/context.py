@@ -33,6 +33,7 @@ class HostResult:
     seconds: float = 0.0
     attempts: int = 0
     warnings: tuple[str, ...] = ()
+    shared_bytes: int | None = None
 
     @property
     def good(self) -> bool:

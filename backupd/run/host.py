@@ -234,6 +234,7 @@ class HostRun:
             **self._run_fields(verdict.error, verdict.cause),
             "finished": self._moment(),
             "literal_bytes": final.new_bytes or 0,
+            "shared_bytes": final.shared_bytes,
         }
         site.catalogue.finish_backup(row, self.run_id, **fields)
         self.ended = True
@@ -344,4 +345,5 @@ class HostRun:
             elapsed() - self.begun,
             record.attempts,
             record.warnings,
+            record.shared_bytes,
         )

@@ -6,7 +6,7 @@ with a snapshot of the other's backup, it would keep everything that the host's 
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -37,10 +37,13 @@ class Sibling:
 
 @dataclass(frozen=True, slots=True)
 class SharedData:
-    """Files that share data with the sibling's now, and the bytes that they share."""
+    """Files that share data with the sibling's now, and the bytes that they share. `other`: the backup with that data, HOST@NAME;
+    None if there was none.
+    """
 
     files: int = 0
     bytes: int = 0
+    other: str | None = None
 
 
 def share_written(pool: Pool, subvolume: Path, sibling: Sibling, now: datetime) -> SharedData:
@@ -54,7 +57,7 @@ def share_written(pool: Pool, subvolume: Path, sibling: Sibling, now: datetime) 
             _log.info("%s: %s has no complete backup yet to share data with", subvolume, sibling.host)
             return SharedData()
         with read(base.path):
-            done = _share_all(subvolume, base.path, sibling.cancelled)
+            done = replace(_share_all(subvolume, base.path, sibling.cancelled), other=f"{sibling.host}@{base.record.name}")
     except (OSError, OperatorError) as error:
         _log.warning("%s: its data is not shared with that of %s: %s", subvolume, sibling.host, error)
         return SharedData()

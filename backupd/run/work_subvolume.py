@@ -36,7 +36,7 @@ from backupd.run.doubt import doubt, drop_doubted
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
 from backupd.run.limits import still_exceeds
 from backupd.run.other_paths import drop_other_paths
-from backupd.run.sibling import Sibling, share_written
+from backupd.run.sibling import SharedData, Sibling, share_written
 from btrkeep.backup_states import FAILED, PARTIAL, RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
@@ -338,10 +338,24 @@ def finalise(
     if limits:
         sum_fetched(prepared.path, limits)
     if sibling:  # after the sums: what is shared does not count as written by this run any more
-        share_written(pool, prepared.path, sibling, record.started)
+        named = _with_shared(prepared.path, named, share_written(pool, prepared.path, sibling, record.started))
     set_read_only(prepared.path)
     assert named.name is not None
     return take_name(pool, prepared.path, named.name), named
+
+
+def _with_shared(path: Path, record: Record, shared: SharedData) -> Record:
+    """Writes what was shared into the record. On a full pool that stays as it was: it is true as well."""
+    if shared.other is None:
+        return record
+    told = replace(record, shared_with=shared.other, shared_bytes=shared.bytes)
+    try:
+        records.write(path, told, durable=True)  # all else is on the disk by now
+    except OSError as error:
+        log.warning("%s: %s", path, error.strerror)
+        (path / f"{records.RECORD}.new").unlink(missing_ok=True)
+        return record
+    return told
 
 
 def _without_doubt(prepared: Prepared, record: Record) -> Record:

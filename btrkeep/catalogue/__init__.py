@@ -10,11 +10,13 @@ Losing it loses no backup.
 
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue.model import (
+    DEDUPE_OUTCOMES,
     EXPIRY_OUTCOMES,
     KILLED,
     RUN_OUTCOMES,
     Backup,
     BackupState,
+    Dedupe,
     Expiry,
     HostFacts,
     Progress,
@@ -34,6 +36,7 @@ from btrkeep.catalogue.store import Catalogue
 __all__ = [
     "BACKUP_STATES",
     "BALANCE_OUTCOMES",
+    "DEDUPE_OUTCOMES",
     "EXPIRY_OUTCOMES",
     "FOUND_BY",
     "KILLED",
@@ -54,6 +57,7 @@ __all__ = [
     "CatalogueUnusable",
     "ComparedBackup",
     "Damage",
+    "Dedupe",
     "Expiry",
     "ExpiryTotals",
     "FreeSpaceScore",

@@ -1,4 +1,4 @@
-"""Exports and imports what only the catalogue knows: runs, expiries, balances, scores, samples, alarms.
+"""Exports and imports what only the catalogue knows: runs, expiries, dedupes, balances, scores, samples, alarms.
 
 Rows are exported as text and numbers, so that they can be written as JSON. Imported rows come from a file, so the type, range and
 allowed words of each value are checked. Rows that are inserted between others get new ids, because a later run must have a higher
@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 from btrkeep.catalogue import hosts, tables
 from btrkeep.catalogue.columns import cause_out
 from btrkeep.catalogue.columns import moment as moment_text
-from btrkeep.catalogue.model import EXPIRY_OUTCOMES, RUN_OUTCOMES
+from btrkeep.catalogue.model import DEDUPE_OUTCOMES, EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES
 from btrkeep.catalogue.model_sample import SPANS, read_space_name
 from btrkeep.catalogue.sqlite import CatalogueContradicted, Session
@@ -33,6 +33,7 @@ _JSON = ("lines", "document", "rows", "cause")
 _KNOWN = {
     "run.outcome": RUN_OUTCOMES,
     "expiry.outcome": EXPIRY_OUTCOMES,
+    "dedupe.outcome": DEDUPE_OUTCOMES,
     "balance.outcome": BALANCE_OUTCOMES,
     "balance_step.outcome": STEP_OUTCOMES,
     "sample.span": SPANS,
@@ -63,6 +64,7 @@ class _Kind:
 _KINDS = (
     _Kind(tables.alarm, ("what", "subject"), "since", 10_000),
     _Kind(tables.expiry, ("started", "pid"), "started", 10_000, in_order=True),
+    _Kind(tables.dedupe, ("started", "pid"), "started", 10_000, in_order=True),
     _Kind(tables.balance, ("filesystem", "started", "pid"), "started", 10_000, in_order=True),
     _Kind(tables.balance_step, ("balance", "number"), "started", 50_000),
     _Kind(tables.score, ("filesystem", "taken"), "taken", 20_000),

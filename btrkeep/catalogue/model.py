@@ -17,6 +17,8 @@ KILLED = "killed"
 EXPIRY_OUTCOMES = ("complete", "partial", "stopped", "failed", "killed")
 """complete: all that was due is gone. partial: hosts were left out, or a limit was reached. stopped: by a guard, or a signal.
 failed: an error ended it. killed: its process was gone when the next one came."""
+DEDUPE_OUTCOMES = ("complete", "stopped", "failed", "killed")
+"""stopped: by a signal, or because its time was over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Backup:
     """When retention marked it; None when it did not."""
     cause: Cause | None = None
     """What `error` says, as data; None where that has words alone: a hook's, or of an earlier version."""
+    shared_bytes: int | None = None
+    """Of what it added, bytes that share the data of the sibling's backup (`share_with`); None: nothing was to be shared."""
     detail: Mapping[str, object] = field(default_factory=dict)
     """The rest of backup.json, as JSON has it; empty unless it was asked for (`backups(with_detail=True)`)."""
 
@@ -118,6 +122,8 @@ class Run:
     night: bool
     cause: Cause | None = None
     """What `error` says, as data; None where that has words alone."""
+    shared_bytes: int | None = None
+    """As in the backup that it made."""
 
     @property
     def killed(self) -> bool:
@@ -181,6 +187,32 @@ class Expiry:
     updated: datetime
     hosts: int | None = None
     """Of how many hosts alone it was, which somebody has named; None: of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dedupe:
+    """One run of `dedupe`; while it has no end, how far it is."""
+
+    id: int
+    started: datetime
+    finished: datetime | None
+    outcome: str | None
+    """One of DEDUPE_OUTCOMES; None: running now, or killed."""
+    pid: int
+    pid_started: str | None
+    backups: int
+    """Of how many it came to the end."""
+    files: int
+    """That share data now and did not before, in each backup that has them."""
+    shared_bytes: int
+    """Bytes of those files."""
+    read_bytes: int
+    left_out: int
+    """Backups that were left, in part or as a whole."""
+    data_saved: int | None
+    """By how many bytes of data less was in use at the end, all other work included; None: it did not come to its end."""
+    metadata_added: int | None
+    updated: datetime
 
 
 @dataclass(frozen=True, slots=True)

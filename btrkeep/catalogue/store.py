@@ -10,6 +10,7 @@ from btrkeep.catalogue.alarms import AlarmStore
 from btrkeep.catalogue.backups import BackupStore
 from btrkeep.catalogue.balances import BalanceStore
 from btrkeep.catalogue.damages import DamageStore
+from btrkeep.catalogue.dedupes import DedupeStore
 from btrkeep.catalogue.expiries import ExpiryStore
 from btrkeep.catalogue.history_store import HistoryStore
 from btrkeep.catalogue.hosts import HostStore
@@ -29,6 +30,7 @@ class Catalogue(
     RunSummaries,
     NightQueries,
     ExpiryStore,
+    DedupeStore,
     BalanceStore,
     SampleStore,
     AlarmStore,

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar, get_origin
 
 from btrkeep.catalogue import columns
-from btrkeep.catalogue.model import Backup, Expiry, Progress, Run
+from btrkeep.catalogue.model import Backup, Dedupe, Expiry, Progress, Run
 from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_balance import Balance, BalanceStep, FreeSpaceScore
 from btrkeep.catalogue.model_damage import Damage
@@ -22,7 +22,7 @@ from btrkeep.catalogue.model_verification import ComparedBackup, VerifiedBackup
 from btrkeep.catalogue.sqlite import Session, Values
 from btrkeep.causes import Cause
 
-SCHEMA_VERSION = "0011"
+SCHEMA_VERSION = "0012"
 """The newest migration. Versions are numbers of four digits, so that text order is their order."""
 
 _KINDS: tuple[tuple[Any, str], ...] = (
@@ -181,6 +181,13 @@ expiry = JobTable(
     fixed=("id", "started", "pid", "pid_started"),
     counts=("planned", "marked", "revived", "deleted", "left_out"),
 )
+dedupe = JobTable(
+    "dedupe",
+    Dedupe,
+    _kinds(Dedupe),
+    fixed=("id", "started", "pid", "pid_started"),
+    counts=("backups", "files", "shared_bytes", "read_bytes", "left_out"),
+)
 score = Table("score", FreeSpaceScore, _kinds(FreeSpaceScore))
 balance = JobTable(
     "balance",
@@ -199,5 +206,5 @@ NOTED = (damage.name, verification.name, comparison.name)
 """Tables of what was found out about backups. Their rows stay when a backup's row is replaced, and go with the backup."""
 TABLES: tuple[Table[Any], ...] = (
     *(backup, run, progress, expiry, score, balance, balance_step, sample, alarm),
-    *(damage, verification, comparison),
+    *(damage, verification, comparison, dedupe),
 )

@@ -4,20 +4,24 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backupd.repo.checksums import NO_DIGEST, Checksums, ReadBefore, key_of
+from btrkeep.catalogue import Catalogue
 from tests.beds import btrfs, exclusive_bytes, manifest, work
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
-from tests.beds.watch import killed, rows
+from tests.beds.watch import does_at, killed, rows
 from tests.btrfs.test_after_crash import ANOTHER, noted, reboot
+from web.data.jobs import jobs
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
 MIB = 1 << 20
@@ -177,6 +181,52 @@ def test_a_night_makes_it_wait_and_a_verify_keeps_it_out(nights: Nights) -> None
         if name == "night":
             told = json.loads(done.stdout)
             assert (told["is_whole"], told["shared_bytes"]) == (False, 0)
+
+
+def test_while_it_waits_in_the_middle_of_a_backup_all_locks_are_free(nights: Nights) -> None:
+    """The night holds its lock for as long as one of them is not; the rest is done then."""
+    locks, came = nights.pool / ".btrkeep/locks", nights.top / "all were free"
+    backups = " ".join(str(nights.backup(host, name)) for host in ("web1", "web2") for name in nights.names(host))
+    free = f"for lock in {locks}/verify {backups}; do flock -n -x $lock true || exit 1; done"
+    night = f"for n in $(seq 300); do if ({free}); then touch '{came}'; exit; fi; sleep 0.1; done"
+    hold = f"flock -x {locks}/night sh -c {shlex.quote(night)} >{nights.top}/said 2>&1 </dev/null & sleep 2"
+    time.sleep(1.1)  # after_crash
+    done = does_at(nights, hold, "after", "file shared", "dedupe", *SMALL, count=3)
+    assert (done.returncode, came.exists()) == (0, True), done.stderr
+    assert len(addresses(files(nights, "of web?"))) == 1
+    assert len(addresses(files(nights, "once") + files(nights, "again*"))) == 1
+
+
+def test_each_run_is_in_the_catalogue_with_what_it_saved(nights: Nights) -> None:
+    assert nights.json("status")["dedupe"] is None
+    time.sleep(1.1)  # after_crash
+    killed(nights, "after", "file shared", "dedupe", *SMALL)
+    assert nights.json("status")["dedupe"]["outcome"] == "killed"
+    told = deduped(nights, *SMALL)
+    query = (
+        "select outcome, backups, files, shared_bytes, read_bytes, left_out, data_saved, finished > started from dedupe order by id"
+    )
+    first, last = rows(nights, query)
+    sums = [sum(one[name] for one in told["backups"]) for name in ("files", "shared_bytes", "read_bytes")]
+    assert (first[0], last) == ("killed", ("complete", 4, *sums, 0, told["data_before"] - told["data_after"], 1))
+    said = nights.json("status")["dedupe"]
+    assert (said["outcome"], said["shared_bytes"], said["data_saved"]) == ("complete", sums[1], last[6])
+    assert "last dedupe" in nights.backupd("status").stdout
+    with Catalogue.open(nights.state) as catalogue:
+        (ended, broken) = jobs(catalogue, None, datetime.now(UTC), 1, ("dedupe",))
+        exported = [row for table, row in catalogue.history_rows() if table == "dedupe"]
+    assert (ended.state, broken.state) == ("complete", "killed")
+    assert len(exported) == 2
+
+
+def test_a_dry_run_says_which_backups_would_be_left(nights: Nights) -> None:
+    nights.tables["verify"] = {"after_crash": "10m"}
+    nights.write()
+    left = json.loads(nights.backupd("dedupe", "--dry-run", "--json").stdout)["left"]
+    assert {(one["host"], one["name"]) for one in left} == {
+        (host, name) for host in ("web1", "web2") for name in nights.names(host)
+    }
+    assert "4 backups left: it was made in the last minutes" in nights.backupd("dedupe", "--dry-run").stdout
 
 
 def test_what_a_crash_left_in_doubt_is_read_before_it_waits_for_a_night(nights: Nights) -> None:

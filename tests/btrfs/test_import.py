@@ -14,7 +14,7 @@ from tests.beds import manifest, work
 from tests.beds.everything import everything
 from tests.beds.nights import Nights
 from tests.beds.old_trees import data, dated, differing, imported
-from tests.beds.watch import killed, wait_for
+from tests.beds.watch import does_at, killed, wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 DAY = timedelta(days=1)
@@ -336,11 +336,11 @@ def test_a_full_pool_ends_it_with_what_is_whole(make_btrfs: Callable[..., Path],
 
 
 def test_a_rotation_meanwhile_puts_no_other_tree_in_its_place(nights: Nights, ext4: Path) -> None:
-    """The folder is renamed, and another gets its name, just before rsync begins."""
+    """The folder is renamed, and another gets its name, just before its files are copied."""
     root = dated(ext4, 1, one_file)
     tree, moved = root / "2026-03-01", root / "rotated"
-    swap = f'case "$*" in *--archive*) [ -d {moved} ] || {{ mv {tree} {moved}; mkdir {tree}; }} ;; esac; exec "$REAL" "$@"'
-    done = nights.backupd("import", "tree", root, "--host", "old1", "--verify", "none", env=nights.rsync(swap))
+    words = ("import", "tree", str(root), "--host", "old1", "--verify", "none")
+    done = does_at(nights, f"mv {tree} {moved}; mkdir {tree}", "after", "working subvolume named", *words)
     assert "1 backup imported" in done.stdout
     assert moved.is_dir()
     assert differing(moved, data(nights, "old1", nights.names("old1")[0])) == ""

@@ -84,6 +84,23 @@ def test_a_new_host_shares_what_both_have_and_is_as_if_there_were_no_other(night
     assert private(nights, "web2", tree, "differs") >= BIG
 
 
+def test_what_was_shared_is_told_and_outlives_the_catalogue(nights: Nights, tree: Path) -> None:
+    assert nights.run("web1")["web1"]["shared_bytes"] is None
+    told = nights.run("web2")["web2"]
+    assert (told["shared_bytes"], told["new_bytes"]) == (BIG, BIG)
+    record = nights.record("web2")
+    assert (record["shared_with"], record["shared_bytes"]) == (f"web1@{nights.names('web1')[-1]}", BIG)
+    assert [one["shared_bytes"] for one in nights.json("log", "web2")] == [BIG]
+    assert "MiB shared" in nights.backupd("log", "web2").stdout
+    for _ in range(2):
+        (listed,) = nights.json("list", "web2")
+        assert listed["shared_bytes"] == BIG
+        assert "shared with another host" in nights.backupd("list", "web2").stdout
+        for file in nights.state.glob("catalogue.sqlite*"):
+            file.unlink()
+        nights.backupd("rebuild")
+
+
 def test_without_share_with_hosts_share_nothing(nights: Nights, tree: Path) -> None:
     nights.host("web2", tree)
     nights.run("web1")
@@ -156,8 +173,9 @@ def test_who_cancels_gets_a_backup_that_shares_less(nights: Nights, tree: Path) 
     os.sync()
     pool, cancelled, now = open_pool(nights.pool), Cancellation(), Clock(None).now()
     cancelled.handle_signal(signal.SIGTERM)
-    assert share_written(pool, nights.top / "new", Sibling("web1", cancelled), now) == SharedData()
-    assert share_written(pool, nights.top / "new", Sibling("web1", Cancellation()), now) == SharedData(1, BIG)
+    other = f"web1@{nights.names('web1')[-1]}"
+    assert share_written(pool, nights.top / "new", Sibling("web1", cancelled), now) == SharedData(0, 0, other)
+    assert share_written(pool, nights.top / "new", Sibling("web1", Cancellation()), now) == SharedData(1, BIG, other)
     assert exclusive_bytes(copy) == 0
 
 

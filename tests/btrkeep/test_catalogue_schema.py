@@ -48,6 +48,7 @@ from btrkeep.catalogue import (
     migrate,
     tables,
 )
+from btrkeep.catalogue.model import DEDUPE_OUTCOMES, Dedupe
 from btrkeep.catalogue.sqlite import meaning_of
 from btrkeep.errors import OperatorError
 from tests.beds import TOP
@@ -100,7 +101,7 @@ DECLARED = {int: {"INTEGER", "BIGINT"}, float: {"FLOAT"}, bool: {"BOOLEAN"}}
 ROWS: dict[str, type] = {
     "backup": Backup, "run": Run, "progress": Progress, "expiry": Expiry, "score": FreeSpaceScore, "balance": Balance,
     "balance_step": BalanceStep, "sample": Sample, "alarm": StoredAlarm, "damage": Damage,
-    "verification": VerifiedBackup, "comparison": ComparedBackup,
+    "verification": VerifiedBackup, "comparison": ComparedBackup, "dedupe": Dedupe,
 }  # fmt: skip
 OPTIONAL = {"warnings", "last_lines", "before", "after"}  # nothing in them is NULL
 
@@ -128,6 +129,7 @@ def test_migrations_lead_to_a_column_for_each_field_of_a_row(tmp_path: Path) -> 
         ("backup", "state", BACKUP_STATES),
         ("run", "outcome", RUN_OUTCOMES),
         ("expiry", "outcome", EXPIRY_OUTCOMES),
+        ("dedupe", "outcome", DEDUPE_OUTCOMES),
         ("balance", "outcome", BALANCE_OUTCOMES),
         ("balance_step", "outcome", STEP_OUTCOMES),
         ("sample", "span", SPANS),
@@ -137,9 +139,8 @@ def test_migrations_lead_to_a_column_for_each_field_of_a_row(tmp_path: Path) -> 
 def test_the_database_knows_the_words_that_the_code_knows(tmp_path: Path, table: str, column: str, known: tuple[str, ...]) -> None:
     Catalogue.open(tmp_path).close()
     ((sql,),) = ask(tmp_path / "catalogue.sqlite", f"SELECT sql FROM sqlite_master WHERE name = '{table}'")
-    words = re.search(rf"CHECK \({column} IN \((.*?)\)\)", sql)
-    assert words, sql
-    assert tuple(re.findall(r"'([^']+)'", words[1])) == known
+    (words,) = re.findall(rf"CHECK \({column} IN \((.*?)\)\)", sql)
+    assert tuple(re.findall(r"'([^']+)'", words)) == known
 
 
 def test_the_newest_migration_is_the_version_that_the_code_knows() -> None:

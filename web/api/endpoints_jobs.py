@@ -30,7 +30,9 @@ class JobsParameters:
     """The number of days, and the kind of job."""
 
     days: Annotated[int, Field(ge=1, le=3650, description="The number of days up to now.")] = of_jobs.USUAL
-    kind: Annotated[Literal["", "night", "backup", "expire", "balance", "kernel"], Field(description="Only this kind of job.")] = ""
+    kind: Annotated[
+        Literal["", "night", "backup", "expire", "balance", "dedupe", "kernel"], Field(description="Only this kind of job.")
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)

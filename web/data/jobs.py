@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from btrkeep.catalogue import Catalogue, Night, PastRuns
+from btrkeep.catalogue import KILLED, Catalogue, Dedupe, Night, PastRuns
 from btrkeep.decisions.day_phases import phases
+from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.units import counted, elapsed, format_size, parse_time
 from web.data.balance import balances
 from web.data.expiry import expiries
@@ -22,6 +23,7 @@ KINDS = {
     "backup": "backups by hand",
     "expire": "expiries",
     "balance": "balances",
+    "dedupe": "dedupes",
     "kernel": "scrubs and others",
 }
 DAYS = {3: "three days", 14: "two weeks", 60: "two months", 366: "a year"}
@@ -129,6 +131,8 @@ def _of_kind(
         yield from by_hand(catalogue, None, now, since)
     elif kind == "expire":
         yield from (_expiry(one) for one in expiries(catalogue, now, LIMIT) if one.started >= since)
+    elif kind == "dedupe":
+        yield from (_dedupe(one, now) for one in catalogue.dedupes(LIMIT) if one.started >= since)
     elif filesystem and kind == "balance":
         yield from (_balance(one) for one in balances(catalogue, filesystem, now, LIMIT) if one.started >= since)
     elif filesystem and kind == "kernel":
@@ -197,6 +201,13 @@ def _balance(one: Any) -> JobRow:
     ratio = f", {one.amplification:.1f} bytes written for each" if one.amplification is not None else ""
     about = f"{counted(one.block_groups, 'block group')}, {format_size(one.moved)} moved{ratio}"
     return JobRow(f"balance-{one.id}", "balance", "balance", one.state, one.started, one.finished, one.seconds, about)
+
+
+def _dedupe(one: Dedupe, now: datetime) -> JobRow:
+    runs = one.finished is None and is_alive(one.pid, one.pid_started, one.updated, now)
+    state = one.outcome or ("running" if runs else KILLED)
+    seconds = elapsed(one.started, one.finished or one.updated)
+    return JobRow(None, "dedupe", "dedupe", state, one.started, one.finished, seconds, dedupe_words(one, with_outcome=False))
 
 
 def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetime) -> Iterator[JobRow]:

@@ -1,8 +1,9 @@
 """Makes a backup of one tree of an old history, by the steps of a night: `.working` from the backup before it, rsync, the final
 name.
 
-rsync compares sizes and times, and content where the inodes show that these may deceive (tree_links.py). It reads only new data,
-and gets the tree by a descriptor, so that a rotation meanwhile does not put another tree in its place.
+After a tree that this import has made a backup of, and for a first one, the inodes tell what is to be copied (tree_links.py), and
+copying.py copies it. All else is rsync's: it compares sizes and times, and content where the inodes show that these may deceive.
+Both read only new data, and get the tree by a descriptor, so that a rotation meanwhile does not put another in its place.
 """
 
 import asyncio
@@ -10,10 +11,13 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from threading import Event
+from typing import NamedTuple, TypeVar
 
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
@@ -22,8 +26,9 @@ from backupd.rsync.output import Output, bounded
 from backupd.rsync.version import Rsync
 from backupd.run import work_subvolume as working
 from backupd.run.fresh_sums import NO_SUMS
+from backupd.run.importing.copying import CopiedNames, copy_changed, copy_tree
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.tree_links import TreeLinks, look_at
+from backupd.run.importing.tree_links import FolderDigests, TreeLinks, look_at
 from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE
@@ -45,15 +50,7 @@ _TICK = 0.2
 _TICKS = 25  # between two looks at the room
 _TOLD = 5  # ticks between two words about the progress
 _LONGEST = 1 << 16  # bytes of messages that are kept
-_CP = (
-    *ENDS_WITH_US,
-    "cp",
-    "--recursive",
-    "--no-dereference",
-    "--preserve=mode,ownership,timestamps",
-    "--no-target-directory",
-    "--",
-)
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +75,59 @@ class ImportSite:
     tell: Callable[[TreeProgress], None] = lambda _: None
     """Is called about once a second while a tree is copied."""
     tick: Callable[[], None] = lambda: None
-    own: set[str] = field(default_factory=set)
-    """Names of backups that this import has made: their trees are unchanged since."""
+    own: "dict[str, OwnBackup]" = field(default_factory=dict)
+    """By host, the newest backup that this import has made."""
 
     @property
     def goes_on(self) -> bool:
         """Returns True if the import was not stopped."""
         return not self.cancellation
+
+    @contextmanager
+    def host(self, name: str) -> Iterator[None]:
+        """Imports trees of that host; at the end what was learnt of them is forgotten."""
+        try:
+            yield
+        finally:
+            own = self.own.pop(name, None)
+            if own and own.ahead:
+                own.ahead.stop.set()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBackup:
+    """The name of a backup that this import has made, what the folders of its tree were then, and the look at the tree after it,
+    which was begun meanwhile.
+    """
+
+    name: str
+    folders: FolderDigests
+    ahead: "LookAhead | None"
+
+
+@dataclass(frozen=True, slots=True)
+class LookAhead:
+    """A look at a tree while the one before it is copied: reading its folders is mostly waiting."""
+
+    tree: OldTree
+    found: "asyncio.Task[TreeLinks]"
+    stop: Event
+
+    @classmethod
+    def begin(cls, tree: OldTree, before: OldTree, known: FolderDigests) -> "LookAhead":
+        """`known`: of the tree before."""
+        stop = Event()
+
+        def look() -> TreeLinks:
+            with opened_tree(tree) as source, opened_tree(before) as old:
+                found = look_at(source, old, lambda: not stop.is_set(), known)
+            if stop.is_set():
+                raise Cancelled
+            return found
+
+        task = asyncio.create_task(asyncio.to_thread(look))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # if nobody asks, nobody is to be told
+        return cls(tree, task, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,73 +195,127 @@ def locked_for_import(site: ImportSite, tree: OldTree) -> Iterator[tuple[HostCon
             yield host, folder
 
 
-async def import_tree(site: ImportSite, tree: OldTree, before: OldTree | None) -> ImportedBackup:
-    """Imports one tree; `before` is the one before it in the same history. Raises Cancelled, OperatorError, OSError.
+async def import_tree(
+    site: ImportSite, tree: OldTree, before: OldTree | None = None, after: OldTree | None = None
+) -> ImportedBackup:
+    """Imports one tree; `before` is the one before it in the same history, `after` the one that is imported next. Raises Cancelled,
+    OperatorError, OSError.
 
     An incomplete backup is discarded: the next import makes it again.
     """
     with locked_for_import(site, tree) as (host, source), ExitStack() as held:
         old = held.enter_context(opened_tree(before)) if before else None
         disk = held.enter_context(syncing(site.pool.path))
-        return await _made(site, tree, before, host, (source, old), disk)
+        return await _made(site, _Trees(tree, before, after, source, old), host, disk)
 
 
-async def _made(
-    site: ImportSite, tree: OldTree, before: OldTree | None, host: HostConfig, folders: tuple[Path, Path | None], disk: Syncfs
-) -> ImportedBackup:
-    """`folders`: of the tree and of the one before it, open."""
+class _Trees(NamedTuple):
+    """A tree, the one before it and the one that comes next; `source` and `old` are the first two's folders, open."""
+
+    tree: OldTree
+    before: OldTree | None
+    after: OldTree | None
+    source: Path
+    old: Path | None
+
+
+async def _made(site: ImportSite, trees: _Trees, host: HostConfig, disk: Syncfs) -> ImportedBackup:
+    tree, ahead = trees.tree, None
     _, prepared = await asyncio.to_thread(working.recover_and_prepare, site.pool, host, tree.started, disk, site.cancellation)
     try:
-        said = await _filled(site, tree, before, prepared, folders)
-        record = import_record(site, tree, working.first_record(prepared, host, tree.started), said.numbers)
+        links = await _looked(site, trees, prepared)
+        if trees.after:
+            ahead = LookAhead.begin(trees.after, tree, links.digests)
+        numbers = await _filled(site, trees, prepared, links)
+        record = import_record(site, tree, working.first_record(prepared, host, tree.started), numbers)
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk, NO_SUMS)
     except BaseException:
         with suppress(OSError):  # then the next import begins it anew
             discard(prepared.path, prepared.uuid)
+        if ahead:
+            ahead.stop.set()
         raise
-    site.own.add(f"{tree.host}@{final.name}")
-    return ImportedBackup(final, prepared.id, said.numbers.get("literal", 0))
+    assert final.name is not None
+    site.own[tree.host] = OwnBackup(final.name, links.digests, ahead)
+    return ImportedBackup(final, prepared.id, numbers.get("literal", 0))
 
 
-async def _filled(
-    site: ImportSite, tree: OldTree, before: OldTree | None, prepared: Prepared, folders: tuple[Path, Path | None]
-) -> Output:
-    """Copies the tree's content into `.working`; returns rsync's output.
+def _own_base(site: ImportSite, trees: _Trees, prepared: Prepared) -> OwnBackup | None:
+    """Returns the base, if this import has made it, of the tree before."""
+    own = site.own.get(trees.tree.host)
+    return own if own and prepared.base and own.name == prepared.base.name and _follows(trees, prepared) else None
 
-    After a tree that this very import has copied, rsync gets only the differences. After any other backup it compares all names: by
-    size and time if that is the backup of the previous tree, else by content.
-    """
-    source, old = folders
-    site.tell(TreeProgress(tree.host))
-    follows = before is not None and prepared.base is not None and prepared.base.name == backup_name(before.started)
-    links = await asyncio.to_thread(look_at, source, old if follows else None, lambda: site.goes_on)
+
+def _follows(trees: _Trees, prepared: Prepared) -> bool:
+    """Returns True if the base is the backup of the tree before."""
+    return trees.before is not None and prepared.base is not None and prepared.base.name == backup_name(trees.before.started)
+
+
+async def _looked(site: ImportSite, trees: _Trees, prepared: Prepared) -> TreeLinks:
+    """Compares the tree with the one before it, if the base is of that one. Raises Cancelled, OperatorError, OSError."""
+    site.tell(TreeProgress(trees.tree.host))
+    own = _own_base(site, trees, prepared)
+    if own and own.ahead and own.ahead.tree == trees.tree:
+        while not (await asyncio.wait((own.ahead.found,), timeout=_TICK))[0]:
+            if not site.goes_on:
+                own.ahead.stop.set()
+        links = own.ahead.found.result()
+    else:
+        old, known = trees.old if _follows(trees, prepared) else None, own.folders if own else None
+        links = await asyncio.to_thread(look_at, trees.source, old, lambda: site.goes_on, known)
     _require_going(site)
+    return links
+
+
+async def _filled(site: ImportSite, trees: _Trees, prepared: Prepared, links: TreeLinks) -> dict[str, int]:
+    """Copies the tree's content into `.working`. Returns the numbers, as PathResult has them.
+
+    After a tree that this very import has copied, only the differences are copied, and of a first one all. After any other backup
+    rsync compares all names: by size and time if that is the backup of the previous tree, else by content.
+    """
+    tree, source, base = trees.tree, trees.source, prepared.base
     target = prepared.path / DATA / tree.path.strip("/")
     of = len(links.changed) if links.is_compared else links.files
     site = replace(site, tick=_Ticker(site.tell, TreeProgress(tree.host, 0, max(1, of)), prepared.path))
     if target.is_file():  # of a host whose source path it was
         target.unlink()
     target.mkdir(mode=0o755, parents=True, exist_ok=True)  # what stands above it is a folder: see config_of
-    grew = follows and links.is_compared
-    if grew and prepared.base is not None and f"{tree.host}@{prepared.base.name}" in site.own:
+    grew = _follows(trees, prepared) and links.is_compared
+    if base is None and prepared.fresh:
+        numbers = _numbers(links, None, await _copied(site, source, target, partial(copy_tree, skip=links.further)))
+    elif base and grew and _own_base(site, trees, prepared):
         await asyncio.to_thread(_remove, target, links.gone)
-        said = await _some(site, source, target, links, set(links.changed) - set(links.doubted))
-        said.numbers |= _totals(prepared.base, links)
+        numbers = await _differences(site, source, target, links, base)
     else:
-        if prepared.base is None:  # cp reads and writes some times as fast; rsync then makes all the rest as it is there
-            await _copied(site, (*_CP, f"{source}/.", str(target)), lambda _: None)
-        by_content = ("--checksum",) if prepared.base and not grew else ()
-        said = await _rsync(site, _command(site, source, target, "--delete", *by_content))
-        if prepared.base is None:
-            said.numbers["transferred_bytes"] = said.numbers.get("transferred_bytes", 0) + bounded(links.new_bytes)
+        by_content = ("--checksum",) if base and not grew else ()
+        numbers = (await _rsync(site, _command(site, source, target, "--delete", *by_content))).numbers
+        numbers = _with_literal(site, numbers)
     if links.doubted and grew:
-        again = await _some(site, source, target, links, set(links.doubted), "--checksum")
+        again = _with_literal(site, (await _some(site, source, target, links, set(links.doubted), "--checksum")).numbers)
         for number in ("literal", "transferred_bytes"):
-            said.numbers[number] = said.numbers.get(number, 0) + again.numbers.get(number, 0)
-    if not site.delta:  # what is copied as a whole on one machine rsync does not count as literal
-        said.numbers["literal"] = said.numbers.get("transferred_bytes", 0)
+            numbers[number] = numbers.get(number, 0) + again.get(number, 0)
     await asyncio.to_thread(_link, target, links)
-    return said
+    return numbers
+
+
+async def _differences(site: ImportSite, source: Path, target: Path, links: TreeLinks, base: Record) -> dict[str, int]:
+    """Copies what differs from the tree before, but for what is doubted."""
+    if not site.delta:
+        skip = links.further | set(links.doubted)
+        return _numbers(links, base, await _copied(site, source, target, partial(copy_changed, links=links, skip=skip)))
+    said = await _some(site, source, target, links, set(links.changed) - set(links.doubted))
+    return said.numbers | _totals(links, base)
+
+
+def _numbers(links: TreeLinks, base: Record | None, copied: CopiedNames) -> dict[str, int]:
+    """Returns them as rsync says them, when it was not rsync that copied."""
+    made = {"created": copied.names, "deleted": len(links.gone), "transferred": copied.names, "matched": 0}
+    return made | {"transferred_bytes": copied.bytes, "literal": copied.bytes} | _totals(links, base)
+
+
+def _with_literal(site: ImportSite, numbers: dict[str, int]) -> dict[str, int]:
+    """What is copied as a whole on one machine rsync does not count as literal."""
+    return numbers if site.delta else numbers | {"literal": numbers.get("transferred_bytes", 0)}
 
 
 class _Ticker:
@@ -233,15 +330,16 @@ class _Ticker:
         self._tell(replace(self._begun, files=max(0, min(self._begun.of, made))))
 
 
-def _totals(base: Record, links: TreeLinks) -> dict[str, int]:
-    """Returns the totals of the whole tree, of which rsync has seen a part."""
-    return {"files": links.files, "regular": links.files, "bytes": bounded((base.total("bytes") or 0) + links.grown)}
+def _totals(links: TreeLinks, base: Record | None) -> dict[str, int]:
+    """Returns the totals of the whole tree, of which a part was copied."""
+    before = (base.total("bytes") or 0) if base else 0
+    return {"files": links.files, "regular": links.files, "bytes": bounded(before + links.grown)}
 
 
 async def _some(site: ImportSite, source: Path, target: Path, links: TreeLinks, names: set[bytes], *more: str) -> Output:
     """Copies these names by rsync; folders in which something changed get their attributes and times back."""
     with tempfile.NamedTemporaryFile(prefix="btrkeep-import-") as file:
-        file.writelines(name + b"\0" for name in (*sorted(links.folders), *sorted(names)))
+        file.writelines((name or b".") + b"\0" for name in (*sorted(links.folders), *sorted(names)))
         file.flush()
         listed = ("--no-implied-dirs", f"--files-from={file.name}", "--from0", *more)
         return await _rsync(site, _command(site, source, target, *listed))
@@ -306,41 +404,69 @@ def _command(site: ImportSite, source: Path, target: Path, *more: str) -> tuple[
 
 
 async def _rsync(site: ImportSite, command: Sequence[str]) -> Output:
-    """Returns rsync's output. Raises the exceptions of `_copied`."""
-    output = Output()
-    await _copied(site, command, output.feed)
-    return output
-
-
-async def _copied(site: ImportSite, command: Sequence[str], hear: Callable[[bytes], None]) -> None:
-    """Raises Cancelled, PoolUnusable, and OperatorError with the program's first words when not all could be copied."""
-    said, ticks = bytearray(), 0
-    group = Group.start(command, on_stdout=hear, on_stderr=lambda data: said.extend(data[: max(0, _LONGEST - len(said))]))
-    ended = asyncio.create_task(group.wait())
-    while not ended.done():
-        await asyncio.wait((ended,), timeout=_TICK)
-        ticks += 1
-        if ticks % _TOLD == 0:
-            site.tick()
-        if not site.goes_on or (ticks % _TICKS == 0 and lacks_room(read_room(site.pool.path), site.config.pool.min_free)):
-            group.signal(signal.SIGKILL)
-    status = await ended
+    """Returns rsync's output. Raises Cancelled, PoolUnusable, and OperatorError with its first words when not all was copied."""
+    output, said = Output(), bytearray()
+    group = Group.start(command, on_stdout=output.feed, on_stderr=lambda data: said.extend(data[: max(0, _LONGEST - len(said))]))
+    status = await _watched(site, group.wait(), lambda: group.signal(signal.SIGKILL))
     _require_going(site)
     if status < 0:
         require_room(site)
     if status:
         words = said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
-        raise OperatorError(f"not all of it could be copied: {printable(words[0])}", "nothing of this tree was kept")
+        raise _not_all(words[0])
+    return output
+
+
+async def _copied(site: ImportSite, source: Path, target: Path, copy: Callable[..., CopiedNames]) -> CopiedNames:
+    """Has a function of copying.py copy in threads. Raises the exceptions of `_rsync`."""
+    stop = Event()
+
+    def work() -> CopiedNames:
+        with ExitStack() as held:
+            fds = [os.open(one, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for one in (source, target)]
+            for fd in fds:
+                held.callback(os.close, fd)
+            return copy(*fds, goes_on=lambda: not stop.is_set())
+
+    why = "the room of the pool came to an end"
+    try:
+        found = await _watched(site, asyncio.to_thread(work), stop.set)
+        if not stop.is_set():
+            return found
+    except OSError as error:
+        why = f"{error.filename or 'its root'}: {error.strerror}"
+    finally:
+        stop.set()
+    _require_going(site)
+    require_room(site)
+    raise _not_all(why)
+
+
+async def _watched(site: ImportSite, work: Awaitable[_Result], stop: Callable[[], object]) -> _Result:
+    """Waits for it, tells how far it is, and stops it when the import is to end or the room does."""
+    ticks, task = 0, asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.wait((task,), timeout=_TICK)
+        ticks += 1
+        if ticks % _TOLD == 0:
+            site.tick()
+        if not site.goes_on or (ticks % _TICKS == 0 and lacks_room(read_room(site.pool.path), site.config.pool.min_free)):
+            stop()
+    return await task
+
+
+def _not_all(why: str) -> OperatorError:
+    return OperatorError(f"not all of it could be copied: {printable(why)}", "nothing of this tree was kept")
 
 
 def _link(target: Path, links: TreeLinks) -> None:
-    """Makes hard links of what are hard links there. Raises OSError."""
+    """Makes hard links of what are hard links there, some of which were not copied. Raises OSError."""
     root = os.fsencode(target) + b"/"
     for names in links.groups:
         first = root + names[0]
         inode = os.lstat(first).st_ino
         for name in names[1:]:
-            if os.lstat(root + name).st_ino != inode:
+            if not os.path.lexists(root + name) or os.lstat(root + name).st_ino != inode:
                 _replace_by_link(first, root + name)
 
 
@@ -350,7 +476,8 @@ def _replace_by_link(first: bytes, path: bytes) -> None:
     fd = os.open(folder, FOLDER)
     try:
         before = os.fstat(fd)
-        os.unlink(name, dir_fd=fd)
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=fd)
         os.link(first, name, dst_dir_fd=fd, follow_symlinks=False)
         os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
     finally:

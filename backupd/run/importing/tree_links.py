@@ -1,20 +1,57 @@
 """Compares the inodes of two trees: finds the unchanged files, and the names that are hard links of each other.
 
-In a history of hard links an unchanged file has the same inode in both trees, so only the folders are read. A file with another
+In a history of hard links an unchanged file has the same inode in both trees, so only the folders are read; and of the tree before
+only those that are not as they were, for a digest of each is kept from when that tree was looked at itself. A file with another
 inode but the same size and time may have other content, which rsync would not notice.
 """
 
 import os
 import stat
 from array import array
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 from btrkeep.errors import OperatorError
+from btrkeep.fs.openat import FOLDER, open_folder
 from btrkeep.units import printable
+
+_DIGEST = 16  # bytes
+
+
+class FolderDigests:
+    """What the folders of a tree were: a digest of each, of its path, names, inodes and attributes. Sixteen bytes each."""
+
+    def __init__(self) -> None:
+        self._new = bytearray()
+        self._high, self._low = array("Q"), array("Q")
+
+    def add(self, digest: bytes) -> None:
+        """Adds a folder's. `has` does not find it before `sort`."""
+        self._new += digest
+
+    def sort(self) -> None:
+        """Sorts them, to be searched."""
+        import numpy as np  # it takes a tenth of a second, which other commands need not wait for
+
+        both = np.frombuffer(self._new, np.uint64).reshape(-1, 2)
+        order = np.argsort(both[:, 0])
+        self._high, self._low = (array("Q", both[order, column].tobytes()) for column in (0, 1))
+        self._new = bytearray()
+
+    def has(self, digest: bytes) -> bool:
+        """Returns True if a folder was the same."""
+        high, low = memoryview(digest).cast("Q")
+        place = bisect_left(self._high, high)
+        while place < len(self._high) and self._high[place] == high:
+            if self._low[place] == low:
+                return True
+            place += 1
+        return False
 
 
 @dataclass(slots=True)
@@ -22,10 +59,11 @@ class TreeLinks:
     """A tree compared with the one before it; all names are relative to it.
 
     `changed`: what is no folder and has another inode, and `doubted` the files of these that are as large and as old as before.
-    `folders`: those that are new or have other attributes, and those in which a name came, went or changed. `gone`: names that are
-    not there any more, or are of another kind. `groups`: names that are hard links of each other. `files`: how many regular files
+    `folders`: those that are new or have other attributes, and those in which a name came, went or changed; the tree itself is
+    b"", and each comes after the one above it. `gone`: names that are not there any more, or are of another kind. `groups`: names
+    that are hard links of each other, those first that the tree before has with the same inode. `files`: how many regular files
     there are; `new_bytes`: the room on the disk of those that have another inode, each file once; `grown`: by how many bytes files
-    and symlinks are more than before.
+    and symlinks are more than before. `digests`: of all folders, for the tree after it.
 
     `is_compared`: whether there was a tree before whose inodes could be compared; the four lists are empty without.
     """
@@ -38,75 +76,119 @@ class TreeLinks:
     files: int = 0
     new_bytes: int = 0
     grown: int = 0
+    digests: FolderDigests = field(default_factory=FolderDigests)
     is_compared: bool = False
 
+    @property
+    def further(self) -> set[bytes]:
+        """Names of the hard links but for the first of each: they are linked to that one, not copied."""
+        return {name for names in self.groups for name in names[1:]}
 
-class _Name(NamedTuple):
-    inode: int
-    is_folder: bool
+
+class WalkedFolder(NamedTuple):
+    """A folder of a tree, open as `fd` until the next one is asked for: its path in the tree, its folders' names, and the rest."""
+
+    path: bytes
+    fd: int
+    folders: list[bytes]
+    others: list["os.DirEntry[bytes]"]
 
 
-def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool]) -> TreeLinks:
-    """Compares the trees; without `before`, or if that is on another filesystem, all is new. Raises OSError, and OperatorError if
-    one contains a mount or a subvolume, because inode numbers are meaningless then.
+def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known: FolderDigests | None = None) -> TreeLinks:
+    """Compares the trees; without `before`, or if that is on another filesystem, all is new. `known`: of the tree before, when that
+    was looked at; without, all of it is read. Raises OSError, and OperatorError if one contains a mount or a subvolume, because
+    inode numbers are meaningless then.
 
-    Memory: eight bytes for each name, and the names of changes and of hard links. `goes_on` is called in each folder; if it returns
-    False, the findings so far are returned.
+    Memory: eight bytes for each name, 16 for each folder, and the names of changes and of hard links. `goes_on` is called in each
+    folder; if it returns False, the findings so far are returned.
     """
-    found, inodes = TreeLinks(), _Inodes()
     if before is not None and before.stat().st_dev != tree.stat().st_dev:
         before = None
-    found.is_compared = before is not None
-    was_none = {b""} if before is None else set[bytes]()  # folders that the tree before has not, or only as a symlink to somewhere
-    for relative, folders, others in _walk(os.fsencode(tree), goes_on):
-        is_new = relative in was_none
-        was_none.discard(relative)
-        above = os.fsencode(before or b"") + b"/" + relative
-        old = {} if is_new else _names(above)
-        was_none |= {relative + name + b"/" for name in folders if not (name in old and old[name].is_folder)}
-        now = {entry.name: _Name(entry.inode(), False) for entry in others} | {name: _Name(0, True) for name in folders}
-        gone = [name for name, was in old.items() if name not in now or now[name].is_folder != was.is_folder]
-        changed = [entry for entry in others if old.get(entry.name) != now[entry.name]]
-        for entry in changed:
-            was = old.get(entry.name)
-            _take(found, entry, relative, above if was and not was.is_folder else None)
-        found.gone += [relative + name for name in gone]
-        found.grown -= sum(_size_of(above + name) for name in gone)
-        found.files += sum(1 for entry in others if entry.is_file(follow_symlinks=False))
-        inodes.add([entry.inode() for entry in others])
-        if is_new or gone or changed or old.keys() != now.keys() or not _is_same_folder(os.fsencode(tree) + b"/" + relative, above):
-            found.folders.append(relative.rstrip(b"/") or b".")
-        if before is None:
-            found.changed.clear()
-            found.folders.clear()
-    if twice := inodes.twice():
-        found.groups = _groups(tree, twice, goes_on)
-        found.new_bytes -= _counted_again(tree, found)
+    found, inodes, were = TreeLinks(is_compared=before is not None), _Inodes(), known if before is not None else None
+    roots = [os.open(one, FOLDER & ~os.O_NOFOLLOW) for one in (tree, before) if one is not None]  # /proc/N/fd/N is a symlink
+    try:
+        comparison = _Comparison(found, roots[1] if len(roots) > 1 else None)
+        for folder in walk_tree(roots[0], goes_on):
+            entries = [(entry.name, entry.inode()) for entry in folder.others]
+            inodes.add([inode for _, inode in entries])
+            found.files += sum(1 for entry in folder.others if entry.is_file(follow_symlinks=False))
+            digest = _digest(folder, entries)
+            found.digests.add(digest)
+            if were is None or not were.has(digest):
+                comparison.take(folder)
+        found.digests.sort()
+        if twice := inodes.twice():
+            found.groups = _groups(roots[0], twice, set(found.changed), goes_on)
+            found.new_bytes -= _counted_again(roots[0], found)
+    finally:
+        for fd in roots:
+            os.close(fd)
     return found
 
 
-def _counted_again(tree: Path, found: TreeLinks) -> int:
+def _digest(folder: WalkedFolder, entries: list[tuple[bytes, int]]) -> bytes:
+    """Of all that makes a folder another one: of what it has by name and inode, not of what is in its folders."""
+    said = folder.path, sorted(entries), sorted(folder.folders), _attributes(folder.fd)
+    return blake2b(repr(said).encode(), digest_size=_DIGEST).digest()
+
+
+class _Comparison:
+    """Of the folders of a tree with those of the tree before, open as `before`."""
+
+    def __init__(self, found: TreeLinks, before: int | None) -> None:
+        self._found, self._before = found, before
+        self._was_none = {b""} if before is None else set[bytes]()
+        """Folders that the tree before has not, or only as a symlink to somewhere."""
+
+    def take(self, folder: WalkedFolder) -> None:
+        """Compares one, after the one above it."""
+        found, begin = self._found, folder.path + b"/" if folder.path else b""
+        above = None
+        if folder.path in self._was_none or self._before is None:
+            self._was_none.discard(folder.path)
+        else:
+            above = open_folder(self._before, folder.path.split(b"/") if folder.path else ())
+        try:
+            old = _names(above) if above is not None else {}
+            self._was_none |= {begin + name for name in folder.folders if old.get(name) != _FOLDER}
+            now = {entry.name: entry.inode() for entry in folder.others} | dict.fromkeys(folder.folders, _FOLDER)
+            gone = [name for name, was in old.items() if name not in now or (now[name] == _FOLDER) != (was == _FOLDER)]
+            found.grown -= sum(_size_of(above, name) for name in gone if above is not None)
+            changed = [entry for entry in folder.others if old.get(entry.name) != now[entry.name]]
+            for entry in changed:
+                has = above is not None and old.get(entry.name, _FOLDER) != _FOLDER
+                self._changed(entry, begin + entry.name, os.stat(entry.name, dir_fd=above, follow_symlinks=False) if has else None)
+            if self._before is None:
+                return
+            found.gone += [begin + name for name in gone]
+            is_other = above is None or gone or changed or old.keys() != now.keys() or _attributes(folder.fd) != _attributes(above)
+            if is_other:
+                found.folders.append(folder.path)
+        finally:
+            if above is not None:
+                os.close(above)
+
+    def _changed(self, entry: "os.DirEntry[bytes]", path: bytes, then: os.stat_result | None) -> None:
+        found, now = self._found, entry.stat(follow_symlinks=False)
+        found.grown += _size(now) - (_size(then) if then else 0)
+        is_file = stat.S_ISREG(now.st_mode)
+        found.new_bytes += now.st_blocks * 512 if is_file else 0
+        if self._before is not None:
+            found.changed.append(path)
+            if is_file and then and _is_alike(now, then):
+                found.doubted.append(path)
+
+
+def _counted_again(tree: int, found: TreeLinks) -> int:
     """Bytes that were counted for more than one name of a file, or for a further name of a file of the tree before."""
     changed, total = set(found.changed), 0
     for names in found.groups:
         mine = [name for name in names if name in changed] if found.is_compared else names
         again = len(mine) - (len(mine) == len(names))
         if again:
-            status = os.lstat(os.fsencode(tree) + b"/" + names[0])
+            status = os.stat(names[0], dir_fd=tree, follow_symlinks=False)
             total += again * status.st_blocks * 512 if stat.S_ISREG(status.st_mode) else 0
     return total
-
-
-def _take(found: TreeLinks, entry: "os.DirEntry[bytes]", relative: bytes, before: bytes | None) -> None:
-    """`before`: the folder of the tree before, where it has that name too."""
-    now, path = entry.stat(follow_symlinks=False), relative + entry.name
-    found.changed.append(path)
-    then = os.lstat(before + entry.name) if before is not None else None
-    found.grown += _size(now) - (_size(then) if then else 0)
-    if stat.S_ISREG(now.st_mode):
-        found.new_bytes += now.st_blocks * 512
-        if then and _is_alike(now, then):
-            found.doubted.append(path)
 
 
 class _Inodes:
@@ -127,47 +209,54 @@ class _Inodes:
         return set(found[1:][found[1:] == found[:-1]].tolist())
 
 
-def _groups(tree: Path, twice: set[int], goes_on: Callable[[], bool]) -> list[list[bytes]]:
+def _groups(tree: int, twice: set[int], changed: set[bytes], goes_on: Callable[[], bool]) -> list[list[bytes]]:
     names = dict[int, list[bytes]]()
-    for relative, _, others in _walk(os.fsencode(tree), goes_on):
-        for entry in others:
+    for folder in walk_tree(tree, goes_on):
+        begin = folder.path + b"/" if folder.path else b""
+        for entry in folder.others:
             if entry.inode() in twice:
-                names.setdefault(entry.inode(), []).append(relative + entry.name)
-    return [some for some in names.values() if len(some) > 1]
+                names.setdefault(entry.inode(), []).append(begin + entry.name)
+    return [sorted(some, key=changed.__contains__) for some in names.values() if len(some) > 1]
 
 
-def _walk(tree: bytes, goes_on: Callable[[], bool]) -> Iterator[tuple[bytes, list[bytes], list["os.DirEntry[bytes]"]]]:
-    """Yields each folder, the tree itself first: its path in the tree with a slash behind it, its folders, and the rest."""
-    waiting, device = [b""], Path(os.fsdecode(tree)).stat().st_dev
+def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
+    """Yields each folder below the open folder, that itself first, and each after the one above it. Raises OSError, OperatorError
+    for a mount or a subvolume.
+    """
+    waiting, device = [b""], os.fstat(tree).st_dev
     while waiting and goes_on():
-        relative = waiting.pop()
-        folders, others = list[bytes](), list["os.DirEntry[bytes]"]()
-        with os.scandir(tree + b"/" + relative) as entries:
-            for entry in entries:
-                if not entry.is_dir(follow_symlinks=False):
-                    others.append(entry)
-                elif entry.stat(follow_symlinks=False).st_dev == device:
-                    folders.append(entry.name)
-                else:
-                    name = printable(relative + entry.name)
-                    raise OperatorError(f"{name} in it is another filesystem or subvolume", "import that as a tree of its own")
-        waiting += [relative + name + b"/" for name in folders]
-        yield relative, folders, others
+        path = waiting.pop()
+        fd = open_folder(tree, path.split(b"/") if path else ())
+        try:
+            if os.fstat(fd).st_dev != device:
+                raise OperatorError(
+                    f"{printable(path)} in it is another filesystem or subvolume", "import that as a tree of its own"
+                )
+            folders, others = list[bytes](), list["os.DirEntry[bytes]"]()
+            with os.scandir(b"/proc/self/fd/%d" % fd) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.name)
+                    else:
+                        others.append(entry)
+            waiting += [path + b"/" + name if path else name for name in folders]
+            yield WalkedFolder(path, fd, folders, others)
+        finally:
+            os.close(fd)
 
 
-def _names(folder: bytes) -> dict[bytes, _Name]:
-    """Returns the names in a folder. Ignores the inodes of folders: no program links those."""
-    with os.scandir(folder) as entries:
-        return {one.name: _Name(0, True) if one.is_dir(follow_symlinks=False) else _Name(one.inode(), False) for one in entries}
+_FOLDER = -1  # in the place of an inode number: no program links folders
 
 
-def _is_same_folder(one: bytes, other: bytes) -> bool:
-    """Returns True if owner, mode, time and extended attributes (ACLs among them) are unchanged."""
-    return _attributes(one) == _attributes(other)
+def _names(folder: int) -> dict[bytes, int]:
+    """Returns the names in an open folder, with the inode of each."""
+    with os.scandir(b"/proc/self/fd/%d" % folder) as entries:
+        return {one.name: _FOLDER if one.is_dir(follow_symlinks=False) else one.inode() for one in entries}
 
 
-def _attributes(folder: bytes) -> tuple[object, ...]:
-    found, names = os.lstat(folder + b"."), list[str]()
+def _attributes(folder: int) -> tuple[object, ...]:
+    """Returns owner, mode, time and extended attributes (ACLs among them)."""
+    found, names = os.fstat(folder), list[str]()
     with suppress(OSError):  # a filesystem without them
         names = sorted(os.listxattr(folder))
     return found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns, [(name, os.getxattr(folder, name)) for name in names]
@@ -178,12 +267,16 @@ def _size(found: os.stat_result) -> int:
     return found.st_size if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) else 0
 
 
-def _size_of(path: bytes) -> int:
-    """Returns the size of everything below, or of the entry itself."""
-    found = os.lstat(path)
+def _size_of(above: int, name: bytes) -> int:
+    """Returns the size of everything below a name in an open folder, or of the entry itself."""
+    found = os.stat(name, dir_fd=above, follow_symlinks=False)
     if not stat.S_ISDIR(found.st_mode):
         return _size(found)
-    return sum(_size(entry.stat(follow_symlinks=False)) for _, _, others in _walk(path, lambda: True) for entry in others)
+    fd = os.open(name, FOLDER, dir_fd=above)
+    try:
+        return sum(_size(one.stat(follow_symlinks=False)) for folder in walk_tree(fd, lambda: True) for one in folder.others)
+    finally:
+        os.close(fd)
 
 
 def _is_alike(now: os.stat_result, then: os.stat_result) -> bool:
