@@ -64,7 +64,7 @@ class Costs:
         self._known: dict[int, tuple[tuple[int, int], Cost]] = {}
 
     def of(self, groups: DataBlockGroups, indices: Sequence[int]) -> dict[int, Cost]:
-        """By vaddr. Raises OSError."""
+        """Returns the block groups by vaddr. Raises OSError."""
         return {int(groups.vaddr[index]): self._of_one(groups, index) for index in indices}
 
     def _of_one(self, groups: DataBlockGroups, index: int) -> Cost:

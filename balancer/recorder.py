@@ -61,7 +61,7 @@ class Recorder:
                 self._keep(lambda catalogue: self._finish(catalogue, event.ending, event.why, after))
 
     def _begin(self, catalogue: "Catalogue", event: BalanceStarted) -> None:
-        """The run gets its row. Those of processes that are gone get their end."""
+        """Begins the row of the run, and ends the rows of processes that are gone."""
         me, settings = os.getpid(), event.settings
         end_killed(catalogue)
         self._balance = catalogue.start_balance(

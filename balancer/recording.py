@@ -77,7 +77,7 @@ def _named(path: Path, filesystem: str, pool: str | None, file: Path | None) -> 
 
 
 def _configured() -> "list[Config]":
-    """Every pool in the folder of configurations whose files are right."""
+    """Returns every pool in the folder of configurations whose files are valid."""
     from btrkeep.config import reading
 
     found = []

@@ -36,6 +36,8 @@ TRIED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("endless-delta", {}),  # the room of the pool is its end
     ("endless-blocks", {"max_new_bytes": "1GiB"}),
     ("attributes=20000", {"max_new_bytes": "100MiB"}),
+    ("too-large-attributes=5000", {}),
+    ("too-large-attributes=50000", {"max_memory": "1GiB"}),
     ("huge-sizes", {}),
     ("flood", {"deadline": "5m"}),
     ("flood-of-errors", {"deadline": "5m"}),
@@ -79,7 +81,7 @@ class MemoryOfReceivers(threading.Thread):
         for entry in Path("/proc").iterdir():
             with suppress(OSError, ValueError):
                 line = (entry / "cmdline").read_bytes()
-                if line.startswith(b"rsync\0") and self.pool in line:
+                if line.partition(b"\0")[0].rpartition(b"/")[2] == b"rsync" and self.pool in line:
                     found.append(int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
         return found
 

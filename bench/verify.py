@@ -5,7 +5,8 @@
 One backup of random data. Caches are dropped before each; ours reads once for the first time, and once compares with what it has
 recorded. restic (check --read-data) and borg (check --verify-data) have the same data in a repository of their own on the same
 filesystem; a peer that is not installed is named as missing. The verdict: ours against the faster of b2sum and cat, and against
-restic and borg. "cat, each CPU" reads as many files at once as there are processors: nobody who reads files is faster.
+restic and borg. "cat, each CPU" reads as many files at once as there are processors. "C, SHA-256" is read_files.c with eight
+threads, what the same costs without an interpreter; it needs a compiler and libssl-dev.
 """
 
 import argparse
@@ -17,13 +18,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench.common import Timed, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
-from tests.beds import btrfs, work
+from tests.beds import TOP, btrfs, work
 from tests.beds.nights import Nights
 
 LIMIT = 1.2
 """Agreed: at most so many times the faster of b2sum and the disk."""
 PEER_LIMIT = 2.5
 """Agreed: at least so many times faster than each of the peers."""
+_IN_C = "C, SHA-256"
 _PEERS = {"restic": "restic", "borg": "borgbackup"}  # their Debian packages
 _SECRET = {"RESTIC_PASSWORD": "bench", "BORG_PASSPHRASE": "bench", "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes"}
 
@@ -62,6 +64,7 @@ def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, objec
         "sha256sum": ("sh", "-c", f"find {data} -type f -print0 | xargs -0 sha256sum >/dev/null"),
         "btrfs scrub": ("btrfs", "scrub", "start", "-B", str(point)),
         "verify, compares": verify,
+        **_in_c(point, data),
         **_others(point, data),
     }
     done: dict[str, list[Timed]] = {"verify, first": [], **{name: [] for name in sides}}
@@ -82,7 +85,7 @@ def _told(done: Mapping[str, list[Timed]], quiet: bool) -> Mapping[str, object]:
     used = {name: [one.cpu for one in found] for name, found in done.items()}
     best = [min(one, other) for one, other in zip(times["b2sum"], times["cat"], strict=True)]
     ratios = {"to the faster of b2sum and cat": {**spread(_over(times["verify, compares"], best)), "limit": LIMIT}}
-    for name in ("cat, each CPU", "btrfs scrub"):
+    for name in ("cat, each CPU", "btrfs scrub", *({_IN_C} & times.keys())):
         ratios[f"to {name}"] = spread(_over(times["verify, compares"], times[name]))
     ratios |= {
         f"{name} to ours": {**spread(_over(times[name], times["verify, compares"])), "agreed": PEER_LIMIT}
@@ -99,6 +102,15 @@ def _told(done: Mapping[str, list[Timed]], quiet: bool) -> Mapping[str, object]:
         "missing peers": missing,
         "quiet": quiet,
     }
+
+
+def _in_c(point: Path, data: Path) -> dict[str, tuple[str, ...]]:
+    if not shutil.which("cc") or not Path("/usr/include/openssl/evp.h").exists():
+        say("no compiler, or no libssl-dev: nothing is compared with a program in C")
+        return {}
+    program = point / "read_files"
+    work("cc", "-O2", "-o", program, TOP / "bench" / "read_files.c", "-lcrypto", "-lpthread")
+    return {_IN_C: ("sh", "-c", f"find {data} -type f -print0 | {program} 8")}
 
 
 def _others(point: Path, data: Path) -> dict[str, tuple[str, ...]]:

@@ -85,7 +85,7 @@ def format_given(size: int) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Two units at the most: 3725 s is "1h 2m", 0.4 s is "0.4s", None is "-", and so is less than nothing: a clock was set back."""
+    """Formats with two units: 3725 s is "1h 2m", 0.4 s is "0.4s", None is "-", and so is a negative one: a clock was set back."""
     if seconds is None or seconds < 0:
         return "-"
     if seconds < 10:

@@ -72,7 +72,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """None: others decide. Each worker would import all modules only to leave their tests out."""
-    if config.getoption("--unit") and collection_path.is_dir():
+    if config.getoption("--unit") and (collection_path.is_dir() or collection_path.match("test_*.py")):
         return None if leftout.has_unit(collection_path) else True
     if config.getoption("--long") and collection_path.match("test_*.py"):
         return None if leftout.has_long(collection_path) else True

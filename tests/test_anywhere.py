@@ -1,4 +1,8 @@
-"""A checkout works wherever it lies: in a home that only its owner may enter, in a folder with a space, under any umask."""
+"""A checkout works wherever it lies: in a home that only its owner may enter, in a folder with a space, under any umask.
+
+Only this long form runs tests of ours in such a place. That somebody without rights can run the code of a checkout of root's, and
+that the scripts quote what has spaces, ordinary tests see too (test_beds.py, test_structure.py).
+"""
 
 import shutil
 import sys
@@ -12,7 +16,7 @@ from tests.beds import TOP, session, work
 from tests.beds.anyone import without_rights
 from tests.test_structure import tracked_files
 
-pytestmark = [pytest.mark.slow, pytest.mark.takes(40), pytest.mark.root, pytest.mark.btrfs]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.root, pytest.mark.btrfs]
 
 # A server and a command of ours without rights, a stand-in for ssh, and a signal that nohup has ignored.
 CHOSEN = (

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.beds import TOP, dealing, differences, exclusive_bytes, leftout, manifest, session, shares, work
+from tests.beds import TOP, dealing, differences, exclusive_bytes, manifest, session, shares, work
 from tests.beds import btrfs as beds
 from tests.beds.anyone import NOBODY, readable
 from tests.beds.ssh import Sshd
@@ -223,28 +223,6 @@ def test_a_slow_ssh_works_after_its_sleep(badssh: Callable[..., Path], source: P
     assert time.monotonic() - before > 0.5
 
 
-def test_what_was_left_out_is_counted_by_reason_in_one_line() -> None:
-    reasons = ["Skipped: left out: over ssh (no sshd)", "Skipped: left out: slow (--fast)", "Skipped: left out: slow (--fast)"]
-    assert leftout.summary([*reasons, "Skipped: of its own accord"]) == "left out: 2 slow (--fast), 1 over ssh (no sshd)"
-    assert leftout.summary([]) == ""
-
-
-@pytest.mark.parametrize(
-    ("folder", "fixtures", "mark", "unit"),
-    [
-        ("backupd", (), "parametrize", True),
-        ("backupd", ("tmp_path",), "timeout", True),
-        ("btrfs", (), "parametrize", False),
-        ("web", ("shop",), "parametrize", False),
-        *(("backupd", (), mark, False) for mark in ("btrfs", "ssh", "root", "slow", "takes", "long", "alone")),
-    ],
-)
-def test_the_loop_of_a_minute_is_what_runs_anywhere(folder: str, fixtures: tuple[str, ...], mark: str, unit: bool) -> None:
-    marks = [SimpleNamespace(name=mark)]
-    item: Any = SimpleNamespace(path=Path("tests", folder, "test_it.py"), fixturenames=fixtures, iter_markers=lambda: marks)
-    assert leftout.is_unit(item) is unit
-
-
 def item_of(module: str, name: str, *marks: pytest.Mark) -> Any:
     found = {mark.name: mark for mark in marks}
     return SimpleNamespace(path=Path(module), name=name, get_closest_marker=found.get)
@@ -307,7 +285,10 @@ def test_what_measures_is_tried_again_at_last_alone_and_then_fails(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", 0)], ids=["where it decides", "elsewhere"])
+@pytest.mark.parametrize(
+    ("ci", "status"),
+    [pytest.param("true", 1, id="where it decides"), pytest.param("", 0, id="elsewhere", marks=pytest.mark.long)],
+)
 def test_what_could_be_installed_is_not_left_out_where_the_tests_decide(tmp_path: Path, ci: str, status: int) -> None:
     (tmp_path / "test_it.py").write_text(
         "import pytest\n\n@pytest.mark.skipif(True, reason='x is not installed')\ndef test_a(): pass\n\ndef test_b(): pass\n"
@@ -408,13 +389,18 @@ def traces_of(names: list[str], place: Path) -> list[str]:
 
 # What a worker does otherwise is to be told of the end. Each takes seconds: the two ways are not multiplied with all deeds.
 SESSIONS = [
-    ("leaves a process", "-n0"),
     ("leaves a process elsewhere", "-n0"),
-    ("exceeds its time", "-n0"),
-    ("is interrupted", "-n0"),
     ("is interrupted", "-n1"),
-    ("is asked to end", "-n1"),
-    ("fails", "-n1"),
+    *(
+        pytest.param(deed, workers, marks=pytest.mark.long)
+        for deed, workers in (
+            ("leaves a process", "-n0"),
+            ("exceeds its time", "-n0"),
+            ("is interrupted", "-n0"),
+            ("is asked to end", "-n1"),
+            ("fails", "-n1"),
+        )
+    ),
 ]
 
 

@@ -71,11 +71,9 @@ def test_each_write_to_a_slow_disk_takes_its_time_and_nothing_is_left(place: Pat
     assert problems == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_btrfs
-@pytest.mark.parametrize(
-    ("name", "transport"), [("one_host", "ssh"), pytest.param("many_hosts", "fakessh", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("name", "transport"), [("one_host", "ssh"), ("many_hosts", "fakessh")])
 def test_a_bench_runs_through_and_leaves_nothing(name: str, transport: str, place: Path) -> None:
     told = json.loads(bench(name, "--transport", transport, place=place).stdout)
     assert told["machine"]["transport"] == transport

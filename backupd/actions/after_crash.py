@@ -17,7 +17,7 @@ from backupd.files.backup_selector import Restorable, find
 from backupd.files.tree import DataUnreadable
 from backupd.repo.boot_json import BootRecord, read_boot, write_boot
 from backupd.repo.context import PoolContext
-from backupd.repo.synced import take_mark
+from backupd.repo.synced import remove_mark
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import elapsed
 from btrkeep.decisions.crash import BackupsInDoubt, WrittenBackup, note_in_doubt, written_last
@@ -84,7 +84,7 @@ def _written_before(
 def _remove_synced_mark(pool: Pool, host: str) -> None:
     """Makes the next run compare all of it with the host, or begin anew."""
     try:
-        take_mark(pool.working(host))
+        remove_mark(pool.working(host))
     except OSError as error:
         _log.warning("%s: %s", pool.working(host), error.strerror)
 

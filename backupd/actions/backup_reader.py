@@ -34,7 +34,7 @@ from btrkeep.fs.sparse import PIECE
 from btrkeep.pool.subvolume import describe
 from btrkeep.treescan.written import written_files
 
-_STREAMS = max(3, min(8, len(os.sched_getaffinity(0)) + 1))  # one more than processors: one waits for the disk
+_STREAMS = 8  # more than processors: each of small files waits for the disk most of the time
 _WAITING = 2 * _STREAMS  # what was handed out, so that no thread waits for the next
 _MOST_RECORDS = 200_000  # that are held in memory
 _LONGEST = 300.0  # seconds of reading that a kill may cost

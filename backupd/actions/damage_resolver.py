@@ -42,7 +42,7 @@ class Resolver:
         self._owners, self._names, self._backups = Owners(fd), InodeNames(fd), backups
 
     def places(self, vaddr: int) -> list[FilePlace] | None:
-        """Every name, in every backup, of the files that have the byte at `vaddr`. None: nobody refers to it."""
+        """Returns every name, in every backup, of the files that have the byte at `vaddr`. None: nobody refers to it."""
         return next(self.resolve((vaddr,)))[1]
 
     def resolve(self, vaddrs: Iterable[int]) -> Iterator[tuple[int, list[FilePlace] | None]]:

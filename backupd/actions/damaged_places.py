@@ -16,7 +16,7 @@ BLOCK = 4096  # the smallest sector size, so that no block is missed where they 
 
 
 def backups_by_id(site: PoolContext) -> Backups:
-    """All that have a name. A subvolume's id is never given twice."""
+    """Returns all backups that have a name, by subvolume id, which is never given twice."""
     return {one.subvolume_id: (one.host, one.name) for one in site.catalogue.states() if one.subvolume_id and one.name}
 
 

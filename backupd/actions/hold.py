@@ -120,7 +120,7 @@ class _Work:
         return name in self.rows and self.rows[name].held_why is not None
 
     def is_expired(self, name: str) -> bool:
-        """In the catalogue alone when this command was killed before the row."""
+        """Also looks into the catalogue: this command may have been killed before it wrote the row."""
         return self.notes.note(name, EXPIRED) is not None or self.row(name) == EXPIRED
 
     def write(self, notes: Notes, name: str) -> Backup:

@@ -84,7 +84,7 @@ class Verifier(VerifyPass):
         return found
 
     def _enter_damages(self, backup: Restorable, look: BackupReader) -> None:
-        """In the catalogue, and also of the host's other backups that share what is damaged, which are read another day."""
+        """Enters damages in the catalogue, also of other backups that share what is damaged, which are read another day."""
         found = [self._damage(backup.host, backup.name, one) for one in look.bad]
         if look.is_walked:
             self.catalogue.replace_damages(backup.host, backup.name, "verify", found)
@@ -113,7 +113,7 @@ class Verifier(VerifyPass):
 
 
 def _with_damages(found: Verification, before: Verification | None, paths: Sequence[bytes], *, are_all: bool) -> Verification:
-    """With these damaged files, and, unless they are all, with those from before, of which not all may be named."""
+    """Adds these damaged files, and, unless they are all, the earlier ones, of which not all may be named."""
     names, known = {os.fsdecode(path) for path in paths}, None if are_all else before
     names |= set(known.damaged) if known else set()
     number = max(len(names), known.damages if known else 0)

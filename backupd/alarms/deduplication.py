@@ -44,7 +44,7 @@ class AlarmChanges:
 
     @property
     def standing(self) -> list[StoredAlarm]:
-        """All current alarms, sent or not."""
+        """Returns all current alarms, sent or not."""
         return [row for row in self.rows if row.recovered is None and row.key not in self.waiting]
 
     def changed(self, known: Known, now: datetime, *, arrived: bool) -> list[StoredAlarm]:

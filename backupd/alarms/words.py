@@ -127,7 +127,7 @@ def drills_fail(failures: Sequence[str]) -> str:
 
 
 def drills_are_late(age: float | None) -> str:
-    """No restore has been proven for so long; None: none ever was."""
+    """Says for how long no restore has been proven; None: none ever was."""
     return f"drill: no restore was proven for {format_duration(age)}" if age is not None else "drill: no restore was ever proven"
 
 

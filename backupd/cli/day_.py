@@ -65,7 +65,7 @@ def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool) -> i
 
 
 def _ended(job: Job, now: datetime) -> Job:
-    """With an end: now for one that runs; when it was last heard of, or not at all, for one that was killed."""
+    """Returns the job with an end: now for one that runs; when it was last heard of, or not at all, for one that was killed."""
     if job.finished:
         return job
     is_running = start_time(job.pid) == job.pid_started

@@ -24,7 +24,7 @@ from backupd.run.importing.compared_trees import ComparedTrees
 from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
 from backupd.run.importing.rsnapshot_conf import read_conf
 from backupd.run.importing.run import ImportedBackup, ImportSite, import_tree, known_backups, opened_tree
-from backupd.run.importing.takeover import left_out_of, take_over
+from backupd.run.importing.takeover import subvolumes_left_out, take_over
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, prose
 from btrkeep.decisions.due import latest
@@ -232,12 +232,12 @@ class _Import:
             )
 
     async def _compare(self, tree: OldTree, record: Record) -> None:
-        """By a program that knows nothing of us. Raises Cancelled, OperatorError."""
+        """Compares them by rsync, which knows nothing of us. Raises Cancelled, OperatorError."""
         backup = self.site.pool.host(record.host) / (record.name or "")
         self.display.compares(record.host)
         with opened_tree(tree) as folder, read(backup), TemporaryDirectory(prefix="btrkeep-import-") as place:
             copy, left_out = backup / DATA / tree.path.strip("/"), Path(place) / "left out"
-            nested = await asyncio.to_thread(left_out_of, folder, copy) if self.make is _take_over else []
+            nested = await asyncio.to_thread(subvolumes_left_out, folder, copy) if self.make is _take_over else []
             write_left_out(left_out, nested)
             found = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False, left_out)
         if not self.work.goes_on:

@@ -17,7 +17,7 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 def planned(
     todo: Mapping[str, list[OldTree]], known: Mapping[str, Set[str]], cancellation: Cancellation, *, reads: bool = True
 ) -> list[dict[str, Any]]:
-    """By host: how many trees have no backup yet, from when to when, and how much data is in these that is not in the tree before.
+    """Returns by host how many trees have no backup yet, from when to when, and how much data in each is not in the tree before.
 
     `known`: the names of the backups that each host has. Without `reads` nothing is copied, so files and data are not counted.
     """

@@ -44,5 +44,5 @@ def _host(name: str, points: list[BackupPoint], conf: RsnapshotConf) -> Iterator
 
 
 def _quoted(text: str) -> str:
-    """As TOML has it, which wants DEL escaped too; and nothing in it does anything to a terminal."""
+    """Quotes the text for TOML, which wants DEL escaped too; and nothing in it does anything to a terminal."""
     return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in json.dumps(text, ensure_ascii=False))

@@ -1,6 +1,5 @@
 """A rehearsal in words and numbers: its plan, how far it is, and which settings are better."""
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from backupd.rehearse.site import ServerFacts
 from backupd.rehearse.variants import QUESTIONS
 from backupd.sampling.chart import Axis, axis_for, bars, filled, labelled
 from btrkeep.cli import table
+from btrkeep.cli.progress import ProgressLine
 from btrkeep.process.progress import Notice
 from btrkeep.units import counted, format_duration, format_share, format_size, printable
 
@@ -48,19 +48,15 @@ LIMITS = (
         "A loop device or memory has no seeks, and this machine does other work: figures of time hold for the order of settings, "
         "not for this server's disks."
     ),
-    ("The pool is small: its block groups are few, and smaller than 1 GiB. Shares and orders carry over, absolute numbers do not."),
+    "The pool is small: its block groups are few, and smaller than 1 GiB. Shares and orders carry over, absolute numbers do not.",
     (
         "How large files are is assumed (log-normal around the known mean), and so is where they change (16 KiB pieces at random "
         "places), and that half of the data compresses."
     ),
     "Data is stored once and on one device. Ownership, ACLs, hard links and quotas play no part, and the pace of expiry is off.",
 )
-_NIGHT, _AGING, _FILE, _RATE = (
-    1.6,
-    0.5,
-    0.00025,
-    120e6,
-)  # seconds of a night's programs, of each file, and bytes a second: measured on two busy CPUs
+_NIGHT, _AGING, _FILE = 1.6, 0.5, 0.00025  # seconds of a night's programs, of a night of ageing, and of each file
+_RATE = 120e6  # bytes written a second; all four were measured on two busy processors
 _HEIGHT, _SCALE, _CHANGE = 6, 9, 0.005
 
 
@@ -81,7 +77,7 @@ class RehearsalMeter:
     """A sink of progress: one line of standard error on a terminal, one for each tenth elsewhere."""
 
     def __init__(self) -> None:
-        self._terminal, self._begun, self._tenth, self._shown = sys.stderr.isatty(), time.monotonic(), 0, 0
+        self._line, self._begun, self._tenth = ProgressLine(), time.monotonic(), 0
 
     def __call__(self, event: NightDone | Notice) -> None:
         """Shows how far it is."""
@@ -91,19 +87,14 @@ class RehearsalMeter:
         left = (time.monotonic() - self._begun) * (1 / share - 1)
         night = f"night {event.night}" if event.night > 0 else "ageing"
         text = f"{share:4.0%}  seed {event.seed}, {printable(event.variant)}, {night}, {format_duration(left)} left"
-        if self._terminal:
-            text = text[: shutil.get_terminal_size().columns - 1]
-            click.echo("\r" + text.ljust(self._shown), err=True, nl=False)
-            self._shown = len(text)
-        elif int(share * 10) > self._tenth:
+        self._line.go_on(lambda: text)
+        if not self._line.is_shown and int(share * 10) > self._tenth:
             self._tenth = int(share * 10)
             click.echo(text.strip(), err=True)
 
     def end(self) -> None:
         """Takes the line away."""
-        if self._shown:
-            click.echo("\r" + " " * self._shown + "\r", err=True, nl=False)
-            self._shown = 0
+        self._line.clear()
 
 
 def estimated_seconds(plan: RehearsalPlan) -> float:
@@ -209,7 +200,7 @@ def _variant_table(variants: Sequence[Variant]) -> Iterator[str]:
 
 
 def settings_words(settings: VariantSettings) -> str:
-    """All settings of a variant."""
+    """Describes all settings of a variant."""
     balance = settings.balance
     found = [
         settings.allocator,
@@ -357,7 +348,7 @@ def plan_as_json(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> dict[
 
 
 def result_as_json(result: RehearsalResult) -> dict[str, Any]:
-    """All that was measured and judged."""
+    """Returns all that was measured and judged."""
     return {
         **plan_as_json(result.plan, result.place, result.facts),
         "question": result.question,

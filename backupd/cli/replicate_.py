@@ -3,7 +3,7 @@
 import platform
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
@@ -30,7 +30,7 @@ from backupd.replicate.outcome import (
 )
 from backupd.replicate.planning import make_plan
 from backupd.replicate.run import replicate
-from backupd.replicate.running import RunningNoted
+from backupd.replicate.running import RunningRecord
 from backupd.replicate.seed import unusable_hosts
 from backupd.replicate.wire import Refused
 from backupd.repo.context import PoolContext
@@ -190,27 +190,20 @@ def fetch_one(
 
     `connect` makes the connections, if they differ from the configuration. `damaged`: fetches damaged copies again.
     """
-    since = format_time(site.clock.now())
     buckets = [] if dry_run or seed else replica_buckets(site.config, site.pool, replica)
     if seed:  # its parts are streams
         replica = replace(replica, engine="send")
     command = seed_command(seed) if seed else send_command(site.config, replica, buckets)
     is_begun_there = connect is not None
     connect = connect or (lambda look: connected(command, look))
-    running = RunningNoted(site.catalogue, replica.name, site.clock.now())
+    running = RunningRecord(site.catalogue, replica.name, site.clock.now())
     display = ReplicationDisplay() if has_live_terminal() and not as_json and not dry_run else None
     observer: ProgressSinks[ReplicationEvent] = ProgressSinks(notices_on_stderr if as_json else display or _Lines(), running)
     with ExitStack() as held:
         if display:
             held.callback(display.close)
         if not dry_run:
-            held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
-            if damaged:  # what is known of a copy goes with it
-                read_before_waiting(site, observer.notice, Cancellation())
-                held.enter_context(take_lock(site.pool.locks / "verify", "backupd replicate --damaged", since))
-            ensure_reserve(site.pool.path)
-            if done := reconcile(site.pool, site.catalogue, since):
-                observer.notice(f"the catalogue was brought up to date with the pool: {done}")
+            _lock_and_reconcile(site, replica, held, observer.notice, damaged=damaged)
         far = held.enter_context(connect(lambda: None))
         context = ReplicationContext(
             site.config,
@@ -226,11 +219,7 @@ def fetch_one(
         if is_begun_there:  # no program of ours passes the stream on
             far.pace = BudgetPace(buckets, context.cancellation.sleep, lambda: bool(context.cancellation))
         plan, listed = make_plan(context, far, hosts, damaged=damaged)
-        if unlisted := next((host for host in hosts if host not in listed), None):
-            raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")
-        if not listed:
-            hint = "see `hosts` of the replica, --host in that server's authorized_keys, and whether it has backups"
-            raise Refused("the other pool lists no host that is to be fetched", hint)
+        _require_listed(replica, hosts, listed)
         without = {host: why for host, why in unusable_hosts(seed).items() if not hosts or host in hosts} if seed else {}
         if dry_run:
             for host, why in without.items():
@@ -249,6 +238,29 @@ def fetch_one(
             session = _session(before, (context.now, site.clock.now()), far.id, plan, listed, summary, begun)
             note_session(site.catalogue, replica.name, session)
     return _report(summary, context.cancellation, as_json)
+
+
+def _lock_and_reconcile(
+    site: PoolContext, replica: ReplicaSettings, held: ExitStack, notice: Callable[[str], None], *, damaged: bool
+) -> None:
+    """Takes the locks of a replication until `held` ends, and brings the catalogue up to date. Raises LockHeld, PoolUnusable."""
+    since = format_time(site.clock.now())
+    held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
+    if damaged:  # what is known of a copy goes with it
+        read_before_waiting(site, notice, Cancellation())
+        held.enter_context(take_lock(site.pool.locks / "verify", "backupd replicate --damaged", since))
+    ensure_reserve(site.pool.path)
+    if done := reconcile(site.pool, site.catalogue, since):
+        notice(f"the catalogue was brought up to date with the pool: {done}")
+
+
+def _require_listed(replica: ReplicaSettings, hosts: tuple[str, ...], listed: Mapping[str, FarHost]) -> None:
+    """Raises UsageError if one of the named hosts cannot be fetched, Refused if none can."""
+    if unlisted := next((host for host in hosts if host not in listed), None):
+        raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")
+    if not listed:
+        hint = "see `hosts` of the replica, --host in that server's authorized_keys, and whether it has backups"
+        raise Refused("the other pool lists no host that is to be fetched", hint)
 
 
 def _session(

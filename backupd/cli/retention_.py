@@ -1,8 +1,5 @@
 """`backupd retention explain`: shows why backups are kept, and when they will be deleted."""
 
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +14,7 @@ from backupd.expire.words import expiry_words, left_out_words
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, json_option, stream_json, table
+from btrkeep.cli.progress import prose, text_width
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import strip
 from btrkeep.decisions.expiry_plan import HostBackups
@@ -38,7 +36,6 @@ from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import counted, format_time, printable
 
 _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "expired": "red"}
-_ON_PAPER = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +125,14 @@ def _one(asked: _Asked, host: str) -> int:
 
 def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
     host = printable(found.facts.host)
-    _say(f"{host}, if it were {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
+    prose(f"{host}, if it were {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
     for note in _notes(found, policy, guarded([found]).left_out):
-        _say(printable(note))
+        prose(printable(note))
     if not found.decisions:
         click.echo("no backups yet")
         return
     zone = asked.site.config.pool.zone
-    for line in strip(cells(found, zone), asked.now.astimezone(zone).date(), _width(), _paint):
+    for line in strip(cells(found, zone), asked.now.astimezone(zone).date(), text_width(), _paint):
         click.echo(line)
     verified = VerifiedBackups(asked.site.catalogue, asked.now)
     rows_of = {one.name: one for one in asked.site.catalogue.backups(found.facts.host)}
@@ -150,22 +147,13 @@ def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
         for decision in found.decisions
     ]
     click.echo("\n" + table(rows, ["NAME", "STATE", "VERIFIED", "KEPT FOR, OR GOES"], spare=["VERIFIED"]) + "\n")
-    _say(f"{len(found.decisions) - found.going} kept, {_go(asked, found.going, found.today)}")
+    prose(f"{len(found.decisions) - found.going} kept, {_go(asked, found.going, found.today)}")
     for name in future_names(found, asked.now):
-        _say(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
+        prose(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
 
 
 def _day(moment: datetime) -> str:
     return format_time(moment)[:10]
-
-
-def _say(text: str) -> None:
-    """A line, broken between words on a terminal that is too narrow for it."""
-    click.echo(textwrap.fill(text, _width(), break_on_hyphens=False) if sys.stdout.isatty() else text)
-
-
-def _width() -> int:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _ON_PAPER
 
 
 def _paint(text: str, colour: int) -> str:
@@ -223,11 +211,11 @@ def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> No
         click.echo(table(rows, headers, right=["KEPT", "GOING", "TODAY"]))
     going, today = sum(found.going for found, _ in hosts), sum(found.today for found, _ in hosts)
     kept = sum(len(found.decisions) for found, _ in hosts) - going
-    _say(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")
+    prose(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")
     if limits.stop:
-        _say(f"an expiry would not begin: {expiry_words(limits.stop)}")
+        prose(f"an expiry would not begin: {expiry_words(limits.stop)}")
     if asked.now > asked.site.clock.now():
-        _say(f"as of {format_time(asked.now)}, with the backups that there are now")
+        prose(f"as of {format_time(asked.now)}, with the backups that there are now")
 
 
 def _notes(found: ExplainedHost, policy: Retention, left_out: Mapping[str, Share]) -> Iterator[str]:

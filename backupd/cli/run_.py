@@ -109,18 +109,7 @@ def _run(
         become_reaper()
         ensure_reserve(opened_site.pool.path)
         ledger = Ledger(opened_site.catalogue, observer.notice, opened_site.trouble)
-        try:
-            corrected = reconcile(opened_site.pool, opened_site.catalogue, since)
-            if opened_site.trouble:  # the rows are those of a catalogue in memory, which nobody sees again
-                corrected, what = corrected.in_the_pool(), "the pool was looked through"
-            else:
-                what = "the catalogue was brought up to date with the pool"
-            if corrected:
-                observer.notice(f"{what}: {corrected}")
-            if not opened_site.trouble and (history := bring_back(opened_site.pool, opened_site.catalogue)):
-                observer.notice(str(history))
-        except (CatalogueUnusable, CatalogueBusy) as error:
-            ledger.note(error)
+        _bring_up_to_date(opened_site, ledger, observer.notice, since)
         for notice in opened_site.config.notices:
             observer.notice(notice)
         cancellation = Cancellation()
@@ -164,6 +153,22 @@ def _run(
     if ledger.trouble and not as_json:
         observer.notice(f"exit status {int(status)}: {ledger.trouble.message}; the next run enters what was made")
     return status
+
+
+def _bring_up_to_date(site: PoolContext, ledger: Ledger, notice: Callable[[str], None], since: str) -> None:
+    """Brings the catalogue up to date with the pool, and its lost history back. The ledger notes a catalogue that is unusable."""
+    try:
+        corrected = reconcile(site.pool, site.catalogue, since)
+        if site.trouble:  # the rows are those of a catalogue in memory, which nobody sees again
+            corrected, what = corrected.in_the_pool(), "the pool was looked through"
+        else:
+            what = "the catalogue was brought up to date with the pool"
+        if corrected:
+            notice(f"{what}: {corrected}")
+        if not site.trouble and (history := bring_back(site.pool, site.catalogue)):
+            notice(str(history))
+    except (CatalogueUnusable, CatalogueBusy) as error:
+        ledger.note(error)
 
 
 def exit_status(results: Sequence[HostResult], signalled: int) -> int:

@@ -185,7 +185,7 @@ def _address(text: str, port: int | None) -> str | None:
 
 
 def _port(text: str) -> int | None:
-    """None for ssh's own choice."""
+    """Returns the port, None for ssh's own choice."""
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise UsageError(f"{text!r} is no port", "a number from 1 to 65535")
     return int(text) if int(text) != 22 else None

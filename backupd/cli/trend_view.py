@@ -1,6 +1,5 @@
 """The trend as text: a chart as wide as the terminal, and a summary."""
 
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -8,19 +7,20 @@ from datetime import datetime
 from itertools import pairwise
 
 from backupd.sampling.chart import ASCII, BLOCKS, ChartCharacters, axis_for, filled, labelled, under
+from btrkeep.cli.progress import text_width
 from btrkeep.decisions.time_ticks import date_ticks
 from btrkeep.decisions.trend import Point
 from btrkeep.units import format_share, format_size
 
 _HEIGHT = 12
 _SCALE = 9  # columns of "12.3 TiB"
-_PAPER, _WIDEST = 80, 120
+_WIDEST = 120
 _EVERY = 4
 
 
 def width() -> int:
-    """Columns to fill."""
-    return min(shutil.get_terminal_size().columns if sys.stdout.isatty() else _PAPER, _WIDEST)
+    """Returns the columns to fill."""
+    return min(text_width(), _WIDEST)
 
 
 def chart_characters() -> ChartCharacters:

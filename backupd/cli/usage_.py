@@ -128,7 +128,7 @@ def _weight(one: HostUse) -> int:
 
 
 def _columns(measured: MeasuredUsage | None) -> tuple[str, str, str]:
-    """On disk, own, and the interval of that, which is empty where it is exact."""
+    """Returns the sizes on disk and own, and the interval of the latter, empty if it is exact."""
     if not measured:
         return "-", "-", ""
     own = measured.exclusive

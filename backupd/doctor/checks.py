@@ -294,7 +294,7 @@ _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
 
 
 async def check_hosts(config: Config) -> list[Finding]:
-    """Every enabled host's paths by `rsync --list-only`, a few at a time, confined as a transfer would be."""
+    """Checks the paths of every enabled host by `rsync --list-only`, a few at a time, confined as in a transfer."""
     try:
         found = await asyncio.to_thread(confinement, config)
         require_harmless(rsync_version(), found, config)

@@ -22,7 +22,7 @@ from btrkeep.process.programs import ProgramFailed
 
 
 def gather(config: Config, pool: Pool, now: datetime) -> DoctorFacts:
-    """All facts about a pool. Raises PoolUnusable."""
+    """Returns all facts about a pool. Raises PoolUnusable."""
     try:
         filesystem = read_filesystem(pool.path)
         facts = DoctorFacts(now, filesystem, _scrub(pool, filesystem.uuid), _machine(), read_site(config, pool, now))

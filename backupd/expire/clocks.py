@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.facts import parse_fact
 from btrkeep.decisions.safety_limits import (
     ClockAhead,
     ClockBehind,
@@ -44,12 +45,11 @@ def past_clocks(catalogue: Catalogue) -> ClockPast:
 
 
 def _kept_clocks(catalogue: Catalogue) -> ClockPast:
-    text = catalogue.get_fact(FACT)
-    try:
-        fields = json.loads(text) if text else {}
-        return ClockPast(_fact(fields if "wall" in fields else {}), _fact(fields.get("doubted") or {}))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return ClockPast()
+    return parse_fact(catalogue.get_fact(FACT), _clock_past, ClockPast())
+
+
+def _clock_past(fields: Mapping[str, Any]) -> ClockPast:
+    return ClockPast(_fact(fields if "wall" in fields else {}), _fact(fields.get("doubted") or {}))
 
 
 def _fact(fields: Mapping[str, Any]) -> ClockFact | None:

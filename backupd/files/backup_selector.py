@@ -77,7 +77,7 @@ def named(pool: Pool, which: Iterable[str]) -> list[Restorable]:
 
 
 def _notes(pool: Pool, host: str) -> Notes:
-    """None where they are damaged: that must not keep anybody from his files, and nothing is deleted on the strength of this."""
+    """Returns empty notes if they are damaged: files must stay readable, and nothing is deleted because of this."""
     try:
         return read_notes(pool.host(host))
     except UnreadableRecord:

@@ -88,7 +88,7 @@ def _maybe(tree: Tree, path: bytes) -> Entry | None:
 
 
 def _merged(left: Iterator[WalkEntry], right: Iterator[WalkEntry]) -> Iterator[tuple[WalkEntry | None, WalkEntry | None]]:
-    """Each path of two walks once, in their order; None for the side that has it not."""
+    """Yields each path of two walks once, in order; None for the side that does not have it."""
     olds, news = _keyed(left), _keyed(right)
     old, new = next(olds, None), next(news, None)
     while old or new:

@@ -100,7 +100,7 @@ def key_of(entry: Entry) -> tuple[object, ...]:
 
 
 def changed_fields(before: Entry, after: Entry) -> tuple[str, ...]:
-    """In what two entries of one path differ: kind (and then nothing else), size, mtime, mode, owner, target, device."""
+    """Returns in what two entries of one path differ: kind (and then nothing else), size, mtime, mode, owner, target, device."""
     if before.kind != after.kind:
         return ("kind",)
     pairs = {

@@ -196,7 +196,7 @@ class LocalRestore:
         self._lost(writer)
 
     def _leave(self, visit: Visit, comparer: PlaceComparer, writer: Writer) -> None:
-        """A folder's time, once all is in it. One that was there before keeps all else, unless everything is overwritten."""
+        """Sets a folder's time once all is in it. A folder that existed keeps all else, unless everything is overwritten."""
         what = self._folders.pop()
         if what in (REFUSED, KEPT):
             return

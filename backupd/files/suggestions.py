@@ -121,7 +121,7 @@ def _is_there(tree: Tree, path: bytes) -> bool:
 
 
 def _alike(name: bytes, names: Iterator[bytes]) -> list[bytes]:
-    """Up to three of the names that are like `name`; another case counts as hardly different."""
+    """Returns up to three of the names that are like `name`; another case counts as hardly different."""
     wanted, some = _plain(name), list(islice(names, _MANY + 1))
     if len(some) > _MANY:
         likely = (one for one in chain(some, names) if (text := _plain(one))[:2] == wanted[:2] or text[-3:] == wanted[-3:])

@@ -181,7 +181,7 @@ class DataUnreadable(OperatorError):
 
 
 def tree_of_backup(backup: Path) -> Tree:
-    """As Tree, for who has other backups to go on with. Raises DataUnreadable."""
+    """Opens a Tree for callers that have other backups to go on with. Raises DataUnreadable."""
     try:
         return Tree(backup)
     except OSError as error:

@@ -159,7 +159,7 @@ class Writer:
         self._attempt("time", lambda: os.utime(path, ns=(entry.mtime, entry.mtime)))
 
     def _give_attributes(self, path: str, wanted: dict[str, bytes]) -> None:
-        """Also takes away what the new name inherited, an ACL above all."""
+        """Sets the attributes, and removes what the new name inherited, above all an ACL."""
         try:
             inherited = set(os.listxattr(path)) - set(wanted)
         except OSError as error:

@@ -52,7 +52,7 @@ def member(entry: Entry, name: bytes) -> ZipMember:
 
 
 def header(one: ZipMember, sizes: Sizes) -> bytes:
-    """Before the data. `sizes` are not known yet of those that are packed."""
+    """Returns what precedes the data. `sizes` are not known yet of those that are packed."""
     extra = _extra(one.entry)
     shown = sizes
     if one.packed and one.large:
@@ -62,12 +62,12 @@ def header(one: ZipMember, sizes: Sizes) -> bytes:
 
 
 def trailer(one: ZipMember, sizes: Sizes) -> bytes:
-    """After packed data."""
+    """Returns what follows packed data."""
     return struct.pack("<IIQQ" if one.large else "<IIII", 0x08074B50, sizes.crc, sizes.packed, sizes.size)
 
 
 def record(one: ZipMember, sizes: Sizes, offset: int) -> bytes:
-    """In the index: `offset` is where the header stands."""
+    """Returns the record of the index: `offset` is the place of the header."""
     wide = [value for value in (sizes.size, sizes.packed, offset) if value >= _FULL]
     extra = (struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b"") + _extra(one.entry)
     size, packed, at = (min(value, _FULL) for value in (sizes.size, sizes.packed, offset))
@@ -78,7 +78,7 @@ def record(one: ZipMember, sizes: Sizes, offset: int) -> bytes:
 
 
 def end(count: int, begun: int, length: int) -> bytes:
-    """After the index of `count` records and `length` bytes, which begins at `begun`."""
+    """Returns what follows the index of `count` records and `length` bytes, which begins at `begun`."""
     found = b""
     if count >= _FULL_COUNT or begun >= _FULL or length >= _FULL:
         found = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, _UNIX | 45, 45, 0, 0, count, count, length, begun)

@@ -47,7 +47,7 @@ def _is_read_only(path: Path) -> bool | None:
 
 
 def device_errors(found: Allocation) -> dict[int, dict[str, int]]:
-    """By number of the device, the counters that are not zero. A missing device has none to tell."""
+    """Returns the counters that are not zero, by number of the device. A missing device has none to tell."""
     counters = {device.devid: zip(ERRORS, device.errors or (), strict=False) for device in found.devices}
     known = {devid: {name: count for name, count in pairs if count} for devid, pairs in counters.items()}
     return {devid: errors for devid, errors in known.items() if errors}

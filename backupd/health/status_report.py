@@ -184,7 +184,7 @@ def _has_ended(job: Expiry | Balance) -> bool:
 
 
 def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> StatusReport:
-    """With what only the pool, or only its UUID, can tell. Raises PoolUnusable, OSError."""
+    """Adds what only the pool, or only its UUID, can tell. Raises PoolUnusable, OSError."""
     pool = open_configured(report.config)
     sample = None if live else catalogue.newest_sample(pool.filesystem)
     if sample and timedelta() <= report.now - sample.taken <= _FRESH:
@@ -221,7 +221,7 @@ def _by_name(errors: Sequence[int]) -> dict[str, int]:
 
 
 def _summed(spaces: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
-    """By type, over the profiles: while a filesystem is converted it has two."""
+    """Returns the sums by type, over all profiles: while a filesystem is converted it has two."""
     found: dict[str, tuple[int, int]] = {}
     for kind, allocated, used in spaces:
         before = found.get(kind, (0, 0))

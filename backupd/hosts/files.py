@@ -142,7 +142,7 @@ def _set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool) 
 
 
 def _text(path: Path) -> str:
-    """With the line ends that it has."""
+    """Returns the text with its line ends."""
     return path.read_bytes().decode("utf-8-sig")
 
 

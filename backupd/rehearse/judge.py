@@ -97,7 +97,7 @@ class VariantJudgement:
 
 
 def sign_test(lower: int, higher: int) -> float:
-    """In which share of cases a fair coin is as one-sided, to either side."""
+    """Returns the share of cases in which a fair coin is as one-sided, to either side."""
     count = lower + higher
     tail = sum(comb(count, number) for number in range(max(lower, higher), count + 1))
     return min(2.0 * tail / float(2**count), 1.0)
@@ -137,7 +137,7 @@ def _verdict(count: int, middle: float, chance: float) -> Verdict:
 
 
 def judged(runs: Sequence[RehearsedRun], variants: Sequence[str]) -> tuple[VariantJudgement, ...]:
-    """Each variant against the first, by the seeds that both have."""
+    """Compares each variant with the first, by the seeds that both have."""
     by_variant = {
         name: {run.seed: run.nights for run in runs if run.variant == name and run.full is None and run.nights} for name in variants
     }

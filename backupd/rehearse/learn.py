@@ -99,7 +99,7 @@ def _bias(times: float) -> float:
 
 
 def _nightly(literal: Sequence[int]) -> tuple[float, ...]:
-    """Each night's share of an average one. Their mean is 1, unless one night was out of all proportion."""
+    """Returns each night's share of an average one. Their mean is 1, unless one night was out of all proportion."""
     mean = fmean(literal)
     return tuple(min(one / mean, _MOST_TIMES) for one in literal) if mean else (1.0,)
 
@@ -123,7 +123,7 @@ def _usual(known: Sequence[HostModel]) -> HostModel:
 
 
 def _assumed(name: str, nights: Sequence[_Night], usual: HostModel) -> HostModel:
-    """As other hosts are; as large as its newest backup, where there is one."""
+    """Assumes a host to be as the others are, and as large as its newest backup, if there is one."""
     model = replace(usual, name=name, nights=0)
     if not nights:
         return model

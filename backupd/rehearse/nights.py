@@ -66,7 +66,7 @@ class Rehearsal:
         self._done = 0
 
     def run(self) -> Iterator[RehearsedRun]:
-        """Each run when it is over. Ends early when it is cancelled; a run that was not over then is not among them."""
+        """Yields each run when it is over. Ends early if cancelled, without the run that was not over then."""
         self._make_catalogue()
         try:
             for seed in range(1, self._plan.seeds + 1):
@@ -172,7 +172,7 @@ class _PoolNights:
         )
 
     def _expire(self, number: int, now: datetime) -> Mapping[str, Any]:
-        """Not in the first of all nights, when every backup is kept by some rule. What no limit would let go at once may go."""
+        """Expires, except in the first nights, when every backup is kept by some rule. No safety limit holds."""
         if number < min(_kept_at_least(self._plan, self._variant, name) for name in self._plan.hosts):
             return {}
         words = (

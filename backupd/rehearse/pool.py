@@ -137,6 +137,6 @@ def _make(device: str, settings: VariantSettings, size: int, point: Path) -> Non
 
 
 def mount_options(settings: VariantSettings) -> str:
-    """As mount takes them."""
+    """Returns the options for mount."""
     packed = () if settings.compression == "none" else (f"compress={settings.compression}",)
     return ",".join(("noatime", "nodiscard", settings.allocator, *packed))

@@ -73,7 +73,7 @@ def _fewer(hosts: Sequence[HostModel], count: int) -> list[HostModel]:
 
 
 def _with_fewer_files(host: HostModel, factor: float) -> HostModel:
-    """With so many times the files and changes, but not so few that nothing could be drawn from them."""
+    """Multiplies the files and changes by that, but not so few that nothing could be drawn from them."""
     files = max(round(host.files * factor), min(host.files, FEW_FILES))
     real = files / host.files
     return replace(host, files=files, created=host.created * real, deleted=host.deleted * real, changed=host.changed * real)

@@ -117,7 +117,7 @@ def make_plan(config: Config, facts: ServerFacts, variants: tuple[Variant, ...],
 
 
 def _fitting(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], scope: RehearsalScope) -> Scaled:
-    """As much as the most demanding variant leaves room for."""
+    """Returns as much as the most demanding variant leaves room for."""
     nights = scope.age + scope.days
     kept = max(_kept(config, variant, nights) for variant in variants)
     whole = any((variant.settings.inplace or _widest(config)) != "always" for variant in variants)

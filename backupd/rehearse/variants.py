@@ -159,7 +159,7 @@ QUESTIONS: Mapping[str, Question] = {
 
 
 def variants_of(question: str | None, texts: tuple[str, ...], base: VariantSettings) -> tuple[Variant, ...]:
-    """Those of the question, then those that are given. One alone is compared with the settings as they are. Raises UsageError."""
+    """Returns the variants of the question and those given. One alone is compared with present settings. Raises UsageError."""
     given = (*(QUESTIONS[question].variants if question else ()), *texts)
     found = [parse_variant(text, base) for text in given]
     if len(found) == 1 and found[0].changed:

@@ -103,7 +103,7 @@ def _top(path: Path) -> Path | None:
 
 
 def _loops() -> Iterator[tuple[str, Path]]:
-    """Each loop device that has a file, and that file."""
+    """Yields each loop device that has a file, and that file."""
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
         with suppress(OSError):  # detached meanwhile
             yield f"/dev/{file.parts[3]}", Path(file.read_text().rstrip("\n"))

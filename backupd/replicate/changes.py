@@ -54,7 +54,7 @@ def _grew_from(pool: Pool, host: str, chosen: FinalBackup, parent: FinalBackup) 
 
 
 def _changed_paths(root: int, subvolume: int, since: int) -> Iterator[tuple[_Path, ChangedInode]]:
-    """Each path of each folder and regular file that was changed since."""
+    """Yields each path of each folder and regular file that was changed since."""
     names = InodeNames(root)
     for found in changed_inodes(root, since):
         if found.ino != _ROOT_FOLDER and (stat.S_ISREG(found.mode) or stat.S_ISDIR(found.mode)):

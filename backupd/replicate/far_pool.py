@@ -231,7 +231,7 @@ class FarPool:
         self._write(asked)
 
     def _settle(self) -> None:
-        """After an answer that nobody has read to its end. A further request has the other side end it; both are read."""
+        """Ends an answer that was not read to its end: a further request makes the other side end it, and both are read."""
         if self._frames.is_torn:
             raise ConnectionBroken("the connection was left in the middle of an answer")
         self._write({"verb": "hello"})

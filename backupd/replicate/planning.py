@@ -82,7 +82,7 @@ def _plan_host(
 
 
 def _near_hosts(pool: Pool, catalogue: Catalogue, *, damaged: bool) -> dict[str, NearHost]:
-    """Every host of this pool, by what the catalogue and the notes say of it."""
+    """Returns every host of this pool, as the catalogue and the notes describe it."""
     bad = catalogue.damaged_files() if damaged else {}
     backups: dict[str, list[NearBackup]] = {}
     for row in catalogue.states():

@@ -14,7 +14,7 @@ from btrkeep.process.progress import Notice
 _EVERY = 2.0  # seconds
 
 
-class RunningNoted:
+class RunningRecord:
     """Takes what happens, and keeps how far it is. What the catalogue has no time for is kept the next time."""
 
     def __init__(self, catalogue: Catalogue, replica: str, now: datetime) -> None:

@@ -79,7 +79,7 @@ class AnswerReader:
         return self.rest()
 
     def begin_span(self) -> None:
-        """From now on a span is measured: the other side had a reason to send little."""
+        """Begins to measure a span: the other side had a reason to send little."""
         self._since, self._read = time.monotonic(), 0
 
     def rest(self) -> Iterator[tuple[bytes, bytes]]:

@@ -34,7 +34,7 @@ def is_synced(subvolume: Path, record: Record) -> bool:
 
 
 @Checkpoint("synced mark removed")
-def take_mark(subvolume: Path) -> None:
+def remove_mark(subvolume: Path) -> None:
     """Removes the mark; the sync that follows makes that durable. Raises OSError."""
     if MARK in os.listxattr(subvolume, follow_symlinks=False):
         os.removexattr(subvolume, MARK, follow_symlinks=False)

@@ -80,11 +80,12 @@ def _sums(subvolume: Path, limits: SumLimits) -> Iterator[tuple[bytes, bytes]]:
     budget, subvolume_now = _Budget(limits.seconds), describe(subvolume)
     if limits.sample is None or subvolume_now is None:
         return
+    chance = Random(SystemRandom().getrandbits(256))  # noqa: S311  seeded with what a host cannot guess
     root = os.open(subvolume, FOLDER)
     try:
         paths = FolderPaths(root)
         with Tree(subvolume) as tree:
-            for count, ino in enumerate(_chosen(root, subvolume_now.created - 1, limits.sample, SystemRandom())):
+            for count, ino in enumerate(_chosen(root, subvolume_now.created - 1, limits.sample, chance)):
                 if budget.is_spent and count >= _ALWAYS:
                     break
                 try:
@@ -109,7 +110,7 @@ def _chosen(root: int, since: int, sample: FileSample, chance: Random) -> Iterat
             continue
         if len(found) < number:
             found.append(ino)
-        elif (place := chance.randrange(count + 1)) < number:
+        elif (place := int(chance.random() * (count + 1))) < number:
             found[place] = ino
         count += 1
     chance.shuffle(found)
@@ -127,7 +128,7 @@ def _digest(tree: Tree, names: list[bytes], budget: _Budget) -> bytes | None:
         status = os.fstat(fd)
         if status.st_size - status.st_blocks * _BLOCK > LONGEST_HOLE:
             return None
-        while data := os.read(fd, _PIECE):
+        while data := os.read(fd, min(_PIECE, max(1, status.st_size - done))):
             digest.update(data)
             done += len(data)
             if done > _SMALL and budget.is_spent:

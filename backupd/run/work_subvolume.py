@@ -29,7 +29,7 @@ from backupd.repo.final_backups import (
 )
 from backupd.repo.hardlinks import split
 from backupd.repo.notes_json import read_notes
-from backupd.repo.synced import is_synced, mark_synced, take_mark
+from backupd.repo.synced import is_synced, mark_synced, remove_mark
 from backupd.run import quota
 from backupd.run.damaged import drop_damaged
 from backupd.run.doubt import doubt, drop_doubted
@@ -198,7 +198,7 @@ def _continue(
     """A `.working` that was left, for rsync to go by its files' times and sizes: those that cannot be relied on are made unlike."""
     prepared = _prepared(path, left.subvolume, base, fresh=False, doubted=left.record.doubted or not left.synced)
     records.write(path, first_record(prepared, host, now), durable=True)  # before the mark goes: it may fail on a full pool
-    take_mark(path)
+    remove_mark(path)
     if not left.synced and not doubt(path, cancelled):
         raise Cancelled  # without the mark: the next run begins again to put all files in doubt
     return prepared

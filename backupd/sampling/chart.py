@@ -45,7 +45,7 @@ class Axis:
 
 
 def axis_for(used: Sequence[int], allocated: Sequence[int]) -> Axis:
-    """From zero, unless the difference of the two would be too thin to be seen."""
+    """Returns an axis from zero, unless the difference of the two would be too thin to be seen."""
     most, lowest = max(allocated), min(used)
     gap = max(high - low for high, low in zip(allocated, used, strict=True))
     moved = max(max(used) - lowest, max(allocated) - min(allocated), gap, most // 100)

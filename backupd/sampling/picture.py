@@ -171,7 +171,7 @@ def _plain(axes: Axes) -> None:
 
 
 def _scale_of_sizes(axes: Axes, most: float, *, room: float = 1.15, suffix: str = "") -> None:
-    """From zero, with three to six numbers that are round in a binary unit."""
+    """Returns a scale from zero, with three to six numbers that are round in a binary unit."""
     _plain(axes)
     top = max(most, 1) * room
     power = 1024 ** min(int(len(bin(int(top))) - 3) // 10, 5)

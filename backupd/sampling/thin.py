@@ -44,7 +44,7 @@ STEPS = (
 
 
 def window(step: ThinningStep, oldest: datetime, now: datetime, zone: ZoneInfo, at_most: int) -> tuple[datetime, datetime] | None:
-    """From when until when to make `into` of `span`: whole hours or days, about `at_most` of them; None: nothing is due."""
+    """Returns from when until when to make `into` of `span`: whole hours or days, about `at_most` of them; None: nothing is due."""
     start, last = step.start(oldest, zone), step.start(now - step.after, zone)
     if start >= last:
         return None

@@ -126,7 +126,7 @@ def destination(value: Any) -> str:
 
 
 def optional(check: Check) -> Check:
-    """Also allows null."""
+    """Allows null, too."""
     return lambda value: None if value is None else check(value)
 
 

@@ -118,8 +118,8 @@ def _require_in_place(paths: Sequence[bytes], in_place: Sequence[str]) -> None:
 
 
 def _require_not_ours(paths: Sequence[bytes], config: Config) -> None:
-    """Of this machine nothing is put back that btrkeep lives on: not the pool, not its records, not who may log in, and no folder
-    that one of these is in. An old copy of them would take back what was forbidden since. Raises RequestRefused.
+    """Refuses to restore on this machine what btrkeep itself depends on: the pool, its records, the users, and folders that
+    contain one of these. An old copy of them could allow what has been forbidden since. Raises RequestRefused.
     """
     ours = (config.pool.path, config.pool.state, config.file, config.file.with_suffix(".d"), *other_pools(config), *_FOLDERS)
     kept = [components(os.fsencode(one)) for path in ours for one in (path.absolute(), os.path.realpath(path))]

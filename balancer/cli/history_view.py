@@ -1,7 +1,5 @@
 """The history of free space as text, one line with a bar per sample, and the balances; and both as JSON."""
 
-import shutil
-import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -13,6 +11,7 @@ from balancer.cli.bars import bar, has_blocks
 from balancer.history import HistoryLine, shown, sums
 from balancer.score import BAD
 from btrkeep.cli import table
+from btrkeep.cli.progress import text_width
 from btrkeep.units import counted, elapsed, format_duration, format_share, format_size, format_time, printable
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 LINES = 30
 """A month of nights as they are, half a year in steps of six days."""
-_PAPER = 80
 _LEAST_BAR, _MOST_BAR = 10, 40
 _TREND = 0.05
 """The share by which a score must differ from the one above it to have a colour."""
@@ -34,20 +32,16 @@ def lines(filesystem: str, looks: "Sequence[FreeSpaceScore]", balances: "Sequenc
     some = "" if len(found) == len(looks) else f", {len(found)} of them shown"
     head = f"{filesystem}: {counted(len(looks), 'look')} at its free space{some}"
     return [
-        *textwrap.wrap(head, _width()),
+        *textwrap.wrap(head, text_width()),
         "",
         _table(found),
         "",
-        *textwrap.wrap(f"{_change(looks[0], looks[-1])} {_balanced(balances)}", min(_width(), 100)),
+        *textwrap.wrap(f"{_change(looks[0], looks[-1])} {_balanced(balances)}", min(text_width(), 100)),
     ]
 
 
-def _width() -> int:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PAPER
-
-
 def _table(found: Sequence[HistoryLine]) -> str:
-    rows, room = _rows(found), _width()
+    rows, room = _rows(found), text_width()
     widths = {name: max(len(click.unstyle(text)) for text in (name, *(row[name] for row in rows))) for name in _COLUMNS}
     kept = [name for name in _COLUMNS if name != "MOVED" or any(line.moved for line in found)]
     for name in _FIRST_TO_GO:
@@ -129,7 +123,7 @@ def balance_lines(
 ) -> list[str]:
     """The runs of balance as text; `balances` oldest first."""
     if not balances:
-        return textwrap.wrap(f"Nothing was balanced with btrfs-balancer on {filesystem} since {_day(since)}.", _width())
+        return textwrap.wrap(f"Nothing was balanced with btrfs-balancer on {filesystem} since {_day(since)}.", text_width())
     last = balances[-LINES:]
     total = sums(balances)
     earlier = [f"{len(balances) - len(last)} earlier ones: --json shows them"] if len(last) < len(balances) else []
@@ -139,7 +133,7 @@ def balance_lines(
         moved, written, gained = format_size(total.moved), format_size(total.written), f"{total.gained:,.0f}"
         rows.append(["all", f"{sum(one.block_groups for one in balances):,}", moved, written, gained, "", ""])
     return [
-        *textwrap.wrap(f"{filesystem}: {counted(len(balances), 'run')} of balance since {_day(since)}", _width()),
+        *textwrap.wrap(f"{filesystem}: {counted(len(balances), 'run')} of balance since {_day(since)}", text_width()),
         *earlier,
         "",
         table(rows, headers, right=headers[1:6], spare=["TOOK"]),

@@ -51,7 +51,7 @@ class HostStore(CatalogueSession):
     """Reads hosts. A host's row is created by its first backup or run."""
 
     def hosts(self) -> list[str]:
-        """Every host that has a backup or a run, in order."""
+        """Returns every host that has a backup or a run, in order."""
         return [name for (name,) in self._reader.all(_HOSTS)]
 
     def host_facts(self, latest: datetime) -> dict[str, HostFacts]:

@@ -71,7 +71,7 @@ class ReadOnlySession(Session):
         raise sqlite3.ProgrammingError("the catalogue is closed")
 
     def _try(self, query: str, values: Values) -> QueryResult | None:
-        """None when the file changed meanwhile."""
+        """Returns None if the file changed meanwhile."""
         connection = self._settled()
         if connection is None:
             return None

@@ -37,7 +37,7 @@ class BackupStateStore(CatalogueSession):
     """Changes the state of backups. Each method does so in one transaction: all changes or none."""
 
     def states(self) -> Iterator[BackupState]:
-        """Every backup, by host and start, without what retention needs not know: 95,000 in a third of a second."""
+        """Returns every backup by host and start, without what retention need not know: 95,000 in a third of a second."""
         make = tuple.__new__  # half the time of BackupState(*row)
         return (make(BackupState, row) for row in self._reader.stream(_STATES))
 

@@ -13,7 +13,7 @@ from btrkeep.catalogue.sqlite import BUSY_TIMEOUT, meaning_of
 
 
 def upgrade(path: Path, migrations: Path) -> None:
-    """To the newest schema, in one transaction.
+    """Upgrades to the newest schema, in one transaction.
 
     Raises OperatorError, and RuntimeError when rows would be left that refer to nothing.
     """

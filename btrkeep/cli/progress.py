@@ -39,6 +39,13 @@ def prose(text: str, indent: str = "  ", *, err: bool = False, color: bool | Non
     click.echo(text, err=err, color=color)
 
 
+def text_width() -> int:
+    """Returns the columns of the terminal on standard output; 80 if it is none."""
+    import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
+
+
 def _broken(text: str, indent: str, room: int) -> Iterator[str]:
     line = ""
     for word in _WORD.findall(text):
@@ -67,7 +74,7 @@ class _Terminal:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """To the terminal, or nowhere."""
+        """Writes to the terminal, or nowhere."""
         try:
             return self._stream.write(text)
         except OSError:

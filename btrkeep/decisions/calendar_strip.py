@@ -76,7 +76,7 @@ Paint = Callable[[str, int], str]
 
 
 def plain(text: str, _colour: int) -> str:
-    """No colours."""
+    """Returns the text without colours."""
     return text
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from btrkeep.decisions.due import latest
+from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
 from btrkeep.units import format_time, parse_backup_name, parse_time
 
 COPIES = "copies"
@@ -184,20 +185,6 @@ class KnownCopies:
     common: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-class FactReader(Protocol):
-    """The catalogue, as far as it is needed here."""
-
-    def get_fact(self, name: str) -> str | None:
-        """A fact by its name."""
-
-
-class FactWriter(FactReader, Protocol):
-    """And to write."""
-
-    def set_fact(self, name: str, value: str | None) -> None:
-        """Keep a fact."""
-
-
 def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -> CopyStatus[Terms]:
     """Returns the state of a copy. A session stamped in the future, by a wrong clock, makes it late."""
     age = max(0.0, (now - session.at).total_seconds()) if session and session.at else None
@@ -251,17 +238,17 @@ def note_failure(facts: FactWriter, name: str, now: datetime, error: str, kind: 
 
 def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSession | None:
     """Reads the last session of a replica; None if there was none or the fact is invalid."""
-    try:
-        said = json.loads(facts.get_fact(f"{kind}:{name}") or "null")
-        behind, gone = tuple(HostBehind(**one) for one in said.pop("behind", ())), tuple(said.pop("gone", ()))
-        at, newest = said.pop("at"), said.pop("newest", None)
-        tried = said.pop("tried", at)
-        said["fetched"] = int(said.get("fetched", 0))
-        said.pop("failed", None)  # of the first version
-        at, newest = (parse_time(text) if text else None for text in (at, newest))
-        return ReplicaSession(parse_time(tried), at, newest=newest, behind=behind, gone=gone, **said)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
+    return parse_fact(facts.get_fact(f"{kind}:{name}"), _session, None)
+
+
+def _session(said: dict[str, Any]) -> ReplicaSession:
+    behind, gone = tuple(HostBehind(**one) for one in said.pop("behind", ())), tuple(said.pop("gone", ()))
+    at, newest = said.pop("at"), said.pop("newest", None)
+    tried = said.pop("tried", at)
+    said["fetched"] = int(said.get("fetched", 0))
+    said.pop("failed", None)  # of the first version
+    at, newest = (parse_time(text) if text else None for text in (at, newest))
+    return ReplicaSession(parse_time(tried), at, newest=newest, behind=behind, gone=gone, **said)
 
 
 def note_running(facts: FactWriter, name: str, running: RunningFetch | None) -> None:
@@ -275,12 +262,12 @@ def note_running(facts: FactWriter, name: str, running: RunningFetch | None) -> 
 
 def read_running(facts: FactReader, name: str) -> RunningFetch | None:
     """Reads the progress of a running replication, or None. The caller must check that its process is alive."""
-    try:
-        said = json.loads(facts.get_fact(_RUNNING + name) or "null")
-        began, updated, hosts = (said.pop(key) for key in ("began", "updated", "hosts"))
-        return RunningFetch(began=parse_time(began), updated=parse_time(updated), hosts=tuple(hosts), **said)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
+    return parse_fact(facts.get_fact(_RUNNING + name), _running, None)
+
+
+def _running(said: dict[str, Any]) -> RunningFetch:
+    began, updated, hosts = (said.pop(key) for key in ("began", "updated", "hosts"))
+    return RunningFetch(began=parse_time(began), updated=parse_time(updated), hosts=tuple(hosts), **said)
 
 
 def offsite_newest(facts: FactReader, name: str) -> dict[str, str]:
@@ -291,10 +278,7 @@ def offsite_newest(facts: FactReader, name: str) -> dict[str, str]:
 
 def read_offsite(facts: FactReader, name: str) -> dict[str, Any]:
     """Reads the recorded contents of the repository (backupd.offsite.repository); empty if the fact is invalid."""
-    try:
-        found = json.loads(facts.get_fact(OFFSITE_THERE + name) or "{}")
-    except ValueError:
-        return {}
+    found: Any = parse_fact(facts.get_fact(OFFSITE_THERE + name), lambda said: said, {})
     return found if isinstance(found, dict) else {}
 
 
@@ -310,11 +294,10 @@ def copied_backups(facts: FactReader, name: str) -> Mapping[str, list[str]]:
 
 @lru_cache(maxsize=4)
 def _copied_of(text: str | None) -> Mapping[str, list[str]]:
-    try:
-        found: dict[str, Any] = json.loads(text or "{}").get("hosts", {})
-        return {host: [name for name in names if isinstance(name, str)] for host, names in found.items()}
-    except (ValueError, TypeError, AttributeError):
-        return {}
+    def parse(said: dict[str, Any]) -> Mapping[str, list[str]]:
+        return {host: [name for name in names if isinstance(name, str)] for host, names in said.get("hosts", {}).items()}
+
+    return parse_fact(text, parse, {})
 
 
 def note_stored(facts: FactWriter, name: str, size: int) -> None:
@@ -336,13 +319,12 @@ def copies_text(copies: KnownCopies) -> str:
 @lru_cache(maxsize=4)
 def copies_of(text: str | None) -> KnownCopies:
     """Decodes the fact; empty if there is none or it is invalid."""
-    try:
-        found: dict[str, Any] = json.loads(text) if text else {}
-        fetched = dict(found.get("fetched", {}))
-        common = {
-            name: {host: newest for host, newest in of.items() if isinstance(newest, str)}
-            for name, of in found.get("common", {}).items()
-        }
-    except (ValueError, TypeError, AttributeError):
-        return KnownCopies()
-    return KnownCopies(fetched, common)
+    return parse_fact(text, _known_copies, KnownCopies())
+
+
+def _known_copies(said: dict[str, Any]) -> KnownCopies:
+    common = {
+        name: {host: newest for host, newest in of.items() if isinstance(newest, str)}
+        for name, of in said.get("common", {}).items()
+    }
+    return KnownCopies(dict(said.get("fetched", {})), common)

@@ -5,12 +5,12 @@ the filesystem and all names are intact, but the data cannot be read, or is wron
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from btrkeep.decisions.copies import FactReader, FactWriter
 from btrkeep.decisions.due import latest
+from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
 from btrkeep.units import counted, format_time, parse_time
 
 _FACT = "in_doubt"
@@ -73,11 +73,11 @@ def note_in_doubt(facts: FactWriter, found: BackupsInDoubt | None) -> None:
 
 def read_in_doubt(facts: FactReader) -> BackupsInDoubt | None:
     """Reads it; None if there is none, or it is invalid."""
-    try:
-        given = json.loads(facts.get_fact(_FACT) or "{}")
-        return BackupsInDoubt(parse_time(given["since"]), frozenset((str(host), str(name)) for host, name in given["backups"]))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
+    return parse_fact(facts.get_fact(_FACT), _parsed, None)
+
+
+def _parsed(given: Mapping[str, Any]) -> BackupsInDoubt:
+    return BackupsInDoubt(parse_time(given["since"]), frozenset((str(host), str(name)) for host, name in given["backups"]))
 
 
 def in_doubt_words(found: BackupsInDoubt) -> str:

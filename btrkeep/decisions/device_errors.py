@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
-from btrkeep.decisions.copies import FactReader, FactWriter
+from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
 from btrkeep.units import format_time, parse_time
 
 _FACT = "device_errors"
@@ -61,10 +62,10 @@ def note_seen(facts: FactWriter, seen: SeenErrors) -> None:
 
 def read_seen(facts: FactReader) -> SeenErrors:
     """Reads the last check; a zero state if there was none or the fact is invalid."""
-    try:
-        given = json.loads(facts.get_fact(_FACT) or "{}")
-        counters = {int(devid): int(count) for devid, count in given["counters"].items()}
-        since = parse_time(given["since"]) if given["since"] else None
-        return SeenErrors(counters, str(given["boot"]), int(given["message"]), int(given["unnamed"]), since)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return SeenErrors()
+    return parse_fact(facts.get_fact(_FACT), _parsed, SeenErrors())
+
+
+def _parsed(given: Mapping[str, Any]) -> SeenErrors:
+    counters = {int(devid): int(count) for devid, count in given["counters"].items()}
+    since = parse_time(given["since"]) if given["since"] else None
+    return SeenErrors(counters, str(given["boot"]), int(given["message"]), int(given["unnamed"]), since)

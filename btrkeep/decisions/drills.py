@@ -12,6 +12,7 @@ from random import Random
 from typing import Protocol
 
 from btrkeep.decisions.due import latest
+from btrkeep.decisions.facts import parse_fact
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_time, printable
 
 DRILLS = "drill:"
@@ -177,10 +178,7 @@ def _plain(one: DrillResult) -> dict[str, object]:
 
 
 def _read(host: str, text: str | None) -> tuple[DrillResult, ...]:
-    try:
-        return tuple(_parsed(host, one) for one in json.loads(text or "[]"))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return ()
+    return parse_fact(text, lambda drills: tuple(_parsed(host, one) for one in drills), ())
 
 
 def _parsed(host: str, given: Mapping[str, object]) -> DrillResult:

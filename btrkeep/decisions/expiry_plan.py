@@ -153,10 +153,10 @@ def _held_on(one: Candidate, now: datetime) -> Candidate:
 
 
 def _without_the_last(facts: HostBackups, delete: Sequence[ExpiryStep], now: datetime) -> tuple[ExpiryStep, ...]:
-    """The floor below all floors, held here once more, since what follows cannot be undone.
+    """Checks once more that the last complete backup stays, because a deletion cannot be undone.
 
-    Deletes nothing at all when no complete backup would be left of a host that has one and was not given up. Those that somebody
-    asked to be deleted even as the last ones do not count.
+    Returns no deletion at all if a host that was not forgotten would lose its last complete backup. Backups whose deletion was
+    requested even as the last ones do not count.
     """
     if facts.forgotten is None and delete:
         doomed = {step.name for step in delete}

@@ -3,10 +3,12 @@ dashboard. Pure.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from btrkeep.decisions.facts import parse_fact
 from btrkeep.decisions.remedy import NO_REMEDY, Remedy
 from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.units import format_time, parse_time
@@ -96,12 +98,12 @@ def as_text(kept: StoredVerdict) -> str:
 
 def from_text(text: str | None) -> StoredVerdict | None:
     """Decodes the catalogue's verdict; None if there is none, or another version wrote it in another form."""
-    try:
-        said: dict[str, Any] = json.loads(text or "{}")
-        findings = tuple(Finding(**one) for one in said["findings"])
-        return StoredVerdict(parse_time(said["looked"]), PoolVerdict(findings, tuple(said["unlooked"])))
-    except (KeyError, TypeError, ValueError):
-        return None
+    return parse_fact(text, _verdict, None)
+
+
+def _verdict(said: Mapping[str, Any]) -> StoredVerdict:
+    findings = tuple(Finding(**one) for one in said["findings"])
+    return StoredVerdict(parse_time(said["looked"]), PoolVerdict(findings, tuple(said["unlooked"])))
 
 
 def as_json(verdict: PoolVerdict) -> dict[str, Any]:

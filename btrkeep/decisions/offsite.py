@@ -39,7 +39,7 @@ def complete_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]
 
 
 def to_send(newest: Mapping[str, str], there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> list[tuple[str, str]]:
-    """The hosts, and their backups, that are not there: of each its `newest` complete one. Those behind the longest come first."""
+    """Returns the hosts whose `newest` complete backup is not there, with its name. The one furthest behind comes first."""
     whole = {(one.host, one.name) for one in there if one.id not in incomplete}
     known = newest_there(there, incomplete)
     missing = [(host, name) for host, name in newest.items() if (host, name) not in whole]

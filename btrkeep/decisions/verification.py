@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerifiedBackup
 from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.due import latest
+from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
 from btrkeep.units import counted, format_duration, format_time, parse_time, printable
 
 SCRUB, _BEGUN = "scrub", "scrub-begun"
@@ -121,20 +122,6 @@ class Verified:
     damaged: str = ""
 
 
-class ScrubFacts(Protocol):
-    """The catalogue, as far as it is needed here."""
-
-    def get_fact(self, name: str) -> str | None:
-        """A fact by its name."""
-
-
-class ScrubNotes(Protocol):
-    """The same, to write."""
-
-    def set_fact(self, name: str, value: str | None) -> None:
-        """Keep a fact."""
-
-
 def verified(
     found: ReadPass | None,
     scrub: FinishedScrub | None,
@@ -171,7 +158,7 @@ def verified(
     return Verified(VerificationState.NEVER, source=source)
 
 
-class KnownBackups(ScrubFacts, Protocol):
+class KnownBackups(FactReader, Protocol):
     """The catalogue, as far as it is needed here."""
 
     def newest_verifications(self, until: datetime) -> dict[str, datetime]: ...
@@ -249,30 +236,30 @@ def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[Verifica
     return Counter({VerificationState(state): number for state, number in states.items()})
 
 
-def note_begin(facts: ScrubNotes, newest: int) -> None:
+def note_begin(facts: FactWriter, newest: int) -> None:
     """Keeps which backups there are when a scrub begins: those up to this id."""
     facts.set_fact(_BEGUN, str(newest))
 
 
-def newest_at_begin(facts: ScrubFacts) -> int:
+def newest_at_begin(facts: FactReader) -> int:
     """Returns the highest subvolume id at the start of the newest scheduled scrub; 0 if unknown."""
     said = facts.get_fact(_BEGUN) or ""
     return int(said) if said.isdecimal() else 0
 
 
-def note_scrub(facts: ScrubNotes, one: FinishedScrub) -> None:
+def note_scrub(facts: FactWriter, one: FinishedScrub) -> None:
     """Keeps it, in the place of the one before."""
     facts.set_fact(SCRUB, json.dumps({**asdict(one), "begun": format_time(one.begun), "finished": format_time(one.finished)}))
 
 
-def read_scrub(facts: ScrubFacts) -> FinishedScrub | None:
-    """The newest that came to its end; None when there was none, or it cannot be understood."""
-    try:
-        given = json.loads(facts.get_fact(SCRUB) or "{}")
-        begun, finished = parse_time(given["begun"]), parse_time(given["finished"])
-        return FinishedScrub(begun, finished, bool(given["is_whole"]), int(given["newest"]))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
+def read_scrub(facts: FactReader) -> FinishedScrub | None:
+    """Returns the newest finished scrub; None if there was none, or the fact is invalid."""
+    return parse_fact(facts.get_fact(SCRUB), _finished_scrub, None)
+
+
+def _finished_scrub(given: Mapping[str, Any]) -> FinishedScrub:
+    begun, finished = parse_time(given["begun"]), parse_time(given["finished"])
+    return FinishedScrub(begun, finished, bool(given["is_whole"]), int(given["newest"]))
 
 
 def verified_briefly(one: Verified, date: Callable[[datetime], str]) -> str:

@@ -32,7 +32,7 @@ _SAME = 0
 
 
 def shared_pieces(source: int, destination: int, size: int) -> Iterator[int]:
-    """Has `destination` share the data of `source`, piece by piece; yields the bytes that it shares now of each piece, 0 if unlike.
+    """Makes `destination` share the data of `source` by pieces; yields the bytes that it shares now of each piece, 0 if unlike.
 
     Both files have `size` bytes. Holes of the destination stay. Raises OSError, EINVAL where only one of the two has checksums, EIO
     where data cannot be read.

@@ -101,9 +101,9 @@ class Lock:
 
 
 def _write(fd: int, holder: Holder) -> None:
-    """Over whatever a killed holder left: blanks up to a length that no text reaches take the place of a truncation.
+    """Overwrites what a killed holder left: blanks, up to a length that no text reaches, replace a truncation.
 
-    Without room for it the text of somebody else must not stay.
+    If there is no room for it, the text of the former holder must not stay.
     """
     try:
         os.pwrite(fd, json.dumps(asdict(holder)).encode().ljust(_LENGTH), 0)

@@ -42,7 +42,7 @@ class PipedProgram:
         self._process.kill()
 
     def end(self) -> None:
-        """Has it end by the end of its input, and kills it when it takes too long: a cell that is killed while it is being made
+        """Ends it by the end of its input, and kills it if it takes too long: a cell that is killed while it is being made
         can leave its beginning behind.
         """
         self.end_input()

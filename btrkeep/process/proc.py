@@ -112,7 +112,7 @@ class GroupMember:
 
 
 def members(*groups: int) -> list[GroupMember]:
-    """The living processes of process groups, from /proc. One that ends meanwhile is passed over."""
+    """Returns the living processes of process groups, from /proc. Skips any that end meanwhile."""
     found = []
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError):

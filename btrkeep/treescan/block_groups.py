@@ -38,7 +38,7 @@ def has_block_group_tree(fd: int) -> bool:
 
 
 def block_groups(fd: int, chunk: Chunks) -> BlockGroups:
-    """All block groups. One that vanishes meanwhile is left out. Raises OSError."""
+    """Returns all block groups, without any that vanish meanwhile. Raises OSError."""
     if has_block_group_tree(fd):
         return _in_bulk(fd)
     return looked_up(fd, chunk.vaddr, chunk.length)

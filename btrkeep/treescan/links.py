@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import count
 from struct import Struct
 from typing import NamedTuple
@@ -115,7 +115,8 @@ class FolderPaths:
     """
 
     def __init__(self, fd: int) -> None:
-        self._parent: Callable[[int], tuple[int, bytes]] = lru_cache(_PARENTS_REMEMBERED)(partial(_parent, fd))
+        self._search = TreeSearch(fd, buffer_size=_LARGEST)
+        self._parent: Callable[[int], tuple[int, bytes]] = lru_cache(_PARENTS_REMEMBERED)(self._look_up_parent)
 
     def of(self, ino: int) -> tuple[bytes, ...]:
         """The components of the path of folder `ino`; () for the root. Raises FileNotFoundError when it has no name."""
@@ -125,13 +126,11 @@ class FolderPaths:
             path.append(name)
         return tuple(reversed(path))
 
-
-def _parent(fd: int, ino: int) -> tuple[int, bytes]:
-    first, last = ctree.Key(ino, ctree.INODE_REF_KEY, 0), ctree.Key(ino, ctree.INODE_REF_KEY, ioctl.ULLONG_MAX)
-    for header, data in ioctl.search_v2(fd, 0, first, last, nr_items=1, buf_size=4096):
-        _, length = _INODE_REF.unpack_from(data, 0)
-        return header.offset, bytes(data[_INODE_REF.size : _INODE_REF.size + length])
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"folder with inode {ino}")
+    def _look_up_parent(self, ino: int) -> tuple[int, bytes]:
+        self._search.restart(0, (ino, ctree.INODE_REF_KEY, 0), (ino, ctree.INODE_REF_KEY, ioctl.ULLONG_MAX))
+        if not self._search.fill():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"folder with inode {ino}")
+        return next(_names(self._search.buffer, self._search.first_header))
 
 
 _Names = dict[int, list[tuple[int, bytes]]]

@@ -40,13 +40,12 @@ def _draw_filesystem(request: PictureRequest) -> None:
 def _read(fd: int, scores: bool, generations: bool) -> FilesystemState:
     if not generations:
         return read_state(fd, scores=scores)
-    from heatmap.cli.meter import Meter
+    from btrkeep.cli.progress import ProgressLine
 
-    meter = Meter("reading extents")
-    try:
-        return read_state(fd, scores=scores, generations=True, progress=meter)
-    finally:
-        meter.end()
+    with ProgressLine() as line:
+        return read_state(
+            fd, scores=scores, generations=True, progress=lambda share: line.go_on(lambda: f"reading extents: {share:4.0%}")
+        )
 
 
 def draw_state(request: PictureRequest, state: FilesystemState) -> None:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from btrkeep.cli.progress import ProgressLine
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, printable
-from heatmap.cli.meter import Meter
 from heatmap.cli.picture import COLOURS, SORTS
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def command(folder: Path, output: Path, fps: float, size: int | None, colour: st
     from heatmap.colourings import COLOUR_SCHEMES
     from heatmap.timelapse import timelapse
 
-    meter = Meter("drawing frames")
-    try:
+    with ProgressLine() as line:
         made = timelapse(
             folder,
             output,
@@ -52,12 +51,10 @@ def command(folder: Path, output: Path, fps: float, size: int | None, colour: st
             fps=fps,
             size=size,
             dated=not no_dates,
-            progress=lambda done, count: meter(done / count),
+            progress=lambda done, count: line.go_on(lambda: f"drawing frames: {done / count:4.0%}"),
         )
-    finally:
-        meter.end()
-    for line in made.left_out:
-        click.echo(printable(f"left out: {line}"), err=True)
+    for one in made.left_out:
+        click.echo(printable(f"left out: {one}"), err=True)
     if not quiet:
         click.echo(f"{counted(made.frames, 'frame')}, {made.first:%Y-%m-%d} to {made.last:%Y-%m-%d}, {_file(made, output)}")
 

@@ -10,8 +10,6 @@ from tests.beds import ssh, work
 from tests.beds.btrfs import remount
 from tests.beds.nights import Nights
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture
 def healthy(nights: Nights) -> Nights:

@@ -21,7 +21,7 @@ from tests.beds import TOP, backupd_start, work
 from tests.beds.cli import BACKUPD
 from tests.beds.nights import Nights
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 NAME = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")

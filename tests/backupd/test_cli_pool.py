@@ -17,7 +17,6 @@ from tests.beds.btrfs import devices_of, remount
 from tests.beds.nights import Nights
 
 READERS = ("status", "list", "log")
-PATIENCE = pytest.mark.timeout(180)
 
 
 def fails(nights: Nights, *words: str, status: int) -> str:
@@ -45,7 +44,6 @@ def test_another_time_is_refused_on_a_pool_that_is_no_rehearsal(nights: Nights) 
         assert "--rehearsal" in fails(nights, *words, "--now", "2026-11-20T22:00:00Z", status=2)
 
 
-@PATIENCE
 def test_a_pool_that_is_not_there_is_unusable_and_nothing_is_made_in_its_place(make_btrfs: Callable[..., Path]) -> None:
     mount = make_btrfs(size="512M")
     nights = Nights(mount)
@@ -90,7 +88,6 @@ def test_a_pool_that_the_catalogue_knows_is_to_be_mounted_and_not_made_anew(nigh
     assert f"backupd init {nights.pool}" in found["hint"]
 
 
-@PATIENCE
 def test_a_marker_on_another_filesystem_makes_no_pool(nights: Nights, tmp_path: Path) -> None:
     shutil.copytree(nights.pool / ".btrkeep", tmp_path / "pool" / ".btrkeep", ignore=shutil.ignore_patterns("reserve*"))
     nights.settings("pool", path=str(tmp_path / "pool"))
@@ -107,7 +104,6 @@ def test_a_marker_that_cannot_be_understood_is_unusable(nights: Nights, text: st
     fails(nights, "status", status=4)
 
 
-@PATIENCE
 def test_a_read_only_pool_can_be_looked_at_but_nothing_is_written(make_btrfs: Callable[..., Path]) -> None:
     mount = make_btrfs(size="512M")
     nights = Nights(mount)

@@ -14,8 +14,6 @@ from tests.beds import work
 from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture
 def shrunk(nights: Nights) -> Nights:

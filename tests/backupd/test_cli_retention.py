@@ -14,7 +14,7 @@ from tests.beds import btrfs, work
 from tests.beds.history import every, make_history, moment, name_of, write_down
 from tests.beds.nights import Nights
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 
 NOW = "2026-11-20T12:00:00Z"  # a Friday
 LAST = moment("2026-11-20 03:00")

@@ -20,7 +20,7 @@ from tests.beds.cli import BACKUPD
 from tests.beds.ssh import Sshd
 from tests.beds.terminal import Terminal, at_a_terminal
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 
 class Site:

@@ -18,7 +18,7 @@ from bench.catalogue_commands import COMMANDS, MEMORY
 from tests.beds import TOP, btrfs, session, work
 from tests.beds.made_catalogue import EACH, HOSTS, WHOLE, many_backups
 
-pytestmark = [pytest.mark.slow, pytest.mark.btrfs, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.btrfs]
 
 
 @pytest.fixture(scope="module", params=HOSTS)

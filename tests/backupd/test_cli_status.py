@@ -13,8 +13,6 @@ from tests.beds.cli import BACKUPD
 from tests.beds.exit_statuses import EXIT_MEANING
 from tests.beds.nights import Nights
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def status(nights: Nights, *words: str | Path) -> int:
     done = nights.backupd(*words, check=False)

@@ -300,6 +300,16 @@ class Attributes(Sender):
 
 
 @attack
+class TooLargeAttributes(Sender):
+    """NUMBER files, each with four attributes of 64 KiB, the most that Linux takes and four times what btrfs does."""
+
+    def listed(self) -> Iterable[Listed]:
+        for number in range(self.number):
+            values = ((b"user.%d" % one, (b"%7d%d" % (number, one)) * 8192) for one in range(4))
+            yield Listed(self.below(b"%d" % number), size=len(self.content), xattrs=tuple(values))
+
+
+@attack
 class ManyAttributes(Sender):
     """NUMBER attributes of one file."""
 

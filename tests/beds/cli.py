@@ -24,7 +24,7 @@ def backupd(
     *words: str | Path,
     check: bool = True,
     env: Mapping[str, str] | None = None,
-    timeout: float = 100,
+    timeout: float = 280,
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `backupd WORDS` to its end; `check` expects exit status 0."""
@@ -36,7 +36,7 @@ def command(
     *words: str | Path,
     check: bool = True,
     env: Mapping[str, str] | None = None,
-    timeout: float = 100,
+    timeout: float = 280,
     cwd: Path | None = None,
     at: Deed | None = None,
 ) -> subprocess.CompletedProcess[str]:

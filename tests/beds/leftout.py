@@ -30,13 +30,20 @@ NEEDS = (
 
 # What is no part of the loop of a minute: by marker, by fixture (a dashboard, a browser), and by folder.
 _LONGER = frozenset({*(need.marker for need in NEEDS), "slow", "takes", "long", "alone"})
-_SERVED = frozenset({"site", "shop", "browser"})
+_SERVED = frozenset({"site", "shop", "browser", "server"})
 _ELSEWHERE = frozenset({"btrfs", "docs", "install", "systemd"})
 
 
+_MARKED = re.compile(r"^pytestmark = (\[[^\]]*\]|.*)", re.MULTILINE)
+_LONGER_MARK = re.compile(rf"mark\.({'|'.join(sorted(_LONGER))})\b")
+
+
 def has_unit(path: Path) -> bool:
-    """Whether `--unit` looks for tests in that folder."""
-    return path.name not in _ELSEWHERE
+    """Whether `--unit` looks for tests in that folder or module; not where all of them have a mark that leaves them out."""
+    if path.suffix != ".py":
+        return path.name not in _ELSEWHERE
+    marked = _MARKED.search(path.read_text(encoding="utf-8"))
+    return not (marked and _LONGER_MARK.search(marked[1]))
 
 
 def has_long(module: Path) -> bool:
@@ -47,7 +54,7 @@ def has_long(module: Path) -> bool:
 def is_unit(item: pytest.Item) -> bool:
     """Whether `--unit` runs it. `item` has the markers that its fixtures bring along."""
     is_longer = any(mark.name in _LONGER for mark in item.iter_markers())
-    return has_unit(item.path.parent) and not is_longer and _SERVED.isdisjoint(getattr(item, "fixturenames", ()))
+    return item.path.parent.name not in _ELSEWHERE and not is_longer and _SERVED.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 _REASON = re.compile(r"left out: (.+)")

@@ -13,7 +13,7 @@ def work(
     input: str | None = None,  # noqa: A002 - subprocess's own word
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    timeout: float = 100,
+    timeout: float = 280,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end and gives its status and texts; fails the test, showing both texts, when the status is not 0.
 

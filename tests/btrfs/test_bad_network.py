@@ -12,7 +12,7 @@ from tests.beds.nights import Nights
 from tests.beds.proxy import faulty_proxy
 from tests.beds.ssh import Sshd
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 FAST = [kind for kind in KINDS if kind != "stopped"]  # which leaves a process on what stands for the host; test_stall.py has it
 
 

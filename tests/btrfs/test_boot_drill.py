@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.root,
     pytest.mark.slow,
     pytest.mark.takes(40),
-    pytest.mark.timeout(300),
     pytest.mark.skipif(bool(why_not()), reason=leftout.reason("booting", why_not())),
 ]
 SERVICE = "[Unit]\nDescription=of the test\n[Service]\nType=oneshot\nTimeoutStartSec=infinity\nExecStart=/bin/sh -c '{command}'\n"

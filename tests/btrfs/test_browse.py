@@ -27,7 +27,7 @@ from tests.beds.opens import watched
 from tests.beds.terminal import at_a_terminal
 from tests.beds.within import Within
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.btrfs]
 LAST = moment("2026-11-20 22:00")
 HOSTILE = b"evil\n\x1b[31m\xff\xe2\x80\xae<b>"
 

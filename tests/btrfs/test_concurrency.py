@@ -139,7 +139,6 @@ def test_a_host_that_cannot_be_reached_holds_no_place_and_is_tried_again_when_al
     assert disagreements(nights) == []
 
 
-@pytest.mark.timeout(120)  # an hour, where it holds one
 def test_a_host_that_cannot_be_reached_holds_no_place_of_its_group(nights: Nights, tree: Path) -> None:
     nights.settings("backup", concurrency=2, attempts=2)
     log, up = refusing_ssh(nights, "down")

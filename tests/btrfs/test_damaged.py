@@ -16,7 +16,7 @@ from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows
 from tests.beds.work import work
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 MIB = 1 << 20
 
 

@@ -19,7 +19,7 @@ from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows
 from tests.btrfs.test_after_crash import ANOTHER, noted, reboot
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
 MIB = 1 << 20
 SMALL = ("--min-size", "64KiB")
 

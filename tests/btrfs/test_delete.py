@@ -21,7 +21,7 @@ from tests.beds.expiries import LAST, NOW, Expiries, at, dump, fingerprint
 from tests.beds.history import every, make_histories, notes_of, write_down
 from tests.beds.watch import killed, rows
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 HOSTS = [f"host{number:02}" for number in range(40)]
 _unused, _turns = iter(HOSTS), count()
 

@@ -16,7 +16,7 @@ from tests.beds.history import every, make_histories, moment
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, does_at, killed, rows, subvolumes
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 HOSTS = [f"host{number}" for number in range(11)]
 SIZE = 1 << 20
 _unused = iter(HOSTS)

@@ -17,7 +17,7 @@ from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
 from tests.beds.work import work
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 ODD = os.fsdecode(b"caf\xe9\n\\x\r [*]")
 
 

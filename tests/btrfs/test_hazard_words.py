@@ -82,7 +82,15 @@ def test_a_pool_that_holds_such_numbers_from_an_earlier_version_works(nights: Ni
     nights.backupd("rebuild")
 
 
-@pytest.mark.parametrize("line", [b"evil\n", b"evil", b"\r", b"\r   12  3%   1.00kB/s    0:00:00 (xfr#1, to-chk=1/2)"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"evil\n",
+        b"\r",
+        pytest.param(b"evil", marks=pytest.mark.long),  # no end of a line is what \r is, too
+        pytest.param(b"\r   12  3%   1.00kB/s    0:00:00 (xfr#1, to-chk=1/2)", marks=pytest.mark.long),
+    ],
+)
 def test_a_host_that_prints_without_end_is_stopped_and_the_others_are_not(nights: Nights, tree: Path, line: bytes) -> None:
     """As much of it as rsync takes at a time, or each line by itself."""
     whole = line if line.endswith(b"\n") else line * (4000 // len(line))

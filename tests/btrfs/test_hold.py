@@ -20,7 +20,7 @@ from tests.beds.history import TIME, every, make_histories, moment, notes_of, wr
 from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 LAST = moment("2026-11-20 03:00")
 SOON = (datetime.now(UTC) - timedelta(hours=1)).strftime(TIME)  # when a backup was marked that still has most of its grace
 HOSTS = [f"host{number:03}" for number in range(48)]

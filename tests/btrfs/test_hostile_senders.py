@@ -45,6 +45,7 @@ WHAT_BECOMES: tuple[tuple[str, dict[str, Any], str, str], ...] = (
     ("huge-sizes", LITTLE, "complete", ""),
     ("negative-size", {}, "failed", "the other side cannot do what was asked"),
     ("many-attributes=5000", {}, "complete", ""),
+    ("too-large-attributes=100", {}, "suspect", "could be read"),
     ("endless-list", {"max_memory": "120MiB"}, "partial", "more than `max_memory` allows"),
     ("flood=100", {}, "complete", ""),
     ("flood-of-errors=50", {}, "suspect", ""),

@@ -16,7 +16,7 @@ from tests.beds.nights import Nights
 from tests.beds.old_trees import data, dated, differing, imported
 from tests.beds.watch import killed, wait_for
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 DAY = timedelta(days=1)
 
 

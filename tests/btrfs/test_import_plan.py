@@ -13,7 +13,7 @@ from tests.beds.nights import Nights
 from tests.beds.old_trees import dated, imported
 from tests.beds.terminal import at_a_terminal
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 
 @pytest.fixture

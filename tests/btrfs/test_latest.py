@@ -12,7 +12,7 @@ from tests.beds import btrfs, work
 from tests.beds.history import every, make_histories, moment
 from tests.beds.nights import Nights
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 HOSTS = [f"host{number}" for number in range(6)]
 _unused = iter(HOSTS)
 

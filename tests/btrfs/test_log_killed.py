@@ -5,14 +5,10 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.beds.expiries import LATER, NOW, Expiries, at
 from tests.beds.history import TIME
 from tests.beds.nights import Nights
 from tests.beds.watch import hold, rows, wait_for
-
-pytestmark = pytest.mark.timeout(180)
 
 
 def test_a_killed_run_is_killed_in_the_log_and_what_it_was_at_is_partial(

@@ -22,7 +22,7 @@ def worker() -> Iterator[Worker]:
 
 
 @pytest.mark.btrfs
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("scenario", "disks"),
     [
@@ -41,10 +41,13 @@ def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(worker: 
 
 
 @pytest.mark.btrfs
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_program_without_its_last_sync_is_found_out(worker: Worker) -> None:
-    found = worker.carry_out(Order("few", 1, "plain", 6, unsynced=True))
-    assert any("differs from its source" in line for line in found["defects"]), found
+    for seed in range(1, 9):  # what waits may come to the disk by itself meanwhile
+        found = worker.carry_out(Order("few", seed, "plain", 6, unsynced=True))
+        if any("differs from its source" in line for line in found["defects"]):
+            return
+    pytest.fail(f"found nothing in {seed} rounds")
 
 
 @pytest.mark.btrfs

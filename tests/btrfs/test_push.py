@@ -20,7 +20,7 @@ from tests.beds.ssh import Sshd
 from tests.beds.two_pools import RELAY, TwoPools
 from tests.beds.watch import processes, wait_for
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 NOW = "2026-03-20T12:00:00Z"
 
 

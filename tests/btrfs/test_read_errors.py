@@ -43,7 +43,6 @@ def fact(nights: Nights) -> Any:
 
 @pytest.mark.btrfs
 @pytest.mark.root
-@pytest.mark.timeout(180)
 def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
     nights, tree = Nights(make_btrfs(size="300M")), tmp_path / "srv"
     for name in ("db", "web"):
@@ -99,7 +98,6 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
 
 @pytest.mark.btrfs
 @pytest.mark.root
-@pytest.mark.timeout(180)
 def test_errors_that_verify_met_are_named_by_it_and_a_look_at_everything_leaves_none(
     make_btrfs: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from tests.beds.nights import Nights
 from tests.beds.template import with_catalogue
 from tests.beds.watch import wait_for
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 SMALL = ("--size", "256MiB", "--days", "2", "--age", "1", "--seeds", "2")
 VARIANTS = ("--variant", "plain:inplace=always", "--variant", "packed:compression=zstd:3,balance=usage:20%")
 

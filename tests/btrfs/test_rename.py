@@ -16,7 +16,7 @@ from tests.beds.history import notes_of, write_down
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, killed, rows, subvolumes
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 MIB = 1 << 20
 
 

@@ -15,7 +15,7 @@ from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows
 from tests.beds.work import work
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 MIB = 1 << 20
 DAY = timedelta(days=1)
 

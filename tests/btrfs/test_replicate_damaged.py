@@ -13,7 +13,7 @@ from tests.beds.two_pools import TwoPools, shown
 from tests.beds.watch import killed, rows
 from tests.beds.work import work
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 MIB = 1 << 20
 NOW = "2026-03-20T12:00:00Z"
 

@@ -20,7 +20,7 @@ from tests.beds.nights import Nights
 from tests.beds.opens import watched
 from tests.beds.serving import Service, serving
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 LAST = moment("2026-11-20 22:00")
 MANY, LINKED = 60_000, 20_000

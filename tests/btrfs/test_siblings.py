@@ -21,7 +21,7 @@ from tests.beds.nights import Nights
 from tests.beds.watch import does_at, killed
 from tests.beds.work import work
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
 MIB = 1 << 20
 BIG = 2 * MIB + 100  # not whole blocks
 

@@ -17,7 +17,7 @@ from tests.beds.badssh import FAKESSH
 from tests.beds.nights import Nights
 from tests.beds.watch import rows
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 FILES = 600
 
 

@@ -12,7 +12,7 @@ from tests.beds.nights import Nights
 from tests.beds.old_trees import data, differing, imported
 from tests.beds.watch import checkpoints, killed
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
 _STEPS = {"snapshot made", "snapshot arranged", "working subvolume named", "subvolume made read-only", "backup named"}
 TIMES = ("20260301T2200", "20260302T220000+0100", "20260303T2200_1")
 

@@ -22,7 +22,7 @@ from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.watch import checkpoints, killed, rows
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
 from tests.beds.work import work
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 MIB = 1 << 20
 
 

@@ -18,7 +18,7 @@ from tests.beds.terminal import at_a_terminal
 from tests.beds.watch import killed, rows
 from tests.beds.work import work
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 MIB = 1 << 20
 
 

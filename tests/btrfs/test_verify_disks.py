@@ -13,7 +13,7 @@ from tests.beds.watch import rows
 from tests.beds.work import work
 from tests.btrfs.test_verify import verify
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.beds.watch import does_at, rows
 from tests.beds.work import work
 from tests.btrfs.test_verify import MIB, verify
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 
 
 @pytest.fixture

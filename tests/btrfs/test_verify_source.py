@@ -17,7 +17,7 @@ from tests.beds.nights import Nights
 from tests.beds.ssh import Sshd
 from tests.beds.watch import ended, rows, wait_for
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 
 
 @pytest.fixture

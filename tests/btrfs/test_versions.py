@@ -25,7 +25,7 @@ from tests.beds.nights import Nights
 from tests.beds.opens import watched
 from tests.beds.within import Within
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.btrfs]
 LAST = moment("2026-11-20 22:00")
 BIG = 20_000  # not inline, so its extents can be compared
 

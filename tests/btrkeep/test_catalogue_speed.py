@@ -19,7 +19,7 @@ from btrkeep.catalogue.migrate import FILE
 from tests.beds import TOP
 from tests.beds.made_catalogue import EACH, HOSTS, WHOLE, many_backups
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 START = """
 import json, sys

@@ -410,6 +410,7 @@ def test_a_setting_of_rsyncs_in_our_environment_reaches_no_rsync(monkeypatch: py
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 
 
+@pytest.mark.slow
 @given(st.lists(WORDS, max_size=4))
 def test_a_pasted_line_gives_the_shell_the_very_words(words: list[str]) -> None:
     said = subprocess.run(["sh", "-c", paste_line(["printf", r"%s\0", *words])], capture_output=True, check=True).stdout

@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.ssh,
     pytest.mark.root,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(bool(why_not()), reason=f"left out: a machine apart ({why_not()})"),
 ]
 

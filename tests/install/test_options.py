@@ -81,7 +81,7 @@ def test_help_is_for_everybody_and_unknown_words_are_refused() -> None:
         assert work(INSTALL, *words, check=False).returncode in ((1, 2) if "../x" in words else (2,)), words
 
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.root]
 
 
 def test_without_root_it_says_so() -> None:

@@ -24,18 +24,25 @@ EVERYTHING = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-prac
 LOOKS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 """All that another look can change; everything takes three times as long."""
 ROOM = {"type": "rule", "values": ["scrollable-region-focusable", "target-size", "color-contrast"]}
+BOTH = {"type": "rule", "values": sorted({*LOOKS["values"], *ROOM["values"]})}
 
 
-@pytest.mark.takes(75)
+@pytest.mark.takes(50)
 @pytest.mark.parametrize(
-    ("scheme", "size", "rules"), [("light", LAPTOP, EVERYTHING), ("dark", LAPTOP, LOOKS), ("light", PHONE, ROOM)]
+    ("scheme", "size", "rules"),
+    [
+        ("light", LAPTOP, EVERYTHING),
+        ("dark", PHONE, BOTH),
+        pytest.param("dark", LAPTOP, LOOKS, marks=pytest.mark.long),
+        pytest.param("light", PHONE, ROOM, marks=pytest.mark.long),
+    ],
 )
 def test_axe_is_content_with_the_site(site: Dashboard, browser: Browser, scheme: str, size: Any, rules: Any) -> None:
     assert looked(site, browser, (*PAGES, *MORE), scheme, size, rules) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_is_content_with_the_files(shop: Dashboard, browser: Browser, scheme: str) -> None:
+@pytest.mark.parametrize(("scheme", "rules"), [("light", EVERYTHING), ("dark", LOOKS)], ids=["light", "dark"])
+def test_axe_is_content_with_the_files(shop: Dashboard, browser: Browser, scheme: str, rules: Any) -> None:
     assert shop.nights
     folder, first = folder_of(shop), shop.nights.names("shop")[0]
     prices = folder.replace("/files/shop?", "/files/shop/{}?") + "/prices.txt"
@@ -48,8 +55,7 @@ def test_axe_is_content_with_the_files(shop: Dashboard, browser: Browser, scheme
     )
     restore = f"/restore/shop?path={shop.nights.source}/prices.txt"
     assert (
-        looked(shop, browser, (*pages, restore, f"/hosts/shop/hold?backup={first}", "/hosts/shop/run"), scheme, LAPTOP, EVERYTHING)
-        == []
+        looked(shop, browser, (*pages, restore, f"/hosts/shop/hold?backup={first}", "/hosts/shop/run"), scheme, LAPTOP, rules) == []
     )
 
 

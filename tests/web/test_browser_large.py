@@ -15,7 +15,7 @@ from tests.beds.dashboard import Dashboard, made_site
 
 BACKUPS = 34
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # the whole is made in a quarter of a minute
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=[pytest.param(300, id="a tenth"), pytest.param(3000, id="whole", marks=pytest.mark.long)])

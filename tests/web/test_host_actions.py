@@ -14,7 +14,7 @@ from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
 from tests.web.made import client, login_of, token
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.btrfs]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from web.data.hosts import Query, host_list
 from web.settings import Settings
 from web.source import Caches, RequestContext
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs]
 LAST = moment("2026-11-19 22:00")
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 POLICY = {"daily": 5, "weekly": 3, "monthly": 4, "min_keep": 2, "grace": "2d"}

@@ -32,7 +32,7 @@ from web.auth.passwords import hashed
 from web.auth.random_words import digest
 from web.auth.store import Store
 
-pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 SECRET = "zzsecret"
 _LINK = re.compile(r'(?:href|action|data-live|src)="(/[^"#]*)')

@@ -20,7 +20,7 @@ _FORMS = Literal["file", "tar", "zip"]
 
 
 @dataclass(frozen=True, slots=True)
-class BrowseAsked:
+class BrowseParameters:
     """Which folder, and which page of it."""
 
     host: Host
@@ -32,7 +32,7 @@ class BrowseAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionsAsked:
+class VersionsParameters:
     """The file or folder whose versions are listed."""
 
     host: Host
@@ -42,7 +42,7 @@ class VersionsAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class CompareAsked:
+class CompareParameters:
     """The path to compare, and the two backups."""
 
     host: Host
@@ -53,7 +53,7 @@ class CompareAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class DownloadAsked:
+class DownloadParameters:
     """The path to download, and its form."""
 
     host: Host
@@ -94,11 +94,19 @@ _DOWNLOAD = Bytes("application/octet-stream", "The file or archive. If it fails 
 _OF = "/hosts/<host>"
 
 ENDPOINTS = (
-    Endpoint("GET", f"{_OF}/files", "browse", FILES, "List a folder of a backup", Listing, browse, BrowseAsked, agent=True),
+    Endpoint("GET", f"{_OF}/files", "browse", FILES, "List a folder of a backup", Listing, browse, BrowseParameters, agent=True),
     Endpoint(
-        "GET", f"{_OF}/versions", "versions", FILES, "List the versions of a path", HistoryPage, versions, VersionsAsked, agent=True
+        "GET",
+        f"{_OF}/versions",
+        "versions",
+        FILES,
+        "List the versions of a path",
+        HistoryPage,
+        versions,
+        VersionsParameters,
+        agent=True,
     ),
-    Endpoint("GET", f"{_OF}/compare", "compare", FILES, "Compare two backups", Compared, compare, CompareAsked, agent=True),
+    Endpoint("GET", f"{_OF}/compare", "compare", FILES, "Compare two backups", Compared, compare, CompareParameters, agent=True),
     Endpoint(
         "GET",
         f"{_OF}/download",
@@ -107,7 +115,7 @@ ENDPOINTS = (
         "Download a file, or a folder as an archive",
         _DOWNLOAD,
         download,
-        DownloadAsked,
+        DownloadParameters,
         agent=True,
         errors=(426,),
     ),

@@ -25,7 +25,7 @@ _ORDERS = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class HostsAsked:
+class HostsParameters:
     """Which hosts."""
 
     q: Annotated[str, Field(max_length=200, description="Words that must all occur in the name, group or address.")] = ""
@@ -39,7 +39,7 @@ class HostsAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverviewSaid(Overview):
+class OverviewAnswer(Overview):
     """The content of the overview page. `sentence`: the result of the newest night, null before the first."""
 
     sentence: str | None
@@ -56,11 +56,11 @@ class Backups:
     retention: str
 
 
-def overview(asked: ApiRequest) -> OverviewSaid:
+def overview(asked: ApiRequest) -> OverviewAnswer:
     """Returns the content of the overview page."""
     found = of_overview(asked.source, asked.viewer)
     sentence = found.nights[0].sentence if found.nights else None
-    return of_row(OverviewSaid, found, sentence=sentence)
+    return of_row(OverviewAnswer, found, sentence=sentence)
 
 
 def one_host(asked: ApiRequest) -> HostPage:
@@ -92,10 +92,10 @@ def copies(asked: ApiRequest) -> CopiesPage:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/overview", "overview", STATE, "Summary of the newest night and of all hosts", OverviewSaid, overview),
+    Endpoint("GET", "/overview", "overview", STATE, "Summary of the newest night and of all hosts", OverviewAnswer, overview),
     Endpoint("GET", "/running", "running", STATE, "Running jobs", RunningNow, running),
     Endpoint("GET", "/copies", "copies", STATE, "Copies in and from other pools, and hosts without a copy", CopiesPage, copies),
-    Endpoint("GET", "/hosts", "hosts", HOSTS, "Search, filter and sort hosts, a page at a time", HostList, hosts, HostsAsked),
+    Endpoint("GET", "/hosts", "hosts", HOSTS, "Search, filter and sort hosts, a page at a time", HostList, hosts, HostsParameters),
     Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, OfHost),
     Endpoint("GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, OfHost),
 )

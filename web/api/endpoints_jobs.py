@@ -26,7 +26,7 @@ Before = Annotated[int, Field(ge=1, le=2**53, description="Only runs with a lowe
 
 
 @dataclass(frozen=True, slots=True)
-class JobsAsked:
+class JobsParameters:
     """The number of days, and the kind of job."""
 
     days: Annotated[int, Field(ge=1, le=3650, description="The number of days up to now.")] = of_jobs.USUAL
@@ -34,7 +34,7 @@ class JobsAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class NightAsked:
+class NightParameters:
     """The night, and the page of its runs."""
 
     first_run: Annotated[
@@ -44,7 +44,7 @@ class NightAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class RunsAsked:
+class RunsParameters:
     """Filters for runs of hosts."""
 
     host: Annotated[str, Field(max_length=255, description="Only runs of this host.")] = ""
@@ -127,8 +127,8 @@ _POOL_WIDE = ("doctor", "night")
 ENDPOINTS = (
     _get("/alarms", "alarms", STATE, "Open alarms, and what to do about them", Alarms, alarms),
     _get("/doctor", "doctor", STATE, "Problems of the pool that the doctor finds", Examination, doctor),
-    _get("/runs", "runs", JOBS, "Runs of hosts, newest first", LogPage, runs, RunsAsked),
+    _get("/runs", "runs", JOBS, "Runs of hosts, newest first", LogPage, runs, RunsParameters),
     _get("/runs/<number>", "run", JOBS, "One run, with the last lines of rsync", LogRun, one_run, OfNumber),
-    _get("/jobs", "jobs", JOBS, "Nights, manual backups, expiries, balances and scrubs", Jobs, jobs, JobsAsked),
-    _get("/nights/<first_run>", "night", JOBS, "A night, and the runs in it that failed", NightView, night, NightAsked),
+    _get("/jobs", "jobs", JOBS, "Nights, manual backups, expiries, balances and scrubs", Jobs, jobs, JobsParameters),
+    _get("/nights/<first_run>", "night", JOBS, "A night, and the runs in it that failed", NightView, night, NightParameters),
 )

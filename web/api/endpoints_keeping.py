@@ -22,7 +22,7 @@ class OfBackup:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldAsked:
+class HoldParameters:
     """`until`: RFC 3339; left out: for ever."""
 
     why: Why = ""
@@ -30,14 +30,14 @@ class HoldAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptAsked:
+class AcceptParameters:
     """Why it is right."""
 
     why: Why = ""
 
 
 @dataclass(frozen=True, slots=True)
-class HoldSaid:
+class HoldAnswer:
     """A hold as it is stored. `until` null: until it is released."""
 
     until: str | None
@@ -64,7 +64,7 @@ class Released:
     host: str
     name: str
     state: str
-    released: HoldSaid | None
+    released: HoldAnswer | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _post(name: str, summary: str, answer: type, act: Callable[[ApiRequest], Any
 
 
 ENDPOINTS = (
-    _post("hold", "Hold a backup, whatever the retention says", Held, hold, HoldAsked),
+    _post("hold", "Hold a backup, whatever the retention says", Held, hold, HoldParameters),
     _post("release", "Release a hold", Released, release),
-    _post("accept", "Accept a suspect backup as complete", Accepted, accept, AcceptAsked),
+    _post("accept", "Accept a suspect backup as complete", Accepted, accept, AcceptParameters),
 )

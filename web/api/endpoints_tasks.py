@@ -21,7 +21,7 @@ Overwrite = Annotated[Literal["never", "older", "all"], Field(description="What 
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreAsked:
+class RestoreParameters:
     """The paths to restore, and the destination."""
 
     paths: Annotated[tuple[bytes, ...], Field(min_length=1, max_length=1000, description="The paths; folders with all below them.")]
@@ -31,7 +31,7 @@ class RestoreAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class PreviewSaid:
+class PreviewAnswer:
     """The effect of a restore. `preview` is null if it takes long to compute: `job` is then the id of the task that computes it."""
 
     preview: PreviewPage | None
@@ -39,7 +39,7 @@ class PreviewSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskAsked:
+class TaskParameters:
     """The id of a task, and the number of lines of its output."""
 
     task: Annotated[str, Field(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$", description="The id of the task, as returned.")]
@@ -47,7 +47,7 @@ class TaskAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class TasksAsked:
+class TasksParameters:
     """The number of tasks."""
 
     limit: Annotated[int, Field(ge=1, le=_MOST, description="The number of entries, newest first.")] = 200
@@ -80,7 +80,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSaid(Task):
+class TaskAnswer(Task):
     """A task with the last lines of its output; these are empty for a viewer who is limited to some hosts."""
 
     lines: tuple[str, ...]
@@ -103,10 +103,10 @@ def restore(asked: ApiRequest) -> Any:
     return agent().ask("restore", **_wish(asked).arguments())
 
 
-def preview(asked: ApiRequest) -> PreviewSaid:
+def preview(asked: ApiRequest) -> PreviewAnswer:
     """Returns the effect of a restore, without restoring anything."""
     found = of_restore.preview(agent(), _wish(asked))
-    return PreviewSaid(None, found) if isinstance(found, str) else PreviewSaid(found, None)
+    return PreviewAnswer(None, found) if isinstance(found, str) else PreviewAnswer(found, None)
 
 
 def _wish(asked: ApiRequest) -> RestoreForm:
@@ -122,12 +122,12 @@ def tasks(asked: ApiRequest) -> Tasks:
     return Tasks(tuple(of_answer(Task, one) for one in mine))
 
 
-def task(asked: ApiRequest) -> TaskSaid:
+def task(asked: ApiRequest) -> TaskAnswer:
     """Returns one task."""
     found = agent().ask("job", job=asked.given.task, lines=asked.given.lines)
     if not asked.viewer.may_see(found["host"]):
         abort(404)
-    return of_answer(TaskSaid, found)
+    return of_answer(TaskAnswer, found)
 
 
 def _post(path: str, name: str, summary: str, answer: type, act: Callable[[ApiRequest], Any], body: type | None = None) -> Endpoint:
@@ -136,8 +136,8 @@ def _post(path: str, name: str, summary: str, answer: type, act: Callable[[ApiRe
 
 ENDPOINTS = (
     _post("run", "runNow", "Start a backup of the host now", Begun, run),
-    _post("restore", "restore", "Restore files to their host", Begun, restore, RestoreAsked),
-    _post("restore/preview", "preview", "Preview a restore", PreviewSaid, preview, RestoreAsked),
-    Endpoint("GET", "/tasks", "tasks", TASKS, "Tasks of the root service", Tasks, tasks, TasksAsked, agent=True),
-    Endpoint("GET", "/tasks/<task>", "task", TASKS, "One task, with its output", TaskSaid, task, TaskAsked, agent=True),
+    _post("restore", "restore", "Restore files to their host", Begun, restore, RestoreParameters),
+    _post("restore/preview", "preview", "Preview a restore", PreviewAnswer, preview, RestoreParameters),
+    Endpoint("GET", "/tasks", "tasks", TASKS, "Tasks of the root service", Tasks, tasks, TasksParameters, agent=True),
+    Endpoint("GET", "/tasks/<task>", "task", TASKS, "One task, with its output", TaskAnswer, task, TaskParameters, agent=True),
 )

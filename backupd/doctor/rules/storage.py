@@ -31,7 +31,7 @@ def _missing(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _convert_back(facts: DoctorFacts) -> str:
-    """To the best of the profiles that there are: a degraded mount adds a worse one."""
+    """Converts to the best of the present profiles: a degraded mount adds a worse one."""
     found = facts.filesystem.profiles
     kinds = [kind for kind in ("data", "metadata", "mixed") if kind in found]
     how = (filters(facts.filesystem, kind, f"convert={safest(found[kind])},soft") for kind in kinds)

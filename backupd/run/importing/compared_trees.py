@@ -31,7 +31,7 @@ class ComparedTrees:
         write_atomically(self.state / _FILE, json.dumps({"format": _FORMAT, "equal": known}, indent=1) + "\n")
 
     def _read(self) -> dict[str, str]:
-        """By UUID, the backup's name for people; empty if the file is missing or cannot be read."""
+        """Returns the names of backups by UUID; empty if the file is missing or cannot be read."""
         try:
             fields = json.loads(text_of_file(self.state / _FILE))
             return {str(uuid): str(name) for uuid, name in fields["equal"].items()} if fields["format"] == _FORMAT else {}

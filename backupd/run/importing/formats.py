@@ -257,7 +257,7 @@ def _take(found: list[OldTree], left_out: dict[str, str], name: str | None, tree
 
 
 def _history(found: list[OldTree], left_out: Mapping[str, str]) -> OldHistory:
-    """In order. Whole seconds are what a backup's name has: the second of two in one second comes a second later."""
+    """Returns the trees in order. The name of a backup has whole seconds: the second of two in one second comes a second later."""
     trees = list[OldTree]()
     found.sort(key=lambda one: (one.host, one.started, one.folder))
     for _, some in groupby(found, key=lambda one: one.host):

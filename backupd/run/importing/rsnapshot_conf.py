@@ -82,7 +82,7 @@ def _is_count(text: str) -> bool:
 
 
 def _point(source: str, destination: str) -> BackupPoint | None:
-    """None for a source that is neither a path nor one over ssh (a daemon's module, LVM)."""
+    """Returns None for a source that is neither a path nor one over ssh (a daemon's module, LVM)."""
     host = destination.strip("/").partition("/")[0]
     address, colon, path = source.rpartition(":")
     if "::" in source or "://" in source or not path.startswith("/") or not host or host in (".", ".."):

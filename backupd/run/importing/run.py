@@ -293,7 +293,7 @@ def require_no_other_work(pool: Pool, host: HostConfig) -> None:
 
 
 def _command(site: ImportSite, source: Path, target: Path, *more: str) -> tuple[str, ...]:
-    """Not --hard-links: nearly each file has another name in another tree, so rsync would have to remember them all."""
+    """Returns the command, without --hard-links: nearly each file has a name in another tree, so rsync would remember them all."""
     return (
         *ENDS_WITH_US,
         "rsync",

@@ -169,7 +169,7 @@ def _stands_for_subvolume(entry: Entry) -> bool:
     return entry.kind == "folder" and entry.inode == _EMPTY
 
 
-def left_out_of(tree: Path, copy: Path) -> list[bytes]:
+def subvolumes_left_out(tree: Path, copy: Path) -> list[bytes]:
     """Names of the subvolumes in a snapshot, and of the empty folders that stand for some, that are not in its copy."""
     root, found, waiting = os.fsencode(tree), list[bytes](), [b""]
     device = tree.stat().st_dev
