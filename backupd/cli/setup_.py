@@ -223,9 +223,7 @@ def _first_backup(ctx: click.Context, prompter: Prompter, config: Config, host: 
     if prompter.asks and not prompter.agrees(f"Back up {host.name} now? The first one fetches everything.", default=True):
         prompter.say(f"`backupd run {host.name}` makes it")
         return Exit.OK
-    status: int = ctx.invoke(
-        run_command, hosts=(host.name,), everything=False, catch_up=False, dry_run=False, as_json=False, now=None
-    )
+    status: int = ctx.invoke(run_command, hosts=(host.name,), everything=False, catch_up=False, dry_run=False, as_json=False)
     if status == Exit.OK:
         _all_done(prompter, config)
     else:
