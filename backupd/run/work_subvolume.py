@@ -9,7 +9,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -287,6 +287,23 @@ def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBack
         and not still_exceeds(record.cause, host)
     )
     return record if fits else None
+
+
+def discardable(path: Path, host: str, is_own: Callable[[Record], bool]) -> Subvolume | None:
+    """Returns what a killed command left as `.working`, if another may discard it to begin again; `is_own` knows it by its record.
+
+    One whose record a power cut left empty, or took away, is in nobody's way: a night would discard it as well.
+    """
+    subvolume = describe(path)
+    if subvolume is None or subvolume.read_only:
+        return None
+    try:
+        record = records.read(path)
+    except records.UnreadableRecord:
+        record = None
+    if record:
+        return subvolume if record.uuid == subvolume.uuid and is_own(record) else None
+    return subvolume if is_unfinished_run(path, subvolume, host) else None
 
 
 def leave(prepared: Prepared, record: Record, disk: Syncfs) -> None:

@@ -224,6 +224,7 @@ def test_a_kill_at_any_step_leaves_whole_copies_and_one_of_each(make_btrfs: Call
         ("before backup.json replaced", 1),
         ("after damaged file replaced", 1),
         ("before backup.json replaced", 3),
+        ("before subvolume made read-only", 1),
         ("before backup named", 1),
         ("after backup named", 1),
         ("after backup named", 1),

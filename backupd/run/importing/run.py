@@ -19,9 +19,8 @@ from pathlib import Path
 from threading import Event
 from typing import NamedTuple, TypeVar
 
-from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record, UnreadableRecord
-from backupd.repo.backup_json import read as read_record
-from backupd.repo.final_backups import discard, final_backups, is_unfinished_run, require_own
+from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record
+from backupd.repo.final_backups import discard, final_backups, require_own
 from backupd.rsync.output import Output, bounded
 from backupd.rsync.version import Rsync
 from backupd.run import work_subvolume as working
@@ -40,7 +39,7 @@ from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
-from btrkeep.pool.subvolume import describe, inodes_made
+from btrkeep.pool.subvolume import inodes_made
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.group import ENDS_WITH_US, Group
@@ -369,23 +368,12 @@ def require_room(site: ImportSite) -> None:
 
 
 def require_no_other_work(pool: Pool, host: HostConfig) -> None:
-    """Raises OperatorError if a night has left an unfinished backup, which would be discarded for the tree.
-
-    One whose record a power cut left empty, or took away, is in nobody's way: a night would discard it as well.
-    """
+    """Raises OperatorError if a night has left an unfinished backup, which would be discarded for the tree."""
     path = pool.working(host.name)
     if not os.path.lexists(path):
         return
-    try:
-        record = read_record(path)
-    except UnreadableRecord:
-        record = None
-    if record is None:
-        subvolume = describe(path)
-        is_free = subvolume is not None and not subvolume.read_only and is_unfinished_run(path, subvolume, host.name)
-    else:
-        is_free = record.settings == working.settings_of(host)
-    if not is_free:
+    settings = working.settings_of(host)
+    if not working.discardable(path, host.name, lambda record: record.settings == settings):
         hint = f"`backupd run {host.name}` finishes it, `backupd discard {host.name}` gives it up"
         raise OperatorError(f"{host.name} has an unfinished backup", hint)
 

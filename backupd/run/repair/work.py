@@ -18,8 +18,7 @@ from backupd.expire.look import look_again
 from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import Tree, components, entry_of, joined
-from backupd.repo.backup_json import Record, UnreadableRecord
-from backupd.repo.backup_json import read as read_record
+from backupd.repo.backup_json import Record
 from backupd.repo.backup_json import write as write_record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import FinalBackup, discard, final_backups, own_backup, point_latest, recover, require_own
@@ -106,10 +105,9 @@ def _require_no_other_work(site: ExpiryContext, host: str) -> None:
     path = site.pool.working(host)
     if not os.path.lexists(path):
         return
-    with suppress(UnreadableRecord):
-        record = read_record(path)
-        if record and record.settings == working.settings_of(HostConfig(host)):
-            discard(path, record.uuid)
+    settings = working.settings_of(HostConfig(host))
+    if left := working.discardable(path, host, lambda record: bool(record.repaired) or record.settings == settings):
+        discard(path, left.uuid)
     if os.path.lexists(path):
         raise StateConflict(
             f"{host} has an unfinished backup", f"`backupd run {host}` finishes it, `backupd discard {host}` gives it up"
