@@ -289,9 +289,11 @@ class Round:
     def _wrong(self, look: Look, host: str, key: str, state: str) -> str:
         """What is wrong with the content of that backup, or ""."""
         data = self.site.pool / "hosts" / key / "data"
-        if key in self.trees and (look.there is None or key in look.there or host in self.site.elsewhere):
-            wrong = cut_truth.unlike(self.trees[key], cut_truth.tree(data))
-            return f"{key} is not what it was: {wrong[:3]}" if wrong else ""
+        known = key in self.trees and cut_truth.unlike(self.trees[key], cut_truth.tree(data))
+        if known == []:  # also one that the cut had left with all of its content, and a run has given its name
+            return ""
+        if known and (look.there is None or key in look.there or host in self.site.elsewhere):
+            return f"{key} is not what it was: {known[:3]}"
         if look.there is None and f"{key} is there, {state}" not in look.may:
             return f"{key} is called {state} before it was finished"
         wrong = self._unlike_source(data, look.source)

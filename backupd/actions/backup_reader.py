@@ -12,10 +12,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -88,6 +89,8 @@ class BackupReader:
         self._error: OSError | None = None
         self._sums = read_sums(backup.path)
         """What was recorded when the files were fetched, by path."""
+        self._linked_sums: dict[Key, bytes] | None = None
+        """The same of files with several names, of which rsync fetched one. None: there was no such file yet."""
         self._written = _written_inodes(backup) if work.scope.crash else None
         """Those that are read, None: all."""
         self._chance = random.SystemRandom()  # a host must not know which of its files are looked at
@@ -136,7 +139,7 @@ class BackupReader:
         if self._large:
             return partial(self._read_large, tree, self._large.popleft())
         if not self._is_listed and (batch := next(batches, None)) is not None:
-            return partial(self._read_batch, batch, known)
+            return partial(self._read_batch, tree, batch, known)
         self._is_listed = True
         return None
 
@@ -153,7 +156,7 @@ class BackupReader:
         work, before = self._work, self._found.get(found.key) or before
         digest = before.digest if before else NO_DIGEST
         is_known = digest != NO_DIGEST
-        summed = self._sums.get(found.path)
+        summed = self._sum_of(found.path, found.key)
         is_other_than_summed = summed is not None and found.plain not in (None, summed)
         is_other = (is_known and found.digest != digest) or is_other_than_summed
         place = 0 if found.bad is None and is_other else found.bad
@@ -182,23 +185,25 @@ class BackupReader:
 
     # --- by any thread
 
-    def _read_batch(self, batch: list[FolderNames], known: Checksums) -> _BatchRead:
+    def _read_batch(self, tree: Tree, batch: list[FolderNames], known: Checksums) -> _BatchRead:
         done = _BatchRead()
         for some in batch:
             try:
                 if done.error is None and not done.is_cut:
-                    self._read_names(some, known, done)
+                    self._read_names(tree, some, known, done)
             except OSError as error:
                 done.error = error
             finally:
                 os.close(some.folder)
         return done
 
-    def _read_names(self, some: FolderNames, known: Checksums, done: _BatchRead) -> None:
+    def _read_names(self, tree: Tree, some: FolderNames, known: Checksums, done: _BatchRead) -> None:
         """Raises OSError for what is no damage."""
         looked = [(name, status) for name in some.names if (status := self._look(some, name)) is not None]
         done.names += len(looked)
         with self._deciding:
+            if self._linked_sums is None and any(status.st_nlink > 1 for _, status in looked):
+                self._linked_sums = self._sums_of_linked(tree)
             chosen = [(name, to_read) for name, status in looked if (to_read := self._choose(some.above, name, status, known))]
         for name, file in chosen:
             if self._work.is_over:
@@ -226,7 +231,7 @@ class BackupReader:
         return done
 
     def _read(self, fd: int, file: _FileToRead, done: _BatchRead) -> None:
-        plain = PlainSum() if file.path in self._sums else None
+        plain = PlainSum() if self._sum_of(file.path, file.key) else None
         with self._work.reading(file.path, file.size) as goes_on:
             found = read_file(fd, file.path, file.size, file.key, goes_on, plain)
         if found is None:
@@ -257,20 +262,35 @@ class BackupReader:
             return None
         before = self._found.get(key) or known.find(key)
         if before and self._since <= before.at <= self._until and not before.damaged:
-            if self._sums.get(path, before.digest) == before.digest:  # or it was read where there is no sum of it
+            if (self._sum_of(path, key) or before.digest) == before.digest:  # or it was read where there is no sum of it
                 return None
-        elif not self._is_drawn(path, status.st_ino) and not (before and before.damaged):
+        elif not self._is_drawn(path, key, status.st_ino) and not (before and before.damaged):
             self.is_whole = False
             return None
-        if status.st_nlink > 1 and path not in self._sums:
+        if status.st_nlink > 1:
             if key in self._linked:
                 self._other_names.setdefault(key, []).append(path)
                 return None
             self._linked.add(key)
         return _FileToRead(path, status.st_size, key, before)
 
-    def _is_drawn(self, path: bytes, inode: int) -> bool:
-        is_meant = self._written is None or inode in self._written or path in self._sums
+    def _sum_of(self, path: bytes, key: Key) -> bytes | None:
+        return self._sums.get(path) or (self._linked_sums or {}).get(key)
+
+    def _sums_of_linked(self, tree: Tree) -> dict[Key, bytes]:
+        """Looks at all files of which something was recorded. What cannot be looked at is noticed by whoever walks there."""
+        found: dict[Key, bytes] = {}
+        for above, paths in groupby(sorted(self._sums), key=lambda path: path.rpartition(b"/")[0]):
+            with suppress(OSError, ValueError), tree.folder(above or b"/") as folder:
+                for path in paths:
+                    with suppress(OSError):
+                        status = os.stat(path.rpartition(b"/")[2], dir_fd=folder, follow_symlinks=False)
+                        if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+                            found[key_of(status.st_ino, status.st_ctime_ns, status.st_size)] = self._sums[path]
+        return found
+
+    def _is_drawn(self, path: bytes, key: Key, inode: int) -> bool:
+        is_meant = self._written is None or inode in self._written or self._sum_of(path, key) is not None
         share = self._work.scope.of_all
         return is_meant and (share >= 1.0 or self._chance.random() < share)
 

@@ -6,6 +6,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ def records(nights: Nights, host: str) -> dict[int, bytes]:
     return {inode: digest for inode, _, _, _, _, digest, _ in struct.iter_unpack(">QQQQI32sI", data[72:])}
 
 
-def test_what_the_disk_flipped_is_named_in_every_backup_that_shares_it(make_btrfs: Callable[..., Path], tree: Path) -> None:
+def test_what_the_disk_flipped_is_named_in_every_backup_that_shares_it(
+    make_btrfs: Callable[..., Path], tree: Path, tmp_path: Path
+) -> None:
     nights = Nights(make_btrfs(size="300M"))
     content, name = os.urandom(2 * MIB), os.fsdecode(b"caf\xe9\nx")
     (tree / name).write_bytes(content)
@@ -89,7 +92,8 @@ def test_what_the_disk_flipped_is_named_in_every_backup_that_shares_it(make_btrf
     assert "damaged: /" in nights.backupd("list", "web").stdout
     assert "damaged web" in {one["subject"] for one in nights.json("notify", "--dry-run")["alarms"]}
     assert 'btrkeep_host_damaged_backups{host="web",pool="main"} 2' in nights.backupd("metrics").stdout
-    with at_a_terminal((sys.executable, "-m", "backupd", "--config", nights.config, "verify"), cwd=TOP) as terminal:
+    slow = (TOP / "tests/beds/kill_at.py", f"slow:0.5:{tmp_path / 'begun'}", "before", "verified.json replaced", "1")
+    with at_a_terminal((sys.executable, "-P", *slow, "--config", nights.config, "verify"), cwd=TOP) as terminal:
         assert terminal.ends() == 1
     shown = terminal.text
     assert f"[1/2] web {first}: 3 of 3 files" in shown
@@ -113,6 +117,34 @@ def test_a_file_that_reads_well_with_another_content_is_damaged(make_btrfs: Call
     assert one["damaged"] == [f"{tree}/database"]
     (one,) = verify(nights, "web@latest", status=1)["backups"]  # what was recorded is not replaced by what is wrong
     assert one["state"] == "damaged"
+
+
+def test_each_name_of_a_file_is_damaged_though_the_run_recorded_one(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """Read by the other names first, the file would seem well, and what is wrong in it would count as right from then on."""
+    nights = Nights(make_btrfs(size="300M", options="nodatasum"), "--rehearsal")
+    content, names = os.urandom(20_000), [str(number) for number in range(40)]
+    (tree / "0").write_bytes(content)
+    for name in names[1:]:
+        (tree / name).hardlink_to(tree / "0")
+    nights.host("web", tree)
+    nights.night("web", now=datetime.now(UTC) - timedelta(days=1))
+    (sums,) = nights.backup("web").joinpath("SHA256SUMS").read_text().splitlines()
+    assert sums.startswith(hashlib.sha256(content).hexdigest())
+    damage(nights.top, content[4096:8192])
+    for words in ((), ("--sample", "1%"), ("--sample", "1%"), ()):
+        verify(nights, "web", *words, status=1)
+        assert rows(nights, "select path from damage order by path") == sorted((f"{tree}/{name}",) for name in names)
+    for name in names:  # the host still has it, so the next backup is what it is repaired from
+        (tree / name).unlink()
+    (tree / "0").write_bytes(content)
+    for name in names[1:]:
+        (tree / name).hardlink_to(tree / "0")
+    nights.run("web")
+    done = json.loads(nights.backupd("repair", "--yes", "--json").stdout)
+    assert {(file["fate"], file["proof"]) for one in done["backups"] for file in one["files"]} == {("repaired", "checksum")}
+    first, copy, _ = nights.names("web")
+    assert {(nights.data("web", tree, copy) / name).read_bytes() for name in names} == {content}
+    assert nights.record("web", copy)["repaired"] | {"of_uuid": ""} == {"of": first, "of_uuid": "", "files": 40, "unproven": 0}
 
 
 def test_a_pass_goes_on_where_it_was_cut_off(make_btrfs: Callable[..., Path], tree: Path) -> None:

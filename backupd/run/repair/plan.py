@@ -119,14 +119,16 @@ class RepairPlanner:
         rows = sorted((one for one in self._damages if one.name == backup.name), key=lambda one: one.path)
         done = next((one.name for one in self.backups if _is_copy_of(one, backup)), None)
         with read(backup.path), Tree(backup.path) as tree, Checksums(self._site.pool.host(self._host)) as known:
-            sums = read_sums(backup.path)
-            files = []
-            for path, some in groupby(rows, key=lambda one: fsencode(one.path)):
-                files.append(self._file(backup, tree, path, {one.found_by for one in some}, (known, sums)))
+            sums, files = read_sums(backup.path), []
+            found = {path: {one.found_by for one in some} for path, some in groupby(rows, key=lambda one: fsencode(one.path))}
+            by_inode = {_inode(tree, path): sums[path] for path in found.keys() & sums.keys()}
+            for path, found_by in found.items():
+                summed = sums.get(path) or by_inode.get(_inode(tree, path))  # the run recorded one of a file's names
+                files.append(self._file(backup, tree, path, found_by, (known, summed)))
         return RepairPlan(backup, tuple(files), done)
 
     def _file(
-        self, backup: Restorable, tree: Tree, path: bytes, found_by: set[str], recorded: tuple[Checksums, dict[bytes, bytes]]
+        self, backup: Restorable, tree: Tree, path: bytes, found_by: set[str], recorded: tuple[Checksums, bytes | None]
     ) -> DamagedCopy:
         try:
             entry = tree.stat(path)
@@ -136,9 +138,9 @@ class RepairPlanner:
             return DamagedCopy(path, FileFate.NO_FILE)
         if "source" in found_by:
             return DamagedCopy(path, FileFate.HOST_DIFFERS, entry.inode)
-        known, sums = recorded
+        known, summed = recorded
         before = known.find(key(entry))
-        expected = RecordedSums.of(sums.get(path), before.digest if before else NO_DIGEST)
+        expected = RecordedSums.of(summed, before.digest if before else NO_DIGEST)
         asked = (key(entry), path, expected)
         if asked not in self._known:
             self._known[asked] = self._look(backup, tree, entry, expected)
@@ -214,6 +216,14 @@ class RepairPlanner:
                 there = tree.stat(entry.path)
                 if there.kind == "file" and there.size == entry.size:
                     yield replace(copy, key=key(there)), there
+
+
+def _inode(tree: Tree, path: bytes) -> int:
+    """Returns 0 for what is not there."""
+    try:
+        return tree.stat(path).inode
+    except (OSError, ValueError):
+        return 0
 
 
 def _is_copy_of(one: Restorable, backup: Restorable) -> bool:
