@@ -142,7 +142,7 @@ def _read_status(site: PoolContext, host: str | None, synchronised: bool | None)
     return _Status(
         site,
         moment,
-        hosts=_statuses(site, host),
+        hosts=_statuses(site, host, moment),
         running=[entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)],
         copies=copy_statuses(site.config.copies, site.catalogue, moment),
         fetching={name: it for name in site.config.replicas if (it := read_running(site.catalogue, name)) and _alive(it)},
@@ -158,8 +158,8 @@ def _read_status(site: PoolContext, host: str | None, synchronised: bool | None)
     )
 
 
-def _statuses(site: PoolContext, host: str | None) -> list[HostStatus]:
-    moment, zone = site.clock.now(), site.config.pool.zone
+def _statuses(site: PoolContext, host: str | None, moment: datetime) -> list[HostStatus]:
+    zone = site.config.pool.zone
     facts = site.catalogue.host_facts(latest(moment))
     hosts = [config for config in site.config.hosts.values() if host in (None, config.name)]
     return [host_status(config, facts.get(config.name), zone, moment) for config in hosts]

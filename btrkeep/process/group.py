@@ -18,7 +18,7 @@ from typing import Generic, NoReturn, TypeVar
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.process.cancellation import Cancellation
-from btrkeep.process.proc import GroupMember, members
+from btrkeep.process.proc import GroupMember, are_dead, members
 from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, paste_line, wait_for_end
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 _PIPE = 1 << 16
 _NO_PROCESS = "the limit of processes is reached (TasksMax= of the unit, ulimit -u)"
 _LOOK_AWAY = 0.02
+_SLOW = 0.25  # seconds between two looks at a group that outlives its leader
 ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 """How a command line begins whose program the kernel kills when the thread that started it ends (prctl(2))."""
 PATIENCE = 10.0
@@ -222,10 +223,12 @@ class Group:
     async def _gone_within(self, seconds: float) -> bool:
         pause, waited = 0.005, 0.0
         while self._alive():
+            if pause >= _SLOW and are_dead(*self._groups):
+                return True  # whoever should wait for them does not: the PID 1 of a container, somebody's subreaper
             if waited >= seconds:
                 return False
             await asyncio.sleep(pause)
-            waited, pause = waited + pause, min(pause * 2, 0.25)
+            waited, pause = waited + pause, min(pause * 2, _SLOW)
         return True
 
     def _alive(self) -> bool:

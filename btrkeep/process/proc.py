@@ -111,13 +111,26 @@ class GroupMember:
     memory: int = 0
 
 
+def are_dead(*groups: int) -> bool:
+    """Returns True if no process of these groups lives, though some may not have been waited for by their parents."""
+    for pid in _pids():
+        with contextlib.suppress(OSError, ValueError):
+            if _is_living_member(_stat(pid)[1], groups):
+                return False
+    return True
+
+
+def _is_living_member(fields: list[bytes], groups: tuple[int, ...]) -> bool:
+    return int(fields[2]) in groups and fields[0] not in (b"Z", b"X")
+
+
 def members(*groups: int) -> list[GroupMember]:
     """Returns the living processes of process groups, from /proc. Skips any that end meanwhile."""
     found = []
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError):
             name, fields = _stat(pid)
-            if int(fields[2]) in groups and fields[0] not in (b"Z", b"X"):
+            if _is_living_member(fields, groups):
                 counters = _counters(pid)
                 found.append(
                     GroupMember(

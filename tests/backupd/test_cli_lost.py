@@ -24,7 +24,7 @@ from tests.beds.nights import Nights
 from tests.beds.work import work
 
 EVENING = moment("2026-03-20 22:00")
-HISTORY = ("run", "expiry", "balance", "balance_step", "score", "sample", "alarm")
+HISTORY = ("run", "expiry", "balance", "balance_step", "score", "sample", "alarm", "dedupe")
 
 
 def rows(nights: Nights, query: str) -> list[tuple[Any, ...]]:
@@ -92,6 +92,11 @@ def put_balance(nights: Nights) -> None:
             "INSERT INTO score (filesystem, taken, block_groups, length, used, unallocated, fragments, score, bad, largest_free,"
             " free_in_large, histogram) VALUES (?, ?, 1, 2, 3, 4, 5, 6.5, 7, 8, 9, '[[1,2,3]]')",
             (filesystem, stamp),
+        )
+        database.execute(
+            "INSERT INTO dedupe (id, started, finished, pid, outcome, backups, files, shared_bytes, read_bytes, left_out, updated)"
+            " VALUES (1, ?, ?, 1, 'complete', 2, 5, 4096, 8192, 0, ?)",
+            (stamp, stamp, stamp),
         )
         database.execute("INSERT INTO alarm VALUES ('failure', 'host db', 'it', 1, ?, 1, ?, NULL, NULL)", (stamp, stamp))
         database.commit()

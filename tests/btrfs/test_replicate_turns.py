@@ -50,12 +50,16 @@ def seen(folder: Path) -> list[Any]:
 def test_between_two_backups_of_a_host_a_night_an_expiry_and_a_balance_go_first(
     make_btrfs: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """They begin when the first backup has just come; the second one comes after them, and the host's lock is free meanwhile."""
+    """They begin when the first backup has just come; the second one comes after them, and the host's lock is free meanwhile.
+
+    Copies look around twice a second.
+    """
     two = TwoPools(make_btrfs(), make_btrfs())
     first, second = two.night("2026-03-01T22:00:00Z", "a"), two.night("2026-03-02T22:00:00Z", "b")
     locks = two.second.pool / ".btrkeep/locks"
     holder = shlex.join(line(locks, tmp_path, two.second.pool / "hosts/web1", "night", "expire", "balance"))
-    begin = f"{holder} >/dev/null 2>&1 & for i in $(seq 200); do [ -e {shlex.quote(str(tmp_path / 'held'))} ] || sleep 0.05; done"
+    held = shlex.quote(str(tmp_path / "held"))
+    begin = f"{holder} >/dev/null 2>&1 & for i in $(seq 200); do [ -e {held} ] || sleep 0.05; done; sleep 0.6"
     words = ("--config", str(two.second.config), "replicate", "--now", "2026-03-20T12:00:00Z")
     done = work(sys.executable, "-m", "tests.beds.kill_at", f"does:{begin}", "after", "stream received", "1", *words, cwd=TOP)
     assert [one[0] for one in seen(tmp_path)] == ["night", "expire", "balance"]

@@ -186,7 +186,7 @@ def test_a_long_comparison_by_a_real_rsync_is_no_stall(nights: Nights, tree: Pat
     nights.host("web", tree, stall="3s", bandwidth="100KB")
     start, done = time.monotonic(), threading.Event()
     with ThreadPoolExecutor() as beside:
-        pulses = beside.submit(_let_it_work_in_pulses, nights, done, 8.0)
+        pulses = beside.submit(_let_it_work_in_pulses, nights, done, 10.0)
         try:
             assert nights.run("web")["web"]["outcome"] == "complete"
         finally:

@@ -185,6 +185,23 @@ def test_members_that_end_together_with_their_leader_leave_no_zombies() -> None:
     assert said == "3 []\n"
 
 
+def test_dead_members_are_not_waited_for_when_nobody_buries_them() -> None:
+    """As in a container whose PID 1 waits for nobody: here the process around ours is the subreaper, and waits for ours alone."""
+    said = reaping(
+        """
+        ours = os.fork()
+        if ours == 0:
+            before = time.monotonic()
+            pid, status, _ = run_group("sh", "-c", "sleep 0.2 >/dev/null 2>&1 & exit 3")
+            print(status, members(pid), time.monotonic() - before < 5, flush=True)
+            os._exit(0)
+        os.waitpid(ours, 0)
+        print(len(children()), "dead child")
+        """
+    )
+    assert said == "3 [] True\n1 dead child\n"
+
+
 @pytest.mark.slow
 def test_who_outlives_the_leader_for_long_is_asked_to_end() -> None:
     said = reaping(
