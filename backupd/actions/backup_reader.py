@@ -26,7 +26,7 @@ from backupd.actions.verify_pass import VerifyPass
 from backupd.files.backup_selector import Restorable
 from backupd.files.file_digest import DAMAGED, FileRead, PlainSum, read_file
 from backupd.files.name_batches import FolderNames, name_batches
-from backupd.files.tree import Tree, open_plain
+from backupd.files.tree import Tree, open_seen
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.sums import read_sums
 from btrkeep.decisions.due import latest
@@ -213,7 +213,7 @@ class BackupReader:
                 done.large.append(file)
                 continue
             try:
-                fd = open_plain(name, some.folder)
+                fd = open_seen(name, some.folder)
             except OSError as error:
                 self._unreadable(file.path, error)
             else:
@@ -231,9 +231,12 @@ class BackupReader:
         return done
 
     def _read(self, fd: int, file: _FileToRead, done: _BatchRead) -> None:
-        plain = PlainSum() if self._sum_of(file.path, file.key) else None
-        with self._work.reading(file.path, file.size) as goes_on:
-            found = read_file(fd, file.path, file.size, file.key, goes_on, plain)
+        plain, work = PlainSum() if self._sum_of(file.path, file.key) else None, self._work
+        if file.size <= PIECE:
+            found = read_file(fd, file.path, file.size, file.key, work.keep_pace, plain)
+        else:
+            with work.reading(file.path) as goes_on:
+                found = read_file(fd, file.path, file.size, file.key, goes_on, plain)
         if found is None:
             done.is_cut = True
         else:

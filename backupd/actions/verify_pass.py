@@ -72,11 +72,8 @@ class VerifyPass:
         self.tell(self.count)
 
     @contextmanager
-    def reading(self, path: bytes, size: int) -> Iterator[Callable[[], bool]]:
+    def reading(self, path: bytes) -> Iterator[Callable[[], bool]]:
         """Counts what is read of a large file: yields `keep_pace`, to be called before each piece. For every thread."""
-        if size <= PIECE:
-            yield self.keep_pace
-            return
         self._under_way[path] = -PIECE
 
         def next_piece() -> bool:
