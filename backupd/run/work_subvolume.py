@@ -96,10 +96,11 @@ def recover_and_prepare(
     disk: Syncfs,
     cancelled: Cancellation | None = None,
     damages: Iterable[Damage] = (),
+    imported: str | None = None,
 ) -> tuple[Record | None, Prepared]:
     """Does both at once, for a run: in one call of a thread."""
     quota.begin(pool, host.name)
-    return recover(pool, host.name), prepare(pool, host, now, disk, cancelled, damages)
+    return recover(pool, host.name), prepare(pool, host, now, disk, cancelled, damages, imported)
 
 
 def prepare(
@@ -109,12 +110,15 @@ def prepare(
     disk: Syncfs,
     cancelled: Cancellation | None = None,
     damages: Iterable[Damage] = (),
+    imported: str | None = None,
 ) -> Prepared:
     """Prepares a writable `.working`: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
 
     A continued one was marked as synced, or is a first copy, whose files are then all in doubt. `disk` is the run's.
 
     Files of `damages` in the base are removed, unless a continued run has fetched them since.
+
+    `imported` is the Record's. What an import has left is not continued, whoever asks.
 
         After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
 
@@ -130,7 +134,7 @@ def prepare(
     base = newest_base(pool, host.name, now, notes)
     path = pool.working(host.name)
     left = _left(path, host, base)
-    prepared = _continue(path, left, base, host, now, cancelled) if left else make(pool, host, base, now)
+    prepared = _continue(path, left, base, host, now, cancelled) if left else make(pool, host, base, now, imported)
     try:
         quota.join(pool, host.name, prepared.id)
         if (path / DATA).is_symlink():
@@ -171,7 +175,7 @@ def _linked_since(base: FinalBackup | None) -> int:
     return base.subvolume.created if base and base.record.split else 0
 
 
-def make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime) -> Prepared:
+def make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime, imported: str | None = None) -> Prepared:
     """Makes a new `.working`. It gets that name after it has its record, so one without a record is not ours."""
     staged, path = pool.staged(host.name), pool.working(host.name)
     if not staged.parent.is_dir():
@@ -186,7 +190,7 @@ def make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime) 
     subvolume = describe(staged)
     assert subvolume is not None
     prepared = _prepared(path, subvolume, base, fresh=True, doubted=False)
-    records.write(staged, first_record(prepared, host, now))
+    records.write(staged, first_record(prepared, host, now, imported))
     with Checkpoint("working subvolume named"):
         staged.rename(path)
     return prepared
@@ -208,7 +212,7 @@ def _prepared(path: Path, subvolume: Subvolume, base: FinalBackup | None, *, fre
     return Prepared(path, base.record if base else None, fresh, subvolume.id, subvolume.uuid, doubted)
 
 
-def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
+def first_record(prepared: Prepared, host: HostConfig, now: datetime, imported: str | None = None) -> Record:
     """Returns the record of a run that begins."""
     base = prepared.base
     return Record(
@@ -220,6 +224,7 @@ def first_record(prepared: Prepared, host: HostConfig, now: datetime) -> Record:
         base_uuid=base.uuid if base else None,
         settings=settings_of(host),
         doubted=prepared.doubted,
+        imported=imported,
     )
 
 
@@ -273,7 +278,10 @@ def _wait_until_dropped(folder: Path, subvolume_id: int) -> None:
 
 
 def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBackup | None) -> Record | None:
-    """Returns the record of a `.working` that this host, as it is configured, can continue from that base."""
+    """Returns the record of a `.working` that this host, as it is configured, can continue from that base.
+
+    Of an import it has an old tree, whose files may have the sizes and times of the host's and other content.
+    """
     try:
         record = records.read(path)
     except records.UnreadableRecord:
@@ -284,6 +292,7 @@ def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBack
         and (record.uuid, record.base_uuid) == (subvolume.uuid, base_uuid)
         and is_named(record.host, host.name, path.parent)
         and record.settings == settings_of(host)
+        and record.imported is None
         and not still_exceeds(record.cause, host)
     )
     return record if fits else None

@@ -298,6 +298,64 @@ def test_the_unfinished_backup_of_a_night_is_worth_more(nights: Nights, ext4: Pa
     assert working.exists()
 
 
+def unlike(ext4: Path, *, days: int) -> tuple[Path, Path]:
+    """A vault of dirvish and its source, whose database has other content than the old copies, of the same size and time."""
+    vault, source, stamp = ext4 / "web1", ext4 / "srv", 1_700_000_000_000_000_000
+    (vault / "dirvish").mkdir(parents=True)
+    source.mkdir()
+    for day in range(1, days + 1):
+        tree = vault / f"2026030{day}" / "tree"
+        tree.mkdir(parents=True)
+        if day == 1:
+            (tree / "a database").write_bytes(b"old" * 5000)
+            os.utime(tree / "a database", ns=(stamp, stamp))
+        else:
+            os.link(vault / "20260301/tree/a database", tree / "a database")
+        said = f"client: web1\ntree: {source}\nBackup-begin: 2026-03-0{day} 23:30:05\nStatus: success\n"
+        (tree.parent / "summary").write_text(said)
+    (source / "a database").write_bytes(b"new" * 5000)
+    os.utime(source / "a database", ns=(stamp, stamp))
+    return vault, source
+
+
+def test_a_first_copy_that_a_night_has_begun_of_the_tree_s_path_is_not_taken_for_the_import_s(nights: Nights, ext4: Path) -> None:
+    """Without exclude patterns the host has the settings of an import."""
+    vault, source = unlike(ext4, days=1)
+    (source / "large").write_bytes(os.urandom(8 << 20))
+    nights.settings("backup", exclude=[])
+    nights.host("web1", source)
+    nights.in_the_middle(1 << 20, end="dies")
+    nights.backupd("run", "web1", check=False)
+    left = nights.record("web1", ".working")["uuid"]
+    told = imported(nights, "dirvish", vault, status=1)
+    assert "unfinished backup" in told["failed"]["web1"]
+    assert nights.record("web1", ".working")["uuid"] == left
+
+    nights.ssh("")
+    nights.run("web1")
+    assert nights.differences("web1", source) == []
+
+
+def test_what_a_killed_import_left_is_its_own_and_a_night_does_not_go_on_with_it(nights: Nights, ext4: Path) -> None:
+    vault, source = unlike(ext4, days=2)
+    nights.settings("backup", exclude=[])
+    nights.host("web1", source)
+    words = ("import", "dirvish", str(vault))
+    killed(nights, "before", "filesystem synced", *words)
+    left = nights.record("web1", ".working")["uuid"]
+    nights.run("web1")
+    assert nights.record("web1")["uuid"] != left
+    assert nights.differences("web1", source) == []
+
+    for step in ("after working subvolume named", "before filesystem synced"):
+        killed(nights, *step.split(" ", 1), *words)
+        assert (nights.pool / "hosts/web1/.working").exists(), step
+    assert len(imported(nights, "dirvish", vault)["backups"]) == 2
+    for day, name in enumerate(nights.names("web1")[:2], 1):
+        assert differing(vault / f"2026030{day}/tree", nights.data("web1", source, name)) == ""
+    assert not (nights.pool / "hosts/web1/.working").exists()
+
+
 @pytest.mark.parametrize("text", ["", "{", None])
 def test_what_a_power_cut_left_of_an_import_is_begun_anew(nights: Nights, ext4: Path, text: str | None) -> None:
     """The record is empty, broken off, or was never there; a night would discard that as well."""

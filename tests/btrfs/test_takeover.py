@@ -139,6 +139,21 @@ def test_what_cannot_be_taken_over_is_refused_and_nothing_is_left(nights: Nights
     assert "web1" not in str(work("btrfs", "subvolume", "list", nights.top).stdout)
 
 
+def test_a_night_that_began_in_the_second_of_the_snapshot_is_not_taken_for_a_killed_takeover(nights: Nights) -> None:
+    """Both timers fire at the full hour; without exclude patterns the host has the settings of a takeover."""
+    nights.settings("backup", exclude=[])
+    nights.host("web1", nights.source)
+    (nights.source / "large").write_bytes(os.urandom(8 << 20))
+    nights.in_the_middle(1 << 20, end="dies")
+    nights.backupd("run", "web1", check=False)
+    left = nights.record("web1", ".working")
+    began = left["started"].replace("-", "").replace(":", "").replace("Z", "+0000")
+    snapshots(nights, began)
+    words = ("btrbk", nights.top / "btrbk", "--host", "web1", "--path", str(nights.source))
+    assert "unfinished backup" in imported(nights, *words, status=1)["failed"]["web1"]
+    assert nights.record("web1", ".working")["uuid"] == left["uuid"]
+
+
 def test_killed_at_each_checkpoint_the_next_one_makes_it(nights: Nights) -> None:
     (made,) = snapshots(nights, "20260301")
     words = ("import", "btrbk", str(nights.top / "btrbk"), "--host", "web1", "--verify", "none")

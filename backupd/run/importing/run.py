@@ -189,7 +189,7 @@ def locked_for_import(site: ImportSite, tree: OldTree) -> Iterator[tuple[HostCon
     with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
         require_own(site.pool, tree.host)
         require_room(site)
-        require_no_other_work(site.pool, host)
+        require_no_other_work(site.pool, tree.host)
         with opened_tree(tree) as folder:
             yield host, folder
 
@@ -220,13 +220,16 @@ class _Trees(NamedTuple):
 
 async def _made(site: ImportSite, trees: _Trees, host: HostConfig, disk: Syncfs) -> ImportedBackup:
     tree, ahead = trees.tree, None
-    _, prepared = await asyncio.to_thread(working.recover_and_prepare, site.pool, host, tree.started, disk, site.cancellation)
+    origin = origin_of(tree)
+    _, prepared = await asyncio.to_thread(
+        working.recover_and_prepare, site.pool, host, tree.started, disk, site.cancellation, imported=origin
+    )
     try:
         links = await _looked(site, trees, prepared)
         if trees.after:
             ahead = LookAhead.begin(trees.after, tree, links.digests)
         numbers = await _filled(site, trees, prepared, links)
-        record = import_record(site, tree, working.first_record(prepared, host, tree.started), numbers)
+        record = import_record(site, tree, working.first_record(prepared, host, tree.started, origin), numbers)
         _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk, NO_SUMS)
     except BaseException:
         with suppress(OSError):  # then the next import begins it anew
@@ -280,13 +283,13 @@ async def _filled(site: ImportSite, trees: _Trees, prepared: Prepared, links: Tr
         target.unlink()
     target.mkdir(mode=0o755, parents=True, exist_ok=True)  # what stands above it is a folder: see config_of
     grew = _follows(trees, prepared) and links.is_compared
-    if base is None and prepared.fresh:
+    if base is None:
         numbers = _numbers(links, None, await _copied(site, source, target, partial(copy_tree, skip=links.further)))
-    elif base and grew and _own_base(site, trees, prepared):
+    elif grew and _own_base(site, trees, prepared):
         await asyncio.to_thread(_remove, target, links.gone)
         numbers = await _differences(site, source, target, links, base)
     else:
-        by_content = ("--checksum",) if base and not grew else ()
+        by_content = () if grew else ("--checksum",)
         numbers = (await _rsync(site, _command(site, source, target, "--delete", *by_content))).numbers
         numbers = _with_literal(site, numbers)
     if links.doubted and grew:
@@ -367,15 +370,12 @@ def require_room(site: ImportSite) -> None:
         raise PoolUnusable(why, "expire backups, or give the pool more room")
 
 
-def require_no_other_work(pool: Pool, host: HostConfig) -> None:
+def require_no_other_work(pool: Pool, host: str) -> None:
     """Raises OperatorError if a night has left an unfinished backup, which would be discarded for the tree."""
-    path = pool.working(host.name)
-    if not os.path.lexists(path):
-        return
-    settings = working.settings_of(host)
-    if not working.discardable(path, host.name, lambda record: record.settings == settings):
-        hint = f"`backupd run {host.name}` finishes it, `backupd discard {host.name}` gives it up"
-        raise OperatorError(f"{host.name} has an unfinished backup", hint)
+    path = pool.working(host)
+    if os.path.lexists(path) and not working.discardable(path, host, lambda record: record.imported is not None):
+        hint = f"`backupd run {host}` finishes it, `backupd discard {host}` gives it up"
+        raise OperatorError(f"{host} has an unfinished backup", hint)
 
 
 def _command(site: ImportSite, source: Path, target: Path, *more: str) -> tuple[str, ...]:
@@ -483,5 +483,9 @@ def import_record(site: ImportSite, tree: OldTree, first: Record, numbers: Mappi
         rsync_version=site.rsync.version,
         protocol=site.rsync.protocol,
         version=__version__,
-        imported=os.fsencode(tree.folder).decode("utf-8", "replace"),
     )
+
+
+def origin_of(tree: OldTree) -> str:
+    """Returns the folder of the tree, for Record.imported. It stands there from the beginning: an import knows its own by it."""
+    return os.fsencode(tree.folder).decode("utf-8", "replace")

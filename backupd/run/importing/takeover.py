@@ -16,7 +16,7 @@ from backupd.files.tree import Entry, Tree
 from backupd.files.walking import walk
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA
-from backupd.repo.final_backups import discard, recover
+from backupd.repo.final_backups import discard
 from backupd.rsync.output import bounded
 from backupd.run import quota
 from backupd.run import work_subvolume as working
@@ -28,6 +28,7 @@ from backupd.run.importing.run import (
     config_of,
     import_record,
     locked_for_import,
+    origin_of,
 )
 from backupd.run.work_subvolume import Prepared
 from btrkeep.checkpoints import Checkpoint
@@ -58,8 +59,8 @@ async def take_over(site: ImportSite, tree: OldTree) -> ImportedBackup:
             hint = "`backupd import tree` copies a folder of dated snapshots"
             raise OperatorError(f"{tree.folder} is on another filesystem than the pool, so it has to be copied", hint)
         disk = held.enter_context(syncing(site.pool.path))
-        recover(site.pool, tree.host)
-        _discard_own(site, tree)
+        if left := describe(site.pool.working(tree.host)):  # by a killed import: see locked_for_import
+            discard(site.pool.working(tree.host), left.uuid)
         staged = site.pool.staged(tree.host)
         try:
             found = await asyncio.to_thread(_arranged, site, tree, staged)
@@ -71,28 +72,13 @@ async def take_over(site: ImportSite, tree: OldTree) -> ImportedBackup:
             raise
         try:
             numbers = {"files": found.files, "regular": found.files, "bytes": bounded(found.bytes), "literal": 0}
-            record = import_record(site, tree, working.first_record(prepared, host, tree.started), numbers)
+            record = import_record(site, tree, working.first_record(prepared, host, tree.started, origin_of(tree)), numbers)
             _, final = await asyncio.to_thread(lambda: working.finalise(site.pool, prepared, record, disk, NO_SUMS, split=False))
         except BaseException:
             with suppress(OSError):
                 discard(prepared.path, prepared.uuid)
             raise
         return ImportedBackup(final, prepared.id, 0, found.nested)
-
-
-def _discard_own(site: ImportSite, tree: OldTree) -> None:
-    """Discards what a killed takeover of this very tree has left. Raises OperatorError for any other unfinished backup."""
-    path = site.pool.working(tree.host)
-    if not os.path.lexists(path):
-        return
-    there = describe(path)
-    try:
-        record = records.read(path)
-    except records.UnreadableRecord:
-        record = None
-    if there is None or record is None or (record.uuid, record.started) != (there.uuid, tree.started):
-        raise OperatorError(f"{tree.host} has an unfinished backup", f"`backupd discard {tree.host}` gives it up")
-    discard(path, there.uuid)
 
 
 def _arranged(site: ImportSite, tree: OldTree, staged: Path) -> TakenTree:
@@ -193,7 +179,7 @@ def _named(site: ImportSite, staged: Path, tree: OldTree) -> Prepared:
     assert there is not None
     prepared = Prepared(site.pool.working(tree.host), None, True, there.id, there.uuid)
     quota.join(site.pool, tree.host, there.id)
-    records.write(staged, working.first_record(prepared, config_of(site.config, tree), tree.started))
+    records.write(staged, working.first_record(prepared, config_of(site.config, tree), tree.started, origin_of(tree)))
     with Checkpoint("working subvolume named"):
         staged.rename(prepared.path)
     return prepared
