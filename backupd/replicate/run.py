@@ -91,8 +91,9 @@ def _copied(
     copied |= {host: sorted(names) for host, names in found.items()}
     try:
         write_copied(site.pool, site.replica.name, copied)
-    except OSError as error:
-        site.observer.notice(f"which backups both pools have cannot be noted here: {error.strerror}")
+    except (OSError, OperatorError) as error:  # it is for the dashboard alone
+        why = error.strerror if isinstance(error, OSError) else error.message
+        site.observer.notice(f"which backups both pools have cannot be noted here: {why}")
     return copied
 
 

@@ -220,7 +220,8 @@ class BackupSender:
         replica, copied = self.replica or str(asked["replica"]), asked.get("copied")
         write_common(self.pool, replica, hosts)
         if isinstance(copied, dict):  # an older btrkeep does not say it
-            write_copied(self.pool, replica, {host: names for host, names in copied.items() if self._may_know(host)})
+            with suppress(OSError):  # it is for the dashboard alone, and what it is asked for is done
+                write_copied(self.pool, replica, {host: names for host, names in copied.items() if self._may_know(host)})
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from backupd.repo.backup_json import NOT_UNDERSTOOD, UnreadableRecord, text_of_file
 from btrkeep.config.sources import name_fault
@@ -45,9 +45,7 @@ def write_copied(pool: Pool, replica: str, hosts: Any) -> None:
     """Replaces the names of all backups that both this pool and the replica have, by host. Raises OperatorError for bad data."""
     if name_fault(replica):
         raise OperatorError("that cannot be a replica's name")
-    if not isinstance(hosts, dict) or not all(
-        isinstance(names, list) and all(_is_named(host, name) for name in names) for host, names in hosts.items()
-    ):
+    if not _is_copied(hosts):
         raise OperatorError("that is no list of backups")
     _write(pool.path / MARKER / _COPIED, replica, hosts)
 
@@ -55,13 +53,14 @@ def write_copied(pool: Pool, replica: str, hosts: Any) -> None:
 def copied_to(pool: Pool, replica: str) -> dict[str, list[str]]:
     """Returns the names of all backups that this pool and the replica both had, by host; empty if that is unknown."""
     try:
-        return dict(json.loads(copied_text(pool, replica) or "{}")["hosts"])
-    except NOT_UNDERSTOOD:
+        hosts = json.loads(copied_text(pool, replica) or "{}")["hosts"]
+    except (OSError, *NOT_UNDERSTOOD):
         return {}
+    return hosts if _is_copied(hosts) else {}
 
 
 def copied_text(pool: Pool, replica: str) -> str | None:
-    """Returns the same as it is written, a JSON object with the key `hosts`; None if there is none. Raises OSError."""
+    """Returns the same as it is written, a JSON object with the key `hosts`; None if there is none. Raises OSError, ValueError."""
     try:
         return text_of_file(pool.path / MARKER / _COPIED / f"{replica}.json")
     except FileNotFoundError:
@@ -91,6 +90,12 @@ def rename_common(pool: Pool, old: str, new: str) -> None:
             write_common(pool, file.replica, {new if host == old else host: name for host, name in known.items()})
         if old in (copied := copied_to(pool, file.replica)):
             write_copied(pool, file.replica, {new if host == old else host: names for host, names in copied.items()})
+
+
+def _is_copied(hosts: Any) -> TypeGuard[dict[str, list[str]]]:
+    return isinstance(hosts, dict) and all(
+        isinstance(names, list) and all(_is_named(host, name) for name in names) for host, names in hosts.items()
+    )
 
 
 def _is_named(host: Any, name: Any) -> bool:

@@ -67,7 +67,7 @@ def tell_copies(pool: Pool, catalogue: Catalogue) -> None:
 def _tell_copied(pool: Pool, catalogue: Catalogue, replica: str) -> None:
     try:
         text = copied_text(pool, replica)
-    except NOT_UNDERSTOOD as error:
+    except (OSError, *NOT_UNDERSTOOD) as error:
         _log.info("%s: %s", replica, printable(str(error)))
         return
     if text != catalogue.get_fact(COPIED + replica):

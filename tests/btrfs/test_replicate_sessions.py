@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.beds import TOP, work
+from tests.beds.faults import damage
 from tests.beds.two_pools import TwoPools
 
 pytestmark = pytest.mark.btrfs
@@ -134,6 +135,33 @@ def test_what_both_have_stays_here_though_the_session_was_killed(two: TwoPools) 
     assert json.loads(common.read_text())["hosts"] == {"web1": first}
     two.fetch()
     assert json.loads(common.read_text())["hosts"] == {"web1": second}
+
+
+@pytest.mark.parametrize("how", ["unreadable", "another shape", "a folder"])
+def test_what_is_noted_for_the_dashboard_alone_ends_no_replication(two: TwoPools, how: str) -> None:
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    copied = two.second.pool / ".btrkeep/copied/office.json"
+    if how == "unreadable":
+        text = json.dumps({"format": 1, "hosts": {f"old{n}": ["2026-01-01T220000Z"] for n in range(300)}})  # more than is inline
+        copied.write_text(text)
+        damage(two.second.top, text.encode()[:4096])
+    elif how == "another shape":
+        copied.write_text('{"format": 1, "hosts": {"web0": "2026-01-01T220000Z"}}')
+    else:
+        for pool in (two.first.pool, two.second.pool):
+            (pool / ".btrkeep/copied/office.json").unlink()
+            (pool / ".btrkeep/copied/office.json").mkdir()
+    sampled = two.second.backupd("sample", check=False)
+    assert (sampled.returncode, "Traceback" in sampled.stderr) == (0, False)
+
+    newest = two.night("2026-03-02T22:00:00Z", "b")
+    done = two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z")
+    assert ("cannot be noted here" in done.stderr, "does not note" in done.stderr) == (how == "a folder", False)
+    for pool in (two.first.pool, two.second.pool):
+        assert json.loads((pool / ".btrkeep/common/office.json").read_text())["hosts"] == {"web1": newest}
+    if how != "a folder":
+        assert json.loads(copied.read_text())["hosts"] == {"web1": two.names(two.second.pool)}
 
 
 def test_a_host_that_is_not_listed_any_more_is_named_and_its_copies_stay(two: TwoPools) -> None:
