@@ -7,6 +7,7 @@ import select
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 PATIENCE = 10.0
@@ -49,7 +50,8 @@ def _asked(path: Path) -> bool:
         if answered or ended.poll(_ENDING * 1000):
             os.waitpid(pid, 0)
         else:
-            threading.Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
+            with suppress(RuntimeError):  # no thread can be had: then it stays a zombie until this process ends
+                threading.Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
     finally:
         os.close(process)
     return answered

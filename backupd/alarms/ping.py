@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from urllib.parse import urlsplit
 
 from btrkeep.config import Url
+from btrkeep.process.threads import NoThread, start
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,11 @@ class Ping:
 
     def start(self) -> None:
         """The night begins."""
-        self._thread.start()
+        try:
+            start(self._thread)
+        except NoThread as error:
+            log.warning("no ping: %s", error.message)
+            return
         self._waiting.put(("/start", b""))
 
     def end(self, *, met: bool, text: str) -> None:
@@ -38,6 +43,8 @@ class Ping:
 
     def wait(self, seconds: float = _PATIENCE) -> None:
         """Waits until pending pings have been sent, but no longer than `seconds`."""
+        if self._thread.ident is None:  # it could not be started
+            return
         self._waiting.put(None)
         self._thread.join(seconds)
         if self._thread.is_alive():

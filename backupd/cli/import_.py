@@ -21,6 +21,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.read_lock import read
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
+from backupd.run.at_once import running_threads
 from backupd.run.importing.compared_trees import ComparedTrees
 from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
 from backupd.run.importing.rsnapshot_conf import read_conf
@@ -34,6 +35,8 @@ from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.service import Status
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
+
+_THREADS = 2  # of a host: a tree is made while the next one is looked at
 
 
 @click.command("import")
@@ -169,15 +172,18 @@ class _Import:
 
     async def run(self, todo: dict[str, list[OldTree]], jobs: int) -> None:
         """Imports several hosts at once. A failure of one does not affect the others. Raises PoolUnusable if nothing more is
-        possible.
+        possible, and NoThread.
         """
         places = asyncio.Semaphore(jobs)
+        executor = running_threads(_THREADS * min(jobs, max(1, len(todo))))
+        asyncio.get_running_loop().set_default_executor(executor)
 
         async def in_its_place(host: str, trees: Sequence[OldTree]) -> None:
             async with places:
                 await self._tried(host, trees)
 
         await asyncio.gather(*(in_its_place(host, trees) for host, trees in todo.items()))
+        executor.shutdown()  # the loop's own end would need one more thread
         if self._unusable:
             raise self._unusable
 

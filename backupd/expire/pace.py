@@ -17,6 +17,7 @@ from typing import Protocol, Self
 
 from btrkeep.config import Pace
 from btrkeep.errors import OperatorError
+from btrkeep.process.threads import NoThread, start
 from btrkeep.procfs import IoPressure
 
 PROBE = "pace-probe"
@@ -84,7 +85,10 @@ def governor(pace: Pace | None, folder: Path, most: int) -> Governor:
 
 
 class FsyncProbe:
-    """Measures a small write with fsync, again and again, in a thread of its own: also while the batch waits for its commit."""
+    """Measures a small write with fsync, again and again, in a thread of its own: also while the batch waits for its commit.
+
+    Raises NoThread.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -94,7 +98,12 @@ class FsyncProbe:
         self._begun: float | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="pace", daemon=True)
-        self._thread.start()
+        try:
+            start(self._thread)
+        except NoThread:
+            os.close(self._fd)
+            path.unlink()
+            raise
 
     def _go_on(self) -> None:
         while not self._ended.wait(_EVERY):

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from btrkeep.process.threads import NoThread, start
+
 _TOGETHER, _LONGEST, _MOST = 8, 0.5, 32  # hosts, seconds, hosts
 
 
@@ -43,7 +45,8 @@ class HostProgress:
 
 
 class Finisher:
-    """Ends the work on hosts beside what comes of the next ones, some hosts at once. A context, whose end waits for all of it.
+    """Ends the work on hosts beside what comes of the next ones, some hosts at once. A context, whose end waits for all of it, and
+    whose begin raises NoThread.
 
     `guarded` runs the work of a host and keeps what goes wrong; whether all went well. What is asked of btrfs for several hosts at
     the same moment, a sync or a snapshot in the folder of each, becomes one or two commits instead of one for each.
@@ -60,7 +63,7 @@ class Finisher:
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> "Finisher":
-        self._thread.start()
+        start(self._thread)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,8 +111,8 @@ class Finisher:
         while some := self._next():
             for thread, one in [(threading.Thread(target=self._one, args=one), one) for one in some]:
                 try:
-                    thread.start()
-                except RuntimeError:  # no further thread can be had
+                    start(thread)
+                except NoThread:
                     self._one(*one)
         self.wait()
 

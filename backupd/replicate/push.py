@@ -19,6 +19,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import at_work
 from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.piped import PipedProgram
+from btrkeep.process.threads import start
 from btrkeep.units import printable
 
 _MOST_HOSTS, _LONGEST_REASON = 100_000, 1000
@@ -87,7 +88,7 @@ class Push:
         self._is_through = threading.Event()
 
     def run(self) -> PushSummary:
-        """Answers until the other side ends, or until cancelled. Raises SendRefused for what is no request."""
+        """Answers until the other side ends, or until cancelled. Raises SendRefused for what is no request, and NoThread."""
         verbs = {
             **self._sender.verbs,
             "hello": self._hello,
@@ -98,7 +99,7 @@ class Push:
         }
         lines = request_lines(self._program.output, lambda: bool(self._cancellation) or self.summary.is_ended)
         watch = threading.Thread(target=self._watch, daemon=True)
-        watch.start()
+        start(watch)
         try:
             with suppress(Cancelled, BrokenPipeError):  # cancelled; or the other side is gone, and its last words say why
                 serve(lines, verbs, self._program.input)

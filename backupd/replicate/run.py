@@ -33,6 +33,7 @@ from btrkeep.decisions.replication import (
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import at_work, take_lock
 from btrkeep.process.progress import Waiting
+from btrkeep.process.threads import NoThread, start
 from btrkeep.units import format_time
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ class _Work:
         self._end = time.monotonic() + site.seconds_left if site.seconds_left is not None else None
 
     def run(self) -> None:
-        """Fetches all. Raises PoolUnusable when nothing more can be, and OperatorError of the catalogue."""
+        """Fetches all. Raises PoolUnusable when nothing more can be, OperatorError of the catalogue, and NoThread."""
         for one in self.plan.hosts:
             self._waiting.put(one)
         with Finisher(self._is_well) as finisher:
@@ -142,11 +143,18 @@ class _Work:
 
     def _run(self, finisher: Finisher) -> None:
         threads = list[threading.Thread]()
-        for _ in range(min(self.site.replica.concurrency, len(self.plan.hosts))):
-            threads.append(threading.Thread(target=self._work, args=(finisher, None if threads else self._far)))
-        for thread in threads:
-            thread.start()
+        wanted = min(self.site.replica.concurrency, len(self.plan.hosts))
         try:
+            while len(threads) < wanted:
+                thread = threading.Thread(target=self._work, args=(finisher, None if threads else self._far))
+                try:
+                    start(thread)
+                except NoThread as error:
+                    if not threads:
+                        raise
+                    self.site.observer.notice(f"{len(threads)} of {wanted} hosts at a time: {error.message}")
+                    break
+                threads.append(thread)
             self._follow(len(threads))
         finally:
             self._ends = True

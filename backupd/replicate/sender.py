@@ -34,6 +34,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
 from btrkeep.pool.send import newest_stream, send
+from btrkeep.process.threads import NoThread, start
 from btrkeep.units import format_time, parse_backup_name
 
 ENGINES = ("send", "rsync")
@@ -175,7 +176,9 @@ class BackupSender:
         return FinalBackup(path, *found)
 
     def _stream(self, path: Path, parent: int | None, version: int) -> None:
-        """The kernel writes into a pipe, and the pieces go out of it. Raises SendRefused when the kernel ends with an error.
+        """The kernel writes into a pipe, and the pieces go out of it.
+
+        Raises NoThread, and SendRefused when the kernel ends with an error.
 
         It writes command by command. Whoever reads each at once is woken for each, and so is the other side: a moment's worth goes
         together.
@@ -195,7 +198,12 @@ class BackupSender:
                 is_written.set()
 
         kernel = threading.Thread(target=work, daemon=True)
-        kernel.start()
+        try:
+            start(kernel)
+        except NoThread:
+            os.close(reading)
+            os.close(writing)
+            raise
         try:
             while True:
                 if is_short:

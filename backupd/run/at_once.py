@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from btrkeep.process.threads import NoThread, start
+
 
 @dataclass(frozen=True, slots=True)
 class Needs:
@@ -61,9 +63,9 @@ def _by_tasks(wanted: int, each: int) -> int:
     try:
         for _ in range(wanted * each):
             thread = threading.Thread(target=gate.wait)
-            thread.start()
+            start(thread)
             started.append(thread)
-    except RuntimeError:  # no new thread can be started
+    except NoThread:
         pass
     finally:
         gate.set()
@@ -73,7 +75,7 @@ def _by_tasks(wanted: int, each: int) -> int:
 
 
 def running_threads(count: int) -> ThreadPoolExecutor:
-    """Returns an executor whose threads run already.
+    """Returns an executor whose threads run already. Raises NoThread.
 
     If a thread cannot be started, its work stays in the queue, and another thread does it later, after its host was given up.
     """
@@ -81,6 +83,8 @@ def running_threads(count: int) -> ThreadPoolExecutor:
     try:
         for _ in range(count):
             executor.submit(gate.wait)
+    except RuntimeError:
+        raise NoThread from None
     finally:
         gate.set()
     return executor

@@ -31,6 +31,7 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.room import read_room
 from btrkeep.process.proc import start_time
+from btrkeep.process.threads import NoThread
 from btrkeep.units import counted, format_size, format_time
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,6 @@ _ROOM_PAUSE = 1.0
 _LOOK = 0.5
 _AWAKE = 5.0  # seconds after which a sleep of the machine is seen
 _LONGEST_WAIT = 3600.0
-_TASKS = "raise it: TasksMax= of the unit, pids.max of the container, or ulimit -u"
 _TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool more room; a later run discards it for the others"
 
 
@@ -206,11 +206,11 @@ class NightRunner:
         return self.results
 
     def _at_a_time(self) -> int:
-        """Raises OperatorError when there can be none at all."""
+        """Raises NoThread when there can be none at all."""
         wanted = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
         possible = possible_at_once(wanted, self._each)
         if not possible:
-            raise OperatorError("no thread can be started: the limit of processes is reached", _TASKS)
+            raise NoThread
         if possible < wanted:
             self.site.observer.notice(
                 f"{possible} of {wanted} hosts at a time: the limits of open files or processes allow no more (ulimit -n, -u; "

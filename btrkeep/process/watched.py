@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from btrkeep.errors import OperatorError
 from btrkeep.process.error_report import VARIABLE, ReportedError, first_reported
 from btrkeep.process.programs import Finished, ProgramFailed, environment, paste_line, wait_for_end
+from btrkeep.process.threads import NoThread, start
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ def start_detached(command: Sequence[str]) -> int:
     """Starts a program in its own session, without our descriptors, and returns its pid. It outlives this process."""
     log.debug("starting %s", paste_line(command))
     process = _start(command, subprocess.DEVNULL, subprocess.DEVNULL)
-    threading.Thread(target=process.wait, daemon=True).start()  # so that it leaves no zombie
+    with contextlib.suppress(NoThread):  # then it becomes a zombie until this process ends
+        start(threading.Thread(target=process.wait, daemon=True))
     return process.pid
 
 

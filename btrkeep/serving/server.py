@@ -76,9 +76,17 @@ class Server:
             free = self._under_way < self._at_once
             self._under_way += free
         if free:
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
-            return
-        log.warning("busy: %d connections are open", self._at_once)
+            try:
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            except RuntimeError:
+                why = "no further thread can be started: the limit of processes is reached"
+                with self._lock:
+                    self._under_way -= 1
+            else:
+                return
+        else:
+            why = f"{self._at_once} connections are open"
+        log.warning("busy: %s", why)
         with connection, suppress(OSError):
             connection.send(_BUSY, socket.MSG_DONTWAIT)
 

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 from threading import Event
+from unittest.mock import Mock
 
 import pytest
 
@@ -70,3 +71,16 @@ def test_nobody_there_is_a_reason_too() -> None:
     assert send(Url(f"http://127.0.0.1:{closed}/secret"), "/start", b"", 1) == "Connection refused"
     assert "secret" not in send(Url("http://no.such.name.invalid/secret"), "", b"", 1)
     assert "secret" not in send(Url("http://127.0.0.1:99999/secret"), "", b"", 1)
+
+
+def test_without_a_thread_a_night_goes_on_without_a_ping(
+    service: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ping = Ping(url(service))
+    with monkeypatch.context() as patched:
+        patched.setattr("threading.Thread.start", Mock(side_effect=RuntimeError("can't start new thread")))
+        ping.start()
+    ping.end(met=True, text="")
+    ping.wait()
+    assert "the limit of processes is reached" in caplog.text
+    assert service.got == []

@@ -71,6 +71,23 @@ def test_hosts_are_fetched_at_the_same_time_and_one_that_fails_costs_the_others_
     assert list(theirs.iterdir()) == []
 
 
+def test_a_worker_that_cannot_be_started_is_done_without(two: TwoPools) -> None:
+    """The first of the threads does what is for all hosts, and each further one fetches; of the first server's none."""
+    more_hosts(two, "web2", "web3")
+    two.second.tables["replica.office"]["concurrency"] = 3
+    two.second.write()
+    program = (sys.executable, "-m", "tests.beds.no_more_threads")
+    for threads in range(3):
+        words = (str(threads), "--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z")
+        done = work(*program, *words, check=False, cwd=TOP, timeout=120)
+        assert "Traceback" not in done.stderr
+        assert "the limit of processes is reached" in done.stderr
+        assert done.returncode == (0 if threads == 2 else 1)
+        assert work("flock", "--nonblock", two.second.pool / ".btrkeep/locks/replicate-office", "true", check=False).returncode == 0
+        fetched = [len(two.names(two.second.pool, host)) for host in ("web2", "web3")]
+        assert fetched == ([1, 1] if threads == 2 else [0, 0]), threads
+
+
 def test_a_sender_that_is_killed_leaves_nothing_and_the_next_one_fetches_it(two: TwoPools, tmp_path: Path) -> None:
     (two.source / "large").write_bytes(os.urandom(6_000_000))
     first = two.night("2026-03-01T22:00:00Z", "a")

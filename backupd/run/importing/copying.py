@@ -18,7 +18,6 @@ from backupd.run.importing.tree_links import TreeLinks, walk_tree
 from btrkeep.fs.openat import FILE, by_descriptor, open_folder
 from btrkeep.fs.sparse import data_runs
 
-_THREADS = 2  # most of the time is the kernel's; more of them make a disk seek
 _PIECE = 128 << 10  # bytes; as many zeros, from a multiple of it on, become a hole
 _ZEROS = bytes(_PIECE)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -82,7 +81,9 @@ def copy_changed(source: int, target: int, links: TreeLinks, skip: Container[byt
 
 
 def _copied(source: int, target: int, folders: Iterator[_Folder], goes_on: Callable[[], bool]) -> CopiedNames:
-    """Two threads take folder after folder. What one of them raises ends the other."""
+    """Two threads take folder after folder: this one, and another if there can be one. More would make a disk seek. What one of
+    them raises ends the other.
+    """
     found, lock, failed = CopiedNames(), threading.Lock(), threading.Event()
 
     def work() -> None:
@@ -99,9 +100,13 @@ def _copied(source: int, target: int, folders: Iterator[_Folder], goes_on: Calla
             failed.set()
             raise
 
-    with ThreadPoolExecutor(_THREADS, "import") as threads:
-        for one in [threads.submit(work) for _ in range(_THREADS)]:
-            one.result()
+    with ThreadPoolExecutor(1, "import") as beside:
+        other = None
+        with suppress(RuntimeError):  # the limit of processes is reached
+            other = beside.submit(work)
+        work()
+        if other:
+            other.result()
     return found
 
 

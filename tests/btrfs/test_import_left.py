@@ -1,0 +1,130 @@
+"""What an import makes of its own remains and of a night's, and with too few threads."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds import TOP, work
+from tests.beds.nights import Nights
+from tests.beds.old_trees import data, dated, differing, imported
+from tests.beds.watch import killed
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+
+
+@pytest.fixture
+def nights(make_btrfs: Callable[..., Path]) -> Nights:
+    return Nights(make_btrfs(size="400M"))
+
+
+def one_file(source: Path, _: int) -> None:
+    (source / "file").write_text("x")
+
+
+def test_with_too_few_threads_it_makes_all_or_says_so_before_it_begins(nights: Nights, ext4: Path) -> None:
+    root = dated(ext4, 2, one_file)
+    program = (sys.executable, "-m", "tests.beds.no_more_threads")
+    for threads in range(4):
+        words = (str(threads), "--config", nights.config, "import", "tree", root, "--host", f"old{threads}")
+        done = work(*program, *words, check=False, cwd=TOP)
+        assert "Traceback" not in done.stderr
+        if threads < 2:  # for each host
+            assert (done.returncode, "the limit of processes is reached" in done.stderr) == (1, True)
+            assert not (nights.pool / f"hosts/old{threads}").exists()
+            continue
+        assert done.returncode == 0, done.stderr
+        for place, name in enumerate(nights.names(f"old{threads}")):
+            assert differing(root / f"2026-03-0{place + 1}", data(nights, f"old{threads}", name)) == ""
+
+
+def test_the_unfinished_backup_of_a_night_is_worth_more(nights: Nights, ext4: Path) -> None:
+    (nights.source / "large").write_bytes(os.urandom(8 << 20))
+    nights.host("web", nights.source)
+    nights.in_the_middle(1 << 20, end="dies")
+    nights.backupd("run", "web", check=False)
+    working = nights.pool / "hosts/web/.working"
+    assert working.exists()
+    root = dated(ext4, 1, one_file)
+    told = imported(nights, "tree", root, "--host", "web", status=1)
+    assert "unfinished backup" in told["failed"]["web"]
+    assert working.exists()
+
+
+def unlike(ext4: Path, *, days: int) -> tuple[Path, Path]:
+    """A vault of dirvish and its source, whose database has other content than the old copies, of the same size and time."""
+    vault, source, stamp = ext4 / "web1", ext4 / "srv", 1_700_000_000_000_000_000
+    (vault / "dirvish").mkdir(parents=True)
+    source.mkdir()
+    for day in range(1, days + 1):
+        tree = vault / f"2026030{day}" / "tree"
+        tree.mkdir(parents=True)
+        if day == 1:
+            (tree / "a database").write_bytes(b"old" * 5000)
+            os.utime(tree / "a database", ns=(stamp, stamp))
+        else:
+            os.link(vault / "20260301/tree/a database", tree / "a database")
+        said = f"client: web1\ntree: {source}\nBackup-begin: 2026-03-0{day} 23:30:05\nStatus: success\n"
+        (tree.parent / "summary").write_text(said)
+    (source / "a database").write_bytes(b"new" * 5000)
+    os.utime(source / "a database", ns=(stamp, stamp))
+    return vault, source
+
+
+def test_a_first_copy_that_a_night_has_begun_of_the_tree_s_path_is_not_taken_for_the_import_s(nights: Nights, ext4: Path) -> None:
+    """Without exclude patterns the host has the settings of an import."""
+    vault, source = unlike(ext4, days=1)
+    (source / "large").write_bytes(os.urandom(8 << 20))
+    nights.settings("backup", exclude=[])
+    nights.host("web1", source)
+    nights.in_the_middle(1 << 20, end="dies")
+    nights.backupd("run", "web1", check=False)
+    left = nights.record("web1", ".working")["uuid"]
+    told = imported(nights, "dirvish", vault, status=1)
+    assert "unfinished backup" in told["failed"]["web1"]
+    assert nights.record("web1", ".working")["uuid"] == left
+
+    nights.ssh("")
+    nights.run("web1")
+    assert nights.differences("web1", source) == []
+
+
+def test_what_a_killed_import_left_is_its_own_and_a_night_does_not_go_on_with_it(nights: Nights, ext4: Path) -> None:
+    vault, source = unlike(ext4, days=2)
+    nights.settings("backup", exclude=[])
+    nights.host("web1", source)
+    words = ("import", "dirvish", str(vault))
+    killed(nights, "before", "filesystem synced", *words)
+    left = nights.record("web1", ".working")["uuid"]
+    nights.run("web1")
+    assert nights.record("web1")["uuid"] != left
+    assert nights.differences("web1", source) == []
+
+    for step in ("after working subvolume named", "before filesystem synced"):
+        killed(nights, *step.split(" ", 1), *words)
+        assert (nights.pool / "hosts/web1/.working").exists(), step
+    assert len(imported(nights, "dirvish", vault)["backups"]) == 2
+    for day, name in enumerate(nights.names("web1")[:2], 1):
+        assert differing(vault / f"2026030{day}/tree", nights.data("web1", source, name)) == ""
+    assert not (nights.pool / "hosts/web1/.working").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", None])
+def test_what_a_power_cut_left_of_an_import_is_begun_anew(nights: Nights, ext4: Path, text: str | None) -> None:
+    """The record is empty, broken off, or was never there; a night would discard that as well."""
+    place = dated(ext4, 3, one_file)
+    killed(nights, "after", "backup named", "import", "tree", str(place), "--host", "attic")
+    killed(nights, "before", "filesystem synced", "import", "tree", str(place), "--host", "attic")
+    working = nights.backup("attic", ".working")
+    assert working.exists()
+    (working / "backup.json").unlink(missing_ok=True)
+    if text is None:
+        work("sh", "-c", f"rm -rf {working}/data")
+    else:
+        (working / "backup.json").write_text(text)
+    imported(nights, "tree", place, "--host", "attic")
+    assert len(nights.names("attic")) == 3
+    assert not working.exists()
+    assert nights.json("rebuild")["trouble"] == []
