@@ -10,7 +10,7 @@ import random
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -72,8 +72,9 @@ class BackupReader:
     too.
     """
 
-    def __init__(self, work: VerifyPass, backup: Restorable, folder: Path, since: datetime) -> None:
-        """`folder`: of the host. `since`: when the pass over this backup began."""
+    def __init__(self, work: VerifyPass, backup: Restorable, folder: Path, since: datetime, known_bad: Collection[bytes]) -> None:
+        """`folder`: of the host. `since`: when the pass over this backup began. `known_bad`: damaged paths, to be read again."""
+        self._known_bad = known_bad
         self._work, self._host, self._folder, self.since = work, backup.host, folder, since
         self._now = _microseconds(work.now)
         self._since, self._until = _microseconds(since), _microseconds(latest(work.now))  # later: the clock was ahead
@@ -95,6 +96,8 @@ class BackupReader:
         """Those that are read, None: all."""
         self._chance = random.SystemRandom()  # a host must not know which of its files are looked at
         self._deciding = Lock()
+        self._summed = set[Key]()
+        """Files that were compared with their sum in this pass, and have another digest: there are zeros in them."""
         self._linked = set[Key]()
         """Files with several names that are being read."""
         self._other_names: dict[Key, list[bytes]] = {}
@@ -157,12 +160,18 @@ class BackupReader:
         digest = before.digest if before else NO_DIGEST
         is_known = digest != NO_DIGEST
         summed = self._sum_of(found.path, found.key)
-        is_other_than_summed = summed is not None and found.plain not in (None, summed)
-        is_other = (is_known and found.digest != digest) or is_other_than_summed
+        is_right = summed is not None and found.plain == summed
+        is_wrong = summed is not None and found.plain not in (None, summed)
+        differs = is_wrong or (before is not None and before.differs and not is_right)
+        is_other = differs or (is_known and found.digest != digest)
         place = 0 if found.bad is None and is_other else found.bad
-        if not is_known and is_other_than_summed:
-            found = found._replace(digest=NO_DIGEST)  # what is wrong must not be what the next look compares with
-        self._found[found.key] = ReadBefore(self._now, place is not None, digest if is_known else found.digest)
+        if place is None:
+            digest = found.digest
+        elif differs and found.digest == digest:
+            digest = NO_DIGEST  # what is wrong must not be what the next look compares with
+        self._found[found.key] = ReadBefore(self._now, place is not None, digest, differs)
+        if summed is not None and found.plain != found.digest:
+            self._summed.add(found.key)
         if place is not None:
             work.bad[self._host, found.key] = place
             paths = [found.path, *self._names_met(found.key)]
@@ -265,8 +274,8 @@ class BackupReader:
             return None
         before = self._found.get(key) or known.find(key)
         if before and self._since <= before.at <= self._until and not before.damaged:
-            if (self._sum_of(path, key) or before.digest) == before.digest:  # or it was read where there is no sum of it
-                return None
+            if key in self._summed or (self._sum_of(path, key) or before.digest) == before.digest:
+                return None  # else it was read where there is no sum of it
         elif not self._is_drawn(path, key, status.st_ino) and not (before and before.damaged):
             self.is_whole = False
             return None
@@ -295,7 +304,7 @@ class BackupReader:
     def _is_drawn(self, path: bytes, key: Key, inode: int) -> bool:
         is_meant = self._written is None or inode in self._written or self._sum_of(path, key) is not None
         share = self._work.scope.of_all
-        return is_meant and (share >= 1.0 or self._chance.random() < share)
+        return path in self._known_bad or (is_meant and (share >= 1.0 or self._chance.random() < share))
 
     def _unreadable(self, path: bytes, error: OSError) -> None:
         """A folder, or a name in one."""

@@ -65,7 +65,9 @@ class Verifier(VerifyPass):
         if goes_on is None:  # a kill must not cost more than the files that were not written down
             since = Verification(begun, begun, whole=whole)
             self._write_down(backup, replace(since, damages=before.damages, damaged=before.damaged) if before else since)
-        look = BackupReader(self, backup, self.pool.host(backup.host), begun)
+        known = self.catalogue.damages(backup.host, backup.name)
+        bad = {os.fsencode(one.path) for one in known if one.found_by == "verify" and one.fate is None}
+        look = BackupReader(self, backup, self.pool.host(backup.host), begun, bad)
         try:
             look.take(tree)
         finally:  # damage is known also when a full pool takes no notes

@@ -32,7 +32,7 @@ _FORGOTTEN_AFTER = (
 )  # microseconds: a file that was not read for so long is most likely in no backup any more
 _FEW = 50_000  # records that are written anew each time; to more of them further ones are first added in a log
 _LONGEST_LOG = 200_000  # records, which are in memory when the file is open
-_DAMAGED = 1
+_DAMAGED, _DIFFERS = 1, 2
 _WHOLE = (1 << 64) - 1
 
 Key = bytes
@@ -43,12 +43,14 @@ NO_DIGEST = bytes(32)
 class ReadBefore(NamedTuple):
     """The record of one file: when it was last read (microseconds since 1970), whether it was damaged then, and its SHA-256.
 
-    The digest of a damaged file is the one from before the damage; all zeros if there was none.
+    The digest of a damaged file is the one from before the damage; all zeros if there was none. `differs`: it is damaged because
+    its content was not what the run recorded that fetched it. Only the backup of that run can say that it is right again.
     """
 
     at: int
     damaged: bool
     digest: bytes
+    differs: bool = False
 
 
 def key_of(inode: int, changed: int, size: int) -> Key:
@@ -145,7 +147,8 @@ def _add(path: Path, found: Mapping[Key, ReadBefore]) -> None:
 
 
 def _record(key: Key, one: ReadBefore) -> bytes:
-    body = key + _REST.pack(max(0, one.at), _DAMAGED if one.damaged else 0, one.digest)
+    flags = (_DAMAGED if one.damaged else 0) | (_DIFFERS if one.differs else 0)
+    body = key + _REST.pack(max(0, one.at), flags, one.digest)
     return body + _CHECK.pack(zlib.crc32(body))
 
 
@@ -154,7 +157,7 @@ def _parsed(record: bytes) -> ReadBefore | None:
     if _CHECK.pack(zlib.crc32(body)) != record[-_CHECK.size :]:
         return None
     at, flags, digest = _REST.unpack(body[_KEY.size :])
-    return ReadBefore(at, bool(flags & _DAMAGED), digest)
+    return ReadBefore(at, bool(flags & _DAMAGED), digest, bool(flags & _DIFFERS))
 
 
 def _pieces(blocks: Iterator[list[bytes]], new: Mapping[Key, ReadBefore], since: int) -> Iterator[bytes]:

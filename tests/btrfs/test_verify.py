@@ -147,6 +147,68 @@ def test_each_name_of_a_file_is_damaged_though_the_run_recorded_one(make_btrfs: 
     assert nights.record("web", copy)["repaired"] | {"of_uuid": ""} == {"of": first, "of_uuid": "", "files": 40, "unproven": 0}
 
 
+def test_what_is_not_what_the_run_recorded_stays_damaged_where_nothing_was_recorded(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    """The sum lies in the first backup only. The second one has the same file, and nothing to compare it with."""
+    nights = Nights(make_btrfs(size="300M", options="nodatasum"), "--rehearsal")
+    content = os.urandom(20_000)
+    (tree / "file").write_bytes(content)
+    nights.host("web", tree)
+    nights.night("web", now=datetime.now(UTC) - timedelta(days=2))
+    (tree / "other").write_text("second")
+    nights.night("web", now=datetime.now(UTC) - timedelta(days=1))
+    first, second = nights.names("web")
+    damage(nights.top, content[4096:8192])
+    for words in ((), (f"web@{second}",), ("web", "--sample", "1"), ("web", "--sample", "1"), (f"web@{second}",), ()):
+        verify(nights, *words, status=1)
+        assert rows(nights, "select name, path from damage order by name") == [(first, f"{tree}/file"), (second, f"{tree}/file")]
+    planned = json.loads(nights.backupd("repair", "--dry-run", "--json", check=False).stdout)
+    assert [file["fate"] for one in planned["backups"] for file in one["files"]] == ["no-copy", "no-copy"]
+    nights.backupd("delete", f"web@{first}", "--now-without-grace")
+    assert nights.names("web") == [second]
+    for _ in range(2):
+        (one,) = verify(nights, status=1)["backups"]
+        assert one["damaged"] == [f"{tree}/file"]
+
+
+def test_a_sample_reads_what_is_known_to_be_damaged_also_when_no_checksum_says_so(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    """As after a pool that was too full for them while `verify` read, or a host whose file of them was lost."""
+    nights = Nights(make_btrfs(size="300M"))
+    nights.tables["verify"] = {"new_files": "none"}
+    content = os.urandom(100_000)
+    (tree / "victim").write_bytes(content)
+    for number in range(300):
+        (tree / str(number)).write_bytes(b"%d" % number * 2000)
+    nights.host("web", tree)
+    nights.run("web")
+    damage(nights.top, content[4096:8192])
+    verify(nights, status=1)
+    for one in (nights.pool / "hosts/web").glob("checksums*"):
+        one.unlink()
+    for _ in range(2):
+        verify(nights, "--sample", "1%", status=1)
+        assert rows(nights, "select path from damage") == [(f"{tree}/victim",)]
+
+
+def test_a_file_of_many_names_and_zeros_is_read_once(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """Its digest leaves zeros out, so it is never what the run recorded."""
+    nights = Nights(make_btrfs(size="300M"))
+    nights.tables["verify"] = {"new_files": "all"}
+    for number in range(1000):
+        (tree / str(number)).mkdir()
+    (tree / "0/file").write_bytes(os.urandom(MIB // 4) + bytes(4096) + os.urandom(MIB // 4))
+    for number in range(1, 1000):
+        (tree / str(number) / "file").hardlink_to(tree / "0/file")
+    nights.host("web", tree)
+    nights.run("web")
+    for _ in range(2):
+        done = verify(nights)
+        assert (done["files"], done["bytes"]) == (1, MIB // 2 + 4096)
+
+
 def test_a_pass_goes_on_where_it_was_cut_off(make_btrfs: Callable[..., Path], tree: Path) -> None:
     nights = Nights(make_btrfs(size="300M"))
     for number in range(200):

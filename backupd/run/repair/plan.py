@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from itertools import groupby
 from os import fsencode
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from backupd.files.backup_selector import Restorable, restorable
 from backupd.files.file_digest import FileRead
 from backupd.files.tree import Entry, Tree
-from backupd.repo.checksums import NO_DIGEST, Checksums, Key
+from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore
 from backupd.repo.context import PoolContext
 from backupd.repo.read_lock import read
 from backupd.repo.sums import read_sums
@@ -84,11 +85,6 @@ class RepairPlan:
         return tuple(one for one in self.files if one.fate == FileFate.REPAIRED)
 
     @property
-    def is_proven(self) -> bool:
-        """Returns True if each of these has the recorded content."""
-        return all(one.copy and one.copy.proof == RepairProof.CHECKSUM for one in self.repairs)
-
-    @property
     def leaves(self) -> tuple[DamagedCopy, ...]:
         """Returns the files that stay damaged in the copy, too."""
         return tuple(one for one in self.files if one.fate not in (FileFate.REPAIRED, FileFate.WHOLE))
@@ -107,6 +103,7 @@ class RepairPlanner:
         self._damages = [one for one in site.catalogue.damages(host) if one.fate is None]
         self._bad = {(one.name, fsencode(one.path)) for one in self._damages}
         self._known: dict[tuple[Key, bytes, RecordedSums], DamagedCopy] = {}
+        self._sums = cache(read_sums)
 
     @property
     def damaged(self) -> list[Restorable]:
@@ -119,36 +116,43 @@ class RepairPlanner:
         rows = sorted((one for one in self._damages if one.name == backup.name), key=lambda one: one.path)
         done = next((one.name for one in self.backups if _is_copy_of(one, backup)), None)
         with read(backup.path), Tree(backup.path) as tree, Checksums(self._site.pool.host(self._host)) as known:
-            sums, files = read_sums(backup.path), []
-            found = {path: {one.found_by for one in some} for path, some in groupby(rows, key=lambda one: fsencode(one.path))}
-            by_inode = {_inode(tree, path): sums[path] for path in found.keys() & sums.keys()}
-            for path, found_by in found.items():
-                summed = sums.get(path) or by_inode.get(_inode(tree, path))  # the run recorded one of a file's names
-                files.append(self._file(backup, tree, path, found_by, (known, summed)))
-        return RepairPlan(backup, tuple(files), done)
+            found_by = {path: {one.found_by for one in some} for path, some in groupby(rows, key=lambda one: fsencode(one.path))}
+            entries = {path: _plain_file(tree, path) for path in found_by}
+            sums = self._recorded(backup, [one for one in entries.values() if one])
+            files = []
+            for path, entry in entries.items():
+                if entry is None:
+                    files.append(DamagedCopy(path, FileFate.NO_FILE))
+                elif "source" in found_by[path]:
+                    files.append(DamagedCopy(path, FileFate.HOST_DIFFERS, entry.inode))
+                else:
+                    files.append(self._file(backup, tree, entry, known.find(key(entry)), sums.get(key(entry))))
+        return RepairPlan(backup, tuple(_with_other_names(files)), done)
 
-    def _file(
-        self, backup: Restorable, tree: Tree, path: bytes, found_by: set[str], recorded: tuple[Checksums, bytes | None]
-    ) -> DamagedCopy:
-        try:
-            entry = tree.stat(path)
-        except (OSError, ValueError):
-            return DamagedCopy(path, FileFate.NO_FILE)
-        if entry.kind != "file":
-            return DamagedCopy(path, FileFate.NO_FILE)
-        if "source" in found_by:
-            return DamagedCopy(path, FileFate.HOST_DIFFERS, entry.inode)
-        known, summed = recorded
-        before = known.find(key(entry))
+    def _recorded(self, backup: Restorable, entries: Sequence[Entry]) -> dict[Key, bytes]:
+        """Returns what the runs recorded of these files, by key: one name of each, in the backup that fetched it."""
+        found: dict[Key, bytes] = {}
+        for one in (backup, *(other for other in self.backups if other.name != backup.name)):
+            sums = self._sums(one.path) if len(found) < len({key(entry) for entry in entries}) else {}
+            some = [entry for entry in entries if entry.path in sums and key(entry) not in found]
+            with suppress(OSError), Tree(one.path) as tree:
+                for entry in some:
+                    there = entry if one is backup else _plain_file(tree, entry.path)
+                    if there and key(there) == key(entry):
+                        found[key(entry)] = sums[entry.path]
+        return found
+
+    def _file(self, backup: Restorable, tree: Tree, entry: Entry, before: ReadBefore | None, summed: bytes | None) -> DamagedCopy:
         expected = RecordedSums.of(summed, before.digest if before else NO_DIGEST)
-        asked = (key(entry), path, expected)
+        asked = (key(entry), entry.path, expected)
         if asked not in self._known:
-            self._known[asked] = self._look(backup, tree, entry, expected)
+            self._known[asked] = self._look(backup, tree, entry, expected, differs=before is not None and before.differs)
         return self._known[asked]
 
-    def _look(self, backup: Restorable, tree: Tree, entry: Entry, expected: RecordedSums) -> DamagedCopy:
+    def _look(self, backup: Restorable, tree: Tree, entry: Entry, expected: RecordedSums, *, differs: bool) -> DamagedCopy:
         own = self._read(tree, entry, expected)
-        if own is not None and own.bad is None and (not expected.are_known or expected.are_those_of(own)):
+        is_right = own is not None and (expected.are_those_of(own) if expected.are_known else own.bad is None and not differs)
+        if is_right:
             return DamagedCopy(entry.path, FileFate.WHOLE, entry.inode)
         unproven: GoodCopy | None = None
         for copy, there in self._candidates(backup, entry, expected):
@@ -218,12 +222,20 @@ class RepairPlanner:
                     yield replace(copy, key=key(there)), there
 
 
-def _inode(tree: Tree, path: bytes) -> int:
-    """Returns 0 for what is not there."""
+def _plain_file(tree: Tree, path: bytes) -> Entry | None:
+    """Returns None for what is none, is not there or cannot be looked at."""
     try:
-        return tree.stat(path).inode
+        entry = tree.stat(path)
     except (OSError, ValueError):
-        return 0
+        return None
+    return entry if entry.kind == "file" else None
+
+
+def _with_other_names(files: Sequence[DamagedCopy]) -> Iterator[DamagedCopy]:
+    """Repairs a file by all of its damaged names, if there is a copy of one of them: it is the same data."""
+    repaired = {one.inode: one for one in files if one.fate == FileFate.REPAIRED}
+    for one in files:
+        yield replace(repaired[one.inode], path=one.path) if one.inode in repaired and one.fate != FileFate.REPAIRED else one
 
 
 def _is_copy_of(one: Restorable, backup: Restorable) -> bool:

@@ -84,4 +84,9 @@ def _equal_piece(bad: int, good: int, place: int, length: int) -> int | None:
             return 0
         parts = [_equal_piece(bad, good, at, min(_BLOCK, place + length - at)) for at in range(place, place + length, _BLOCK)]
         return None if None in parts else sum(part or 0 for part in parts)
-    return len(there) if os.pread(good, length, place) == there else None
+    if not there or os.pread(good, len(there), place) != there:
+        return None
+    if len(there) == length:
+        return length
+    rest = _equal_piece(bad, good, place + len(there), length - len(there))  # it was short before a block that cannot be read
+    return None if rest is None else len(there) + rest

@@ -142,7 +142,7 @@ def _make(site: ExpiryContext, plan: RepairPlan) -> str:
 
 def _record(site: ExpiryContext, plan: RepairPlan, first: Record) -> Record:
     """Returns the record of the damaged backup without the numbers of a transfer, because nothing came from the host."""
-    unproven = 0 if plan.is_proven else sum(one.copy is not None and one.copy.proof != RepairProof.CHECKSUM for one in plan.repairs)
+    unproven = sum(one.copy is not None and one.copy.proof != RepairProof.CHECKSUM for one in plan.repairs)
     said = f"a repaired copy of {plan.backup.name}: {counted(len(plan.repairs), 'damaged file')} replaced"
     return replace(
         first,
@@ -242,6 +242,12 @@ def _carry_notes(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
         point_latest(site.pool, plan.backup.host)
 
 
+def _is_proven(site: ExpiryContext, host: str, copy: str) -> bool:
+    """Returns True if all that was replaced in the copy has the recorded content; an earlier repair may have made it."""
+    found = own_backup(site.pool.host(host) / copy, host)
+    return found is not None and (found[1].repaired or {}).get("unproven") == 0
+
+
 def _give_up(site: ExpiryContext, plan: RepairPlan, name: str) -> str:
     """Marks the damaged backup for expiry, so that the copy replaces it; returns why not otherwise. Then the copy is held,
     because the retention keeps only the first of two backups of a day.
@@ -255,7 +261,7 @@ def _give_up(site: ExpiryContext, plan: RepairPlan, name: str) -> str:
         stays = seen.unreadable.get(old, "it is not known any more")
     elif found[old].asked and found[old].expired:
         return ""
-    elif not plan.is_proven:
+    elif not _is_proven(site, host, name):
         stays = "not all of the copies are proven"
     elif found[old].common:
         stays = f"it is what the replica {found[old].common} has in common with this pool"
