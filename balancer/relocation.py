@@ -5,11 +5,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from balancer.stop_rules import Stop
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.balance import balance_block_group, balance_now, cancel_balance
 from btrkeep.process.progress import ProgressSink
+from btrkeep.process.threads import running_threads
 from btrkeep.treescan.block_groups import looked_up
 
 _AGAIN = 0.02
@@ -39,23 +40,26 @@ _WORDS = {
 }
 _HINDRANCES = {errno.ETXTBSY: Hindrance.SWAP, errno.EINPROGRESS: Hindrance.BUSY}
 
-_Result = TypeVar("_Result")
-
 
 class Relocation:
     """Begins with the context, and is over when that is left, cancelled if it must be: nothing stays behind in the kernel.
 
-    Signals go to the main thread only. An exception that leaves the context cancels.
+    Signals go to the main thread only. An exception that leaves the context cancels. Both threads run before anything is begun:
+    what could not be cancelled would have to be waited for. Raises NoThread.
     """
 
     def __init__(self, fd: int, vaddr: int, flags: int) -> None:
         self._vaddr, self._flags = vaddr, flags
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which the threads inherit: they receive none
+        try:
+            self._threads = running_threads(2, "balance")
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._fd = os.dup(fd)  # the threads' own: whatever becomes of ours
-        self._threads = ThreadPoolExecutor(2, "balance")
         self._cancelling: Future[None] | None = None
 
     def __enter__(self) -> Self:
-        self._balance = self._submit(lambda: balance_block_group(self._fd, self._vaddr, self._flags))
+        self._balance = self._threads.submit(lambda: balance_block_group(self._fd, self._vaddr, self._flags))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -64,14 +68,6 @@ class Relocation:
         self._threads.shutdown(wait=True)
         os.close(self._fd)
 
-    def _submit(self, work: Callable[[], _Result]) -> Future[_Result]:
-        """Runs `work` in a thread that receives no signals, because it inherits the signals blocked here."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            return self._threads.submit(work)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
     def ended(self, seconds: float) -> bool:
         """Waits at most so long for its end; returns whether it has ended."""
         return bool(wait([self._balance], seconds).done)
@@ -79,7 +75,7 @@ class Relocation:
     def cancel(self) -> None:
         """Starts to cancel it; `ended` tells when that is done. Has no effect the second time."""
         if self._cancelling is None:
-            self._cancelling = self._submit(self._cancel)
+            self._cancelling = self._threads.submit(self._cancel)
 
     def _cancel(self) -> None:
         """Cancels again and again, since the ioctl may not have begun yet: only the balance of this block group, no other."""

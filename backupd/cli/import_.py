@@ -21,7 +21,6 @@ from backupd.repo.context import PoolContext
 from backupd.repo.read_lock import read
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
-from backupd.run.at_once import running_threads
 from backupd.run.importing.compared_trees import ComparedTrees
 from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
 from backupd.run.importing.rsnapshot_conf import read_conf
@@ -34,6 +33,7 @@ from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageErr
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.service import Status
+from btrkeep.process.threads import running_threads
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
 _THREADS = 2  # of a host: a tree is made while the next one is looked at
@@ -175,7 +175,7 @@ class _Import:
         possible, and NoThread.
         """
         places = asyncio.Semaphore(jobs)
-        executor = running_threads(_THREADS * min(jobs, max(1, len(todo))))
+        executor = running_threads(_THREADS * min(jobs, max(1, len(todo))), "import")
         asyncio.get_running_loop().set_default_executor(executor)
 
         async def in_its_place(host: str, trees: Sequence[OldTree]) -> None:

@@ -5,7 +5,6 @@ Reaching such a limit in the middle would fail hosts that only had to wait for t
 
 import resource
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,19 +71,3 @@ def _by_tasks(wanted: int, each: int) -> int:
         for thread in started:
             thread.join()
     return max(1, len(started) // each) if started else 0
-
-
-def running_threads(count: int) -> ThreadPoolExecutor:
-    """Returns an executor whose threads run already. Raises NoThread.
-
-    If a thread cannot be started, its work stays in the queue, and another thread does it later, after its host was given up.
-    """
-    executor, gate = ThreadPoolExecutor(count, "host"), threading.Event()
-    try:
-        for _ in range(count):
-            executor.submit(gate.wait)
-    except RuntimeError:
-        raise NoThread from None
-    finally:
-        gate.set()
-    return executor

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, room_hint, wait_for_room
 from backupd.repo import backup_json as records
-from backupd.run.at_once import CONFINED, OPEN, has_files_for, possible_at_once, running_threads
+from backupd.run.at_once import CONFINED, OPEN, has_files_for, possible_at_once
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
@@ -31,7 +31,7 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.room import read_room
 from btrkeep.process.proc import start_time
-from btrkeep.process.threads import NoThread
+from btrkeep.process.threads import NoThread, running_threads
 from btrkeep.units import counted, format_size, format_time
 
 log = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ class NightRunner:
             self.site.observer.notice(_outside(self.shut))
         at_a_time = self._most = self._at_a_time()
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
-        executor = running_threads(at_a_time)
+        executor = running_threads(at_a_time, "host")
         asyncio.get_running_loop().set_default_executor(executor)
         beside = [asyncio.create_task(self._tick()), asyncio.create_task(self._scarcity.run())]
         try:

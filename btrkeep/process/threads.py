@@ -1,6 +1,7 @@
 """Threads count as processes do, so the limits of these may refuse one: TasksMax= of a unit, pids.max of a container, ulimit -u."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from btrkeep.errors import OperatorError
 
@@ -20,3 +21,19 @@ def start(thread: threading.Thread) -> None:
         thread.start()
     except RuntimeError:  # which is what Python says of it
         raise NoThread from None
+
+
+def running_threads(count: int, name: str) -> ThreadPoolExecutor:
+    """Returns an executor whose threads run already. Raises NoThread.
+
+    If a thread cannot be started, its work stays in the queue, and another thread does it later, after whoever asked has given up.
+    """
+    executor, gate = ThreadPoolExecutor(count, name), threading.Event()
+    try:
+        for _ in range(count):
+            executor.submit(gate.wait)
+    except RuntimeError:
+        raise NoThread from None
+    finally:
+        gate.set()
+    return executor

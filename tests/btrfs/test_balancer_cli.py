@@ -212,6 +212,17 @@ def test_what_cannot_be_balanced_is_an_error_of_one_line_and_a_hint(bed: Path, t
     assert r"a\x1b[2Jb" in error
 
 
+@pytest.mark.parametrize("threads", [0, 1])
+def test_what_could_not_be_cancelled_for_want_of_a_thread_is_not_begun(bed: Path, threads: int) -> None:
+    before = btrfs_data(bed)
+    words = (sys.executable, "-m", "tests.beds.no_more_threads", str(threads), "-m", "balancer", "run", bed, *ANY_TIME)
+    done = work(*words, check=False, cwd=TOP)
+    assert done.returncode == 1
+    assert "error: no further thread can be started" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert btrfs_data(bed) == before
+
+
 def test_a_filesystem_that_somebody_else_balances_is_left_to_him_and_he_is_named(bed: Path) -> None:
     work("btrfs", "balance", "start", "--background", "-dvrange=0..1", bed)  # over at once: there is no such block group
     wait_for(lambda: exclusive(bed) == "none")
