@@ -1,10 +1,12 @@
 """What paces an expiry: pressure that is not told any more ends it, since nothing would hold it back."""
 
+import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from backupd.expire.pace import PressureProbe
+from backupd.expire.pace import FsyncProbe, PressureProbe
 from btrkeep import procfs
 from btrkeep.errors import OperatorError
 
@@ -18,3 +20,12 @@ def test_pressure_that_is_not_told_any_more_is_an_error(tmp_path: Path, monkeypa
     told.unlink()
     with pytest.raises(OperatorError, match="does not tell the pressure on I/O"):
         probe.take()
+
+
+def test_without_a_thread_the_probe_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.Thread.start", Mock(side_effect=RuntimeError("can't start new thread")))
+    opened = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OperatorError, match="the limit of processes"):
+        FsyncProbe(tmp_path / "probe")
+    assert len(os.listdir("/proc/self/fd")) == opened
+    assert list(tmp_path.iterdir()) == []
