@@ -1,6 +1,5 @@
 """What paces an expiry: pressure that is not told any more ends it, since nothing would hold it back."""
 
-import os
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -24,8 +23,8 @@ def test_pressure_that_is_not_told_any_more_is_an_error(tmp_path: Path, monkeypa
 
 def test_without_a_thread_the_probe_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threading.Thread.start", Mock(side_effect=RuntimeError("can't start new thread")))
-    opened = len(os.listdir("/proc/self/fd"))
+    opened = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OperatorError, match="the limit of processes"):
         FsyncProbe(tmp_path / "probe")
-    assert len(os.listdir("/proc/self/fd")) == opened
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
     assert list(tmp_path.iterdir()) == []
