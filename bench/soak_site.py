@@ -117,7 +117,8 @@ class Site:
         self.first.state = self._small_disk() / "state"
         self.first.settings("pool", state=str(self.first.state))
         self.first.settings("ssh", command=self._ssh())
-        self.first.settings("backup", concurrency=4, attempts=1, stall=f"{STALL}s")
+        # a host of few files may lose half of them in a night without anything being wrong
+        self.first.settings("backup", concurrency=4, attempts=1, stall=f"{STALL}s", shrink_limit="100%")
         self.first.tables["host"] = {name: {"address": name, "paths": [str(hosts.source(name))]} for name in hosts.names}
         self.second.tables[f"replica.{REPLICA}"] = {"from": str(self.first.pool), "hosts": list(self.copied)}
         for pool in self.pools:

@@ -30,6 +30,7 @@ PAGES = {
     "host": "/hosts/{host}",
     "failing": "/hosts/{failing}",
     "run": "/hosts/{host}/run",
+    "copies": "/copies",
     "pool": "/pool",
     "day": "/pool/day",
     "score": "/pool/score",
