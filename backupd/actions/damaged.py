@@ -17,9 +17,12 @@ from backupd.actions.scrub import Scrubbed
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
 from btrkeep.decisions.device_errors import forget_unnamed
-from btrkeep.decisions.verification import FinishedScrub, newest_at_begin, note_scrub
+from btrkeep.decisions.verification import FinishedScrub, note_scrub, read_begin
 from btrkeep.pool.kernel_log import SPAN, TreeBlock
 from btrkeep.pool.subvolume import opened
+
+_COUNTED = ("read", "csum", "verify")
+"""Errors of a scrub that a device counts as errors of reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,12 @@ def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
     """Resolves what a scrub left unrepaired, and writes it down.
 
     One that was done as a whole, that compared everything, and whose errors all have a name, replaces what scrubs found before; any
-    other adds to it. Raises OSError and OperatorError.
+    other adds to it. What another reader met after it began stays: it may have read that place before. Raises OSError and
+    OperatorError.
     """
+    begin = read_begin(site.catalogue)
+    begun = begin.at if begin.at and begin.at <= now else None  # or the clock was put back since
+    look_at_read_errors(site, now)  # what the scrub counted, and what others met while it ran
     bad = done.errors.get("uncorrectable", 0)
     unnamed = max(0, bad - done.faults.lines)
     unread = done.errors.get("unverified", 0) + done.errors.get("malloc", 0)
@@ -54,14 +61,16 @@ def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
     has_named_all = done.outcome == "finished" and not (unnamed or unread)
     if has_named_all:
         site.catalogue.replace_found_by("scrub", rows)
-        site.catalogue.replace_found_by("device", ())
+        if begun:
+            site.catalogue.replace_found_by("device", (), begun)
     else:
         site.catalogue.put_damages(rows)
     if done.outcome == "finished" and done.begun:
         is_whole = not (unnamed or unread or done.faults.trees)
-        note_scrub(site.catalogue, FinishedScrub(done.begun, now, is_whole, newest_at_begin(site.catalogue)))
-    if has_named_all:  # what the devices have counted is that, and what was read here; and the log names what others met meanwhile
-        forget_unnamed(site.catalogue, look_at_read_errors(site, now).seen)
+        note_scrub(site.catalogue, FinishedScrub(done.begun, now, is_whole, begin.newest))
+    errors = look_at_read_errors(site, now, were_met=bool(done.faults.vaddrs))  # what was read here
+    if has_named_all:
+        forget_unnamed(site.catalogue, errors.seen, begun, sum(done.errors.get(kind, 0) for kind in _COUNTED))
     return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_trouble)
 
 

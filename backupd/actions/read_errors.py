@@ -22,9 +22,12 @@ _OF_READING = ("read", "corruption", "generation")
 
 @dataclass(frozen=True, slots=True)
 class ReadErrors:
-    """`rows`: what became known to be damaged; `seen`: what is counted and not named; `why` the log could not be read."""
+    """`rows`: what became known to be damaged; `lines`: of the log, that name an error; `seen`: what is counted and not named;
+    `why` the log could not be read.
+    """
 
     rows: tuple[Damage, ...] = ()
+    lines: int = 0
     seen: SeenErrors = field(default_factory=SeenErrors)
     why: str = ""
 
@@ -32,11 +35,11 @@ class ReadErrors:
 def look_at_read_errors(site: PoolContext, now: datetime, *, were_met: bool = False) -> ReadErrors:
     """Looks, if the devices have counted errors since the last look, and writes down what they damaged. Raises OSError.
 
-    `were_met`: the caller has met what was counted since its own look before, and has named the files, which the log may have left
-    out. Where the log cannot be read nothing is written down: the next look may.
+    `were_met`: the caller has met what was counted since its own look a moment before, and has named the files, which the log may
+    have left out. Where the log cannot be read nothing is written down: the next look may.
     """
     seen = read_seen(site.catalogue)
-    if not grown(seen, counters := _counters(site)):
+    if not grown(seen, counters := read_counters(site)):
         return ReadErrors(seen=seen)
     boot, devices = boot_id(), filesystem_devices(site.pool.path)
     with KernelLog(after=seen.message if seen.boot == boot else 0) as log:
@@ -45,17 +48,18 @@ def look_at_read_errors(site: PoolContext, now: datetime, *, were_met: bool = Fa
         bad |= _bad(site, set(read_failures(log.read(), devices)) - set(failures))  # what these reads met, and others meanwhile
         log.read()
     named = grown(seen, counters) if were_met else len(failures)
-    after = replace(seen_now(seen, counters, named, boot, log.last, now), counters=_counters(site))
+    after = replace(seen_now(seen, counters, named, boot, log.last, now), counters=read_counters(site))
     if log.why:
-        return ReadErrors(seen=after, why=log.why)
+        return ReadErrors((), len(failures), after, log.why)
     known = {(one.host, one.name, one.path) for one in site.catalogue.damages()}
     found = [one for one in merged(bad, "device", now) if (one.host, one.name, one.path) not in known]
     site.catalogue.put_damages(found)
     note_seen(site.catalogue, after)
-    return ReadErrors(tuple(found), after)
+    return ReadErrors(tuple(found), len(failures), after)
 
 
-def _counters(site: PoolContext) -> dict[int, int]:
+def read_counters(site: PoolContext) -> dict[int, int]:
+    """Returns how many errors of reading each device has counted, by its id. Raises OSError."""
     found = {}
     for device in read_allocation(site.pool.path).devices:
         pairs = zip(ERRORS, device.errors or (), strict=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backupd.actions.copies_of_damaged import DamagedFile, damaged_files
+from backupd.actions.read_errors import look_at_read_errors
 from backupd.actions.scrub import Scrubbed, ScrubState, is_unfinished, scrub
 from backupd.cli.context import load_config, opened
 from backupd.cli.damaged_ import as_json_object as damaged_object
@@ -14,7 +15,7 @@ from backupd.cli.damaged_ import show
 from backupd.repo.context import open_configured, require_writable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import prose, say
-from btrkeep.decisions.verification import note_begin
+from btrkeep.decisions.verification import ScrubBegin, note_begin
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation, signal_status
@@ -68,9 +69,13 @@ def _note_begin(ctx: click.Context, pool: Pool) -> None:
     try:
         if not is_unfinished(pool.path):
             with opened(ctx) as site:
-                note_begin(site.catalogue, site.catalogue.newest_subvolume())
+                moment = site.clock.now()
+                note_begin(site.catalogue, ScrubBegin(site.catalogue.newest_subvolume(), moment))
+                look_at_read_errors(site, moment)  # what was counted until now the scrub will find
     except OperatorError as error:  # a scrub is as good as it was, whatever becomes of the catalogue
         complain(error)
+    except OSError as error:
+        complain(OperatorError(f"errors of the devices could not be looked up: {error}", "the scrub finds what they damaged"))
 
 
 def _recorded(ctx: click.Context, done: Scrubbed) -> tuple["ScrubDamage | None", list[DamagedFile]]:

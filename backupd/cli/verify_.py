@@ -1,7 +1,8 @@
 """`backupd verify`: the files of backups read from the disk, and compared with what they were."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from backupd.actions.after_crash import boot_record, has_backups_in_doubt, in_doubt_verifier, note_stop, read_in_doubt, record_boot
-from backupd.actions.read_errors import look_at_read_errors
+from backupd.actions.read_errors import look_at_read_errors, read_counters
 from backupd.actions.verify import Verifier
 from backupd.actions.verify_pass import ReadScope
 from backupd.cli.against_source import compare_hosts
@@ -28,7 +29,7 @@ from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
-from btrkeep.decisions.device_errors import forget_unnamed
+from btrkeep.decisions.device_errors import SeenErrors, forget_unnamed, grown
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -120,12 +121,13 @@ def command(
         ):
             look_at_read_errors(site, moment)  # what was counted until now somebody else has met
             if has_backups_in_doubt(site.pool):
-                run.read_in_doubt()
+                with run.counting_own():
+                    run.read_in_doubt()
             _tell_catalogue(site, chosen)
             run.read([one for one, _ in chosen], moment, sample, seconds, pace)
-            errors = look_at_read_errors(site, site.clock.now(), were_met=run.has_met_damage)
+            errors = look_at_read_errors(site, site.clock.now())
             if not which and run.whole == len(chosen) > 0:  # all was read after what was counted before
-                forget_unnamed(site.catalogue, errors.seen)
+                forget_unnamed(site.catalogue, errors.seen, moment, max(0, run.own_errors - errors.lines))
     return run.report()
 
 
@@ -145,10 +147,21 @@ class _VerifyRun:
     whole: int = 0
     """The backups that were read from their first file to their last."""
 
+    own_errors: int = 0
+    """What the devices counted while backups were read that have damage: most of it these reads have met."""
+
+    @contextmanager
+    def counting_own(self) -> Iterator[None]:
+        """Adds to `own_errors` what is counted in the block, if it meets damage."""
+        before, met = read_counters(self.site), self._met
+        yield
+        if self._met > met:
+            self.own_errors += grown(SeenErrors(before), read_counters(self.site))
+
     @property
-    def has_met_damage(self) -> bool:
-        """Returns True if something could not be read, or was read as something else."""
-        return bool(self.unreadable or any(one.count.damaged for one in self.passes))
+    def _met(self) -> int:
+        """Returns how many files, or backups, could not be read or were read as something else."""
+        return self.unreadable + sum(one.count.damaged for one in self.passes)
 
     def read_in_doubt(self) -> None:
         """Reads what a crash may have damaged, before all else and without limits."""
@@ -182,13 +195,14 @@ class _VerifyRun:
             if work.is_over:
                 return
             self.progress.begin(work.count, backup, number, len(backups))
-            try:
-                done = work.verify(backup)
-            except OperatorError as error:  # it is being deleted, or gone; or no file of it can be read
-                self.progress.clear()
-                complain(error)
-                self.unreadable += isinstance(error, DataUnreadable)
-                continue
+            with self.counting_own():
+                try:
+                    done = work.verify(backup)
+                except OperatorError as error:  # it is being deleted, or gone; or no file of it can be read
+                    self.progress.clear()
+                    complain(error)
+                    self.unreadable += isinstance(error, DataUnreadable)
+                    continue
             self.progress.clear()
             self.whole += done.begun == moment and done.is_over
             self._add(backup, done)

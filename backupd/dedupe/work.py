@@ -8,6 +8,7 @@ that was received that would mean that it is no copy any more, so these are left
 """
 
 import errno
+import math
 import os
 import time
 from collections import Counter
@@ -37,6 +38,7 @@ _MOST_RECORDS = 100_000  # that are held in memory before they are written down
 _COST = 32 << 10
 """Bytes that sharing a file costs in each snapshot that has it: a leaf of its tree, stored twice (docs/benchmarks.rst)."""
 _BATCH = 1.0  # seconds between two looks at who else reads the backup
+_FRESH = 600.0  # seconds for which what was read from the disk is taken to be there still
 _LEFT = (errno.EAGAIN, errno.EROFS)  # the subvolume is being sent; nothing can be written
 
 _ROOT = b"/"
@@ -56,12 +58,12 @@ class _SourceDeleted(Exception):
 
 @dataclass(slots=True)
 class _Source:
-    """The file that keeps its data. `is_on_disk`: it was read from there, not from memory."""
+    """The file that keeps its data. `read_at`: when it was read from the disk, not from memory."""
 
     backup: Restorable
     path: bytes
     key: Key
-    is_on_disk: bool = False
+    read_at: float = -math.inf
 
 
 @dataclass(slots=True)
@@ -108,6 +110,8 @@ class Deduper:
     """Bytes so far."""
     _sources: dict[bytes, _Source] = field(default_factory=dict)
     """By digest and size, in one: the digest leaves zeros out, also those at the end."""
+    _went_on: float = -math.inf
+    """When it last did, after a wait."""
     _least: dict[str, int] = field(default_factory=dict)
 
     def share(self, backups: Sequence[Restorable]) -> Iterator[SharedBackup]:
@@ -121,7 +125,7 @@ class Deduper:
             if not done.left:
                 sharing = _BackupSharing(self, done, sizes)
                 while not self._taken(sharing) and self.pacer.goes_on():
-                    pass
+                    self._went_on = time.monotonic()
             yield done
 
     def _taken(self, sharing: "_BackupSharing") -> bool:
@@ -226,12 +230,17 @@ class _BackupSharing:
                     self._write_down(known)
 
     def _write_down(self, known: Checksums) -> None:
-        """A full pool, which this is to give room, takes no notes: what was read is read again the next time. Raises OSError."""
+        """A full pool, which this is to give room, takes no notes: what was read is read again the next time. Raises OSError.
+
+        Keeps nothing for after a wait: a verify may find something else meanwhile, and what it notes is newer.
+        """
         try:
             known.write(self._new, None)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
+        finally:
+            self._new.clear()
 
     def _goes_on(self, fd: int) -> bool:
         """True if the time is not over. Raises _InUse if somebody else uses the backup, _Paused if it has to wait."""
@@ -292,9 +301,11 @@ class _BackupSharing:
                 if os.fstat(one).st_size != found.entry.size or share_all(one, other):
                     return
                 bytes_ = 0
-                if not source.is_on_disk:  # the kernel compares what is in memory, and what is on the disk may be damaged since
+                now = time.monotonic()
+                if source.read_at < max(self._work._went_on, now - _FRESH):
+                    # the kernel compares what is in memory, and what is on the disk may be damaged since
                     os.posix_fadvise(one, 0, 0, os.POSIX_FADV_DONTNEED)
-                    source.is_on_disk = True
+                    source.read_at = now
                 for shared in shared_pieces(one, other, found.entry.size):
                     bytes_ += shared
                     if self._work.pacer.is_over:

@@ -1,6 +1,7 @@
 """Rows of damage."""
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from btrkeep.catalogue.model_damage import Damage
 from btrkeep.catalogue.session import CatalogueSession
@@ -8,7 +9,7 @@ from btrkeep.catalogue.tables import damage
 
 _DROP = "DELETE FROM damage WHERE host = :host AND name = :name AND path = :path AND start = :start"
 _DROP_FOUND = "DELETE FROM damage WHERE host = :host AND name = :name AND found_by = :found_by"
-_DROP_ALL_FOUND = "DELETE FROM damage WHERE found_by = :found_by"
+_DROP_ALL_FOUND = "DELETE FROM damage WHERE found_by = :found_by AND (:until IS NULL OR found_at <= :until)"
 _HERE = "WHERE (:host IS NULL OR host = :host) AND (:name IS NULL OR name = :name) ORDER BY host, name, path, start"
 _FORGET = (
     "DELETE FROM damage WHERE host = :host AND name = :name",
@@ -51,11 +52,11 @@ class DamageStore(CatalogueSession):
             session.run_many(_DROP, [damage.values(one) for one in rows])
             damage.add(session, rows)
 
-    def replace_found_by(self, found_by: str, found: Iterable[Damage]) -> None:
-        """Replaces the damages of all backups that were found in this way."""
+    def replace_found_by(self, found_by: str, found: Iterable[Damage], until: datetime | None = None) -> None:
+        """Replaces the damages of all backups that were found in this way, up to that moment."""
         rows = list(found)
         with self._writing("damages of all replaced") as session:
-            session.run(_DROP_ALL_FOUND, {"found_by": found_by})
+            session.run(_DROP_ALL_FOUND, {"found_by": found_by, "until": until})
             session.run_many(_DROP, [damage.values(one) for one in rows])
             damage.add(session, rows)
 

@@ -10,22 +10,32 @@ from datetime import datetime
 from typing import Any
 
 from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
-from btrkeep.units import format_time, parse_time
+from btrkeep.units import parse_time
 
 _FACT = "device_errors"
+_MOST = 100  # checks whose unexplained errors are kept apart
 
 
 @dataclass(frozen=True, slots=True)
 class SeenErrors:
     """The last check. `counters`: read errors by device; `boot` and `message`: the last kernel message that was read, and its boot.
-    `unnamed`: errors that no message explains, first seen at `since`.
+    `unexplained`: errors that no message explains, by the check that found them, in order.
     """
 
     counters: Mapping[int, int] = field(default_factory=dict)
     boot: str = ""
     message: int = 0
-    unnamed: int = 0
-    since: datetime | None = None
+    unexplained: tuple[tuple[datetime, int], ...] = ()
+
+    @property
+    def unnamed(self) -> int:
+        """Returns how many errors no message explains."""
+        return sum(count for _, count in self.unexplained)
+
+    @property
+    def since(self) -> datetime | None:
+        """Returns when the first of them was found."""
+        return self.unexplained[0][0] if self.unexplained else None
 
 
 def grown(seen: SeenErrors, counters: Mapping[int, int]) -> int:
@@ -36,14 +46,25 @@ def grown(seen: SeenErrors, counters: Mapping[int, int]) -> int:
 
 def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: str, message: int, now: datetime) -> SeenErrors:
     """The look of now, at which the log had `named` so many of them."""
-    unnamed = max(0, grown(seen, counters) - named)
-    since = seen.since or (now if unnamed else None)
-    return SeenErrors(dict(counters), boot, message, seen.unnamed + unnamed, since)
+    found, unnamed = seen.unexplained, max(0, grown(seen, counters) - named)
+    if unnamed:
+        found = (*found, (now, unnamed))
+    if len(found) > _MOST:  # the later moment: what is not known to be older is not forgotten
+        found = ((found[1][0], found[0][1] + found[1][1]), *found[2:])
+    return SeenErrors(dict(counters), boot, message, found)
 
 
-def forget_unnamed(facts: FactWriter, seen: SeenErrors) -> None:
-    """Clears the unexplained errors up to this check: everything has been read since, and all damage is known."""
-    note_seen(facts, replace(seen, unnamed=0, since=None))
+def forget_unnamed(facts: FactWriter, seen: SeenErrors, until: datetime | None, own: int = 0) -> None:
+    """Clears the unexplained errors found up to that moment, at which somebody began who has read everything and named all damage.
+
+    What was counted later another reader may have met, in a place that was read already: that stays, but for as many as that
+    somebody's `own` reads added. None: nobody knows when it was.
+    """
+    later = tuple(one for one in seen.unexplained if until is None or one[0] > until)
+    if own and later:
+        rest = sum(count for _, count in later) - own
+        later = ((later[-1][0], rest),) if rest > 0 else ()
+    note_seen(facts, replace(seen, unexplained=later))
 
 
 def note_seen(facts: FactWriter, seen: SeenErrors) -> None:
@@ -52,8 +73,7 @@ def note_seen(facts: FactWriter, seen: SeenErrors) -> None:
         "counters": {str(devid): count for devid, count in seen.counters.items()},
         "boot": seen.boot,
         "message": seen.message,
-        "unnamed": seen.unnamed,
-        "since": format_time(seen.since) if seen.since else None,
+        "unexplained": [(moment.isoformat(), count) for moment, count in seen.unexplained],
     }
     text = json.dumps(fields)
     if text != facts.get_fact(_FACT):
@@ -67,5 +87,8 @@ def read_seen(facts: FactReader) -> SeenErrors:
 
 def _parsed(given: Mapping[str, Any]) -> SeenErrors:
     counters = {int(devid): int(count) for devid, count in given["counters"].items()}
-    since = parse_time(given["since"]) if given["since"] else None
-    return SeenErrors(counters, str(given["boot"]), int(given["message"]), int(given["unnamed"]), since)
+    if "unexplained" in given:
+        unexplained = tuple((parse_time(moment), int(count)) for moment, count in given["unexplained"])
+    else:  # as an earlier version wrote it
+        unexplained = ((parse_time(given["since"]), int(given["unnamed"])),) if given["since"] else ()
+    return SeenErrors(counters, str(given["boot"]), int(given["message"]), unexplained)

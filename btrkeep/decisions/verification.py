@@ -83,6 +83,14 @@ class ReadPass(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ScrubBegin:
+    """What there was when a scrub first began. `newest`: the highest id of a backup's subvolume; `at`: when it was."""
+
+    newest: int = 0
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FinishedScrub:
     """A scrub that was finished.
 
@@ -236,15 +244,20 @@ def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[Verifica
     return Counter({VerificationState(state): number for state, number in states.items()})
 
 
-def note_begin(facts: FactWriter, newest: int) -> None:
-    """Keeps which backups there are when a scrub begins: those up to this id."""
-    facts.set_fact(_BEGUN, str(newest))
+def note_begin(facts: FactWriter, one: ScrubBegin) -> None:
+    """Keeps it, in the place of the one before."""
+    facts.set_fact(_BEGUN, json.dumps({"newest": one.newest, "at": one.at.isoformat() if one.at else None}))
 
 
-def newest_at_begin(facts: FactReader) -> int:
-    """Returns the highest subvolume id at the start of the newest scheduled scrub; 0 if unknown."""
-    said = facts.get_fact(_BEGUN) or ""
-    return int(said) if said.isdecimal() else 0
+def read_begin(facts: FactReader) -> ScrubBegin:
+    """Returns what there was when the newest scheduled scrub began."""
+    return parse_fact(facts.get_fact(_BEGUN), _scrub_begin, ScrubBegin())
+
+
+def _scrub_begin(given: Mapping[str, Any] | int) -> ScrubBegin:
+    if isinstance(given, int):  # as an earlier version wrote it
+        return ScrubBegin(given)
+    return ScrubBegin(int(given["newest"]), parse_time(given["at"]))
 
 
 def note_scrub(facts: FactWriter, one: FinishedScrub) -> None:

@@ -13,8 +13,10 @@ from btrkeep.pool.kernel_log import SPAN, TreeBlock, faults
 from tests.beds import btrfs
 from tests.beds.faults import damage, damage_metadata, leaves
 from tests.beds.nights import Nights
-from tests.beds.watch import killed, rows
+from tests.beds.watch import killed, rows, wait_for
 from tests.beds.work import work
+from tests.btrfs.test_dedupe import spoil
+from tests.btrfs.test_scrub import slow_down, status_of
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 MIB = 1 << 20
@@ -68,7 +70,7 @@ def test_a_scrub_names_the_file_and_all_backups_that_share_what_was_spoilt(make_
     ]
     listed = nights.backupd("damaged", "--json", check=False)
     assert (listed.returncode, json.loads(listed.stdout)) == (1, found["damaged"])
-    assert "errors of reading" not in nights.backupd("damaged", check=False).stdout  # those that it counted are these
+    assert "of reading that devices counted" not in nights.backupd("damaged", check=False).stdout  # those that it counted are these
     assert all(one["next_night"] and not one["similar"] for one in found["damaged"])
     assert nights.backupd("damaged", "nosuch", check=False).returncode == 2
     assert "(2)" in nights.backupd("damaged", "web", check=False).stdout
@@ -94,6 +96,46 @@ def test_what_a_scrub_repaired_from_the_other_mirror_is_not_damaged(make_btrfs: 
     found = scrub(nights)
     assert (found["errors"]["corrected"], found["errors"]["uncorrectable"], found["damaged"]) == (1, 0, [])
     assert nights.backupd("damaged").stdout == "nothing is known to be damaged\n"
+
+
+def test_what_somebody_met_while_a_scrub_ran_stays_after_it(
+    make_btrfs: Callable[..., Path], tree: Path, backupd_running: Callable[..., Any]
+) -> None:
+    """The scrub has passed that place, and found it good."""
+    nights = Nights(make_btrfs(size="300M"))
+    content = os.urandom(MIB)
+    (tree / "first").write_bytes(content)
+    nights.host("web", tree)
+    nights.run("web")
+    (tree / "second").write_bytes(os.urandom(24 * MIB))
+    nights.run("web")
+    file = nights.data("web", tree) / "first"
+    slow_down(nights.top, "8m")
+    running = backupd_running("--config", nights.config, "scrub")
+    wait_for(lambda: int(status_of(nights.top).get("data_bytes_scrubbed", 0)) >= 8 * MIB, 60)
+    slow_down(nights.top, "256k")
+    spoil(nights, file, content)
+    os.posix_fadvise(fd := os.open(file, os.O_RDONLY), 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    for _ in range(8):  # again while the kernel leaves out lines
+        assert work("sha256sum", file, check=False).returncode
+        if nights.backupd("damaged", check=False).returncode:
+            break
+        time.sleep(1)
+    met = rows(nights, "select name, path, found_by from damage order by name")
+    assert met == [(name, f"{tree}/first", "device") for name in nights.names("web")]
+    fact = "update about set value = json_set(value, '$.counters', json('{}')) where name = 'device_errors'"
+    work("sqlite3", nights.state / "catalogue.sqlite", fact)  # as if there had been errors that the log leaves out
+    assert status_of(nights.top)["Status"] == "running"
+    slow_down(nights.top, "0")
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out.startswith("finished: ")) == (0, True), err
+    assert rows(nights, "select name, path, found_by from damage order by name") == met
+    assert "of reading that devices counted" in nights.backupd("damaged", check=False).stdout
+
+    assert [one["path"] for one in scrub(nights)["damaged"]] == [f"{tree}/first"]
+    assert {by for (by,) in rows(nights, "select found_by from damage")} == {"scrub"}
+    assert "of reading that devices counted" not in nights.backupd("damaged", check=False).stdout
 
 
 def test_damaged_metadata_is_told_by_its_tree(make_btrfs: Callable[..., Path]) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,7 @@ import pytest
 from backupd.repo.checksums import NO_DIGEST, Checksums, ReadBefore, key_of
 from btrkeep.catalogue import Catalogue
 from tests.beds import btrfs, exclusive_bytes, manifest, work
+from tests.beds.cli import TOP
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.watch import does_at, killed, rows
@@ -195,6 +197,55 @@ def test_while_it_waits_in_the_middle_of_a_backup_all_locks_are_free(nights: Nig
     assert (done.returncode, came.exists()) == (0, True), done.stderr
     assert len(addresses(files(nights, "of web?"))) == 1
     assert len(addresses(files(nights, "once") + files(nights, "again*"))) == 1
+
+
+def night_in_the_middle(nights: Nights, steps: str) -> None:
+    """Shares in the newest backup of web1; after its first shared file a night begins, and does these steps once nobody reads."""
+    locks, helper = nights.pool / ".btrkeep/locks", nights.top / "spoil.py"
+    helper.write_text(
+        "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace\nfrom tests.btrfs.test_dedupe import spoil\n"
+        f"top, file = Path({str(nights.top)!r}), Path(sys.argv[1])\n"
+        "spoil(SimpleNamespace(top=top), file, (top / 'was').read_bytes())\n"
+    )
+    python = f"PYTHONPATH={TOP} {sys.executable}"
+    tools = f'spoil() {{ {python} {helper} "$1"; }}; backupd() {{ {python} -m backupd --config {nights.config} "$@"; }}'
+    night = f"cd {TOP}; {tools}; flock -x {locks}/verify true; {steps}"
+    hold = f"flock -x {locks}/night sh -c {shlex.quote(night)} >{nights.top}/said 2>&1 </dev/null & sleep 2"
+    time.sleep(1.1)  # after_crash
+    done = does_at(nights, hold, "after", "file shared", "dedupe", f"web1@{nights.names('web1')[-1]}", *SMALL)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_a_verify_finds_while_it_waits_stays_known(nights: Nights) -> None:
+    """The file was whole when it was read before the wait; at the end that must not be written down over what is newer."""
+    (nights.source / "web1/zz").write_bytes((nights.source / "web1/once").read_bytes())
+    nights.run("web1")
+    backup = nights.backup("web1")
+    victim = next(backup.glob("data/**/alone"))
+    (nights.top / "was").write_bytes(victim.read_bytes())
+    night_in_the_middle(nights, f"spoil {victim}; backupd verify web1@{backup.name}")
+    said = (nights.top / "said").read_text()
+    assert "1 file damaged" in said
+    found = victim.stat()
+    with Checksums(nights.pool / "hosts/web1") as known:
+        record = known.find(key_of(found.st_ino, found.st_ctime_ns, found.st_size))
+    assert record
+    assert record.damaged
+    assert len(addresses([backup / victim.parent / name for name in ("once", "zz")])) == 1, said  # it went on
+
+
+def test_what_is_only_in_memory_after_a_wait_is_shared_with_nobody(nights: Nights) -> None:
+    """Its disk has damaged the file that keeps its data while it waited; the one that comes next is good."""
+    content = (nights.source / "web1/once").read_bytes()
+    (nights.source / "web1/zz").write_bytes(content)
+    (nights.top / "was").write_bytes(content)
+    nights.run("web1")
+    folder = next(nights.backup("web1").glob("data/**/once")).parent
+    night_in_the_middle(nights, f"cat {folder}/once {folder}/again* >/dev/null; spoil {folder}/once")
+    assert len(addresses([folder / "once", folder / "again\n"])) == 1, (nights.top / "said").read_text()
+    damage(nights.top)  # nothing more: it is unmounted and mounted
+    assert not is_readable(folder / "once")
+    assert (folder / "zz").read_bytes() == content
 
 
 def test_each_run_is_in_the_catalogue_with_what_it_saved(nights: Nights) -> None:

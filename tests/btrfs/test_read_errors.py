@@ -4,18 +4,19 @@ import json
 import os
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from btrkeep.decisions.device_errors import SeenErrors, grown, seen_now
+from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.device_errors import SeenErrors, forget_unnamed, grown, read_seen, seen_now
 from btrkeep.pool.kernel_log import ReadFailure, read_failures
 from tests.beds import btrfs
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
-from tests.beds.watch import rows
+from tests.beds.watch import does_at, rows
 from tests.beds.work import work
 
 MIB = 1 << 20
@@ -79,9 +80,9 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
     uncounted = json.dumps(before | {"counters": {}})  # as if all had been counted after the last line that is known
     work("sqlite3", nights.state / "catalogue.sqlite", f"update about set value = '{uncounted}' where name = 'device_errors'")
     total = sum(before["counters"].values())
-    total += before["unnamed"]
+    total += sum(count for _, count in before["unexplained"])
     assert f"{total} errors of reading that devices counted" in nights.backupd("damaged", check=False).stdout
-    assert fact(nights)["unnamed"] == total
+    assert sum(count for _, count in fact(nights)["unexplained"]) == total
     assert f"{total} errors" in nights.backupd("damaged", check=False).stdout  # until a scrub has named all
 
     nights.run("web")
@@ -98,7 +99,7 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
 
 @pytest.mark.btrfs
 @pytest.mark.root
-def test_errors_that_verify_met_are_named_by_it_and_a_look_at_everything_leaves_none(
+def test_errors_that_a_verify_of_everything_met_are_named_by_it_and_others_are_not(
     make_btrfs: Callable[..., Path], tmp_path: Path
 ) -> None:
     nights, tree = Nights(make_btrfs(size="300M")), tmp_path / "srv"
@@ -107,18 +108,28 @@ def test_errors_that_verify_met_are_named_by_it_and_a_look_at_everything_leaves_
         (tree / name).mkdir(parents=True)
         (tree / name / "file").write_bytes(content if name == "web" else os.urandom(MIB))
         nights.host(name, tree / name)
-    nights.run("db", "web")
+    nights.run("db")
+    nights.run("web")
     damage(nights.top, content[MIB : MIB + (256 << 10)])  # more blocks than the kernel writes lines of
-    unexplained = "errors of reading that devices counted"
-    for _ in range(3):
-        assert nights.backupd("verify", "web", check=False).returncode == 1
+    unexplained = "of reading that devices counted"
+    for _ in range(2):
+        assert nights.backupd("verify", check=False).returncode == 1
         assert unexplained not in nights.backupd("damaged", check=False).stdout
+    assert nights.backupd("verify", "web", check=False).returncode == 1
+    assert unexplained in nights.backupd("damaged", check=False).stdout  # somebody may have met db's meanwhile
 
     uncounted = json.dumps(fact(nights) | {"counters": {}})  # as if somebody else had met them all, and the kernel had said nothing
     work("sqlite3", nights.state / "catalogue.sqlite", f"update about set value = '{uncounted}' where name = 'device_errors'")
     assert unexplained in nights.backupd("damaged", check=False).stdout
     nights.backupd("verify", "web", check=False)
     assert unexplained in nights.backupd("damaged", check=False).stdout  # it may be db's
+    nights.backupd("verify", check=False)
+    assert unexplained not in nights.backupd("damaged", check=False).stdout
+
+    # While this reads db, which is whole, somebody meets an error of another host.
+    spoilt = nights.data("web", tree / "web") / "file"
+    does_at(nights, f"cat {spoilt} >/dev/null 2>&1; true", "before", "checksums replaced", "verify")
+    assert unexplained in nights.backupd("damaged", check=False).stdout
     nights.backupd("verify", check=False)
     assert unexplained not in nights.backupd("damaged", check=False).stdout
 
@@ -147,3 +158,29 @@ def test_what_no_line_names_adds_up() -> None:
     assert (one.unnamed, one.since, one.message) == (2, NOW, 70)
     assert seen_now(one, {1: 6}, 4, "boot", 80, NOW).unnamed == 2
     assert seen_now(SeenErrors(), {1: 1}, 1, "boot", 1, NOW).since is None
+    many = SeenErrors()
+    for number in range(1, 500):
+        many = seen_now(many, {1: 3 * number}, 1, "boot", number, NOW + timedelta(seconds=number))
+    assert many.unnamed == 998
+    assert len(many.unexplained) <= 100
+
+
+@pytest.mark.parametrize(
+    ("until", "own", "left"),
+    [(0, 0, 9), (1, 0, 6), (1, 2, 4), (2, 0, 4), (2, 4, 0), (3, 0, 0), (None, 0, 9), (3, 7, 0)],
+)
+def test_a_look_at_everything_forgets_what_was_counted_before_it_began_and_what_it_counted_itself(
+    tmp_path: Path, until: int | None, own: int, left: int
+) -> None:
+    moments = [NOW + timedelta(hours=number) for number in range(4)]
+    seen, total = SeenErrors(), 0
+    for number, count in ((1, 3), (2, 2), (3, 4)):
+        total += count
+        seen = seen_now(seen, {1: total}, 0, "boot", number, moments[number])
+    with Catalogue.open(tmp_path) as catalogue:
+        forget_unnamed(catalogue, seen, None if until is None else moments[until], own)
+        told = read_seen(catalogue)
+        assert (told.unnamed, told.counters, told.since is None) == (left, {1: 9}, left == 0)
+        earlier = {"counters": {"1": 9}, "boot": "b", "message": 5, "unnamed": 7, "since": "2026-03-20T22:00:00Z"}
+        catalogue.set_fact("device_errors", json.dumps(earlier))
+        assert read_seen(catalogue).unexplained == ((NOW, 7),)

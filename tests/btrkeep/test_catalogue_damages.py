@@ -3,7 +3,7 @@
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,10 @@ def test_what_a_scrub_found_is_replaced_for_all_backups_and_what_others_found_st
         old = [replace(DAMAGE, name=name, found_by="scrub", start=0) for name in ("n1", "n2")]
         catalogue.put_damages([DAMAGE, *old])
         catalogue.replace_found_by("scrub", [replace(old[0], name="n3")])
-    assert ask(tmp_path, "SELECT name, found_by FROM damage ORDER BY name") == [("n1", "verify"), ("n3", "scrub")]
+        assert [(one.name, one.found_by) for one in catalogue.damages()] == [("n1", "verify"), ("n3", "scrub")]
+        catalogue.put_damages([replace(old[0], name="n4", found_at=DAMAGE.found_at + timedelta(microseconds=1))])
+        catalogue.replace_found_by("scrub", [], DAMAGE.found_at)
+    assert ask(tmp_path, "SELECT name, found_by FROM damage ORDER BY name") == [("n1", "verify"), ("n4", "scrub")]
 
 
 def test_damages_stay_when_the_row_of_their_backup_is_replaced_and_go_with_the_backup(tmp_path: Path) -> None:
