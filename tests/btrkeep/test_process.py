@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from btrkeep.process.group import Group
 from btrkeep.process.proc import groups_of, has_locked, members, start_time
-from btrkeep.process.programs import Finished, ProgramFailed, environment, paste_line, run
+from btrkeep.process.programs import ProgramFailed, environment, run
 from tests.beds import TOP, work
 
 
@@ -349,41 +347,6 @@ def test_who_has_a_file_locked_is_told_by_the_file_not_by_its_name(
     assert not has_locked(holder.pid, status)
 
 
-# Programs run to their end
-
-
-def test_a_program_that_works_tells_what_it_printed() -> None:
-    assert run(["sh", "-c", "echo out; echo err >&2"]) == Finished(("sh", "-c", "echo out; echo err >&2"), 0, "out\n", "err\n")
-
-
-def test_bytes_that_are_no_text_survive() -> None:
-    assert run(["printf", r"\377\n"]).stdout == "\udcff\n"
-
-
-def test_a_program_that_fails_is_told_by_its_last_words() -> None:
-    with pytest.raises(ProgramFailed) as caught:
-        run(["sh", "-c", "echo first >&2; echo the reason >&2; exit 3"])
-    assert caught.value.message == "sh: the reason"
-    assert caught.value.finished.returncode == 3
-    with pytest.raises(ProgramFailed, match="exit status 3"):
-        run(["sh", "-c", "exit 3"])
-    assert run(["sh", "-c", "exit 3"], check=False).returncode == 3
-
-
-@pytest.mark.parametrize("check", [False, True])
-def test_a_program_that_is_missing_or_does_not_end_fails_in_any_case(check: bool) -> None:
-    with pytest.raises(ProgramFailed, match="not installed"):
-        run(["/no/such/program"], check=check)
-    with pytest.raises(ProgramFailed, match="cannot be run: Permission denied"):
-        run(["/etc/passwd"], check=check)
-    with pytest.raises(ProgramFailed, match="no end after"):
-        run(["sleep", "20"], timeout=0.2, check=check)
-
-
-def test_a_program_that_reads_its_input_finds_none() -> None:
-    assert run(["cat"], timeout=5).stdout == ""
-
-
 # The environment
 
 HOSTILE = {
@@ -422,16 +385,6 @@ def test_a_setting_of_rsyncs_in_our_environment_reaches_no_rsync(monkeypatch: py
     assert " --server --sender -s" in (tmp_path / "asked").read_text()  # what it would do
     run(command, check=False)
     assert "/etc/hostname" in (tmp_path / "asked").read_text()
-
-
-WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
-
-
-@pytest.mark.slow
-@given(st.lists(WORDS, max_size=4))
-def test_a_pasted_line_gives_the_shell_the_very_words(words: list[str]) -> None:
-    said = subprocess.run(["sh", "-c", paste_line(["printf", r"%s\0", *words])], capture_output=True, check=True).stdout
-    assert said == b"".join(word.encode() + b"\0" for word in words or [""])
 
 
 class Beside:
