@@ -42,9 +42,9 @@ def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool
                 discard_received(site.pool, host)
                 folder = site.pool.host(host)
                 notes = read_notes(folder)
-                write_notes(folder, replace(notes, replica=None))
-                if notes.replica:
+                if notes.replica:  # first: killed in between, it can be promoted again
                     drop_common(site.pool, str(notes.replica.get("name")), [host])
+                write_notes(folder, replace(notes, replica=None))
             tell_copies(site.pool, site.catalogue)
         missing = [host for host in chosen if host not in site.config.hosts]
     if as_json:

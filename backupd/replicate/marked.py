@@ -42,13 +42,15 @@ def require_marked(site: ReplicationContext, far: FarPool, host: str) -> None:
 
 
 def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: str) -> None:
-    """Takes a hold and an acceptance over along with the backup."""
+    """Takes a hold and an acceptance over along with the backup; one that is here already stays, also of a copy that comes again."""
     found = {key: note for key in (HOLD, ACCEPTED) if (note := announced.notes.get(key)) and _is_note(note)}
     if not found:
         return
     folder = pool.host(host)
     before = notes = read_notes(folder)
     for key, note in found.items():
+        if before.note(name, key):  # the other side must not end it
+            continue
         kept = {part: str(note[part]) if note[part] is not None else None for part in _PARTS if part in note}
         notes = notes.with_note(name, key, {**kept, "from": replica})
     if notes != before:

@@ -170,9 +170,11 @@ def _linked_since(base: FinalBackup | None) -> int:
     """Returns the generation before which no file in a snapshot of `base` can have been linked: a hundredth of the tree to search.
 
     Every run splits before its rsync, so the links in a backup were made after the snapshot that it started from. A base that does
-    not record this (of another version, or made by hand) is searched as a whole, and so is a subvolume without a base.
+    not record this (of another version, or made by hand) is searched as a whole, and so is a subvolume without a base, and one that
+    came from another pool: it was made here after all of its links.
     """
-    return base.subvolume.created if base and base.record.split else 0
+    is_known = base is not None and base.record.split and not base.subvolume.received_uuid
+    return base.subvolume.created if base and is_known else 0
 
 
 def make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime, imported: str | None = None) -> Prepared:
