@@ -26,7 +26,7 @@ from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
-from btrkeep.ioctl import ioctl
+from btrkeep.ioctl import ioctl, ior, iow, iowr
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.subvolume import opened
@@ -49,23 +49,10 @@ _INFO_KEY, _RELATION_KEY = 242, 246
 _INFO = struct.Struct("<8xQ")  # generation, bytes referenced
 _LEVEL_SHIFT, _INODE_BITS, _SUBVOLUME_BITS = 48, 28, 20  # in a group's number, which has 64 bits
 
-
-def _iowr(number: int, size: int) -> int:
-    return 3 << 30 | size << 16 | 0x94 << 8 | number
-
-
-def _iow(number: int, size: int) -> int:
-    return 1 << 30 | size << 16 | 0x94 << 8 | number
-
-
-def _ior(number: int, size: int) -> int:
-    return 2 << 30 | size << 16 | 0x94 << 8 | number
-
-
-_QUOTA_CTL = _iowr(40, _CONTROL.size)
-_QGROUP_ASSIGN = _iow(41, _ASSIGN.size)
-_QGROUP_CREATE = _iow(42, _CREATE.size)
-_QGROUP_LIMIT = _ior(43, _LIMIT.size)
+_QUOTA_CTL = iowr(40, _CONTROL.size)
+_QGROUP_ASSIGN = iow(41, _ASSIGN.size)
+_QGROUP_CREATE = iow(42, _CREATE.size)
+_QGROUP_LIMIT = ior(43, _LIMIT.size)
 
 
 def mode(filesystem: str) -> str:

@@ -19,7 +19,7 @@ from btrfs import ctree
 from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.ioctl import ioctl
+from btrkeep.ioctl import ioctl, ior, iow, iowr
 
 _FIRST_FREE_OBJECTID = 256  # inode number of every subvolume's root folder
 _RDONLY = 1 << 1
@@ -31,23 +31,14 @@ _FLAGS = struct.Struct("=Q")
 # treeid, name, parent_id, dirid, generation, flags, uuid, parent_uuid, received_uuid, four transids, four times, reserved
 _INFO = struct.Struct("=Q256sQQQQ16s16s16sQQ16x64x64x")
 
-
-def _iow(number: int, size: int) -> int:
-    return 1 << 30 | size << 16 | 0x94 << 8 | number
-
-
-def _ior(number: int, size: int) -> int:
-    return 2 << 30 | size << 16 | 0x94 << 8 | number
-
-
-_SNAP_CREATE_V2 = _iow(23, 4096)
-_SUBVOL_CREATE_V2 = _iow(24, 4096)
-_SUBVOL_GETFLAGS = _ior(25, 8)
-_SUBVOL_SETFLAGS = _iow(26, 8)
-_GET_SUBVOL_INFO = _ior(60, _INFO.size)
-_SNAP_DESTROY_V2 = _iow(63, 4096)
+_SNAP_CREATE_V2 = iow(23, 4096)
+_SUBVOL_CREATE_V2 = iow(24, 4096)
+_SUBVOL_GETFLAGS = ior(25, 8)
+_SUBVOL_SETFLAGS = iow(26, 8)
+_GET_SUBVOL_INFO = ior(60, _INFO.size)
+_SNAP_DESTROY_V2 = iow(63, 4096)
 _RECEIVED = struct.Struct("=16sQQ16x16xQ128x")  # uuid, stransid, rtransid, two times, flags, reserved
-_SET_RECEIVED_SUBVOL = 3 << 30 | _RECEIVED.size << 16 | 0x94 << 8 | 37
+_SET_RECEIVED_SUBVOL = iowr(37, _RECEIVED.size)
 
 
 @dataclass(frozen=True, slots=True)
