@@ -116,7 +116,7 @@ def prepare(
 
     Files of `damages` in the base are removed, unless a continued run has fetched them since.
 
-        After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
+    After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
 
     Raises Forgotten, ForeignData for a `.working` that we did not make, OSError as the filesystem gives it.
     """
