@@ -7,9 +7,8 @@ expire` does the rest (expire/run.py), at once if that was requested.
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 
-from backupd.actions.hold import is_held
+from backupd.actions.hold import is_held, no_backup
 from backupd.expire.batch import write_many
 from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.look import HostOnPool, look_again
@@ -97,9 +96,7 @@ def _name(site: ExpiryContext, host: str, name: str, found: Mapping[str, object]
         raise StateConflict(f"{host} {name} is left alone: {unreadable[name]}", "only what says that it is ours is deleted")
     if name == LATEST:
         raise UsageError(f"{host} has no complete backup", f"`backupd list {host}` shows what there is")
-    near = get_close_matches(name, found, 1)
-    hint = f"did you mean {near[0]}?" if near else f"`backupd list {host}` shows them"
-    raise UsageError(f"{host} has no backup {name}", hint)
+    raise no_backup(host, name, found)
 
 
 def _require_deletable(site: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:

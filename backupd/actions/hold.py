@@ -4,10 +4,9 @@ All of it is stored in the host's notes.json, on disk before the catalogue's row
 running it again finishes the job. Callers hold the host's lock.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any
 
 from backupd.repo.backup_json import Record
@@ -18,7 +17,7 @@ from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Hold
-from btrkeep.errors import StateConflict, UsageError
+from btrkeep.errors import StateConflict, UsageError, did_you_mean
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
 
@@ -91,6 +90,11 @@ def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, n
     return _set(work, chosen, Hold(now + UNEXPIRED_FOR, why), now)
 
 
+def no_backup(host: str, name: str, known: Iterable[str]) -> UsageError:
+    """Returns the error for a name that no backup of the host has."""
+    return UsageError(f"{host} has no backup {name}", did_you_mean(name, known, f"`backupd list {host}` shows them"))
+
+
 class _Work:
     """The host that is worked on: its notes, its backups, its rows."""
 
@@ -107,9 +111,7 @@ class _Work:
             if not name:
                 raise UsageError(f"{self.host} has no {kind} backup", f"`backupd list {self.host}` shows what there is")
         if name not in found:
-            near = get_close_matches(name, found, 1)
-            hint = f"did you mean {near[0]}?" if near else f"`backupd list {self.host}` shows them"
-            raise UsageError(f"{self.host} has no backup {name}", hint)
+            raise no_backup(self.host, name, found)
         return name
 
     def row(self, name: str) -> str | None:

@@ -19,7 +19,7 @@ from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.decisions.due import latest
-from btrkeep.errors import OperatorError, UsageError
+from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.units import format_time
 
@@ -134,8 +134,7 @@ def require_host(pool: Pool, host: str) -> None:
     """Raises NoHost when the pool has no folder of such a host; the name may come from anywhere."""
     if _has_folder(pool, host):
         return
-    near = get_close_matches(host, hosts_of(pool), 1)
-    raise NoHost(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd list` shows them")
+    raise NoHost(f"there is no host {host}", did_you_mean(host, hosts_of(pool), "`backupd list` shows them"))
 
 
 def _has_folder(pool: Pool, host: str) -> bool:

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from backupd.repo.notes_json import Notes, effective_state, read_notes
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import link_atomically
 from btrkeep.pool.marker import Pool
@@ -23,10 +24,6 @@ from btrkeep.pool.subvolume import Subvolume, delete, describe
 from btrkeep.units import parse_backup_name
 
 log = logging.getLogger(__name__)
-
-
-_CLOCK_TOLERANCE = timedelta(minutes=5)
-
 
 LATEST = "latest"
 """The newest complete backup of a host: the name of a symlink in its folder, and in commands."""
@@ -105,7 +102,7 @@ def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> Fi
     for backup in final_backups(pool, host):
         if effective_state(backup.record, notes) != COMPLETE:
             continue
-        if now is None or backup.record.started <= now + _CLOCK_TOLERANCE:
+        if now is None or backup.record.started <= latest(now):
             return backup
         future = future or backup
     return future
@@ -151,12 +148,11 @@ def point_latest(pool: Pool, host: str) -> None:
     Called after any change to complete backups, under the host's lock. It is a convenience for people; we never rely on it, so an
     error is ignored.
     """
-    latest = pool.host(host) / LATEST
+    link = pool.host(host) / LATEST
     try:
-        name = newest_complete(pool, host)
-        link_atomically(latest, name)
+        link_atomically(link, newest_complete(pool, host))
     except (OperatorError, OSError) as error:  # notes that cannot be read: nobody knows what is complete
-        log.info("%s: %s", latest, error)
+        log.info("%s: %s", link, error)
 
 
 def unfinished(path: Path, host: str) -> Subvolume | None:
