@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from backupd.actions.hold import is_held, no_backup
+from backupd.actions.hold import no_backup
 from backupd.expire.batch import write_many
 from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.look import HostOnPool, look_again
@@ -100,7 +100,7 @@ def _name(site: ExpiryContext, host: str, name: str, found: Mapping[str, object]
 
 
 def _require_deletable(site: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:
-    if is_held(one.hold, site.now) or (one.hold and site.clock_waits):
+    if one.hold and (site.clock_waits or one.hold.is_in_force(site.now)):
         raise StateConflict(f"{host} {one.name} is held", f"`backupd release {host} {one.name}` ends the hold")
     if one.in_use:
         raise StateConflict(

@@ -34,11 +34,6 @@ class HoldResult:
     unexpired: bool = False
 
 
-def is_held(hold: Hold | None, now: datetime) -> bool:
-    """True if there is a hold that has not ended."""
-    return hold is not None and (hold.until is None or now < hold.until)
-
-
 def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime) -> HoldResult:
     """Holds a backup; replaces its present hold and removes its expiry mark. `latest` is the newest complete one.
 
@@ -138,7 +133,7 @@ def holds(notes: Notes, now: datetime) -> Iterator[tuple[str, Hold]]:
     """The backups that are held now, with their holds, oldest first."""
     for name in sorted(notes.backups):
         found = hold_of(notes, name)
-        if found and is_held(found, now):
+        if found and found.is_in_force(now):
             yield name, found
 
 

@@ -145,7 +145,7 @@ def _step(decision: Decision) -> ExpiryStep:
 
 def _held_on(one: Candidate, now: datetime) -> Candidate:
     """The candidate with a hold that does not end yet, if its hold would have ended by `now`."""
-    if one.hold is None or one.hold.until is None or one.hold.until > now:
+    if one.hold is None or one.hold.is_in_force(now):
         return one
     return replace(one, hold=replace(one.hold, until=None))
 

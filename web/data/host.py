@@ -311,7 +311,7 @@ def backup_row(
 ) -> BackupRow:
     """Returns one row, with the decision about the backup and the result of its verification."""
     hold = hold_of(backup)
-    held = hold_words(hold, time_words) if hold and (hold.until is None or now < hold.until) else None
+    held = hold_words(hold, time_words) if hold and hold.is_in_force(now) else None
     kind = _kind(backup, decision) if decision else None
     stays = decision is not None and backup.state != "deleting"
     return of_row(
