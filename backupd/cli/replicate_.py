@@ -251,7 +251,7 @@ def _lock_and_reconcile(
         held.enter_context(take_lock(site.pool.locks / "verify", "backupd replicate --damaged", since))
     ensure_reserve(site.pool.path)
     if done := reconcile(site.pool, site.catalogue, since):
-        notice(f"the catalogue was brought up to date with the pool: {done}")
+        notice(done.sentence)
 
 
 def _require_listed(replica: ReplicaSettings, hosts: tuple[str, ...], listed: Mapping[str, FarHost]) -> None:

@@ -160,11 +160,9 @@ def _bring_up_to_date(site: PoolContext, ledger: Ledger, notice: Callable[[str],
     try:
         corrected = reconcile(site.pool, site.catalogue, since)
         if site.trouble:  # the rows are those of a catalogue in memory, which nobody sees again
-            corrected, what = corrected.in_the_pool(), "the pool was looked through"
-        else:
-            what = "the catalogue was brought up to date with the pool"
+            corrected = corrected.in_the_pool()
         if corrected:
-            notice(f"{what}: {corrected}")
+            notice(f"the pool was looked through: {corrected}" if site.trouble else corrected.sentence)
         if not site.trouble and (history := bring_back(site.pool, site.catalogue)):
             notice(str(history))
     except (CatalogueUnusable, CatalogueBusy) as error:

@@ -155,7 +155,7 @@ class _VerifyRun:
         site = self.site
         corrected = reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
         if corrected and not self.as_json:
-            prose(f"the catalogue was brought up to date with the pool: {corrected}")
+            prose(corrected.sentence)
         record = record_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
         if record.unread and not self.as_json:
             prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))

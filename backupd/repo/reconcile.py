@@ -110,6 +110,11 @@ class Reconciled:
         done = [f"{counted(self.counts[what], noun)} {rest}" for what, (noun, rest) in _WORDS.items() if self.counts[what]]
         return ", ".join([*done, *(f"left as it is: {text}" for text in self.trouble)])
 
+    @property
+    def sentence(self) -> str:
+        """Returns what was done, as a notice."""
+        return f"the catalogue was brought up to date with the pool: {self}"
+
     def in_the_pool(self) -> "Reconciled":
         """Returns the changes to the pool alone, without those to rows."""
         return Reconciled(Counter({_STAGED: self.counts[_STAGED]} if self.counts[_STAGED] else {}), self.locked, self.trouble)
