@@ -15,7 +15,7 @@ from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal
 from backupd.expire.site import ExpiryContext
 from backupd.health.doubts import note_doubts
 from backupd.repo.context import open_configured, require_writable
-from backupd.repo.history_copy import keep
+from backupd.repo.history_copy import keep_history
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config
@@ -121,7 +121,7 @@ def _expire(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None
             site.observer.notice(notice)
         summary = carry_out(site, forced, scope, limit, wait=wait)
         note_doubts(site.pool, site.catalogue, site.now)
-        if why := keep(site.pool, site.catalogue, site.now):
+        if why := keep_history(site.pool, site.catalogue, site.now):
             site.observer.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:
         echo_json(summary_as_json(summary))

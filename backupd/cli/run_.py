@@ -15,7 +15,7 @@ from backupd.cli.sinks import night_sinks
 from backupd.health.doubts import note_doubts
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import find_base
-from backupd.repo.history_copy import bring_back, keep
+from backupd.repo.history_copy import bring_back, keep_history
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import passes, rsync_command
 from backupd.rsync.confined import confinement
@@ -138,7 +138,7 @@ def _run(
                 compare_share(site, opened_site.catalogue, results, cancellation)
         if not ledger.trouble:
             note_doubts(opened_site.pool, opened_site.catalogue, opened_site.clock.now())
-            if why := keep(opened_site.pool, opened_site.catalogue, opened_site.clock.now(), daily=not night):
+            if why := keep_history(opened_site.pool, opened_site.catalogue, opened_site.clock.now(), daily=not night):
                 observer.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:
         echo_json([as_json_object(result) for result in results])

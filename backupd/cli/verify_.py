@@ -16,7 +16,7 @@ from backupd.cli.against_source import compare_hosts
 from backupd.cli.context import opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.cli.verify_progress import VerifyProgress
-from backupd.expire.clocks import doubt
+from backupd.expire.clocks import clock_doubt
 from backupd.files.backup_selector import Restorable, named
 from backupd.files.tree import DataUnreadable
 from backupd.repo.context import PoolContext, writing
@@ -174,8 +174,8 @@ class _VerifyRun:
         """Reads the backups, or as many of their files as `sample` says, until the time is over."""
         files = sum(one.record.files or 0 for one in backups)
         share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
-        clock_doubt = doubt(self.site.catalogue, moment, rehearsal=self.site.pool.rehearsal)
-        scope = ReadScope(share, seconds, pace, forgets=clock_doubt is None)
+        doubt_of_clock = clock_doubt(self.site.catalogue, moment, rehearsal=self.site.pool.rehearsal)
+        scope = ReadScope(share, seconds, pace, forgets=doubt_of_clock is None)
         work = Verifier(self.site.pool, self.site.catalogue, moment, scope, self.cancellation, self.progress)
         self.passes.append(work)
         for number, backup in enumerate(backups, 1):

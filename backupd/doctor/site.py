@@ -10,7 +10,7 @@ from backupd.actions.quota import programs
 from backupd.doctor.copies import check_copies
 from backupd.doctor.facts import KeyFile, SiteFacts
 from backupd.doctor.schedule import never_started, next_starts, scheduled_by
-from backupd.expire.clocks import doubt
+from backupd.expire.clocks import clock_doubt
 from backupd.expire.words import expiry_words
 from backupd.health.look import read_catalogue
 from backupd.repo.backup_json import read
@@ -81,7 +81,7 @@ def _unconfined(pool: Pool, newest: Mapping[str, str]) -> str:
 def _clock_doubt(state: Path, pool: Pool, now: datetime) -> str | None:
     try:
         with Catalogue.open_readonly(state) as catalogue:
-            found = doubt(catalogue, now, rehearsal=pool.rehearsal)
+            found = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
             return expiry_words(found) if found else None
     except OperatorError:  # of which the rule about the catalogue tells
         return None

@@ -66,7 +66,7 @@ def _fields(fact: ClockFact | None) -> dict[str, Any]:
     return {"wall": format_time(fact.wall), "boottime": fact.boottime, "boot_id": fact.boot_id} if fact else {}
 
 
-def doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> ClockBehind | ClockAhead | None:
+def clock_doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> ClockBehind | ClockAhead | None:
     """Returns what is wrong with the clock, as the next expiry will find; None: nothing. A rehearsal may set its own."""
     if rehearsal:
         return None
