@@ -13,6 +13,7 @@ from backupd.cli import COMMANDS, group
 from tests.beds import TOP, backupd
 from tests.beds.cli import BACKUPD
 from tests.beds.completing import completing_bash
+from tests.beds.work import error_and_hint
 
 
 def context() -> click.Context:
@@ -34,14 +35,7 @@ def doers() -> dict[str, click.Command]:
 
 
 def fails(*words: str | Path, status: int = 2) -> tuple[str, str]:
-    """The error and the hint of a command that fails as it should: nothing on standard output, one line each, no traceback."""
-    done = backupd(*words, check=False)
-    assert done.returncode == status, done.stdout + done.stderr
-    assert done.stdout == ""
-    error, hint = done.stderr.splitlines()
-    assert error.startswith("error: ")
-    assert hint.startswith("hint: ")
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(backupd(*words, check=False), status)
 
 
 def help_text(words: list[str], option: str) -> str:

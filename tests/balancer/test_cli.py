@@ -13,16 +13,11 @@ from balancer.order import SORTS
 from tests.balancer.program import balancer
 from tests.beds import TOP, work
 from tests.beds.completing import completing_bash
+from tests.beds.work import error_and_hint
 
 
 def fails(*words: str | Path, status: int = 2) -> tuple[str, str]:
-    """The error and the hint of a command that fails as it should: nothing on standard output, one line each, no traceback."""
-    done = balancer(*words, check=False)
-    assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    error, hint = done.stderr.splitlines()
-    assert error.startswith("error: ")
-    assert hint.startswith("hint: ")
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(balancer(*words, check=False), status)
 
 
 def command_of(name: str) -> click.Command:

@@ -26,6 +26,7 @@ from tests.beds.nights import Nights
 from tests.beds.opens import watched
 from tests.beds.terminal import at_a_terminal
 from tests.beds.within import Within
+from tests.beds.work import error_and_hint
 
 pytestmark = [pytest.mark.btrfs]
 LAST = moment("2026-11-20 22:00")
@@ -74,10 +75,7 @@ def life(number: int, data: Path) -> None:
 
 
 def fails(pool: Nights, *words: str, status: int = 2) -> tuple[str, str]:
-    done = pool.backupd(*words, check=False)
-    assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    error, hint = done.stderr.splitlines()
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(pool.backupd(*words, check=False), status)
 
 
 # --- browse

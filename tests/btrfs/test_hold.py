@@ -19,6 +19,7 @@ from tests.beds import btrfs, work
 from tests.beds.history import TIME, every, make_histories, moment, notes_of, write_down
 from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows
+from tests.beds.work import error_and_hint
 
 pytestmark = [pytest.mark.btrfs]
 LAST = moment("2026-11-20 03:00")
@@ -45,10 +46,7 @@ def host(pool: Nights) -> str:
 
 
 def fails(pool: Nights, *words: str, status: int) -> tuple[str, str]:
-    done = pool.backupd(*words, check=False)
-    assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    error, hint = done.stderr.splitlines()
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(pool.backupd(*words, check=False), status)
 
 
 def row(pool: Nights, host: str, name: str) -> tuple[Any, ...]:

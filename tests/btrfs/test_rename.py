@@ -15,6 +15,7 @@ from tests.beds import btrfs, differences, exclusive_bytes, manifest, work
 from tests.beds.history import notes_of, write_down
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, killed, rows, subvolumes
+from tests.beds.work import error_and_hint
 
 pytestmark = [pytest.mark.btrfs]
 MIB = 1 << 20
@@ -56,10 +57,7 @@ def configure_new(pool: Nights, old: str, new: str) -> None:
 
 
 def fails(pool: Nights, *words: str, status: int) -> tuple[str, str]:
-    done = pool.backupd(*words, check=False)
-    assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    error, hint = done.stderr.splitlines()
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(pool.backupd(*words, check=False), status)
 
 
 def table(pool: Nights, host: str) -> tuple[int, int]:

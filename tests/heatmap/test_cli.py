@@ -23,17 +23,12 @@ from heatmap.colourings import COLOUR_SCHEMES
 from heatmap.picture import save
 from tests.beds import TOP, btrfs, session, work
 from tests.beds.completing import completing_bash
+from tests.beds.work import error_and_hint
 from tests.heatmap.program import PEER, heatmap, pixels
 
 
 def fails(*words: str | Path, status: int = 1) -> tuple[str, str]:
-    """The error and the hint of a command that fails as it should: nothing on standard output, one line each, no traceback."""
-    done = heatmap(*words, check=False)
-    assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    error, hint = done.stderr.splitlines()
-    assert error.startswith("error: ")
-    assert hint.startswith("hint: ")
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(heatmap(*words, check=False), status)
 
 
 def command_of(name: str) -> click.Command:
