@@ -3,9 +3,9 @@
 from datetime import datetime
 
 from backupd.repo.backup_json import Record
-from backupd.repo.final_backups import LATEST, final_backups, point_latest
+from backupd.repo.final_backups import LATEST, final_backups
 from backupd.repo.notes_json import effective_state, read_notes, write_notes
-from backupd.repo.reconcile import row_of
+from backupd.repo.reconcile import follow_notes
 from btrkeep.backup_states import SUSPECT
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.due import latest
@@ -38,8 +38,5 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
         )
     if name in suspect:  # else a run of this command was killed before the row
         write_notes(folder, notes.with_note(name, "accepted", {"at": format_time(now), "why": why}))
-    row = row_of(pool, host, name)
-    assert row is not None
-    catalogue.put_backup(row)  # its state is what the notes make of it
-    point_latest(pool, host)
+    follow_notes(pool, catalogue, host, [name])
     return name

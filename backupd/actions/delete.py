@@ -13,10 +13,10 @@ from backupd.expire.batch import write_many
 from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.look import HostOnPool, look_again
 from backupd.expire.site import ExpiryContext
-from backupd.repo.final_backups import LATEST, newest_complete, point_latest
+from backupd.repo.final_backups import LATEST, newest_complete
 from backupd.repo.notes_json import ASKED, HOLD, Notes
 from backupd.repo.read_lock import unread
-from backupd.repo.reconcile import row_of
+from backupd.repo.reconcile import follow_notes
 from btrkeep.backup_states import COMPLETE, EXPIRED
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, DeletionRequest
@@ -137,7 +137,4 @@ def mark(site: ExpiryContext, chosen: Sequence[DeletionChoice]) -> None:
     """Writes it down for all hosts, which are locked: the notes, on disk, and then the rows. Raises OSError, PoolUnusable."""
     write_many(site.pool.path, {site.pool.host(one.host): one.notes for one in chosen})
     for one in chosen:
-        for backup in one.backups:
-            if row := row_of(site.pool, one.host, backup.name):
-                site.catalogue.put_backup(row)
-        point_latest(site.pool, one.host)
+        follow_notes(site.pool, site.catalogue, one.host, (backup.name for backup in one.backups))

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -62,6 +62,14 @@ def final_row(pool: Pool, host: str, record: Record, subvolume: Subvolume, notes
     """Returns the row for a final backup of ours. The record may name the host as it was called earlier."""
     record = record if record.host == host else replace(record, host=host)
     return backup_row(pool, record, effective_state(record, notes), subvolume.id, notes)
+
+
+def follow_notes(pool: Pool, catalogue: Catalogue, host: str, names: Iterable[str]) -> None:
+    """Writes the rows of these backups as the host's notes are now, and points `latest`. The caller holds the host's lock."""
+    for name in names:
+        if row := row_of(pool, host, name):
+            catalogue.put_backup(row)
+    point_latest(pool, host)
 
 
 def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:
