@@ -21,7 +21,8 @@ from btrfs.ioctl import ULLONG_MAX, search_v2
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.ioctl import ioctl, ior, iow, iowr
 
-_FIRST_FREE_OBJECTID = 256  # inode number of every subvolume's root folder
+ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
+"""The inode number of every subvolume's root folder."""
 _RDONLY = 1 << 1
 _LAST = 253_402_300_799  # the last second of 9999: the kernel's are unsigned, so one before 1970 is later than that
 _SPEC_BY_ID = 1 << 4
@@ -96,7 +97,7 @@ def describe(path: Path) -> Subvolume | None:
     """Describes the subvolume at `path`; None when no subvolume's root folder is there (nothing, a file, a symlink, a folder)."""
     try:
         with opened(path) as fd:
-            if os.fstat(fd).st_ino != _FIRST_FREE_OBJECTID:
+            if os.fstat(fd).st_ino != ROOT_FOLDER:
                 return None
             fields = _INFO.unpack(fcntl.ioctl(fd, _GET_SUBVOL_INFO, bytes(_INFO.size)))
             (flags,) = _FLAGS.unpack(fcntl.ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))
@@ -175,7 +176,7 @@ def inodes_made(path: Path) -> int:
     """
     fd = os.open(path, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
     try:
-        return os.fstat(fd).st_ino - _FIRST_FREE_OBJECTID
+        return os.fstat(fd).st_ino - ROOT_FOLDER
     finally:
         os.close(fd)
 
