@@ -47,7 +47,7 @@ class _InUse(Exception):
 
 
 class _Paused(Exception):
-    """It has to wait, and holds no lock meanwhile."""
+    """The sharing has to wait for other work, and gives its locks back meanwhile."""
 
 
 class _SourceDeleted(Exception):

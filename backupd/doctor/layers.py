@@ -64,7 +64,7 @@ def layer(name: str, sys: Path = SYS) -> Layer:
 
 
 def _what(name: str, folder: Path, sys: Path) -> tuple[str, str, bool | None]:
-    """(kind, detail, redundant)."""
+    """Returns kind, detail and `redundant` of the layer."""
     if (folder / "dm").is_dir():
         return _mapped(name, folder, sys)
     if (folder / "md").is_dir():
