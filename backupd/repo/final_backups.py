@@ -19,7 +19,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import link_atomically
-from btrkeep.pool.marker import Pool
+from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, delete, describe
 from btrkeep.units import parse_backup_name
 
@@ -53,9 +53,15 @@ def own_backup(path: Path, host: str) -> tuple[Subvolume, Record] | None:
     record = records.read(path) if subvolume else None
     if subvolume is None or record is None or record.uuid != subvolume.content_uuid or not is_named(record.host, host, path.parent):
         return None
-    if path.name != ".working" and record.name != path.name:
+    if path.name != WORKING and record.name != path.name:
         return None
     return subvolume, record if record.host == host else replace(record, host=host)
+
+
+def own_final(path: Path, host: str) -> tuple[Subvolume, Record] | None:
+    """Returns the same of a final backup of ours, None if it is none. Raises UnreadableRecord."""
+    found = own_backup(path, host)
+    return found if found and found[0].read_only and found[1].state in FINAL else None
 
 
 def is_named(name: str, host: str, folder: Path) -> bool:
@@ -83,8 +89,7 @@ def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
     for name in names:
         path = pool.host(host) / name
         with contextlib.suppress(records.UnreadableRecord):
-            found = own_backup(path, host)
-            if found and found[0].read_only and found[1].state in FINAL:
+            if found := own_final(path, host):
                 yield FinalBackup(path, *found)
 
 
