@@ -90,7 +90,7 @@ class HostCopies:
         site, host = self.site, self.host
         what, since = f"replication of {host}", format_time(site.now)
         is_sealed = self._by_rsync and site.confined  # rsync in its cell inherits the lock
-        lock = held.enter_context(take_lock(site.pool.locks / f"host-{host}", what, since, sealed=is_sealed))
+        lock = held.enter_context(take_lock(site.pool.host_lock(host), what, since, sealed=is_sealed))
         site.pool.host(host).mkdir(mode=0o700, exist_ok=True)
         require_marked(site, self.far, host)
         discard_received(site.pool, host)

@@ -181,7 +181,7 @@ def _stale(notes: Notes, known: AbstractSet[str], noted: Sequence[StateFromNotes
 
 def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: Reconciled) -> None:
     try:
-        lock = take_lock(pool.locks / f"host-{host}", RECONCILING, since)
+        lock = take_lock(pool.host_lock(host), RECONCILING, since)
     except LockHeld:
         done.locked.append(host)
         return
@@ -206,7 +206,7 @@ def _drop_staged(pool: Pool, host: str, since: str, done: Reconciled) -> None:
     if describe(path) is None:
         return
     try:
-        lock = take_lock(pool.locks / f"host-{host}", RECONCILING, since)
+        lock = take_lock(pool.host_lock(host), RECONCILING, since)
     except LockHeld:
         return
     with lock:
@@ -270,7 +270,7 @@ def _add(pool: Pool, catalogue: Catalogue, host: str, name: str) -> bool:
 def point_all(pool: Pool, since: str) -> None:
     """Updates the `latest` of every host that is not in use."""
     for host in hosts_of(pool):
-        with suppress(LockHeld, PoolUnusable), take_lock(pool.locks / f"host-{host}", RECONCILING, since):
+        with suppress(LockHeld, PoolUnusable), take_lock(pool.host_lock(host), RECONCILING, since):
             point_latest(pool, host)
 
 

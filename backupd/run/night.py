@@ -385,7 +385,7 @@ class NightRunner:
     def _give_up(self, one: Unfinished) -> bool:
         """Returns True if it was discarded: not if it is in use or has changed."""
         try:
-            lock = take_lock(self.site.pool.locks / f"host-{one.host}", "discarding", format_time(self.site.clock.now()))
+            lock = take_lock(self.site.pool.host_lock(one.host), "discarding", format_time(self.site.clock.now()))
         except LockHeld:
             return False
         with lock:

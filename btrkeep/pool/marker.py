@@ -54,6 +54,10 @@ class Pool:
         """The folder of the hosts."""
         return self.path / HOSTS
 
+    def host_lock(self, name: str) -> Path:
+        """The lock file of a host."""
+        return self.locks / f"host-{name}"
+
     def host(self, name: str) -> Path:
         """The folder of one host's backups."""
         return self.path / HOSTS / name

@@ -187,7 +187,7 @@ def locked_for_import(site: ImportSite, tree: OldTree) -> Iterator[tuple[HostCon
     nothing can be imported for the host now.
     """
     host = config_of(site.config, tree)
-    with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
+    with take_lock(site.pool.host_lock(tree.host), f"import of {tree.host}", format_time(site.clock.now())):
         require_own(site.pool, tree.host)
         require_room(site.pool, site.config)
         require_no_other_work(site.pool, host)
