@@ -21,11 +21,9 @@ from btrkeep.cli.progress import prose
 from btrkeep.config import Config
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, LockHeld, UsageError
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import EXPIRE_LOCK, take_lock
 from btrkeep.process.cancellation import signal_status
 from btrkeep.units import format_time, printable
-
-LOCK = "expire"
 
 
 @click.command("expire")
@@ -116,7 +114,7 @@ def _rehearse(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | No
 
 
 def _expire(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, wait: bool, as_json: bool) -> int:
-    with take_lock(site.pool.locks / LOCK, "backupd expire", format_time(site.now)):
+    with take_lock(site.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(site.now)):
         for notice in site.config.notices:
             site.observer.notice(notice)
         summary = carry_out(site, forced, scope, limit, wait=wait)
@@ -151,7 +149,7 @@ def _restore(ctx: click.Context) -> int:
     require_writable(pool)
     problems: list[str] = []
     try:
-        with take_lock(pool.locks / LOCK, "backupd expire --restore-mount-option", ""):
+        with take_lock(pool.locks / EXPIRE_LOCK, "backupd expire --restore-mount-option", ""):
             done = MountOption(pool, "none", click.echo, problems.append).put_back()
     except LockHeld as error:
         prose(f"{printable(error.message)}; it puts the mount option back itself")

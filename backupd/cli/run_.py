@@ -32,7 +32,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import NIGHT_LOCK, take_lock
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation, ending_signals, signal_status
 from btrkeep.process.error_report import report_error
@@ -105,7 +105,7 @@ def _run(
         since = format_time(opened_site.clock.now())
         report = held.enter_context(Reporting())
         if night:
-            held.enter_context(take_lock(opened_site.pool.locks / "night", "backupd run", since))
+            held.enter_context(take_lock(opened_site.pool.locks / NIGHT_LOCK, "backupd run", since))
         become_reaper()
         ensure_reserve(opened_site.pool.path)
         ledger = Ledger(opened_site.catalogue, observer.notice, opened_site.trouble)

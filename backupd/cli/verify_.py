@@ -32,7 +32,7 @@ from btrkeep.decisions.device_errors import forget_unnamed
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.units import counted, format_size, format_time, parse_share, printable
 
@@ -113,7 +113,7 @@ def command(
             return _say_plan(chosen, as_json)
         run = _VerifyRun(site, VerifyProgress(is_shown=not as_json), as_json)
         with (
-            take_lock(site.pool.locks / "verify", "backupd verify", format_time(moment)),
+            take_lock(site.pool.locks / VERIFY_LOCK, "backupd verify", format_time(moment)),
             writing(site.pool),
             run.cancellation.listening(),
             run.progress,

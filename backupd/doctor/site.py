@@ -20,7 +20,7 @@ from btrkeep.config import Config
 from btrkeep.decisions.pool_health import HealthLimits
 from btrkeep.errors import OperatorError
 from btrkeep.pool import quota
-from btrkeep.pool.locks import read_holder
+from btrkeep.pool.locks import EXPIRE_LOCK, read_holder
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import is_machines
 from btrkeep.units import parse_time
@@ -32,7 +32,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
     limited = [host for host in enabled if host.quota is not None]
     by_ssh = any(host.address for host in enabled)
     names = {host: names_of(pool, host) for host in hosts_of(pool)}
-    expiring = read_holder(pool.locks / "expire")
+    expiring = read_holder(pool.locks / EXPIRE_LOCK)
     starters, windows = tuple(scheduled_by("backupd", "run")), [host for host in enabled if host.window]
     starts = next_starts(starters) if windows else ()
     catalogue = read_catalogue(config.pool.state, pool)
