@@ -2,21 +2,14 @@
 
 from datetime import datetime
 
-from backupd.repo.backup_json import Record
-from backupd.repo.final_backups import LATEST, final_backups
+from backupd.repo.final_backups import LATEST, records_newest_first
 from backupd.repo.notes_json import effective_state, read_notes, write_notes
 from backupd.repo.reconcile import follow_notes
 from btrkeep.backup_states import SUSPECT
 from btrkeep.catalogue import Catalogue
-from btrkeep.decisions.due import latest
 from btrkeep.errors import StateConflict, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
-
-
-def _newest_first(pool: Pool, host: str, now: datetime) -> list[Record]:
-    """Returns the records, newest first; those stamped in the future come last."""
-    return sorted((one.record for one in final_backups(pool, host)), key=lambda record: record.started > latest(now))
 
 
 def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> str:
@@ -26,7 +19,7 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
     """
     folder = pool.host(host)
     notes = read_notes(folder)
-    found = {record.name: record for record in _newest_first(pool, host, now)}
+    found = {record.name: record for record in records_newest_first(pool, host, now)}
     suspect = [record.name for record in found.values() if effective_state(record, notes) == SUSPECT]
     if name == LATEST and suspect:
         name = str(suspect[0])

@@ -10,12 +10,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from backupd.repo.backup_json import Record
-from backupd.repo.final_backups import LATEST, final_backups, point_latest
+from backupd.repo.final_backups import LATEST, point_latest, records_newest_first
 from backupd.repo.notes_json import HOLD, Notes, effective_state, hold_of, read_notes, write_notes
 from backupd.repo.reconcile import row_of
 from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
-from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import StateConflict, UsageError, did_you_mean
 from btrkeep.pool.marker import Pool
@@ -99,8 +98,7 @@ class _Work:
         self.rows = {row.name: row for row in catalogue.backups(host)}
 
     def choose(self, name: str, fits: Callable[[Record], bool], kind: str) -> str:
-        records = (record for _, _, record in final_backups(self.pool, self.host))  # the newest first
-        found = {str(one.name): one for one in sorted(records, key=lambda one: one.started > latest(self.now))}
+        found = {str(one.name): one for one in records_newest_first(self.pool, self.host, self.now)}
         if name == LATEST:
             name = next((one for one, record in found.items() if fits(record)), "")
             if not name:

@@ -93,6 +93,11 @@ def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
                 yield FinalBackup(path, *found)
 
 
+def records_newest_first(pool: Pool, host: str, now: datetime) -> list[Record]:
+    """Returns the records of the final backups, newest first; those stamped in the future come last."""
+    return sorted((one.record for one in final_backups(pool, host)), key=lambda record: record.started > latest(now))
+
+
 def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None:
     """Returns the newest complete backup, from the pool itself. One with a timestamp in the future is a base only if there is no
     other.
