@@ -2,10 +2,7 @@
 
 import json
 import os
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,19 +19,15 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Nights]:
+def pool(module_btrfs: Path) -> Nights:
     """A pool whose hosts have one backup of a MiB of data each; tests take those that nobody has used."""
-    top = Path(tempfile.mkdtemp(prefix="rename-", dir=_shared_mount))
-    nights = Nights(top)
+    nights = Nights(module_btrfs)
     (nights.source / "image").write_bytes(os.urandom(MIB))
     nights.settings("backup", concurrency=4)
     for host in HOSTS:
         nights.host(host, nights.source)
     nights.run()
-    yield nights
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return nights
 
 
 HOSTS = [f"old{number:02}" for number in range(20)]
