@@ -114,7 +114,7 @@ def _is_on_it(folder: Path, filesystem: str) -> bool:
     return False
 
 
-def refuse_unfit(path: Path) -> None:
+def require_balanceable(path: Path) -> None:
     """Raises PoolUnusable: it is mounted read-only, or without some of its devices."""
     mount = mount_of(path)
     if "ro" in mount.super_options:
@@ -133,7 +133,7 @@ def refuse_unfit(path: Path) -> None:
         )
 
 
-def refuse_others(fd: int, path: Path, exclusive: str, by: str) -> OperatorError:
+def under_way_error(fd: int, path: Path, exclusive: str, by: str) -> OperatorError:
     """Returns the error for a filesystem with another exclusive operation."""
     found = balance_now(fd) if exclusive == "balance paused" else None
     if found is None:

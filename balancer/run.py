@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from balancer import stop_rules as stops
-from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, refuse_others, refuse_unfit
+from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, require_balanceable, under_way_error
 from balancer.model import DEFAULT, Model
 from balancer.planning import Costs, FilesystemReading, choose, look, look_again, planned
 from balancer.relocation import Attempt, Before, attempt
@@ -59,10 +59,10 @@ class Balancing:
     def run(self) -> Report:
         """Runs until there is a reason to end. Raises PoolUnusable if it cannot be balanced, LockHeld if another balance has it."""
         with opened(self._path) as self._fd:
-            refuse_unfit(self._path)
+            require_balanceable(self._path)
             self._begun, self._started = time.monotonic(), datetime.now(UTC)
             self._filesystem = identity(self._path)
-            self._refuse_others()
+            self._require_no_other()
             self._locks = lock_folders(self._path, self._filesystem, self._settings.locks)
             self._pressure, self._costs = IoPressure(), Costs(self._fd)
             self._seen = self._before = self._look()
@@ -71,10 +71,10 @@ class Balancing:
             self._tell(report)
             return report
 
-    def _refuse_others(self) -> None:
+    def _require_no_other(self) -> None:
         exclusive, by = operation_and_who(self._folder)
         if exclusive != "none" and (exclusive == "balance paused" or not self._settings.wait_for_others):
-            raise refuse_others(self._fd, self._path, exclusive, by)
+            raise under_way_error(self._fd, self._path, exclusive, by)
 
     def _rehearse(self) -> Report:
         hindrance = stops.stop(stops.BEFORE, self._settings, self._facts())

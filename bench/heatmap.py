@@ -9,8 +9,6 @@ which nobody may write to meanwhile. The peer is the Debian package btrfs-heatma
 import argparse
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from bench.common import Sides, alternate, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
-from bench.scan import build
+from bench.common import Sides, alternate, own_folder, report, say, spread, timed, wait_for_quiet
+from bench.scan import filesystem, parser_with_filesystem
 from heatmap.reading import read_state
-from tests.beds import btrfs
 
 PEER = "/usr/bin/btrfs-heatmap"
 OURS = (sys.executable, "-m", "heatmap")
-_DEVICES = 3  # files of ext4 end at 16 TiB
 
 
 @dataclass(slots=True)
@@ -40,29 +36,13 @@ class Case:
 
 def main() -> None:
     """Builds, measures, prints."""
-    made = plain_parser((__doc__ or "").split("\n", 1)[0])
-    made.add_argument("--filesystem", type=Path, help="a mounted btrfs; without it one is built")
-    made.add_argument("--tib", type=float, default=42, help="size of what is built")
-    made.add_argument("--solid-tib", type=float, default=34, help="how much of it is full")
-    made.add_argument("--extents-gib", type=int, default=272, help="how much is in pieces of up to 0.8 MiB, every other one free")
-    made.add_argument("--bitmaps-gib", type=int, default=72, help="how much is in pieces of up to 100 KiB, every other one free")
+    made = parser_with_filesystem(__doc__ or "")
     made.add_argument("--repeats", type=int, default=7, help="measured pairs of each picture; one more comes first, unmeasured")
     options = made.parse_args()
     if not Path(PEER).exists():
         raise SystemExit(f"no benchmark: {PEER} is missing (apt-get install btrfs-heatmap)")
-    with own_folder(options) as folder, _filesystem(options) as point:
-        report(options, "heatmap", measure(options, point, folder))
-
-
-@contextmanager
-def _filesystem(options: argparse.Namespace) -> Iterator[Path]:
-    if options.filesystem:
-        yield options.filesystem
-        return
-    size = f"{int(options.tib * 1024 / _DEVICES)}G"
-    point = btrfs.make(size, _DEVICES, ("-K", "-d", "single", "-m", "dup"), "noatime,nodiscard,commit=300")
-    build(point, options)
-    yield point
+    with own_folder(options) as folder:
+        report(options, "heatmap", measure(options, filesystem(options), folder))
 
 
 def measure(options: argparse.Namespace, point: Path, folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backupd.repo.history_copy import FILE, bring_back, keep
+from backupd.repo.history_copy import FILE, bring_back, keep_history
 from bench.make_catalogue import POOL_ID, make
 from btrkeep.catalogue import Catalogue
 from btrkeep.pool.marker import MARKER, Pool
@@ -38,8 +38,8 @@ def main() -> None:
         pool = Pool(folder, POOL_ID, "", rehearsal=False)
         runs = make(folder / "state", words.hosts, words.backups)
         with Catalogue.open(folder / "state") as catalogue:
-            written = seconds(lambda: keep(pool, catalogue, datetime.now(UTC), daily=False))
-            again = seconds(lambda: keep(pool, catalogue, datetime.now(UTC)))
+            written = seconds(lambda: keep_history(pool, catalogue, datetime.now(UTC), daily=False))
+            again = seconds(lambda: keep_history(pool, catalogue, datetime.now(UTC)))
         size = (folder / MARKER / FILE).stat().st_size
         with Catalogue.open(folder / "new") as catalogue:
             back = seconds(lambda: bring_back(pool, catalogue))

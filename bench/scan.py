@@ -14,8 +14,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,35 +29,41 @@ _OURS = ("-m", "balancer", "score")
 _SIDE = ("-m", "bench.scan_side")
 
 
-def main() -> None:
-    """Builds, measures, prints."""
-    made = plain_parser((__doc__ or "").split("\n", 1)[0])
+def parser_with_filesystem(doc: str) -> argparse.ArgumentParser:
+    """The options of a bench whose filesystem `filesystem` gives; its description is the first line of `doc`."""
+    made = plain_parser(doc.split("\n", 1)[0])
     made.add_argument("--filesystem", type=Path, help="a mounted btrfs; without it one is built")
     made.add_argument("--tib", type=float, default=42, help="size of what is built")
     made.add_argument("--solid-tib", type=float, default=34, help="how much of it is full")
     made.add_argument("--extents-gib", type=int, default=272, help="how much is in pieces of up to 0.8 MiB, every other one free")
     made.add_argument("--bitmaps-gib", type=int, default=72, help="how much is in pieces of up to 100 KiB, every other one free")
+    return made
+
+
+def filesystem(options: argparse.Namespace) -> Path:
+    """A mounted one, built unless one was named."""
+    if options.filesystem:
+        return Path(options.filesystem)
+    size = f"{int(options.tib * 1024 / _DEVICES)}G"
+    point = btrfs.make(size, _DEVICES, ("-K", "-d", "single", "-m", "dup"), "noatime,nodiscard,commit=300")
+    build(point, options)
+    return point
+
+
+def main() -> None:
+    """Builds, measures, prints."""
+    made = parser_with_filesystem(__doc__ or "")
     made.add_argument("--repeats", type=int, default=7, help="measured times of each side; one more comes first, unmeasured")
     made.add_argument("--only-build", action="store_true", help="say what was built and wait for Ctrl-C")
     options = made.parse_args()
-    with own_folder(options) as folder, _filesystem(options) as point:
+    with own_folder(options) as folder:
+        point = filesystem(options)
         if options.only_build:
             say(f"{point}")
             time.sleep(1e6)
         loop = folder / "scan_loop"
         work("cc", "-O2", "-o", loop, TOP / "bench" / "scan_loop.c")
         report(options, "scan", measure(options, point, loop))
-
-
-@contextmanager
-def _filesystem(options: argparse.Namespace) -> Iterator[Path]:
-    if options.filesystem:
-        yield options.filesystem
-        return
-    size = f"{int(options.tib * 1024 / _DEVICES)}G"
-    point = btrfs.make(size, _DEVICES, ("-K", "-d", "single", "-m", "dup"), "noatime,nodiscard,commit=300")
-    build(point, options)
-    yield point
 
 
 def build(point: Path, options: argparse.Namespace) -> None:

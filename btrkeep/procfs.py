@@ -1,4 +1,4 @@
-"""Machine-wide information in /proc: boot, mounts, and pressure. For processes see btrkeep.process.proc."""
+"""Machine-wide information in /proc: boot, mounts, and pressure; and files of /sys. For processes see btrkeep.process.proc."""
 
 import os
 import re
@@ -15,6 +15,14 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 def boot_id() -> str:
     """Returns the id of this boot of the machine."""
     return _BOOT_ID.read_text().strip()
+
+
+def sysfs_text(file: Path) -> str:
+    """Returns what the file says; "" if it is not there, as on an older kernel, or says nothing now."""
+    try:
+        return file.read_text(errors="surrogateescape").strip()
+    except OSError:
+        return ""
 
 
 def pressure_totals(file: Path) -> dict[str, int]:

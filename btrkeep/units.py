@@ -96,7 +96,7 @@ def format_duration(seconds: float | None) -> str:
     return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
 
 
-def elapsed(start: datetime | None, end: datetime | None) -> float | None:
+def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
     """Seconds from the one to the other; None where one is not known, or the clock was set back between them."""
     seconds = (end - start).total_seconds() if start and end else -1.0
     return seconds if seconds >= 0 else None

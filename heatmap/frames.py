@@ -74,7 +74,7 @@ def _state(path: Path) -> FrameSource:
 
 
 def _picture(path: Path) -> FrameSource | None:
-    """None: an animation, such as the last one that was made."""
+    """Returns the picture in the file; None for an animation, such as an earlier timelapse. Raises Unreadable."""
     try:
         with Image.open(path) as image:
             width, height, frames = *image.size, getattr(image, "n_frames", 1)

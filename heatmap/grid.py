@@ -45,7 +45,7 @@ class Grid:
 
     @property
     def bytes_per_pixel(self) -> float:
-        """A whole number only by chance."""
+        """Returns the bytes that a pixel stands for, mostly no whole number."""
         return float(self.total_bytes / 4**self.order)
 
 

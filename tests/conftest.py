@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -245,6 +246,16 @@ def shared_btrfs(_shared_mount: Path) -> Iterator[Path]:
     yield top
     btrfs.delete_subvolume(top, _shared_mount)
     top.parent.rmdir()
+
+
+@pytest.fixture(scope="module")
+def module_btrfs(_shared_mount: Path) -> Iterator[Path]:
+    """The same for a module: a folder on that filesystem, in which its tests share what they make."""
+    top = Path(tempfile.mkdtemp(prefix="module-", dir=_shared_mount))
+    yield top
+    for path in btrfs.subvolumes_below(top, _shared_mount):
+        btrfs.delete_subvolume(path, _shared_mount)
+    shutil.rmtree(top)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from tests.beds import btrfs as beds
 from tests.beds.anyone import NOBODY, readable
 from tests.beds.ssh import Sshd
 from tests.beds.walls import walled
+from tests.beds.watch import wait_for
 
 AWKWARD = (b"new\nline", b"no utf-8 \xff", b"back\\slash", b"a=b # file: x", b" space ", b"tab\tand \x01")
 
@@ -373,13 +374,6 @@ def sessions_of(process: subprocess.Popen[str]) -> list[str]:
     return [f"{session.PREFIX}{pid}-{session.start_time(pid)}" for pid in pids]
 
 
-def wait_for(happened: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
 def traces_of(names: list[str], place: Path) -> list[str]:
     """What the kernel and the folders still know of sessions, by programs of others."""
     found = [work(*argv).stdout for argv in (("findmnt", "-rn"), ("losetup", "-a"), ("ps", "-eww", "-o", "pid,args"))]
@@ -410,7 +404,7 @@ SESSIONS = [
 @pytest.mark.parametrize(("deed", "workers"), SESSIONS)
 def test_nothing_is_left_by_a_session_whose_test(deed: str, workers: str, tmp_path: Path, place: Path) -> None:
     process = start_session(tmp_path, place, DEEDS[deed], workers, "--timeout=3" if deed == "exceeds its time" else "--timeout=0")
-    wait_for((tmp_path / "started").exists)
+    wait_for((tmp_path / "started").exists, 30)
     names = sessions_of(process)
     assert deed not in ("exceeds its time", "is interrupted", "is asked to end") or traces_of(names, place)
     if deed in ("is interrupted", "is asked to end"):
@@ -429,7 +423,7 @@ def test_nothing_is_left_by_a_session_whose_test(deed: str, workers: str, tmp_pa
 @pytest.mark.ssh
 def test_what_a_killed_session_left_is_cleared_away_by_the_next_one(tmp_path: Path, place: Path) -> None:
     process = start_session(tmp_path, place, DEEDS["is killed"], "-n1")
-    wait_for((tmp_path / "started").exists)
+    wait_for((tmp_path / "started").exists, 30)
     names = sessions_of(process)
     process.kill()
     process.communicate()

@@ -56,7 +56,7 @@ def of_http(error: HTTPException) -> Response:
         return make_response(error.response)
     status = error.code or 500
     said = printable(error.description or "") if type(error).description != error.description else ""
-    return _with_headers(page(status, said), error)
+    return api.with_headers(page(status, said), error)
 
 
 def of_csrf(error: CSRFError) -> Response:
@@ -99,11 +99,3 @@ def page(status: int, said: str = "", hint: str = "") -> Response:
     title, usual = _WORDS.get(status, _WORDS[500] if status >= 500 else _WORDS[400])
     said, hint = (said, hint or ("" if said else usual))
     return make_response(render_template("error.html", status=status, title=title, said=said, hint=hint or usual), status)
-
-
-def _with_headers(response: Response, error: HTTPException) -> Response:
-    """Keeps Allow, Retry-After and similar headers."""
-    for name, value in error.get_headers():
-        if name.lower() not in ("content-type", "content-length"):
-            response.headers[name] = value
-    return response

@@ -14,7 +14,10 @@ log = logging.getLogger(__name__)
 
 
 def warm(app: Flask) -> None:
-    """Makes it, which takes about a second; beside the first requests. Without a catalogue there is nothing to tell yet."""
+    """Makes the templates and the first page's data, which takes about a second, while the first requests are answered.
+
+    Without a catalogue it makes the templates alone.
+    """
     for name in app.jinja_env.list_templates():
         app.jinja_env.get_template(name)
     source = context_of(app)

@@ -2,21 +2,14 @@
 
 from datetime import datetime
 
-from backupd.repo.backup_json import Record
-from backupd.repo.final_backups import LATEST, final_backups, point_latest
+from backupd.repo.final_backups import LATEST, records_newest_first
 from backupd.repo.notes_json import effective_state, read_notes, write_notes
-from backupd.repo.reconcile import row_of
+from backupd.repo.reconcile import follow_notes
 from btrkeep.backup_states import SUSPECT
 from btrkeep.catalogue import Catalogue
-from btrkeep.decisions.due import latest
 from btrkeep.errors import StateConflict, UsageError
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
-
-
-def _newest_first(pool: Pool, host: str, now: datetime) -> list[Record]:
-    """Returns the records, newest first; those stamped in the future come last."""
-    return sorted((one.record for one in final_backups(pool, host)), key=lambda record: record.started > latest(now))
 
 
 def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> str:
@@ -26,7 +19,7 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
     """
     folder = pool.host(host)
     notes = read_notes(folder)
-    found = {record.name: record for record in _newest_first(pool, host, now)}
+    found = {record.name: record for record in records_newest_first(pool, host, now)}
     suspect = [record.name for record in found.values() if effective_state(record, notes) == SUSPECT]
     if name == LATEST and suspect:
         name = str(suspect[0])
@@ -38,8 +31,5 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
         )
     if name in suspect:  # else a run of this command was killed before the row
         write_notes(folder, notes.with_note(name, "accepted", {"at": format_time(now), "why": why}))
-    row = row_of(pool, host, name)
-    assert row is not None
-    catalogue.put_backup(row)  # its state is what the notes make of it
-    point_latest(pool, host)
+    follow_notes(pool, catalogue, host, [name])
     return name

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from backupd.actions.verify import Verifier
 from backupd.actions.verify_pass import ReadCount, ReadScope
-from backupd.expire.clocks import doubt
+from backupd.expire.clocks import clock_doubt
 from backupd.files.backup_selector import Restorable, find
 from backupd.files.tree import DataUnreadable
 from backupd.repo.boot_json import BootRecord, read_boot, write_boot
@@ -94,7 +94,7 @@ def in_doubt_verifier(
 ) -> Verifier:
     """Returns a verifier that reads all that was written into backups in doubt, and once more what was read before this boot."""
     moment = site.clock.now()
-    scope = ReadScope(forgets=doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal) is None, crash=record.seen)
+    scope = ReadScope(forgets=clock_doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal) is None, crash=record.seen)
     return Verifier(site.pool, site.catalogue, moment, scope, cancellation, tell)
 
 

@@ -77,7 +77,7 @@ def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
 def _read_all(
     site: PoolContext, resolver: Resolver, vaddrs: Iterable[int], trees: set[int], now: datetime
 ) -> tuple[list[Damage], list[int]]:
-    """(damages, addresses of data that no backup has)."""
+    """Returns the damages, and the addresses of damaged data that no backup has."""
     found, elsewhere, checked = set[FilePlace](), list[int](), dict[tuple[FilePlace, ...], bool]()
     asked = [vaddr for vaddr in vaddrs if vaddr not in trees]
     answers = resolver.resolve(block for vaddr in asked for block in _blocks(vaddr))

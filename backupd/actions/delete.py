@@ -7,17 +7,16 @@ expire` does the rest (expire/run.py), at once if that was requested.
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 
-from backupd.actions.hold import is_held
+from backupd.actions.hold import no_backup
 from backupd.expire.batch import write_many
 from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.look import HostOnPool, look_again
 from backupd.expire.site import ExpiryContext
-from backupd.repo.final_backups import LATEST, newest_complete, point_latest
+from backupd.repo.final_backups import LATEST, newest_complete
 from backupd.repo.notes_json import ASKED, HOLD, Notes
 from backupd.repo.read_lock import unread
-from backupd.repo.reconcile import row_of
+from backupd.repo.reconcile import follow_notes
 from btrkeep.backup_states import COMPLETE, EXPIRED
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, DeletionRequest
@@ -97,13 +96,11 @@ def _name(site: ExpiryContext, host: str, name: str, found: Mapping[str, object]
         raise StateConflict(f"{host} {name} is left alone: {unreadable[name]}", "only what says that it is ours is deleted")
     if name == LATEST:
         raise UsageError(f"{host} has no complete backup", f"`backupd list {host}` shows what there is")
-    near = get_close_matches(name, found, 1)
-    hint = f"did you mean {near[0]}?" if near else f"`backupd list {host}` shows them"
-    raise UsageError(f"{host} has no backup {name}", hint)
+    raise no_backup(host, name, found)
 
 
 def _require_deletable(site: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:
-    if is_held(one.hold, site.now) or (one.hold and site.clock_waits):
+    if one.hold and (site.clock_waits or one.hold.is_in_force(site.now)):
         raise StateConflict(f"{host} {one.name} is held", f"`backupd release {host} {one.name}` ends the hold")
     if one.in_use:
         raise StateConflict(
@@ -140,7 +137,4 @@ def mark(site: ExpiryContext, chosen: Sequence[DeletionChoice]) -> None:
     """Writes it down for all hosts, which are locked: the notes, on disk, and then the rows. Raises OSError, PoolUnusable."""
     write_many(site.pool.path, {site.pool.host(one.host): one.notes for one in chosen})
     for one in chosen:
-        for backup in one.backups:
-            if row := row_of(site.pool, one.host, backup.name):
-                site.catalogue.put_backup(row)
-        point_latest(site.pool, one.host)
+        follow_notes(site.pool, site.catalogue, one.host, (backup.name for backup in one.backups))

@@ -65,7 +65,7 @@ def _each(pool: Pool) -> Iterator[Unfinished]:
 
 def is_busy(pool: Pool, host: str) -> bool:
     """Returns True if somebody works on the host, or what a killed run left of its transfer does."""
-    path = pool.locks / f"host-{host}"
+    path = pool.host_lock(host)
     holder = read_holder(path)
     return holder is not None and (holder.is_alive or bool(left_behind(path, holder)))
 

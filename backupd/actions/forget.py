@@ -10,9 +10,8 @@ from typing import Any
 
 from backupd.actions.hold import holds
 from backupd.expire.look import forgotten_at
-from backupd.repo.final_backups import point_latest
 from backupd.repo.notes_json import ASKED, RULES, read_notes, write_notes
-from backupd.repo.reconcile import row_of
+from backupd.repo.reconcile import follow_notes
 from btrkeep.backup_states import DELETING, EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.config import Config
@@ -98,10 +97,7 @@ def undo_forget(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
     for name in back:
         notes = notes.without(name, EXPIRED)
     write_notes(pool.host(host), replace(notes, forgotten=None))
-    for name in back:
-        if row := row_of(pool, host, name):
-            catalogue.put_backup(row)
-    point_latest(pool, host)
+    follow_notes(pool, catalogue, host, back)
     return back
 
 

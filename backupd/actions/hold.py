@@ -4,21 +4,19 @@ All of it is stored in the host's notes.json, on disk before the catalogue's row
 running it again finishes the job. Callers hold the host's lock.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any
 
 from backupd.repo.backup_json import Record
-from backupd.repo.final_backups import LATEST, final_backups, point_latest
+from backupd.repo.final_backups import LATEST, point_latest, records_newest_first
 from backupd.repo.notes_json import HOLD, Notes, effective_state, hold_of, read_notes, write_notes
 from backupd.repo.reconcile import row_of
 from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
-from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Hold
-from btrkeep.errors import StateConflict, UsageError
+from btrkeep.errors import StateConflict, UsageError, did_you_mean
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
 
@@ -33,11 +31,6 @@ class HoldResult:
     state: str
     hold: Hold
     unexpired: bool = False
-
-
-def is_held(hold: Hold | None, now: datetime) -> bool:
-    """True if there is a hold that has not ended."""
-    return hold is not None and (hold.until is None or now < hold.until)
 
 
 def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime) -> HoldResult:
@@ -91,6 +84,11 @@ def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, n
     return _set(work, chosen, Hold(now + UNEXPIRED_FOR, why), now)
 
 
+def no_backup(host: str, name: str, known: Iterable[str]) -> UsageError:
+    """Returns the error for a name that no backup of the host has."""
+    return UsageError(f"{host} has no backup {name}", did_you_mean(name, known, f"`backupd list {host}` shows them"))
+
+
 class _Work:
     """The host that is worked on: its notes, its backups, its rows."""
 
@@ -100,16 +98,13 @@ class _Work:
         self.rows = {row.name: row for row in catalogue.backups(host)}
 
     def choose(self, name: str, fits: Callable[[Record], bool], kind: str) -> str:
-        records = (record for _, _, record in final_backups(self.pool, self.host))  # the newest first
-        found = {str(one.name): one for one in sorted(records, key=lambda one: one.started > latest(self.now))}
+        found = {str(one.name): one for one in records_newest_first(self.pool, self.host, self.now)}
         if name == LATEST:
             name = next((one for one, record in found.items() if fits(record)), "")
             if not name:
                 raise UsageError(f"{self.host} has no {kind} backup", f"`backupd list {self.host}` shows what there is")
         if name not in found:
-            near = get_close_matches(name, found, 1)
-            hint = f"did you mean {near[0]}?" if near else f"`backupd list {self.host}` shows them"
-            raise UsageError(f"{self.host} has no backup {name}", hint)
+            raise no_backup(self.host, name, found)
         return name
 
     def row(self, name: str) -> str | None:
@@ -136,7 +131,7 @@ def holds(notes: Notes, now: datetime) -> Iterator[tuple[str, Hold]]:
     """The backups that are held now, with their holds, oldest first."""
     for name in sorted(notes.backups):
         found = hold_of(notes, name)
-        if found and is_held(found, now):
+        if found and found.is_in_force(now):
             yield name, found
 
 

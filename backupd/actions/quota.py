@@ -86,10 +86,7 @@ def require_enableable(pool: Pool) -> None:
             f"Linux {platform.release()} knows no simple quotas", "they came with Linux 6.7; nothing else here needs them"
         )
     if quota.mode(pool.filesystem) == quota.FULL:
-        raise OperatorError(
-            "qgroups are switched on, which simple quotas would replace",
-            f"if nobody needs them: btrfs quota disable {shlex.quote(str(pool.path))}",
-        )
+        raise OperatorError("qgroups are switched on, which simple quotas would replace", _disabling(pool))
     quota.require_numbers(pool)
 
 
@@ -106,11 +103,10 @@ def enable(pool: Pool, now: datetime) -> None:
 def require_disableable(pool: Pool) -> None:
     """Raises OperatorError when somebody else has groups on the filesystem, which would be lost too."""
     if quota.mode(pool.filesystem) == quota.FULL:
-        raise OperatorError(
-            "these are qgroups, not simple quotas", f"if nobody needs them: btrfs quota disable {shlex.quote(str(pool.path))}"
-        )
+        raise OperatorError("these are qgroups, not simple quotas", _disabling(pool))
     if others := quota.strangers(pool):
-        raise OperatorError(
-            f"the filesystem has groups that are not of this pool: {', '.join(others[:3])}",
-            f"if nobody needs them: btrfs quota disable {shlex.quote(str(pool.path))}",
-        )
+        raise OperatorError(f"the filesystem has groups that are not of this pool: {', '.join(others[:3])}", _disabling(pool))
+
+
+def _disabling(pool: Pool) -> str:
+    return f"if nobody needs them: btrfs quota disable {shlex.quote(str(pool.path))}"

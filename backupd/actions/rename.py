@@ -21,7 +21,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.problems import quoted
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import EXPIRE_LOCK, NIGHT_LOCK, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import commit, delete, describe
 
@@ -30,8 +30,8 @@ from btrkeep.pool.subvolume import commit, delete, describe
 def locked(pool: Pool, old: str, new: str, since: str) -> Iterator[None]:
     """The locks that a rename needs: of both hosts, and of whatever has a list of hosts in hand: a night, a rebuild, an expiry."""
     with ExitStack() as held:
-        for name in ("night", "expire", f"host-{old}", f"host-{new}"):
-            held.enter_context(take_lock(pool.locks / name, "backupd rename", since))
+        for path in (pool.locks / NIGHT_LOCK, pool.locks / EXPIRE_LOCK, pool.host_lock(old), pool.host_lock(new)):
+            held.enter_context(take_lock(path, "backupd rename", since))
         yield
 
 

@@ -42,7 +42,7 @@ from btrkeep.decisions.drills import DrillState, failure_words
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus
 from btrkeep.decisions.pool_health import HealthLimits, judge
-from btrkeep.units import elapsed
+from btrkeep.units import seconds_between
 
 _OF_CHECK = {
     health.UNUSABLE: (FAILURE, POOL),
@@ -173,7 +173,7 @@ def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: K
         return
     before = known.get((SILENT, str(subject)))
     since = before.since if before and before.recovered is None else report.now
-    text = words.never_complete(host.name, elapsed(since, report.now) or 0.0)
+    text = words.never_complete(host.name, seconds_between(since, report.now) or 0.0)
     yield Alarm(SILENT, subject, text, since, ripe=report.now - since > limit)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.decisions.copy_words import done_words
-from btrkeep.units import counted, elapsed, format_duration, format_time, printable
+from btrkeep.units import counted, format_duration, format_time, printable, seconds_between
 
 _LONGEST = 300
 _MOST = 20  # lines about one event, or of a journal
@@ -66,7 +66,7 @@ def _kind(alarms: Sequence[StoredAlarm]) -> str:
 
 def _recovery(row: StoredAlarm) -> str:
     often = f", it came {counted(row.times, 'time')}" if row.times > 1 else ""
-    lasted = format_duration(elapsed(row.since, row.recovered))
+    lasted = format_duration(seconds_between(row.since, row.recovered))
     return f"{harmless(row.text)} (since {format_time(row.since)}, over after {lasted}{often})"
 
 

@@ -8,7 +8,7 @@ import click
 
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
 from backupd.cli.context import dry_run_option, opened, pass_context
-from backupd.cli.expire_ import LOCK, carry_out, exit_status
+from backupd.cli.expire_ import carry_out, exit_status
 from backupd.cli.names import complete_which
 from backupd.cli.sinks import expiry_sinks
 from backupd.expire.run import Scope
@@ -20,7 +20,7 @@ from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, UsageError
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import EXPIRE_LOCK, take_lock
 from btrkeep.units import format_time, printable
 
 
@@ -66,7 +66,7 @@ def command(
             return Exit.OK
         with ExitStack() as held:
             if at_once:
-                held.enter_context(take_lock(site.pool.locks / LOCK, "backupd delete", format_time(moment)))
+                held.enter_context(take_lock(site.pool.locks / EXPIRE_LOCK, "backupd delete", format_time(moment)))
             with ExitStack() as locks, writing(site.pool):
                 for host in wanted:
                     locks.enter_context(expiry.lock(host))

@@ -51,7 +51,7 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as
             if far.id == site.pool.id:
                 raise OperatorError("that is this very pool", "name the replica of another one")
             for host in chosen:
-                held.enter_context(take_lock(site.pool.locks / f"host-{host}", "backupd demote", since))
+                held.enter_context(take_lock(site.pool.host_lock(host), "backupd demote", since))
             there = {host.name: host for host in far.hosts() if host.name in chosen}
             for host in chosen:  # all of them are looked at before the first is changed
                 only_here[host], common[host] = _require_demotable(site, host, there.get(host))

@@ -32,7 +32,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
         with opened(ctx) as site:
             require_host_or_folder(site, host)
             if is_busy(site.pool, host):
-                raise held_by(site.pool.locks / f"host-{host}")
+                raise held_by(site.pool.host_lock(host))
             _tell(_found(site, host), site.clock.now(), as_json=as_json, dry_run=True)
         return Exit.OK
     with locked_host(ctx, host, "discard") as (site, moment):

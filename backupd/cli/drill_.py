@@ -142,7 +142,7 @@ def _boot(
     dry_run: bool,
     as_json: bool,
 ) -> bool:
-    """Boots one; whether that failed."""
+    """Boots one backup; returns True if that failed."""
     require_bootable(backup)
     host = context.config.hosts.get(backup.host)
     drill = BootDrill(backup, host.boot_checks if host else (), context.config.drill.boot_timeout)

@@ -15,17 +15,15 @@ from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal
 from backupd.expire.site import ExpiryContext
 from backupd.health.doubts import note_doubts
 from backupd.repo.context import open_configured, require_writable
-from backupd.repo.history_copy import keep
+from backupd.repo.history_copy import keep_history
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, LockHeld, UsageError
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import EXPIRE_LOCK, take_lock
 from btrkeep.process.cancellation import signal_status
 from btrkeep.units import format_time, printable
-
-LOCK = "expire"
 
 
 @click.command("expire")
@@ -116,12 +114,12 @@ def _rehearse(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | No
 
 
 def _expire(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, wait: bool, as_json: bool) -> int:
-    with take_lock(site.pool.locks / LOCK, "backupd expire", format_time(site.now)):
+    with take_lock(site.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(site.now)):
         for notice in site.config.notices:
             site.observer.notice(notice)
         summary = carry_out(site, forced, scope, limit, wait=wait)
         note_doubts(site.pool, site.catalogue, site.now)
-        if why := keep(site.pool, site.catalogue, site.now):
+        if why := keep_history(site.pool, site.catalogue, site.now):
             site.observer.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:
         echo_json(summary_as_json(summary))
@@ -151,7 +149,7 @@ def _restore(ctx: click.Context) -> int:
     require_writable(pool)
     problems: list[str] = []
     try:
-        with take_lock(pool.locks / LOCK, "backupd expire --restore-mount-option", ""):
+        with take_lock(pool.locks / EXPIRE_LOCK, "backupd expire --restore-mount-option", ""):
             done = MountOption(pool, "none", click.echo, problems.append).put_back()
     except LockHeld as error:
         prose(f"{printable(error.message)}; it puts the mount option back itself")

@@ -86,7 +86,7 @@ def add_command(
 
 
 def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> tuple[Reached, OperatorError | None]:
-    """The host is in the configuration whatever becomes of the way to it."""
+    """Returns how the host was reached; or, because it is in the configuration in any case, the error."""
     try:
         return reach(prompter, config, host, accept=accept), None
     except OperatorError as error:

@@ -43,7 +43,7 @@ class ImportDisplay(LiveDisplay):
 
     @contextmanager
     def host(self, host: str) -> Iterator[None]:
-        """Within, the host has a line."""
+        """Shows a line for the host until the context ends."""
         try:
             yield
         finally:
@@ -51,7 +51,7 @@ class ImportDisplay(LiveDisplay):
             self.draw()
 
     def begin(self, host: str, tree: int, trees: int) -> None:
-        """A tree begins."""
+        """Notes that a tree begins."""
         self._hosts[host] = _HostLine(tree, trees)
         self.draw()
 
@@ -63,7 +63,7 @@ class ImportDisplay(LiveDisplay):
             self.draw()
 
     def compares(self, host: str) -> None:
-        """The host's backup is being compared with its tree."""
+        """Notes that the host's backup is being compared with its tree."""
         line = self._hosts.get(host, _HostLine(1, 1))
         self._hosts[host] = replace(line, words="comparing by content", files=line.of)
         self.draw()

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from backupd.actions.hold import hold_fields, is_held
+from backupd.actions.hold import hold_fields
 from backupd.cli.context import opened, pass_context
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.expire.look import asked_of, policy_of
@@ -24,7 +24,7 @@ from btrkeep.cli import json_option, stream_json, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.retention import DeletionRequest
+from btrkeep.decisions.retention import DeletionRequest, Hold
 from btrkeep.decisions.verification import VerificationState, Verified, VerifiedBackups, damaged_words, verified_briefly
 from btrkeep.decisions.words import by_hand, goes_words, hold_words
 from btrkeep.process.proc import start_time
@@ -90,15 +90,16 @@ class _BackupNotes:
 
     def hold_fields(self, backup: Backup) -> Mapping[str, Any] | None:
         """Returns its hold for JSON, None if it has none that is in force."""
-        notes, name = self._of(backup)
-        hold = hold_of(notes, name)
-        return hold_fields(hold) if is_held(hold, self.now) else None
+        return hold_fields(self._hold(backup))
 
     def hold_words(self, backup: Backup) -> str | None:
         """Returns the hold in words."""
-        notes, name = self._of(backup)
-        hold = hold_of(notes, name)
-        return hold_words(hold) if hold and is_held(hold, self.now) else None
+        hold = self._hold(backup)
+        return hold_words(hold) if hold else None
+
+    def _hold(self, backup: Backup) -> Hold | None:
+        hold = hold_of(*self._of(backup))
+        return hold if hold and hold.is_in_force(self.now) else None
 
     def _of(self, backup: Backup) -> tuple[Notes, str]:
         said = (backup.held_why is not None or backup.expired) and backup.name

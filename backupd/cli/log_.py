@@ -17,7 +17,7 @@ from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
-from btrkeep.units import elapsed, format_duration, format_size, format_time, printable
+from btrkeep.units import format_duration, format_size, format_time, printable, seconds_between
 
 _COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "skipped": "cyan", KILLED: "red"}
 
@@ -101,7 +101,7 @@ _WITHOUT_STATUS = {"running": "rsync has not ended", KILLED: "nobody knows how r
 def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> None:
     outcome = _outcome(run)
     is_known = run.finished is not None and not (run.killed and run.finished == run.started)
-    took = format_duration(elapsed(run.started, run.finished)) if is_known else "-"
+    took = format_duration(seconds_between(run.started, run.finished)) if is_known else "-"
     said = _WITHOUT_STATUS.get(outcome, "rsync did not run")
     if run.exit_code is not None:
         said = f"rsync {run.exit_code}: {exit_words(run.meaning or '', run.exit_code)}"

@@ -66,7 +66,7 @@ def locked_host(ctx: click.Context, host: str, what: str) -> Iterator[tuple[Pool
     with opened(ctx, writes=True) as site:
         require_host_or_folder(site, host)
         moment = site.clock.now().replace(microsecond=0)
-        with take_lock(site.pool.locks / f"host-{host}", f"backupd {what}", format_time(moment)), writing(site.pool):
+        with take_lock(site.pool.host_lock(host), f"backupd {what}", format_time(moment)), writing(site.pool):
             yield site, moment
 
 

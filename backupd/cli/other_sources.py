@@ -1,6 +1,5 @@
 """Names other copies when a backup cannot be read from this pool: the server to ask, or the line of restic that gets it back."""
 
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from btrkeep.config import Config
 from btrkeep.config.model import OffsiteSettings
+from btrkeep.config.secret import without_credentials
 from btrkeep.decisions.copies import COPIES, REPLICA, KnownCopies, copies_of, offsite_newest
 from btrkeep.decisions.other_copies import OtherCopy, other_copies
 from btrkeep.errors import OperatorError
@@ -16,7 +16,6 @@ from btrkeep.units import parse_backup_name
 _TOP = "/btrkeep/data"  # where restic has the host's /: the cell of backupd.offsite.restic shows it there
 _TARGET = "/mnt/restored"
 _PATTERN = {ord(letter): f"\\{letter}" for letter in "\\*?["}
-_CREDENTIALS = re.compile(r"://\S*@")
 
 
 @contextmanager
@@ -74,7 +73,7 @@ def _whose(pool_id: str | None, host: str, *more: str) -> list[str]:
 
 def restic_call(offsite: OffsiteSettings, words: Sequence[str]) -> str:
     """Returns the shell line of a command of restic to this repository."""
-    options = ["-r", _CREDENTIALS.sub("://***@", offsite.repository)] if offsite.repository else []
+    options = ["-r", without_credentials(offsite.repository)] if offsite.repository else []
     options += ["-p", str(offsite.password_file)] if offsite.password_file else []
     line = shlex.join(["restic", *options, *words])
     return f"(set -a; . {shlex.quote(str(offsite.environment_file))}; {line})" if offsite.environment_file else line

@@ -38,7 +38,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool
         since = format_time(site.clock.now())
         with ExitStack() as held, writing(site.pool):
             for host in chosen:
-                held.enter_context(take_lock(site.pool.locks / f"host-{host}", "backupd promote", since))
+                held.enter_context(take_lock(site.pool.host_lock(host), "backupd promote", since))
                 discard_received(site.pool, host)
                 folder = site.pool.host(host)
                 notes = read_notes(folder)

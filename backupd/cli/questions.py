@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Prompter:
-    """Returns True if somebody can be asked, and where text goes: beside JSON to standard error."""
+    """Whether somebody can be asked, and where text goes: beside JSON to standard error."""
 
     asks: bool
     as_json: bool

@@ -22,7 +22,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.clock import Clock
 from btrkeep.errors import Exit
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import NIGHT_LOCK, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted, format_time, printable
 
@@ -47,7 +47,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     clock = clock_for(ctx, pool)
     since = format_time(clock.now())
     trouble: list[str] = []
-    with take_lock(pool.locks / "night", "backupd rebuild", since):
+    with take_lock(pool.locks / NIGHT_LOCK, "backupd rebuild", since):
         aside: list[Path] = []
         try:
             with Catalogue.open(config.pool.state) as catalogue:

@@ -49,7 +49,7 @@ from btrkeep.decisions.copies import REPLICA, HostBehind, ReplicaSession, note_s
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.replication import obstacle_words
 from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.programs import environment
@@ -248,10 +248,10 @@ def _lock_and_reconcile(
     held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
     if damaged:  # what is known of a copy goes with it
         read_before_waiting(site, notice, Cancellation())
-        held.enter_context(take_lock(site.pool.locks / "verify", "backupd replicate --damaged", since))
+        held.enter_context(take_lock(site.pool.locks / VERIFY_LOCK, "backupd replicate --damaged", since))
     ensure_reserve(site.pool.path)
     if done := reconcile(site.pool, site.catalogue, since):
-        notice(f"the catalogue was brought up to date with the pool: {done}")
+        notice(done.sentence)
 
 
 def _require_listed(replica: ReplicaSettings, hosts: tuple[str, ...], listed: Mapping[str, FarHost]) -> None:

@@ -15,7 +15,7 @@ from backupd.cli.sinks import night_sinks
 from backupd.health.doubts import note_doubts
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import find_base
-from backupd.repo.history_copy import bring_back, keep
+from backupd.repo.history_copy import bring_back, keep_history
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import passes, rsync_command
 from backupd.rsync.confined import confinement
@@ -32,7 +32,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import NIGHT_LOCK, take_lock
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation, ending_signals, signal_status
 from btrkeep.process.error_report import report_error
@@ -105,7 +105,7 @@ def _run(
         since = format_time(opened_site.clock.now())
         report = held.enter_context(Reporting())
         if night:
-            held.enter_context(take_lock(opened_site.pool.locks / "night", "backupd run", since))
+            held.enter_context(take_lock(opened_site.pool.locks / NIGHT_LOCK, "backupd run", since))
         become_reaper()
         ensure_reserve(opened_site.pool.path)
         ledger = Ledger(opened_site.catalogue, observer.notice, opened_site.trouble)
@@ -138,7 +138,7 @@ def _run(
                 compare_share(site, opened_site.catalogue, results, cancellation)
         if not ledger.trouble:
             note_doubts(opened_site.pool, opened_site.catalogue, opened_site.clock.now())
-            if why := keep(opened_site.pool, opened_site.catalogue, opened_site.clock.now(), daily=not night):
+            if why := keep_history(opened_site.pool, opened_site.catalogue, opened_site.clock.now(), daily=not night):
                 observer.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:
         echo_json([as_json_object(result) for result in results])
@@ -160,11 +160,9 @@ def _bring_up_to_date(site: PoolContext, ledger: Ledger, notice: Callable[[str],
     try:
         corrected = reconcile(site.pool, site.catalogue, since)
         if site.trouble:  # the rows are those of a catalogue in memory, which nobody sees again
-            corrected, what = corrected.in_the_pool(), "the pool was looked through"
-        else:
-            what = "the catalogue was brought up to date with the pool"
+            corrected = corrected.in_the_pool()
         if corrected:
-            notice(f"{what}: {corrected}")
+            notice(f"the pool was looked through: {corrected}" if site.trouble else corrected.sentence)
         if not site.trouble and (history := bring_back(site.pool, site.catalogue)):
             notice(str(history))
     except (CatalogueUnusable, CatalogueBusy) as error:

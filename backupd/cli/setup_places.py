@@ -9,7 +9,7 @@ from pathlib import Path
 
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
-from btrkeep.pool.marker import filesystem_uuid, open_pool, refuse_unfit
+from btrkeep.pool.marker import filesystem_uuid, open_pool, require_place_for_pool
 from btrkeep.procfs import mounts
 
 HERE = "here"
@@ -23,7 +23,7 @@ def place_for_pool(text: str) -> Path:
         raise UsageError("it is not said where", "a folder on a mounted btrfs, such as /srv/backup")
     place = Path(text).absolute()
     if not is_pool(place):
-        refuse_unfit(place)
+        require_place_for_pool(place)
     return place
 
 

@@ -17,7 +17,7 @@ from backupd.cli.against_source import compare_hosts
 from backupd.cli.context import opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.cli.verify_progress import VerifyProgress
-from backupd.expire.clocks import doubt
+from backupd.expire.clocks import clock_doubt
 from backupd.files.backup_selector import Restorable, named
 from backupd.files.tree import DataUnreadable
 from backupd.repo.context import PoolContext, writing
@@ -33,7 +33,7 @@ from btrkeep.decisions.device_errors import SeenErrors, forget_unnamed, grown
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.units import counted, format_size, format_time, parse_share, printable
 
@@ -114,7 +114,7 @@ def command(
             return _say_plan(chosen, as_json)
         run = _VerifyRun(site, VerifyProgress(is_shown=not as_json), as_json)
         with (
-            take_lock(site.pool.locks / "verify", "backupd verify", format_time(moment)),
+            take_lock(site.pool.locks / VERIFY_LOCK, "backupd verify", format_time(moment)),
             writing(site.pool),
             run.cancellation.listening(),
             run.progress,
@@ -168,7 +168,7 @@ class _VerifyRun:
         site = self.site
         corrected = reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
         if corrected and not self.as_json:
-            prose(f"the catalogue was brought up to date with the pool: {corrected}")
+            prose(corrected.sentence)
         record = record_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
         if record.unread and not self.as_json:
             prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
@@ -187,8 +187,8 @@ class _VerifyRun:
         """Reads the backups, or as many of their files as `sample` says, until the time is over."""
         files = sum(one.record.files or 0 for one in backups)
         share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
-        clock_doubt = doubt(self.site.catalogue, moment, rehearsal=self.site.pool.rehearsal)
-        scope = ReadScope(share, seconds, pace, forgets=clock_doubt is None)
+        doubt_of_clock = clock_doubt(self.site.catalogue, moment, rehearsal=self.site.pool.rehearsal)
+        scope = ReadScope(share, seconds, pace, forgets=doubt_of_clock is None)
         work = Verifier(self.site.pool, self.site.catalogue, moment, scope, self.cancellation, self.progress)
         self.passes.append(work)
         for number, backup in enumerate(backups, 1):

@@ -39,13 +39,13 @@ class Pacer:
         return bool(at_work(self._locks))
 
     def wait_for(self, why: str) -> bool:
-        """Waits a moment for that; False once it is over."""
+        """Waits a moment, and tells why; returns False once no further file is begun."""
         self._tell(f"waits: {why}")
         self._cancellation.sleep(_LOOK)
         return not self.is_over
 
     def goes_on(self) -> bool:
-        """Waits while it has to; False once it is over."""
+        """Waits while others work, or the disks are busy; returns False once no further file is begun."""
         if time.monotonic() - self._looked >= _LOOK:
             while not self.is_over and (why := self._obstacle()):
                 self._tell(why)

@@ -49,7 +49,7 @@ class _InUse(Exception):
 
 
 class _Paused(Exception):
-    """It has to wait, and holds no lock meanwhile."""
+    """The sharing has to wait for other work, and gives its locks back meanwhile."""
 
 
 class _SourceDeleted(Exception):
@@ -250,7 +250,7 @@ class _BackupSharing:
             raise _Paused
         if not self._work.pacer.goes_on():
             return False
-        holder = read_holder(self._work.pool.locks / f"host-{self._backup.host}")
+        holder = read_holder(self._work.pool.host_lock(self._backup.host))
         if holder and holder.is_alive:
             raise _InUse(f"{holder.what} is at work (process {holder.pid})")
         if is_read_by_others(fd):

@@ -165,7 +165,7 @@ def _of_version(copy: ReplicaSettings | PushSettings, there: str) -> Iterator[Fi
 
 
 def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
-    """The other side asks who is there, and gets no answer."""
+    """Yields whether the other server answers: it asks who is there, and gets no answer."""
     subject = f"push {push.name}"
     with piped(push_command(config, push), own_modules()) as program:
         end = time.monotonic() + _SECONDS

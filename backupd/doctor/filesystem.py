@@ -14,6 +14,7 @@ from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import opened
+from btrkeep.procfs import sysfs_text
 from btrkeep.treescan.devices import count_subvolumes
 
 _KNOBS = ("dynamic_reclaim", "periodic_reclaim", "bg_reclaim_threshold")
@@ -61,16 +62,9 @@ def _present(folder: Path) -> list[str]:
     return [name for name in _names(folder) if (SYS / "class" / "block" / name).exists()]
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:  # an older kernel, or a file that answers nothing now
-        return ""
-
-
 def _checksum(folder: Path) -> tuple[str, str]:
     """Algorithm and driver of "crc32c (crc32c-intel)" (Linux 5.5)."""
-    match = re.fullmatch(r"(\S+) \((.+)\)", _text(folder / "checksum"))
+    match = re.fullmatch(r"(\S+) \((.+)\)", sysfs_text(folder / "checksum"))
     return (match[1], match[2]) if match else ("", "")
 
 
@@ -84,7 +78,7 @@ def _profiles(allocation: Allocation) -> Mapping[str, tuple[str, ...]]:
 
 def _reclaim(folder: Path) -> Mapping[Path, str]:
     """The threshold alone does nothing where dynamic reclaim sets it by itself, and is shown as that then."""
-    values = {folder / name: _text(folder / name) for name in _KNOBS}
+    values = {folder / name: sysfs_text(folder / name) for name in _KNOBS}
     return {file: value for file, value in values.items() if value not in ("", "0")}
 
 

@@ -2,13 +2,12 @@
 
 import logging
 from collections.abc import Callable
-from difflib import get_close_matches
 
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.rules import BY_NAME, examine
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.remedy import FixCommand, Step, Write
-from btrkeep.errors import OperatorError, UsageError
+from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.process.programs import run
 
 _log = logging.getLogger(__name__)
@@ -19,8 +18,7 @@ def rule_named(name: str) -> str:
     """Returns the name if there is such a rule. Raises UsageError."""
     if name in BY_NAME:
         return name
-    near = get_close_matches(name, BY_NAME, 1)
-    raise UsageError(f"there is no check {name}", f"did you mean {near[0]}?" if near else "`backupd doctor` names what it finds")
+    raise UsageError(f"there is no check {name}", did_you_mean(name, BY_NAME, "`backupd doctor` names what it finds"))
 
 
 def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from backupd.doctor.facts import DeviceFacts, Layer
+from btrkeep.procfs import sysfs_text
 
 SYS = Path("/sys")
 _MAKERS = {"LVM": "lvm", "CRYPT": "crypt", "mpath": "multipath", "DRBD": "drbd"}
@@ -64,19 +65,19 @@ def layer(name: str, sys: Path = SYS) -> Layer:
 
 
 def _what(name: str, folder: Path, sys: Path) -> tuple[str, str, bool | None]:
-    """(kind, detail, redundant)."""
+    """Returns kind, detail and `redundant` of the layer."""
     if (folder / "dm").is_dir():
         return _mapped(name, folder, sys)
     if (folder / "md").is_dir():
-        level = _text(folder / "md" / "level")
+        level = sysfs_text(folder / "md" / "level")
         return "md", level, level in _WITH_PARITY_OR_COPY
     if (folder / "bcache").is_dir():
-        mode = re.search(r"\[(\w+)\]", _text(folder / "bcache" / "cache_mode"))
+        mode = re.search(r"\[(\w+)\]", sysfs_text(folder / "bcache" / "cache_mode"))
         return "bcache", mode[1] if mode else "", None
     if (folder / "loop").is_dir() or re.fullmatch(r"loop\d+", name):
-        return "loop", _text(folder / "loop" / "backing_file"), None
+        return "loop", sysfs_text(folder / "loop" / "backing_file"), None
     if name.startswith("nvme"):
-        transport = _text(folder / "device" / "transport")
+        transport = sysfs_text(folder / "device" / "transport")
         return ("nvme" if transport in ("", "pcie") else "nvme fabrics"), transport, None
     for prefix, kind in _NAMES.items():
         if re.match(rf"{prefix}\d", name):
@@ -86,11 +87,11 @@ def _what(name: str, folder: Path, sys: Path) -> tuple[str, str, bool | None]:
 
 
 def _mapped(name: str, folder: Path, sys: Path) -> tuple[str, str, bool | None]:
-    prefix = re.sub(r"^part\d+-", "", _text(folder / "dm" / "uuid")).partition("-")[0]
-    detail = _text(folder / "dm" / "name")
+    prefix = re.sub(r"^part\d+-", "", sysfs_text(folder / "dm" / "uuid")).partition("-")[0]
+    detail = sysfs_text(folder / "dm" / "name")
     kind = _MAKERS.get(prefix, "dm")
     if kind == "lvm":
-        below = [_text(_folder(one, sys) / "dm" / "name") for one in _below(name, sys)]
+        below = [sysfs_text(_folder(one, sys) / "dm" / "name") for one in _below(name, sys)]
         if any(re.search(r"[_-](cdata|cvol|wcorig|corig)$|_cvol[_-]", one) for one in below):
             return "dm-cache", "", None
         if any(re.search(r"_(rimage|mimage)_\d+$", one) for one in below):
@@ -98,15 +99,8 @@ def _mapped(name: str, folder: Path, sys: Path) -> tuple[str, str, bool | None]:
     return kind, detail, None
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(errors="surrogateescape").strip()
-    except OSError:  # what this device does not have, or is gone meanwhile
-        return ""
-
-
 def _flag(file: Path) -> bool | None:
-    return {"0": False, "1": True}.get(_text(file))
+    return {"0": False, "1": True}.get(sysfs_text(file))
 
 
 def stacks(devices: tuple[DeviceFacts, ...]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from backupd.actions.quota import programs
 from backupd.doctor.copies import check_copies
 from backupd.doctor.facts import KeyFile, SiteFacts
 from backupd.doctor.schedule import never_started, next_starts, scheduled_by
-from backupd.expire.clocks import doubt
+from backupd.expire.clocks import clock_doubt
 from backupd.expire.words import expiry_words
 from backupd.health.look import read_catalogue
 from backupd.repo.backup_json import read
@@ -20,7 +20,7 @@ from btrkeep.config import Config
 from btrkeep.decisions.pool_health import HealthLimits
 from btrkeep.errors import OperatorError
 from btrkeep.pool import quota
-from btrkeep.pool.locks import read_holder
+from btrkeep.pool.locks import EXPIRE_LOCK, read_holder
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import is_machines
 from btrkeep.units import parse_time
@@ -32,7 +32,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
     limited = [host for host in enabled if host.quota is not None]
     by_ssh = any(host.address for host in enabled)
     names = {host: names_of(pool, host) for host in hosts_of(pool)}
-    expiring = read_holder(pool.locks / "expire")
+    expiring = read_holder(pool.locks / EXPIRE_LOCK)
     starters, windows = tuple(scheduled_by("backupd", "run")), [host for host in enabled if host.window]
     starts = next_starts(starters) if windows else ()
     catalogue = read_catalogue(config.pool.state, pool)
@@ -81,7 +81,7 @@ def _unconfined(pool: Pool, newest: Mapping[str, str]) -> str:
 def _clock_doubt(state: Path, pool: Pool, now: datetime) -> str | None:
     try:
         with Catalogue.open_readonly(state) as catalogue:
-            found = doubt(catalogue, now, rehearsal=pool.rehearsal)
+            found = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
             return expiry_words(found) if found else None
     except OperatorError:  # of which the rule about the catalogue tells
         return None

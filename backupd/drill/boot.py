@@ -160,7 +160,7 @@ def _booted(site: DrillSite, drill: BootDrill, folder: Path, done: DrillResult) 
 
 
 def _ran(site: DrillSite, drill: BootDrill, folder: Path, console: Console, own_users: bool) -> bool:
-    """Boots it once; whether its time was over."""
+    """Boots it once; returns True if its time was over."""
     with boot_cgroups(site.pool.id) as groups, Checkpoint("system booted"):
         words = _in_groups(groups, _command(drill.backup.host, site.pool.id, folder, own_users))
         return asyncio.run(_follow(site, (*ENDS_WITH_US, *words), console, drill.timeout))

@@ -4,7 +4,6 @@ The restore uses the code of ordinary restores, and reads and writes the data in
 """
 
 import asyncio
-import errno
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,11 +22,11 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.values import FileSample
 from btrkeep.decisions.drills import DrillOutcome, DrillResult
 from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.subvolume import create
 from btrkeep.units import counted, printable
 
 _SCRATCH, _NAMES = "restored", "names"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +68,10 @@ def run_restore_drill(site: DrillSite, drill: RestoreDrill, tell: Tell) -> Drill
         except LockHeld:
             raise
         except OperatorError as error:
-            is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM
+            is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM
             done = replace(done, outcome=DrillOutcome.UNFINISHED if is_full else DrillOutcome.FAILED, text=error.message)
         except OSError as error:
-            is_full = error.errno in _NO_ROOM
+            is_full = error.errno in NO_ROOM
             text = f"{error.strerror or error}" + (f": {printable(str(error.filename))}" if error.filename else "")
             done = replace(done, outcome=DrillOutcome.UNFINISHED if is_full else DrillOutcome.FAILED, text=text)
     return replace(done, seconds=round(time.monotonic() - begun, 3))

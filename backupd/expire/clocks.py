@@ -16,8 +16,8 @@ from btrkeep.decisions.safety_limits import (
     ClockPast,
     ClockVerdict,
     Forced,
-    after,
     clock_verdict,
+    past_after,
 )
 from btrkeep.procfs import boot_id
 from btrkeep.units import format_time, parse_time
@@ -66,7 +66,7 @@ def _fields(fact: ClockFact | None) -> dict[str, Any]:
     return {"wall": format_time(fact.wall), "boottime": fact.boottime, "boot_id": fact.boot_id} if fact else {}
 
 
-def doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> ClockBehind | ClockAhead | None:
+def clock_doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> ClockBehind | ClockAhead | None:
     """Returns what is wrong with the clock, as the next expiry will find; None: nothing. A rehearsal may set its own."""
     if rehearsal:
         return None
@@ -93,4 +93,4 @@ def judge_clock(catalogue: Catalogue, now: ClockFact, forced: Forced, *, rehears
         return ClockVerdict(), ClockPast(now)
     past = past_clocks(catalogue)
     verdict = clock_verdict(past, now, catalogue.newest_finish(), rehearsal)
-    return verdict, after(past, now, verdict)
+    return verdict, past_after(past, now, verdict)

@@ -14,7 +14,7 @@ from pathlib import Path
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.common import common_backups
-from backupd.repo.final_backups import own_backup
+from backupd.repo.final_backups import own_backup, own_final
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, hold_of, read_notes
 from btrkeep.backup_states import COMPLETE, EXPIRED, FINAL, SUSPECT
@@ -115,17 +115,9 @@ def _from_row(row: BackupState | None, notes: Notes, base: str | None) -> Candid
 def _from_pool(folder: Path, name: str, notes: Notes, base: str | None) -> Candidate | None:
     """Returns the candidate by its own record; None if it is not ours, not final, or cannot be read."""
     with suppress(UnreadableRecord):
-        if found := final(folder / name, folder.name):
+        if found := own_final(folder / name, folder.name):
             return _candidate(found[1], notes, base)
     return None
-
-
-def final(path: Path, host: str) -> tuple[Subvolume, Record] | None:
-    """Returns the subvolume and record of a final backup of ours, None if it is none. Raises UnreadableRecord."""
-    found = own_backup(path, host)
-    if found is None or not found[0].read_only or found[1].state not in FINAL:
-        return None
-    return found
 
 
 def _candidate(record: Record, notes: Notes, base: str | None) -> Candidate:
@@ -173,7 +165,7 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
     candidates, subvolumes, unreadable = [], {}, {}
     for name in _names(folder, {}):
         try:
-            found = final(folder / name, host)
+            found = own_final(folder / name, host)
         except UnreadableRecord as error:
             unreadable[name] = error.message
             continue

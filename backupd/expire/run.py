@@ -133,7 +133,7 @@ class ExpiryRunner:
                 site.observer.notice(expiry_words(verdict.wait))
         touched = self._finish_killed()
         if done := reconcile(site.pool, site.catalogue, format_time(site.now)):
-            site.observer.notice(f"the catalogue was brought up to date with the pool: {done}")
+            site.observer.notice(done.sentence)
         self._carry_out(touched)
         if past and site.clock_waits and not site.cancellation:  # one that was killed is not the run that had to be waited for
             keep_clocks(site.catalogue, past)

@@ -43,7 +43,7 @@ class ExpiryContext:
 
     def lock(self, host: str) -> Lock:
         """Takes the host's lock. Raises LockHeld. A backup waits for it, since it is never held for long."""
-        return take_lock(self.pool.locks / f"host-{host}", RECONCILING, format_time(self.now))
+        return take_lock(self.pool.host_lock(host), RECONCILING, format_time(self.now))
 
     def locked(self, host: str, held: ExitStack) -> bool:
         """Returns whether `held` has the host's lock now. A host that somebody works on is noted once, and left to the next run."""

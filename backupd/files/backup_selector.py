@@ -14,12 +14,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
-from backupd.repo.final_backups import LATEST, own_backup
+from backupd.repo.final_backups import LATEST, own_final
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
-from btrkeep.backup_states import COMPLETE, FINAL
+from btrkeep.backup_states import COMPLETE
 from btrkeep.decisions.due import latest
-from btrkeep.errors import OperatorError, UsageError
+from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.units import format_time
 
@@ -58,10 +58,10 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
         if not name.startswith(beginning):
             continue
         try:
-            found = own_backup(pool.host(host) / name, host)
+            found = own_final(pool.host(host) / name, host)
         except (OperatorError, OSError):  # a record that is damaged; a backup that is deleted meanwhile
             continue
-        if found and found[0].read_only and found[1].state in FINAL:
+        if found:
             record = found[1]
             yield Restorable(host, name, pool.host(host) / name, effective_state(record, notes), record.started, record)
 
@@ -134,8 +134,7 @@ def require_host(pool: Pool, host: str) -> None:
     """Raises NoHost when the pool has no folder of such a host; the name may come from anywhere."""
     if _has_folder(pool, host):
         return
-    near = get_close_matches(host, hosts_of(pool), 1)
-    raise NoHost(f"there is no host {host}", f"did you mean {near[0]}?" if near else "`backupd list` shows them")
+    raise NoHost(f"there is no host {host}", did_you_mean(host, hosts_of(pool), "`backupd list` shows them"))
 
 
 def _has_folder(pool: Pool, host: str) -> bool:

@@ -4,14 +4,13 @@ If a path leads through a symlink, the place that the host itself would have rea
 if the backup were the whole machine. It is only suggested; the user must ask for that path.
 """
 
-import errno
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain, islice
 
-from backupd.files.tree import Entry, Tree, components, joined, look
+from backupd.files.tree import NOT_THERE, Entry, Tree, components, joined, look
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.fs.openat import FOLDER
 from btrkeep.units import printable
@@ -20,7 +19,6 @@ _MANY = 1_000  # names; to compare one with that many takes 10 ms, and 400 where
 _SHOWN = 5
 _HOPS = 40  # as the kernel
 _STEPS = 400  # components looked up; a symlink may hold two thousand
-_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV}
 
 
 def path_given(text: str) -> bytes:
@@ -41,7 +39,7 @@ def entry_at(tree: Tree, path: bytes, where: str) -> Entry:
     try:
         return tree.stat(path)
     except OSError as error:
-        if error.errno in _NOT_THERE:
+        if error.errno in NOT_THERE:
             raise missing(tree, path, where) from None
         raise OperatorError(f"{printable(path)} of {where} cannot be read: {os.strerror(error.errno or 0)}") from None
 
@@ -105,7 +103,7 @@ def deepest(tree: Tree, names: Sequence[bytes]) -> tuple[Entry, int]:
             os.close(folder)
             folder = inner
     except OSError as error:
-        if error.errno not in _NOT_THERE:
+        if error.errno not in NOT_THERE:
             raise
     finally:
         os.close(folder)

@@ -28,6 +28,9 @@ KINDS = {
     stat.S_IFBLK: "block device",
 }
 
+NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV}
+"""The errors that say that a backup has no such path."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

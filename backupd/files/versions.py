@@ -11,7 +11,6 @@ A folder is its own entry: its time changes when a name in it comes or goes, not
 content it is the list of all that is below: names, kinds, sizes and times of files, targets. Its files are not read.
 """
 
-import errno
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,14 +35,12 @@ from backupd.files.history import (
 )
 from backupd.files.sameness import Pulse, TimeBudgetUsedUp, same_data, sha256, steady, untouched
 from backupd.files.suggestions import deepest
-from backupd.files.tree import Entry, Tree, components
+from backupd.files.tree import NOT_THERE, Entry, Tree, components
 from backupd.files.walking import entries, parent_of
 from backupd.repo.backup_json import PathOutcome
 from btrkeep.backup_states import COMPLETE
 
 __all__ = ["Absence", "PathHistory", "PathInBackup", "Version", "versions"]
-
-_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV}
 
 
 @dataclass(slots=True, eq=False)
@@ -217,7 +214,7 @@ def _look(collected: _Collected, backup: Restorable, path: bytes) -> tuple[str, 
         try:
             return THERE, collected.take(backup, tree, tree.stat(path))
         except OSError as error:
-            if error.errno not in _NOT_THERE:
+            if error.errno not in NOT_THERE:
                 return UNREADABLE, None
             return (_absence(tree, backup, path), None) if backup.path.is_dir() else None
 

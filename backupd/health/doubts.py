@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from backupd.expire.clocks import doubt
+from backupd.expire.clocks import clock_doubt
 from backupd.expire.words import expiry_words
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.reconcile import row_of
@@ -52,7 +52,7 @@ def _is_ours(pool: Pool, host: str, name: str) -> bool:
 
 def note_doubts(pool: Pool, catalogue: Catalogue, now: datetime) -> Doubts:
     """Looks for both, and notes a change in the catalogue, for the dashboard."""
-    clock = doubt(catalogue, now, rehearsal=pool.rehearsal)
+    clock = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
     found = Doubts(is_lost(pool, catalogue), expiry_words(clock) if clock else None)
     with suppress(OperatorError):  # one that cannot be written says so where something has to be
         for fact, words in ((LOST, "1" if found.lost else None), (CLOCK, found.clock)):

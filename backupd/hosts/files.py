@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from btrkeep.config import Config, load
 from btrkeep.config.files import documents
 from btrkeep.config.problems import Problems
 from btrkeep.config.sources import name_fault
-from btrkeep.errors import ConfigError, OperatorError, UsageError
+from btrkeep.errors import ConfigError, OperatorError, UsageError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +158,7 @@ def _file_of(files: Files, name: str) -> Path:
     hosts = files.hosts()
     if name not in hosts:
         files.load()  # which says so when a file cannot be read
-        near = get_close_matches(name, hosts, 1)
-        hint = f"did you mean {near[0]}?" if near else "`backupd host list` shows those that are"
-        raise UsageError(f"no host {name} is configured", hint)
+        raise UsageError(f"no host {name} is configured", did_you_mean(name, hosts, "`backupd host list` shows those that are"))
     return hosts[name]
 
 

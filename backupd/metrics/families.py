@@ -20,7 +20,7 @@ from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.verification import VerificationState
 from btrkeep.metric_table import Metric
-from btrkeep.units import elapsed, parse_backup_name
+from btrkeep.units import parse_backup_name, seconds_between
 
 Family = CounterMetricFamily | GaugeMetricFamily
 _GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)
@@ -138,7 +138,7 @@ def _drills(samples: _Samples, report: StatusReport) -> None:
 
 
 def _duration(facts: HostFacts) -> float | None:
-    return elapsed(facts.last_complete, facts.last_complete_finished)
+    return seconds_between(facts.last_complete, facts.last_complete_finished)
 
 
 def _queue(samples: _Samples, report: StatusReport) -> None:
@@ -212,7 +212,7 @@ def _expiry(samples: _Samples, report: StatusReport) -> None:
     samples.add(table.EXPIRY_DELETED, report.expiry_totals.deleted)
     if expiry := report.expiry:
         end = expiry.finished or expiry.updated
-        samples.add(table.EXPIRY_DURATION, elapsed(expiry.started, end))
+        samples.add(table.EXPIRY_DURATION, seconds_between(expiry.started, end))
         samples.add(table.EXPIRY_END, end.timestamp())
         samples.add(table.EXPIRY_OK, expiry.outcome in _GOOD_EXPIRY)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.config.model import OffsiteSettings
+from btrkeep.config.secret import without_credentials
 from btrkeep.errors import OperatorError
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed, environment
@@ -34,7 +35,6 @@ _KIB = 1024
 _LOOK = 0.2  # seconds between two looks at whether it is to end
 _PIECE = 1 << 16
 _SHORTEST_SECRET = 4
-_CREDENTIALS = re.compile(r"://\S*@")
 _LOCKED = "already locked"
 _HINTS = (
     ("wrong password", "is password_file that of this repository?"),
@@ -161,7 +161,7 @@ class Restic:
         for secret in secrets:
             if len(secret) >= _SHORTEST_SECRET and secret not in (str(self.settings.password_file), self.settings.repository):
                 text = text.replace(secret, "***")
-        return _CREDENTIALS.sub("://***@", text)
+        return without_credentials(text)
 
 
 def restic_of(settings: OffsiteSettings, state: Path, pool: Path) -> Restic:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from backupd.expire.clocks import doubt
+from backupd.expire.clocks import clock_doubt
 from backupd.offsite.repository import KnownRepository, local_time, snapshots, tags_of
 from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, limit_words
 from backupd.replicate.outcome import HostFailed
@@ -200,7 +200,7 @@ class OffsiteRun:
         """
         if self.settings.retention is None or summary.cancelled:
             return
-        summary.doubt = None if forced.clock else doubt(self.catalogue, self.now, rehearsal=self.pool.rehearsal)
+        summary.doubt = None if forced.clock else clock_doubt(self.catalogue, self.now, rehearsal=self.pool.rehearsal)
         if summary.doubt:
             return
         known = KnownRepository(self.catalogue, self.settings.name)

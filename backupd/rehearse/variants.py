@@ -10,12 +10,12 @@ from typing import Any
 
 from backupd.rehearse.model import RehearsedBalance, Variant, VariantSettings
 from btrkeep.config import Retention
+from btrkeep.config.value_types import POLICIES
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import parse_duration, parse_share, parse_size
 
 CONFIGURED = "configured"
 """The name of the settings as they are."""
-POLICIES = ("benefit", "score", "usage")
 _ALLOCATORS = ("ssd", "nossd", "ssd_spread")
 _LEVELS = {"zstd": 15, "zlib": 9}
 _NODESIZES = tuple(1 << power for power in range(12, 17))

@@ -15,14 +15,13 @@ from backupd.repo.final_backups import FinalBackup, final_backups
 from btrkeep.fs.fiemap import share_all
 from btrkeep.fs.openat import FILE, open_folder
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.subvolume import opened
+from btrkeep.pool.subvolume import ROOT_FOLDER, opened
 from btrkeep.treescan import ChangedInode, changed_inodes
 from btrkeep.treescan.links import InodeNames
 
 _LONGEST_LOOK = 600.0  # seconds: the other side waits half an hour for an answer
 _LONGEST = 1 << 30  # bytes of a file that is read to compare it; a longer one counts as another
 _PIECE = 1 << 20
-_ROOT_FOLDER = 256
 _Path = Sequence[bytes]
 
 
@@ -57,7 +56,7 @@ def _changed_paths(root: int, subvolume: int, since: int) -> Iterator[tuple[_Pat
     """Yields each path of each folder and regular file that was changed since."""
     names = InodeNames(root)
     for found in changed_inodes(root, since):
-        if found.ino != _ROOT_FOLDER and (stat.S_ISREG(found.mode) or stat.S_ISDIR(found.mode)):
+        if found.ino != ROOT_FOLDER and (stat.S_ISREG(found.mode) or stat.S_ISDIR(found.mode)):
             for path in names.of(subvolume, found.ino):
                 yield path.split(b"/"), found
 

@@ -14,7 +14,6 @@ from backupd.replicate.outcome import (
     ReplicationContext,
 )
 from backupd.replicate.receiver import Expected, NotReceived, Receiving, newest_received
-from backupd.replicate.room import require_room
 from backupd.replicate.rsync_engine import fetch_by_rsync
 from backupd.repo.backup_json import Record
 from backupd.repo.compared import forget_compared
@@ -22,6 +21,7 @@ from backupd.repo.final_backups import own_backup, point_latest
 from backupd.repo.notes_json import read_notes
 from backupd.repo.received import discard_received
 from backupd.repo.reconcile import final_row
+from backupd.repo.room import require_room
 from backupd.repo.verified import forget_verified
 from btrkeep.catalogue import Backup
 from btrkeep.decisions.replication import (
@@ -90,7 +90,7 @@ class HostCopies:
         site, host = self.site, self.host
         what, since = f"replication of {host}", format_time(site.now)
         is_sealed = self._by_rsync and site.confined  # rsync in its cell inherits the lock
-        lock = held.enter_context(take_lock(site.pool.locks / f"host-{host}", what, since, sealed=is_sealed))
+        lock = held.enter_context(take_lock(site.pool.host_lock(host), what, since, sealed=is_sealed))
         site.pool.host(host).mkdir(mode=0o700, exist_ok=True)
         require_marked(site, self.far, host)
         discard_received(site.pool, host)
@@ -151,7 +151,7 @@ class HostCopies:
         before = far.bytes
         announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
         expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None, fetch.again)
-        looked, longest = before, longest_stream(announced.total, require_room(site).total)
+        looked, longest = before, longest_stream(announced.total, require_room(site.pool, site.config).total)
         self.watched.expect(announced.bytes)
 
         def look() -> None:
@@ -163,7 +163,7 @@ class HostCopies:
                 )
             if far.bytes - looked >= _LOOK:
                 looked = far.bytes
-                require_room(site)
+                require_room(site.pool, site.config)
 
         take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)  # first: it comes but once
         receiving.take(expected, pieces, version=announced.stream, look=look)

@@ -42,7 +42,7 @@ def require_marked(site: ReplicationContext, far: FarPool, host: str) -> None:
 
 
 def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: str) -> None:
-    """Takes a hold and an acceptance over along with the backup; one that is here already stays, also of a copy that comes again."""
+    """Takes a hold and an acceptance over along with the backup; what is noted here stays, also if it comes again."""
     found = {key: note for key in (HOLD, ACCEPTED) if (note := announced.notes.get(key)) and _is_note(note)}
     if not found:
         return

@@ -40,7 +40,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.fs.exchange import exchange
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.send import NEWEST
-from btrkeep.pool.subvolume import Subvolume, delete, describe, opened, snapshot
+from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, delete, describe, opened, snapshot
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import run
@@ -48,7 +48,6 @@ from btrkeep.process.programs import run
 _SUBVOLUME = "backup"
 _TOP = "/pool"
 _CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
-_SUBVOLUME_ROOT = 256
 _KNOWS_NEWEST = 6  # btrfs-progs 6.0 and later
 
 
@@ -305,6 +304,6 @@ def _subvolume_of(path: Path) -> Path:
     top = path
     while True:
         with opened(top) as fd:
-            if os.fstat(fd).st_ino == _SUBVOLUME_ROOT or top.is_mount():
+            if os.fstat(fd).st_ino == ROOT_FOLDER or top.is_mount():
                 return top
         top = top.parent

@@ -20,11 +20,11 @@ from backupd.replicate.far_pool import CopyAnnouncement, FarPool, own_modules, r
 from backupd.replicate.marked import take_notes
 from backupd.replicate.outcome import ReplicationContext
 from backupd.replicate.receiver import Expected, NotReceived, publish_copy
-from backupd.replicate.room import require_room
 from backupd.replicate.wire import ConnectionBroken
 from backupd.repo.hardlinks import split
 from backupd.repo.holes import punch_written
 from backupd.repo.received import RECEIVING, discard_received
+from backupd.repo.room import require_room
 from backupd.rsync.command import METADATA, remote_shell, shell_command
 from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.output import Output
@@ -89,7 +89,7 @@ def fetch_by_rsync(
     `lock` is the host's; rsync has it as long as it lives. Raises OperatorError, OSError; then nothing of the backup is left.
     """
     told = far.announce_copy(host, fetch)
-    require_room(site)
+    require_room(site.pool, site.config)
     take_notes(site.pool, host, fetch.backup.name, told, site.replica.name)  # first: it comes but once
     expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None, fetch.again)
     folder = site.pool.host(host) / RECEIVING
@@ -202,7 +202,7 @@ class _Copying:
             await asyncio.sleep(_LOOK)
             try:
                 self.require_going()
-                longest = _OWN_READS * longest_stream(self.told.total, require_room(self.site).total)
+                longest = _OWN_READS * longest_stream(self.told.total, require_room(self.site.pool, self.site.config).total)
             except (OperatorError, OSError) as error:
                 self._stop(error)
                 return

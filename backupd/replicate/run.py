@@ -102,7 +102,7 @@ def _discard_left(site: ReplicationContext, hosts: Iterable[str]) -> None:
     """Of all hosts, also those of which nothing is to be fetched: a power cut brings back what was deleted a moment before."""
     for host in hosts:
         if has_received(site.pool, host):
-            with suppress(LockHeld), take_lock(site.pool.locks / f"host-{host}", f"replication of {host}", format_time(site.now)):
+            with suppress(LockHeld), take_lock(site.pool.host_lock(host), f"replication of {host}", format_time(site.now)):
                 discard_received(site.pool, host)
 
 

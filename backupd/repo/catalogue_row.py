@@ -3,7 +3,7 @@
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import Record
 from backupd.repo.notes_json import HOLD, Notes, accepted_state, hold_of
-from btrkeep.backup_states import DELETING, EXPIRED, FINAL, RUNNING, SUSPECT
+from btrkeep.backup_states import FINAL, GOING, RUNNING, SUSPECT
 from btrkeep.catalogue import Backup, StateFromNotes
 from btrkeep.decisions.retention import Hold
 from btrkeep.pool.marker import Pool
@@ -76,7 +76,7 @@ def agrees(row: StateFromNotes | None, notes: Notes, name: str) -> bool:
     if row is None:
         return expired is None and notes.note(name, HOLD) is None
     marked = row.expired.replace(microsecond=0) if row.expired else None
-    is_going = row.state in (EXPIRED, DELETING)
+    is_going = row.state in GOING
     is_open = row.outcome == SUSPECT and notes.accepted(name)  # the acceptance has not come here yet
     held = None if row.held_why is None else Hold(row.held_until, row.held_why)
     same = (marked, held) == (expired, hold_of(notes, name))

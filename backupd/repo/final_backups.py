@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,17 +16,14 @@ from backupd.repo.notes_json import Notes, effective_state, read_notes
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import link_atomically
-from btrkeep.pool.marker import Pool
+from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, delete, describe
 from btrkeep.units import parse_backup_name
 
 log = logging.getLogger(__name__)
-
-
-_CLOCK_TOLERANCE = timedelta(minutes=5)
-
 
 LATEST = "latest"
 """The newest complete backup of a host: the name of a symlink in its folder, and in commands."""
@@ -56,9 +53,15 @@ def own_backup(path: Path, host: str) -> tuple[Subvolume, Record] | None:
     record = records.read(path) if subvolume else None
     if subvolume is None or record is None or record.uuid != subvolume.content_uuid or not is_named(record.host, host, path.parent):
         return None
-    if path.name != ".working" and record.name != path.name:
+    if path.name != WORKING and record.name != path.name:
         return None
     return subvolume, record if record.host == host else replace(record, host=host)
+
+
+def own_final(path: Path, host: str) -> tuple[Subvolume, Record] | None:
+    """Returns the same of a final backup of ours, None if it is none. Raises UnreadableRecord."""
+    found = own_backup(path, host)
+    return found if found and found[0].read_only and found[1].state in FINAL else None
 
 
 def is_named(name: str, host: str, folder: Path) -> bool:
@@ -86,9 +89,13 @@ def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
     for name in names:
         path = pool.host(host) / name
         with contextlib.suppress(records.UnreadableRecord):
-            found = own_backup(path, host)
-            if found and found[0].read_only and found[1].state in FINAL:
+            if found := own_final(path, host):
                 yield FinalBackup(path, *found)
+
+
+def records_newest_first(pool: Pool, host: str, now: datetime) -> list[Record]:
+    """Returns the records of the final backups, newest first; those stamped in the future come last."""
+    return sorted((one.record for one in final_backups(pool, host)), key=lambda record: record.started > latest(now))
 
 
 def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None:
@@ -105,7 +112,7 @@ def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> Fi
     for backup in final_backups(pool, host):
         if effective_state(backup.record, notes) != COMPLETE:
             continue
-        if now is None or backup.record.started <= now + _CLOCK_TOLERANCE:
+        if now is None or backup.record.started <= latest(now):
             return backup
         future = future or backup
     return future
@@ -151,12 +158,11 @@ def point_latest(pool: Pool, host: str) -> None:
     Called after any change to complete backups, under the host's lock. It is a convenience for people; we never rely on it, so an
     error is ignored.
     """
-    latest = pool.host(host) / LATEST
+    link = pool.host(host) / LATEST
     try:
-        name = newest_complete(pool, host)
-        link_atomically(latest, name)
+        link_atomically(link, newest_complete(pool, host))
     except (OperatorError, OSError) as error:  # notes that cannot be read: nobody knows what is complete
-        log.info("%s: %s", latest, error)
+        log.info("%s: %s", link, error)
 
 
 def unfinished(path: Path, host: str) -> Subvolume | None:

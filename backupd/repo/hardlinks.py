@@ -32,7 +32,8 @@ DATA = b"data"
 STAGING = b".split"
 
 _FOLDERS_OPEN = 64
-_POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+"""The errors that say that the pool cannot be written, or read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,6 @@ def _is_linked(folder: int, name: bytes, ino: int) -> bool:
 
 def _for_the_operator(error: OSError, name: bytes) -> OperatorError:
     message = f"splitting hard links failed at {printable(name)}: {error.strerror}"
-    if error.errno in _POOL_FAULTS:
+    if error.errno in POOL_FAULTS:
         return PoolUnusable(message, "look at the pool's free space, its mount options and the kernel's log")
     return OperatorError(message)

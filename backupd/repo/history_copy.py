@@ -118,7 +118,7 @@ def _set_aside(path: Path) -> str:
     return f"it is {path.with_name(ASIDE)} now"
 
 
-def keep(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool = True) -> str:
+def keep_history(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool = True) -> str:
     """Replaces the copy by the catalogue's present history. Returns why not, "" if it was. With `daily` a copy younger than 20
     hours stays.
 

@@ -22,6 +22,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Self
 
+from backupd.repo.hardlinks import DATA, POOL_FAULTS
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.fs.fiemap import Run, extents, is_private
@@ -35,7 +36,6 @@ from btrkeep.units import printable
 
 log = logging.getLogger(__name__)
 
-DATA = b"data"
 PIECE = 1 << 20  # bytes read or written at a time
 WORTH_PUNCHING = 1 << 16  # bytes of a file, and of what was written to it
 WORTH_COUNTING = 1 << 20  # bytes that came in a first copy: of fewer it makes no difference how many became holes
@@ -52,7 +52,6 @@ _SPACE_RESV = Struct("=hh4xqqiI16x")
 
 _CAPABILITY = "security.capability"
 _NO_SUCH_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ETXTBSY}
-_POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +171,7 @@ def _punch_name(folders: _LastFolder, name: bytes, at_least: int, cancelled: Can
         if error.errno in _NO_SUCH_FILE:
             return 0
         message = f"making holes failed at {printable(name)}: {error.strerror}"
-        raise (PoolUnusable if error.errno in _POOL_FAULTS else OperatorError)(message) from error
+        raise (PoolUnusable if error.errno in POOL_FAULTS else OperatorError)(message) from error
 
 
 def _open_file(folder: int, name: bytes, at_least: int) -> int | None:

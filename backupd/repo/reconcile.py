@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -64,6 +64,14 @@ def final_row(pool: Pool, host: str, record: Record, subvolume: Subvolume, notes
     return backup_row(pool, record, effective_state(record, notes), subvolume.id, notes)
 
 
+def follow_notes(pool: Pool, catalogue: Catalogue, host: str, names: Iterable[str]) -> None:
+    """Writes the rows of these backups as the host's notes are now, and points `latest`. The caller holds the host's lock."""
+    for name in names:
+        if row := row_of(pool, host, name):
+            catalogue.put_backup(row)
+    point_latest(pool, host)
+
+
 def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:
     """Yields every backup of the pool, for a rebuild. Unreadable ones are added to `trouble` and skipped."""
     for host in hosts_of(pool):
@@ -109,6 +117,11 @@ class Reconciled:
     def __str__(self) -> str:
         done = [f"{counted(self.counts[what], noun)} {rest}" for what, (noun, rest) in _WORDS.items() if self.counts[what]]
         return ", ".join([*done, *(f"left as it is: {text}" for text in self.trouble)])
+
+    @property
+    def sentence(self) -> str:
+        """Returns what was done, as a notice."""
+        return f"the catalogue was brought up to date with the pool: {self}"
 
     def in_the_pool(self) -> "Reconciled":
         """Returns the changes to the pool alone, without those to rows."""
@@ -168,7 +181,7 @@ def _stale(notes: Notes, known: AbstractSet[str], noted: Sequence[StateFromNotes
 
 def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: Reconciled) -> None:
     try:
-        lock = take_lock(pool.locks / f"host-{host}", RECONCILING, since)
+        lock = take_lock(pool.host_lock(host), RECONCILING, since)
     except LockHeld:
         done.locked.append(host)
         return
@@ -193,7 +206,7 @@ def _drop_staged(pool: Pool, host: str, since: str, done: Reconciled) -> None:
     if describe(path) is None:
         return
     try:
-        lock = take_lock(pool.locks / f"host-{host}", RECONCILING, since)
+        lock = take_lock(pool.host_lock(host), RECONCILING, since)
     except LockHeld:
         return
     with lock:
@@ -257,7 +270,7 @@ def _add(pool: Pool, catalogue: Catalogue, host: str, name: str) -> bool:
 def point_all(pool: Pool, since: str) -> None:
     """Updates the `latest` of every host that is not in use."""
     for host in hosts_of(pool):
-        with suppress(LockHeld, PoolUnusable), take_lock(pool.locks / f"host-{host}", RECONCILING, since):
+        with suppress(LockHeld, PoolUnusable), take_lock(pool.host_lock(host), RECONCILING, since):
             point_latest(pool, host)
 
 

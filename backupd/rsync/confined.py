@@ -41,7 +41,7 @@ _FOR_NOW = tuple(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, err
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """Returns True if rsync is confined when it talks to a host: `missing` is the reason if not, "" if it is."""
+    """Whether rsync is confined when it talks to a host: `missing` is the reason if not, "" if it is."""
 
     missing: str = ""
 

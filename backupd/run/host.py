@@ -97,7 +97,7 @@ class HostRun:
 
     async def run(self) -> HostResult:
         """Runs the whole backup. Raises PoolUnusable if no other host can be backed up either; everything else becomes a result."""
-        path, what = self.site.pool.locks / f"host-{self.host.name}", f"backup of {self.host.name}"
+        path, what = self.site.pool.host_lock(self.host.name), f"backup of {self.host.name}"
         try:
             with await take_host_lock(path, what, format_time(self.started), sealed=self.site.confines(self.host)) as lock:
                 return await self._locked(lock)

@@ -7,7 +7,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.reconcile import reconcile
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
 from btrkeep.errors import LockHeld, OperatorError
-from btrkeep.pool.locks import take_lock
+from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.units import counted, format_time, printable
 
@@ -25,7 +25,7 @@ def read_last_written(
     told = False
     while not cancellation and has_backups_in_doubt(site.pool, hosts):
         try:
-            with take_lock(site.pool.locks / "verify", "backupd run", format_time(site.clock.now())):
+            with take_lock(site.pool.locks / VERIFY_LOCK, "backupd run", format_time(site.clock.now())):
                 _read(site, hosts, notice, cancellation)
             return
         except LockHeld as error:

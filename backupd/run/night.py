@@ -27,7 +27,7 @@ from btrkeep.clock import elapsed
 from btrkeep.config import Config, HostConfig, Window
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.due import is_due, is_late, next_window, window_end
-from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError, did_you_mean
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.room import read_room
 from btrkeep.process.proc import start_time
@@ -88,10 +88,7 @@ def _run(transfers: int, whose: str = "") -> str:
 
 def _named(config: Config, name: str) -> PlannedHost:
     if name not in config.hosts:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, config.hosts, 1)
-        raise UsageError(f"no host {name} is configured", f"did you mean {near[0]}?" if near else f"look at {config.file}")
+        raise UsageError(f"no host {name} is configured", did_you_mean(name, config.hosts, f"look at {config.file}"))
     return PlannedHost(config.hosts[name], True, "asked for by name")
 
 
@@ -388,7 +385,7 @@ class NightRunner:
     def _give_up(self, one: Unfinished) -> bool:
         """Returns True if it was discarded: not if it is in use or has changed."""
         try:
-            lock = take_lock(self.site.pool.locks / f"host-{one.host}", "discarding", format_time(self.site.clock.now()))
+            lock = take_lock(self.site.pool.host_lock(one.host), "discarding", format_time(self.site.clock.now()))
         except LockHeld:
             return False
         with lock:

@@ -120,7 +120,7 @@ def prepare(
 
     `imported` is the Record's. What an import has left is not continued, whoever asks.
 
-        After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
+    After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
 
     Raises Forgotten, ForeignData for a `.working` that we did not make, OSError as the filesystem gives it.
     """

@@ -175,6 +175,6 @@ def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, no
             raise LockHeld(f"{host} {what} already, for {job.who} since {job.asked}", "wait for the end of that")
     if verb != RUN:
         return
-    if (holder := read_holder(pool.locks / f"host-{host}")) and holder.is_alive:
+    if (holder := read_holder(pool.host_lock(host))) and holder.is_alive:
         raise LockHeld(f"{host} is locked by process {holder.pid} ({holder.what}) since {holder.since}", "wait for the end of that")
     require_turn(known, who)

@@ -12,7 +12,7 @@ from balancer.history import HistoryLine, shown, sums
 from balancer.score import BAD
 from btrkeep.cli import table
 from btrkeep.cli.progress import text_width
-from btrkeep.units import counted, elapsed, format_duration, format_share, format_size, format_time, printable
+from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable, seconds_between
 
 if TYPE_CHECKING:
     from btrkeep.catalogue import Balance, BalanceStep, FreeSpaceScore
@@ -148,7 +148,7 @@ def _balance_row(one: "Balance", is_running: "Callable[[Balance], bool]") -> lis
         format_size(one.moved),
         format_size(one.written),
         f"{one.gained:,.0f}",
-        format_duration(elapsed(one.started, one.finished)),
+        format_duration(seconds_between(one.started, one.finished)),
         printable(why),
     ]
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from balancer.cli.which_pool import balance_target, mount_point, require_one_pool, which_pool
+from balancer.cli.which_pool import balance_target, mount_point, which_pool
 from balancer.order import SORTS, ordered
 from btrkeep.cli import complain, json_option
 from btrkeep.cli.parsed import VADDR
+from btrkeep.cli.which_filesystem import require_one_pool
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import format_time, printable
 

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from btrkeep.catalogue.model_damage import Damage
 from btrkeep.catalogue.session import CatalogueSession
+from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.tables import damage
 
 _DROP = "DELETE FROM damage WHERE host = :host AND name = :name AND path = :path AND start = :start"
@@ -41,27 +42,29 @@ class DamageStore(CatalogueSession):
         """Insert damages, or replace those of the same backup, path and start."""
         rows = list(found)
         with self._writing("damages written") as session:
-            session.run_many(_DROP, [damage.values(one) for one in rows])
-            damage.add(session, rows)
+            _put(session, rows)
 
     def replace_damages(self, host: str, name: str, found_by: str, found: Iterable[Damage]) -> None:
         """Replaces all damages of a backup that were found in this way."""
         rows = list(found)
         with self._writing("damages replaced") as session:
             session.run(_DROP_FOUND, {"host": host, "name": name, "found_by": found_by})
-            session.run_many(_DROP, [damage.values(one) for one in rows])
-            damage.add(session, rows)
+            _put(session, rows)
 
     def replace_found_by(self, found_by: str, found: Iterable[Damage], until: datetime | None = None) -> None:
         """Replaces the damages of all backups that were found in this way, up to that moment."""
         rows = list(found)
         with self._writing("damages of all replaced") as session:
             session.run(_DROP_ALL_FOUND, {"found_by": found_by, "until": until})
-            session.run_many(_DROP, [damage.values(one) for one in rows])
-            damage.add(session, rows)
+            _put(session, rows)
 
     def forget_looks(self, host: str, name: str) -> None:
         """Deletes the damages and verification results of a backup, because another backup has taken its place."""
         with self._writing("looks forgotten") as session:
             for statement in _FORGET:
                 session.run(statement, {"host": host, "name": name})
+
+
+def _put(session: Session, rows: list[Damage]) -> None:
+    session.run_many(_DROP, [damage.values(one) for one in rows])
+    damage.add(session, rows)

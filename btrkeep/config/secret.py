@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://[^\s\x00-\x1f\x7f]+", re.ASCII)
+_CREDENTIALS = re.compile(r"://\S*@")
 _PING = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+/[!-~]*", re.ASCII)
 
 
@@ -22,6 +23,11 @@ class Url:
         return f"{self.scheme}://..."
 
     __repr__ = __str__
+
+
+def without_credentials(text: str) -> str:
+    """Returns the text without what stands before the @ of a URL."""
+    return _CREDENTIALS.sub("://***@", text)
 
 
 def parse_url(text: str) -> Url:

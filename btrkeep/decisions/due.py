@@ -24,7 +24,7 @@ def latest(now: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Returns True if a host is due now, since or until when, and why in words."""
+    """Whether a host is due now, since or until when, and why in words."""
 
     due: bool
     when: datetime

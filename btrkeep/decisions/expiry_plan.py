@@ -9,13 +9,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
+from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED, GOING
 from btrkeep.config import Retention
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, Decision, Reason, decide
 from btrkeep.decisions.safety_limits import Forced, Share, too_many
-
-_GOING_ALREADY = (EXPIRED, DELETING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +124,7 @@ def plan_host(facts: HostBackups, zone: ZoneInfo, now: datetime, *, clock_waits:
                 amend.append((one.name, one.state))
             continue
         step = _step(decision)
-        going += row not in _GOING_ALREADY and not one.asked  # somebody's own word is nothing to guard against
+        going += row not in GOING and not one.asked  # somebody's own word is nothing to guard against
         if one.marked(now) is None:
             mark.append(step)
         needs_no_clock = row == DELETING or (one.asked is not None and one.asked.at_once)
@@ -147,7 +145,7 @@ def _step(decision: Decision) -> ExpiryStep:
 
 def _held_on(one: Candidate, now: datetime) -> Candidate:
     """The candidate with a hold that does not end yet, if its hold would have ended by `now`."""
-    if one.hold is None or one.hold.until is None or one.hold.until > now:
+    if one.hold is None or one.hold.is_in_force(now):
         return one
     return replace(one, hold=replace(one.hold, until=None))
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from btrkeep.backup_states import DELETING, EXPIRED
+from btrkeep.backup_states import GOING
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import StripBackup, kind_of
 from btrkeep.decisions.due import latest
@@ -64,7 +64,7 @@ def guarded(hosts: Iterable[ExplainedHost]) -> Guarded:
 
 def _share(one: ExplainedHost) -> Share:
     rows = one.facts.rows
-    new = sum(not decision.keep and rows.get(decision.name) not in (EXPIRED, DELETING) for decision in one.decisions)
+    new = sum(not decision.keep and rows.get(decision.name) not in GOING for decision in one.decisions)
     return Share(new, len(one.decisions))
 
 

@@ -33,6 +33,10 @@ class Hold:
     until: datetime | None = None
     why: str = ""
 
+    def is_in_force(self, now: datetime) -> bool:
+        """Returns True if it has not ended."""
+        return self.until is None or now < self.until
+
 
 @dataclass(frozen=True, slots=True)
 class DeletionRequest:
@@ -292,7 +296,7 @@ def _kept_by_itself(backup: Candidate, now: datetime) -> Iterator[Reason]:
         yield Reason(RetentionCode.IN_USE)
     if backup.common:
         yield Reason(RetentionCode.COMMON, text=backup.common)
-    if backup.hold and (backup.hold.until is None or now < backup.hold.until):
+    if backup.hold and backup.hold.is_in_force(now):
         yield Reason(RetentionCode.HELD, text=backup.hold.why, until=backup.hold.until)
 
 

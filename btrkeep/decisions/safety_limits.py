@@ -174,7 +174,7 @@ def _between(doubted: ClockFact, now: ClockFact) -> timedelta:
     return _explained(doubted, now)[0] if doubted.boot_id == now.boot_id else now.wall - doubted.wall
 
 
-def after(past: ClockPast, now: ClockFact, verdict: ClockVerdict) -> ClockPast:
+def past_after(past: ClockPast, now: ClockFact, verdict: ClockVerdict) -> ClockPast:
     """Returns the state for the next expiry. Of a consistent series of doubted times the first is kept: its waiting night has
     begun.
     """

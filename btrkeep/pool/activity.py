@@ -12,6 +12,7 @@ from fcntl import ioctl
 from pathlib import Path
 from struct import Struct
 
+from btrkeep.ioctl import iowr
 from btrkeep.pool.balance import exclusive_operation
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.subvolume import opened
@@ -20,7 +21,7 @@ from btrkeep.procfs import PRESSURE, boot_id, pressure_totals
 _SECTOR = 512  # of the kernel's statistics, whatever the device's own is
 _READS, _SECTORS_READ, _WRITES, _SECTORS_WRITTEN, _BUSY = 0, 2, 4, 6, 9
 _SCRUB = Struct("=QQQQ992x")  # btrfs_ioctl_scrub_args: devid, start, end, flags; progress and unused
-_SCRUB_PROGRESS = 3 << 30 | _SCRUB.size << 16 | 0x94 << 8 | 29
+_SCRUB_PROGRESS = iowr(29, _SCRUB.size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,10 @@ from btrkeep.process.proc import GroupMember, flock_holders, has_locked, members
 
 log = logging.getLogger(__name__)
 
+NIGHT_LOCK, EXPIRE_LOCK, VERIFY_LOCK = "night", "expire", "verify"
 BALANCE_LOCK = "balance"
 """Held while one block group is balanced, and while backups are deleted: both rewrite the same trees."""
-POOL_LOCKS = ("night", "expire", BALANCE_LOCK)
+POOL_LOCKS = (NIGHT_LOCK, EXPIRE_LOCK, BALANCE_LOCK)
 """Those of the pool itself. Their files are made while there is room: without room for metadata no file can be made any more."""
 _LENGTH = 1024
 _UNKNOWN = "another process"

@@ -54,6 +54,10 @@ class Pool:
         """The folder of the hosts."""
         return self.path / HOSTS
 
+    def host_lock(self, name: str) -> Path:
+        """The lock file of a host."""
+        return self.locks / f"host-{name}"
+
     def host(self, name: str) -> Path:
         """The folder of one host's backups."""
         return self.path / HOSTS / name
@@ -134,7 +138,7 @@ def _hint_for_missing(path: Path) -> str:
 
 def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:
     """Makes the pool: a new subvolume, or an empty folder on a btrfs. Raises UsageError or PoolUnusable."""
-    refuse_unfit(path)
+    require_place_for_pool(path)
     if not path.exists():
         subvolume.create(path)
     path.chmod(0o700)
@@ -147,7 +151,7 @@ def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:
     return pool
 
 
-def refuse_unfit(path: Path) -> None:
+def require_place_for_pool(path: Path) -> None:
     """Raises UsageError or PoolUnusable, which say why no pool can be made there."""
     standing = path if path.exists() else path.parent
     if (path / MARKER / "pool.json").exists():

@@ -24,6 +24,8 @@ from pathlib import Path
 from btrfs import ctree
 from btrfs.ioctl import ULLONG_MAX, search_v2
 
+from btrkeep.ioctl import iow
+
 # In ROOT_ITEM behind the inode item (160 bytes) and seven numbers: refs, drop_progress (objectid, type, offset), drop_level, level.
 _REFS_AND_DROP = struct.Struct("<LQBQBB")
 _REFS_AND_DROP_AT = 160 + 7 * 8
@@ -33,7 +35,7 @@ _ONE_ITEM = 4096  # a ROOT_ITEM has 439 bytes, and 32 before it
 _MANY_ITEMS = 65536  # 2,048 orphans: they have a header and nothing else
 
 _SUBVOL_WAIT = struct.Struct("=QLL")  # subvolid, mode, count
-_SUBVOL_SYNC_WAIT = 1 << 30 | _SUBVOL_WAIT.size << 16 | 0x94 << 8 | 65
+_SUBVOL_SYNC_WAIT = iow(65, _SUBVOL_WAIT.size)
 _SYNC_COUNT = 2
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 

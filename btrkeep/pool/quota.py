@@ -26,10 +26,11 @@ from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
-from btrkeep.ioctl import ioctl
+from btrkeep.ioctl import ioctl, ior, iow, iowr
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.subvolume import opened
+from btrkeep.procfs import sysfs_text
 from btrkeep.units import format_time, parse_time
 
 SYSFS = Path("/sys/fs/btrfs")
@@ -49,31 +50,18 @@ _INFO_KEY, _RELATION_KEY = 242, 246
 _INFO = struct.Struct("<8xQ")  # generation, bytes referenced
 _LEVEL_SHIFT, _INODE_BITS, _SUBVOLUME_BITS = 48, 28, 20  # in a group's number, which has 64 bits
 
-
-def _iowr(number: int, size: int) -> int:
-    return 3 << 30 | size << 16 | 0x94 << 8 | number
-
-
-def _iow(number: int, size: int) -> int:
-    return 1 << 30 | size << 16 | 0x94 << 8 | number
-
-
-def _ior(number: int, size: int) -> int:
-    return 2 << 30 | size << 16 | 0x94 << 8 | number
-
-
-_QUOTA_CTL = _iowr(40, _CONTROL.size)
-_QGROUP_ASSIGN = _iow(41, _ASSIGN.size)
-_QGROUP_CREATE = _iow(42, _CREATE.size)
-_QGROUP_LIMIT = _ior(43, _LIMIT.size)
+_QUOTA_CTL = iowr(40, _CONTROL.size)
+_QGROUP_ASSIGN = iow(41, _ASSIGN.size)
+_QGROUP_CREATE = iow(42, _CREATE.size)
+_QGROUP_LIMIT = ior(43, _LIMIT.size)
 
 
 def mode(filesystem: str) -> str:
     """SIMPLE, FULL (qgroups that look for all owners of an extent) or OFF, of the btrfs with that UUID."""
     folder = SYSFS / filesystem / "qgroups"
-    if _text(folder / "enabled") != "1":
+    if sysfs_text(folder / "enabled") != "1":
         return OFF
-    return _text(folder / "mode") or FULL  # Linux 6.7 knows two modes
+    return sysfs_text(folder / "mode") or FULL  # Linux 6.7 knows two modes
 
 
 def is_known_to_kernel() -> bool:
@@ -204,26 +192,19 @@ def limit(pool: Pool, group: int, most: int | None) -> None:
 
 def referenced(pool: Pool, group: int) -> int | None:
     """Returns the live bytes of a group; None if there is no such group."""
-    number = _text(_folder(pool, group) / "referenced")
+    number = sysfs_text(_folder(pool, group) / "referenced")
     return int(number) if number.isdecimal() else None
 
 
 def limit_of(pool: Pool, group: int) -> int | None:
     """The limit that the kernel holds now, None: none."""
     folder = _folder(pool, group)
-    flags, most = _text(folder / "limit_flags"), _text(folder / "max_referenced")
+    flags, most = sysfs_text(folder / "limit_flags"), sysfs_text(folder / "max_referenced")
     return int(most) if flags.isdecimal() and int(flags) & _MAX_REFERENCED and most.isdecimal() else None
 
 
 def _folder(pool: Pool, group: int) -> Path:
     return SYSFS / pool.filesystem / "qgroups" / group_name(group).replace("/", "_")
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:  # an older kernel, no quotas, or no such group
-        return ""
 
 
 def remove_unused(pool: Pool) -> int:

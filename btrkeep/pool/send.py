@@ -7,11 +7,11 @@ import ctypes
 import struct
 from pathlib import Path
 
-from btrkeep.ioctl import ioctl
+from btrkeep.ioctl import ioctl, iow
 from btrkeep.pool.subvolume import opened
 
-_SEND = 1 << 30 | 72 << 16 | 0x94 << 8 | 38
 _ARGS = struct.Struct("=qQQQQI28x")  # fd, number of clone sources, their address, parent's id, flags, version
+_SEND = iow(38, _ARGS.size)
 _VERSION, _COMPRESSED = 1 << 3, 1 << 4
 NEWEST = 2
 _KNOWN = Path("/sys/fs/btrfs/features/send_stream_version")

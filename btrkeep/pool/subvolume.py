@@ -19,9 +19,10 @@ from btrfs import ctree
 from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.ioctl import ioctl
+from btrkeep.ioctl import ioctl, ior, iow, iowr
 
-_FIRST_FREE_OBJECTID = 256  # inode number of every subvolume's root folder
+ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
+"""The inode number of every subvolume's root folder."""
 _RDONLY = 1 << 1
 _LAST = 253_402_300_799  # the last second of 9999: the kernel's are unsigned, so one before 1970 is later than that
 _SPEC_BY_ID = 1 << 4
@@ -31,23 +32,14 @@ _FLAGS = struct.Struct("=Q")
 # treeid, name, parent_id, dirid, generation, flags, uuid, parent_uuid, received_uuid, four transids, four times, reserved
 _INFO = struct.Struct("=Q256sQQQQ16s16s16sQQ16x64x64x")
 
-
-def _iow(number: int, size: int) -> int:
-    return 1 << 30 | size << 16 | 0x94 << 8 | number
-
-
-def _ior(number: int, size: int) -> int:
-    return 2 << 30 | size << 16 | 0x94 << 8 | number
-
-
-_SNAP_CREATE_V2 = _iow(23, 4096)
-_SUBVOL_CREATE_V2 = _iow(24, 4096)
-_SUBVOL_GETFLAGS = _ior(25, 8)
-_SUBVOL_SETFLAGS = _iow(26, 8)
-_GET_SUBVOL_INFO = _ior(60, _INFO.size)
-_SNAP_DESTROY_V2 = _iow(63, 4096)
+_SNAP_CREATE_V2 = iow(23, 4096)
+_SUBVOL_CREATE_V2 = iow(24, 4096)
+_SUBVOL_GETFLAGS = ior(25, 8)
+_SUBVOL_SETFLAGS = iow(26, 8)
+_GET_SUBVOL_INFO = ior(60, _INFO.size)
+_SNAP_DESTROY_V2 = iow(63, 4096)
 _RECEIVED = struct.Struct("=16sQQ16x16xQ128x")  # uuid, stransid, rtransid, two times, flags, reserved
-_SET_RECEIVED_SUBVOL = 3 << 30 | _RECEIVED.size << 16 | 0x94 << 8 | 37
+_SET_RECEIVED_SUBVOL = iowr(37, _RECEIVED.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +97,7 @@ def describe(path: Path) -> Subvolume | None:
     """Describes the subvolume at `path`; None when no subvolume's root folder is there (nothing, a file, a symlink, a folder)."""
     try:
         with opened(path) as fd:
-            if os.fstat(fd).st_ino != _FIRST_FREE_OBJECTID:
+            if os.fstat(fd).st_ino != ROOT_FOLDER:
                 return None
             fields = _INFO.unpack(fcntl.ioctl(fd, _GET_SUBVOL_INFO, bytes(_INFO.size)))
             (flags,) = _FLAGS.unpack(fcntl.ioctl(fd, _SUBVOL_GETFLAGS, bytes(8)))
@@ -184,7 +176,7 @@ def inodes_made(path: Path) -> int:
     """
     fd = os.open(path, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
     try:
-        return os.fstat(fd).st_ino - _FIRST_FREE_OBJECTID
+        return os.fstat(fd).st_ino - ROOT_FOLDER
     finally:
         os.close(fd)
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import click
 
+from btrkeep.cli.which_filesystem import pool_options, require_one_pool
 from btrkeep.errors import UsageError
 from btrkeep.units import counted, printable
 
 PICTURES = "pictures"
+_POOL = "main"
 
 
 @click.command("nightly")
-@click.option("--pool", metavar="NAME", help="The pool, configured in /etc/btrkeep/NAME.toml.  [default: main]")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="The configuration file, instead of a pool's name.")
+@pool_options(_POOL)
 def command(pool: str | None, config: Path | None) -> None:
     """Draw a pool as it is, and record its state.
 
@@ -29,14 +30,11 @@ def command(pool: str | None, config: Path | None) -> None:
       btrfs-heatmap nightly --pool main
       btrfs-heatmap timelapse /var/lib/btrkeep/main/pictures -o year.gif
     """
-    if pool is not None and config is not None:
-        raise UsageError("--pool and --config exclude each other", "a file's name is its pool's")
-    if pool == "" or (config is not None and str(config) in ("", ".")):
-        raise UsageError(f"--{'pool' if config is None else 'config'} names nothing", "leave it out for the pool main")
+    require_one_pool(pool, config, _POOL)
     from btrkeep.config import load
     from btrkeep.pool.marker import open_pool
 
-    found = load(pool or "main", config)
+    found = load(pool or _POOL, config)
     folder = found.pool.state / PICTURES
     with _readable_for_the_group():
         _make_folder(folder)

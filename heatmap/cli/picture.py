@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from btrkeep import __version__
 from btrkeep.cli.parsed import VADDR
+from btrkeep.cli.which_filesystem import complete_mount
 from btrkeep.errors import OperatorError
 from heatmap.cli.request import STDOUT, Extras, PictureRequest
 
@@ -35,15 +35,6 @@ class _Picture(click.Command):
 
         with formatter.section("Commands (a folder of that name is reached as ./NAME)"):
             formatter.write_dl(list(COMMANDS.items()))
-
-
-def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completes mount points of btrfs filesystems; folders if none matches."""
-    from btrkeep.procfs import mounts
-
-    found = {str(mount.target) for mount in mounts() if mount.filesystem == "btrfs"}
-    fitting = [CompletionItem(path) for path in sorted(found) if path.startswith(incomplete)]
-    return fitting or [CompletionItem(incomplete, type="dir")]
 
 
 @click.command("picture", cls=_Picture)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from backupd.repo.history_copy import keep
+from backupd.repo.history_copy import keep_history
 from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Catalogue
 from btrkeep.pool.marker import open_pool
@@ -307,7 +307,7 @@ def test_a_full_pool_costs_the_copy_and_not_the_night(btrfs_mount: Path) -> None
         add_runs(catalogue, (replace(one, started=now + timedelta(seconds=n), error=os.urandom(500).hex()) for n in range(500)))
         work("btrfs", "subvolume", "create", btrfs_mount / "full")
         btrfs.fill(btrfs_mount, btrfs_mount / "full")
-        said = keep(pool, catalogue, now, daily=False)
+        said = keep_history(pool, catalogue, now, daily=False)
     assert "No space left" in said
     assert path.read_bytes() == before
     assert not path.with_name(path.name + ".new").exists()

@@ -1,6 +1,5 @@
 """Help, and what the command line says to words that it does not understand. No pool is needed here."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -13,6 +12,8 @@ from click.testing import CliRunner
 from backupd.cli import COMMANDS, group
 from tests.beds import TOP, backupd
 from tests.beds.cli import BACKUPD
+from tests.beds.completing import completing_bash
+from tests.beds.work import error_and_hint
 
 
 def context() -> click.Context:
@@ -34,14 +35,7 @@ def doers() -> dict[str, click.Command]:
 
 
 def fails(*words: str | Path, status: int = 2) -> tuple[str, str]:
-    """The error and the hint of a command that fails as it should: nothing on standard output, one line each, no traceback."""
-    done = backupd(*words, check=False)
-    assert done.returncode == status, done.stdout + done.stderr
-    assert done.stdout == ""
-    error, hint = done.stderr.splitlines()
-    assert error.startswith("error: ")
-    assert hint.startswith("hint: ")
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(backupd(*words, check=False), status)
 
 
 def help_text(words: list[str], option: str) -> str:
@@ -174,26 +168,7 @@ def test_bash_completes_commands_options_and_hosts_with_the_printed_script(tmp_p
     config.write_text(
         '[pool]\npath = "/srv/x"\n[host.web1]\npaths=["/etc"]\n[host.web2]\npaths=["/etc"]\n[host.db]\npaths=["/etc"]\n'
     )
-    program = tmp_path / "backupd"
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(BACKUPD)} "$@"\n')
-    program.chmod(0o755)
-    (tmp_path / "script").write_text(completions("bash").stdout)
-
-    def complete(line: str) -> set[str]:
-        words = line.split(" ")
-        array = " ".join(f"'{word}'" for word in words)
-        text = (
-            f"source script; COMP_WORDS=({array}); COMP_CWORD={len(words) - 1}; _backupd_completion backupd; echo ${{COMPREPLY[@]}}"
-        )
-        done = subprocess.run(
-            ["bash", "--norc", "-c", text],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(TOP)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return set(done.stdout.split())
+    complete = completing_bash(tmp_path, "backupd", BACKUPD, completions("bash").stdout)
 
     assert complete("backupd st") == {"status"}
     assert complete("backupd run --d") == {"--dry-run"}

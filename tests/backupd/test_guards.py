@@ -18,9 +18,9 @@ from btrkeep.decisions.safety_limits import (
     ClockVerdict,
     Forced,
     Share,
-    after,
     clock_verdict,
     force_word,
+    past_after,
     too_many,
 )
 from btrkeep.errors import UsageError
@@ -262,7 +262,7 @@ def test_a_run_that_a_wrong_clock_stamped_stops_until_there_is_a_newer_one() -> 
 def expiry(past: ClockPast, now: ClockFact, newest: datetime | None = None) -> tuple[ClockPast, ClockVerdict]:
     """What the next one is held against, and the verdict."""
     found = clock_verdict(past, now, newest, rehearsal=False)
-    return after(past, now, found), found
+    return past_after(past, now, found), found
 
 
 def test_the_boot_clock_is_believed_more_than_a_run_that_a_wrong_clock_stamped() -> None:

@@ -1,9 +1,6 @@
 """Help, completion, and what the command line says to words that it does not understand. No btrfs is needed here."""
 
-import os
 import re
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,16 +12,12 @@ from balancer.cli import COMMANDS, group
 from balancer.order import SORTS
 from tests.balancer.program import balancer
 from tests.beds import TOP, work
+from tests.beds.completing import completing_bash
+from tests.beds.work import error_and_hint
 
 
 def fails(*words: str | Path, status: int = 2) -> tuple[str, str]:
-    """The error and the hint of a command that fails as it should: nothing on standard output, one line each, no traceback."""
-    done = balancer(*words, check=False)
-    assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    error, hint = done.stderr.splitlines()
-    assert error.startswith("error: ")
-    assert hint.startswith("hint: ")
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(balancer(*words, check=False), status)
 
 
 def command_of(name: str) -> click.Command:
@@ -121,24 +114,9 @@ def test_completion_prints_a_script_of_that_shell(shell: str) -> None:
 
 @pytest.mark.slow
 def test_bash_completes_commands_options_and_keys_with_the_printed_script(tmp_path: Path) -> None:
-    program = tmp_path / "btrfs-balancer"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m balancer "$@"\n')
-    program.chmod(0o755)
-    (tmp_path / "script").write_text(balancer("completion", "bash").stdout)
-
-    def complete(line: str) -> set[str]:
-        words = line.split(" ")
-        array = " ".join(f"'{word}'" for word in words)
-        text = f"source script; COMP_WORDS=({array}); COMP_CWORD={len(words) - 1}; "
-        done = subprocess.run(
-            ["bash", "--norc", "-c", text + "_btrfs_balancer_completion btrfs-balancer; echo ${COMPREPLY[@]}"],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(TOP)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return set(done.stdout.split())
+    complete = completing_bash(
+        tmp_path, "btrfs-balancer", (sys.executable, "-m", "balancer"), balancer("completion", "bash").stdout
+    )
 
     assert complete("btrfs-balancer sc") == {"score"}
     assert complete("btrfs-balancer score / --ex") == {"--explain"}

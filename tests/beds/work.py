@@ -40,3 +40,12 @@ def explain(done: subprocess.CompletedProcess[str]) -> str:
     """The command as a line to paste, its exit status, and what it said."""
     line = shlex.join(os.fsdecode(word) for word in done.args)
     return f"{line}\nexit status {done.returncode}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
+
+
+def error_and_hint(done: subprocess.CompletedProcess[str], status: int) -> tuple[str, str]:
+    """Both of a command that failed as it should: nothing on standard output, one line each, no traceback."""
+    assert (done.returncode, done.stdout) == (status, ""), explain(done)
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert hint.startswith("hint: ")
+    return error.removeprefix("error: "), hint.removeprefix("hint: ")

@@ -2,19 +2,34 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.beds import session, work
 from tests.beds.nights import Nights
+from tests.beds.two_pools import TwoPools
 
 
 @pytest.fixture
 def nights(shared_btrfs: Path) -> Nights:
     """A pool, its configuration and a folder for sources, on the filesystem that all tests of the session share."""
     return Nights(shared_btrfs)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """An empty folder for sources that lie on another filesystem than the pool."""
+    tree = tmp_path / "srv"
+    tree.mkdir()
+    return tree
+
+
+@pytest.fixture
+def two(make_btrfs: Callable[..., Path]) -> TwoPools:
+    """A pool, and a second one on another filesystem that fetches from it."""
+    return TwoPools(make_btrfs(), make_btrfs())
 
 
 @pytest.fixture

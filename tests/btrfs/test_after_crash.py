@@ -23,14 +23,6 @@ MIB = 1 << 20
 ANOTHER = "00000000-0000-4000-8000-000000000000"
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
 def note(nights: Nights) -> Path:
     return nights.pool / ".btrkeep/boot.json"
 

@@ -10,15 +10,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from tests.beds import TOP, btrfs, work
+from tests.beds import TOP, work
 from tests.beds.cli import BACKUPD
 from tests.beds.history import every, make_history, moment, write_down
 from tests.beds.lineage import make_lineage, read_only, writable
@@ -26,6 +24,7 @@ from tests.beds.nights import Nights
 from tests.beds.opens import watched
 from tests.beds.terminal import at_a_terminal
 from tests.beds.within import Within
+from tests.beds.work import error_and_hint
 
 pytestmark = [pytest.mark.btrfs]
 LAST = moment("2026-11-20 22:00")
@@ -38,14 +37,10 @@ def nights(shared_btrfs: Path) -> Nights:
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Nights]:
-    top = Path(tempfile.mkdtemp(prefix="browse-", dir=_shared_mount))
-    nights = Within(top, "--rehearsal")
+def pool(module_btrfs: Path) -> Nights:
+    nights = Within(module_btrfs, "--rehearsal")
     make_lineage(nights, "web1", [*every(1, 5, LAST), moment("2026-11-20 23:00")], life, states={4: "suspect", 5: "failed"})
-    yield nights
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return nights
 
 
 def life(number: int, data: Path) -> None:
@@ -74,10 +69,7 @@ def life(number: int, data: Path) -> None:
 
 
 def fails(pool: Nights, *words: str, status: int = 2) -> tuple[str, str]:
-    done = pool.backupd(*words, check=False)
-    assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    error, hint = done.stderr.splitlines()
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(pool.backupd(*words, check=False), status)
 
 
 # --- browse

@@ -26,14 +26,6 @@ NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups rsync"
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
 def numbers(nights: Nights) -> dict[str, int]:
     (path,) = nights.record("web")["paths"]
     return dict(path["numbers"])

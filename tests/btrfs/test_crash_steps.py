@@ -5,15 +5,12 @@ changed in every way that has a step of its own (a source path gone, a hard link
 """
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.beds import btrfs, differences, manifest
+from tests.beds import differences, manifest
 from tests.beds.nights import Nights
 from tests.beds.watch import checkpoints, disagreements, is_writable, killed, rows, subvolumes, writable_finals
 
@@ -106,10 +103,9 @@ def change(kept: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def crowd(_shared_mount: Path) -> Iterator[Crowd]:
+def crowd(module_btrfs: Path) -> Crowd:
     """The pool after its first night, its sources changed."""
-    top = Path(tempfile.mkdtemp(prefix="crowd-", dir=_shared_mount))
-    nights = Nights(top)
+    nights = Nights(module_btrfs)
     kept, gone, new = (nights.source / name for name in ("kept", "gone", "new"))
     fill(kept)
     gone.mkdir()
@@ -123,10 +119,7 @@ def crowd(_shared_mount: Path) -> Iterator[Crowd]:
     (new / "file").write_text("of a path that is a source now")
     for step in STEPS:
         nights.host(step.host, kept, new)
-    yield Crowd(nights, kept, new)
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return Crowd(nights, kept, new)
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.host)

@@ -22,14 +22,6 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 MIB = 1 << 20
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
 def scrub(nights: Nights) -> dict[str, Any]:
     """Again while the kernel leaves out lines: it counts those of all tests that run on this machine together."""
     for _ in range(8):

@@ -17,14 +17,6 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
 @pytest.mark.btrfs
 @pytest.mark.parametrize("inplace", ["always", "never"])
 @pytest.mark.parametrize("place", [MIB + 100, 0], ids=["there", "elsewhere"])

@@ -7,8 +7,6 @@ import fcntl
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.beds import btrfs, work
+from tests.beds import work
 from tests.beds.expiries import LAST, NOW, Expiries, at, dump, fingerprint
 from tests.beds.history import every, make_histories, notes_of, write_down
 from tests.beds.watch import killed, rows
@@ -27,14 +25,10 @@ _unused, _turns = iter(HOSTS), count()
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Expiries]:
-    top = Path(tempfile.mkdtemp(prefix="delete-", dir=_shared_mount))
-    pool = Expiries(top)
+def pool(module_btrfs: Path) -> Expiries:
+    pool = Expiries(module_btrfs)
     make_histories(pool, HOSTS, every(1, 4, LAST), {3: "suspect"})
-    yield pool
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return pool
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import fcntl
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,18 +21,15 @@ _unused = iter(HOSTS)
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Nights]:
-    top = Path(tempfile.mkdtemp(prefix="discard-", dir=_shared_mount))
-    nights = Nights(top)
+def pool(module_btrfs: Path) -> Iterator[Nights]:
+    nights = Nights(module_btrfs)
     make_histories(nights, HOSTS, every(1, 1, moment("2026-11-20 03:00")), rebuild=False)
     for host in HOSTS:
         leave(nights, host)
     nights.backupd("rebuild")
     yield nights
-    for path in btrfs.subvolumes_below(top, _shared_mount):
+    for path in btrfs.subvolumes_below(module_btrfs, module_btrfs.parent):
         work("btrfs", "property", "set", "-f", "-ts", path, "ro", "false")
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
 
 
 def leave(nights: Nights, host: str) -> None:

@@ -4,16 +4,13 @@ One pool for all: each step has a host of its own, which is the only one that is
 everything of the others is kept. Turns follow each other in time, since no clock may go back.
 """
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.beds import btrfs, differences, manifest
+from tests.beds import differences, manifest
 from tests.beds.expiries import LAST, NOW, Expiries, at
 from tests.beds.history import every, make_histories
 from tests.beds.watch import killed, rows, subvolumes
@@ -69,14 +66,10 @@ GIVEN_UP = tuple(
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Expiries]:
-    top = Path(tempfile.mkdtemp(prefix="steps-", dir=_shared_mount))
-    pool = Expiries(top)
+def pool(module_btrfs: Path) -> Expiries:
+    pool = Expiries(module_btrfs)
     make_histories(pool, [step.host for step in (*STEPS, *GIVEN_UP)], every(1, 6, LAST))
-    yield pool
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return pool
 
 
 def its_turn(pool: Expiries, step: Step, **keys: object) -> tuple[list[str], datetime, datetime]:

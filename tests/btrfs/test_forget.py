@@ -3,16 +3,13 @@
 import json
 import os
 import pty
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.beds import TOP, btrfs, work
+from tests.beds import TOP, work
 from tests.beds.cli import BACKUPD
 from tests.beds.history import TIME, every, make_histories, moment, notes_of, write_down
 from tests.beds.nights import Nights
@@ -26,15 +23,11 @@ _unused = iter(HOSTS)
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Nights]:
+def pool(module_btrfs: Path) -> Nights:
     """Hosts that are configured no longer, with three backups each."""
-    top = Path(tempfile.mkdtemp(prefix="forget-", dir=_shared_mount))
-    nights = Nights(top)
+    nights = Nights(module_btrfs)
     make_histories(nights, HOSTS, every(1, 3, LAST))
-    yield nights
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return nights
 
 
 @pytest.fixture

@@ -4,21 +4,19 @@ One pool for all; each test has a host of its own.
 """
 
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.beds import btrfs, work
+from tests.beds import work
 from tests.beds.history import TIME, every, make_histories, moment, notes_of, write_down
 from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows
+from tests.beds.work import error_and_hint
 
 pytestmark = [pytest.mark.btrfs]
 LAST = moment("2026-11-20 03:00")
@@ -28,14 +26,10 @@ _unused = iter(HOSTS)
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Nights]:
-    top = Path(tempfile.mkdtemp(prefix="hold-", dir=_shared_mount))
-    nights = Nights(top)
+def pool(module_btrfs: Path) -> Nights:
+    nights = Nights(module_btrfs)
     make_histories(nights, HOSTS, every(1, 3, LAST), {2: "suspect"})
-    yield nights
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return nights
 
 
 @pytest.fixture
@@ -45,10 +39,7 @@ def host(pool: Nights) -> str:
 
 
 def fails(pool: Nights, *words: str, status: int) -> tuple[str, str]:
-    done = pool.backupd(*words, check=False)
-    assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    error, hint = done.stderr.splitlines()
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(pool.backupd(*words, check=False), status)
 
 
 def row(pool: Nights, host: str, name: str) -> tuple[Any, ...]:

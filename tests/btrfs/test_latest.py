@@ -1,14 +1,11 @@
 """`latest`: the symlink and the word mean the newest complete backup, whatever came after it. One pool, a host for each test."""
 
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.beds import btrfs, work
+from tests.beds import work
 from tests.beds.history import every, make_histories, moment
 from tests.beds.nights import Nights
 
@@ -18,14 +15,10 @@ _unused = iter(HOSTS)
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Nights]:
-    top = Path(tempfile.mkdtemp(prefix="latest-", dir=_shared_mount))
-    nights = Nights(top)
+def pool(module_btrfs: Path) -> Nights:
+    nights = Nights(module_btrfs)
     make_histories(nights, HOSTS, every(1, 4, moment("2026-11-20 03:00")), {2: "suspect", 3: "failed"})
-    yield nights
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return nights
 
 
 @pytest.fixture

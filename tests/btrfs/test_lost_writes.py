@@ -19,14 +19,6 @@ FORCED = ("--force", "pool", "--force", "hosts")
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
-@pytest.fixture
 def disk() -> Iterator[FailingDisk]:
     with failing_disk() as disk:
         yield disk

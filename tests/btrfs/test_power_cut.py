@@ -22,14 +22,6 @@ Make = Callable[..., Path]
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
 def pool_of(make_btrfs: Make) -> Nights:
     """One that commits only when somebody makes it."""
     nights = Nights(make_btrfs(size="1G", options="commit=300"))

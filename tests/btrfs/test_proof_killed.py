@@ -20,14 +20,6 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.slow, pytest.mark.timeout(400)]
 __all__ = ["disk", "two"]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
 def damaged(make_btrfs: Callable[..., Path], tree: Path) -> Nights:
     """Two nights of a host; a file that both share is damaged, and nobody knows it."""
     nights = Nights(make_btrfs(size="300M"))

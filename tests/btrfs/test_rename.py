@@ -2,10 +2,7 @@
 
 import json
 import os
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,25 +12,22 @@ from tests.beds import btrfs, differences, exclusive_bytes, manifest, work
 from tests.beds.history import notes_of, write_down
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, killed, rows, subvolumes
+from tests.beds.work import error_and_hint
 
 pytestmark = [pytest.mark.btrfs]
 MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Nights]:
+def pool(module_btrfs: Path) -> Nights:
     """A pool whose hosts have one backup of a MiB of data each; tests take those that nobody has used."""
-    top = Path(tempfile.mkdtemp(prefix="rename-", dir=_shared_mount))
-    nights = Nights(top)
+    nights = Nights(module_btrfs)
     (nights.source / "image").write_bytes(os.urandom(MIB))
     nights.settings("backup", concurrency=4)
     for host in HOSTS:
         nights.host(host, nights.source)
     nights.run()
-    yield nights
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return nights
 
 
 HOSTS = [f"old{number:02}" for number in range(20)]
@@ -56,10 +50,7 @@ def configure_new(pool: Nights, old: str, new: str) -> None:
 
 
 def fails(pool: Nights, *words: str, status: int) -> tuple[str, str]:
-    done = pool.backupd(*words, check=False)
-    assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    error, hint = done.stderr.splitlines()
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(pool.backupd(*words, check=False), status)
 
 
 def table(pool: Nights, host: str) -> tuple[int, int]:

@@ -20,14 +20,6 @@ MIB = 1 << 20
 DAY = timedelta(days=1)
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
 def repair(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
     done = nights.backupd("repair", *words, "--json", check=False)
     assert done.returncode == status, done.stdout + done.stderr

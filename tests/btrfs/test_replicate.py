@@ -9,7 +9,6 @@ import sqlite3
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,9 @@ import pytest
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools, shown
+from tests.beds.watch import wait_for
 
 pytestmark = pytest.mark.btrfs
-
-
-@pytest.fixture
-def two(make_btrfs: Callable[..., Path]) -> TwoPools:
-    return TwoPools(make_btrfs(), make_btrfs())
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end, f"waited for {what}"
-        time.sleep(0.02)
 
 
 def published(of: Nights) -> Any:
@@ -113,7 +101,7 @@ def test_a_kill_in_the_middle_leaves_what_the_next_one_clears_away(two: TwoPools
     words = [sys.executable, "-m", "backupd", "--config", str(two.second.config), "replicate", "--now", "2026-03-20T12:00:00Z"]
     with subprocess.Popen(words, cwd=TOP, start_new_session=True) as killed:
         receiving = two.second.pool / "hosts/web1/.receiving"
-        wait_until(lambda: receiving.is_dir() and any(receiving.rglob("large")), "the stream to be half received")
+        wait_for(lambda: receiving.is_dir() and any(receiving.rglob("large")), 30, "the stream was not half received")
         os.killpg(killed.pid, signal.SIGKILL)
     assert receiving.is_dir()
     two.over_ssh('"$@"')

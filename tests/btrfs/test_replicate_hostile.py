@@ -20,11 +20,6 @@ from tests.beds.two_pools import TwoPools, shown
 pytestmark = pytest.mark.btrfs
 
 
-@pytest.fixture
-def two(make_btrfs: Callable[..., Path]) -> TwoPools:
-    return TwoPools(make_btrfs(), make_btrfs())
-
-
 def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
     """It keeps only what it has itself from expiring, and knows nothing of other hosts."""
     first = two.night("2026-03-01T22:00:00Z", "a")

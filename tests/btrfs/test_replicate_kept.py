@@ -15,11 +15,6 @@ from tests.beds.two_pools import TwoPools
 pytestmark = pytest.mark.btrfs
 
 
-@pytest.fixture
-def two(make_btrfs: Callable[..., Path]) -> TwoPools:
-    return TwoPools(make_btrfs(), make_btrfs())
-
-
 def test_expiry_here_keeps_what_the_replica_s_own_retention_says_and_the_last_common_backup(two: TwoPools) -> None:
     """The first pool loses its newest ones: the newest that both have is then older than what the rules here keep."""
     names = [two.night(f"2026-03-{day:02}T22:00:00Z", str(day)) for day in range(1, 7)]

@@ -5,9 +5,7 @@ import os
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from tests.beds import TOP, work
 from tests.beds.faults import damage
 from tests.beds.two_pools import TwoPools
+from tests.beds.watch import wait_for
 
 pytestmark = pytest.mark.btrfs
 LATER = """
@@ -26,18 +25,6 @@ while data := os.read(0, 65536):
         time.sleep(8)
     left -= len(data)
 """
-
-
-@pytest.fixture
-def two(make_btrfs: Callable[..., Path]) -> TwoPools:
-    return TwoPools(make_btrfs(), make_btrfs())
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end, f"waited for {what}"
-        time.sleep(0.02)
 
 
 def of_replicas(two: TwoPools) -> list[tuple[str, str]]:
@@ -224,7 +211,7 @@ def test_a_signal_ends_the_whole_and_not_one_replica_of_it(two: TwoPools, backup
     two.second.tables["replica.third"] = {"from": str(two.first.pool.parent / "nowhere")}
     two.second.write()
     process = backupd_running("--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z")
-    wait_until(lambda: (two.second.pool / "hosts/web1/.receiving/backup").exists(), "a stream")
+    wait_for((two.second.pool / "hosts/web1/.receiving/backup").exists, 30, "no stream came")
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 143
     assert copies(two)["third"]["tried_at"] is None

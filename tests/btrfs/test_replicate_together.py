@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,6 @@ from tests.beds.two_pools import TwoPools, shown
 pytestmark = pytest.mark.btrfs
 
 NOW = "2026-03-20T12:00:00Z"
-
-
-@pytest.fixture
-def two(make_btrfs: Callable[..., Path]) -> TwoPools:
-    return TwoPools(make_btrfs(), make_btrfs())
 
 
 def test_what_comes_together_is_on_the_disk_by_one_sync_before_any_of_it_has_its_name(two: TwoPools, tmp_path: Path) -> None:

@@ -41,11 +41,6 @@ while data := os.read(0, 65536):
 """
 
 
-@pytest.fixture
-def two(make_btrfs: Callable[..., Path]) -> TwoPools:
-    return TwoPools(make_btrfs(), make_btrfs())
-
-
 def more_hosts(two: TwoPools, *names: str) -> None:
     for name in names:
         source = two.first.source / name

@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 
 from btrkeep.serving.protocol import RequestRefused
-from tests.beds import btrfs, work
+from tests.beds import work
 from tests.beds.anyone import readable
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
@@ -28,9 +27,8 @@ GIB, STRANGE = 1 << 30, (b"not\xffutf8", b"new\nline", b"<b>bold", b" ", b"-rf")
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Nights]:
-    top = Path(tempfile.mkdtemp(prefix="serve-", dir=_shared_mount))
-    nights = Nights(top)
+def pool(module_btrfs: Path) -> Nights:
+    nights = Nights(module_btrfs)
     web1 = nights.source / "web1"
     (web1 / "folder").mkdir(parents=True)
     for number in range(12):
@@ -47,9 +45,7 @@ def pool(_shared_mount: Path) -> Iterator[Nights]:
     (web1 / "file11").write_text("changed\n")
     (web1 / "file10").unlink()
     nights.run("web1")
-    yield nights
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
+    return nights
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """What the root service gives whoever asks is bounded, whatever a host has made of its files: the kernel says what it took."""
 
 import os
-import shutil
-import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 from btrkeep.serving.protocol import RequestRefused
-from tests.beds import btrfs, work
+from tests.beds import work
 from tests.beds.history import every, moment
 from tests.beds.lineage import make_lineage
 from tests.beds.nights import Nights
@@ -63,14 +61,10 @@ def deep(data: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def crowd(_shared_mount: Path) -> Iterator[Nights]:
-    top = Path(tempfile.mkdtemp(prefix="crowd-", dir=_shared_mount))
-    nights = Nights(top)
+def crowd(module_btrfs: Path) -> Nights:
+    nights = Nights(module_btrfs)
     make_lineage(nights, "crowd", every(1, BACKUPS, LAST), life)
-    yield nights
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return nights
 
 
 @pytest.fixture

@@ -22,14 +22,6 @@ FILES = 600
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
-@pytest.fixture
 def nights(shared_btrfs: Path, tree: Path) -> Nights:
     nights = Nights(shared_btrfs, "--rehearsal")
     (tree / "file").write_bytes(b"as it was")

@@ -23,14 +23,6 @@ pytestmark = [pytest.mark.btrfs]
 MIB = 1 << 20
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
 def verify(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
     done = nights.backupd("verify", *words, "--json", check=False)
     assert done.returncode == status, done.stderr

@@ -16,14 +16,6 @@ from tests.btrfs.test_verify import verify
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
 def test_a_file_with_one_good_copy_of_two_is_whole_and_one_without_is_damaged(make_btrfs: Callable[..., Path], tree: Path) -> None:
     nights = Nights(make_btrfs(size="300M", devices=2, mkfs=("-d", "raid1", "-m", "raid1")))
     contents = {f"file{number}": os.urandom((1 << 20) + 5000) for number in range(6)}  # each read by a thread of its own

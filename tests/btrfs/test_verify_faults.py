@@ -23,14 +23,6 @@ from tests.btrfs.test_verify import MIB, verify
 pytestmark = [pytest.mark.btrfs]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
 def test_what_was_read_while_the_clock_was_ahead_is_read_again(make_btrfs: Callable[..., Path], tree: Path) -> None:
     """Else nothing would be read until that moment comes, and all would be called whole."""
     nights = Nights(make_btrfs(size="300M"), "--rehearsal")

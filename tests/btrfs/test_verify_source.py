@@ -20,14 +20,6 @@ from tests.beds.watch import ended, rows, wait_for
 pytestmark = [pytest.mark.btrfs]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
-    tree = tmp_path / "srv"
-    tree.mkdir()
-    return tree
-
-
 def compared(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
     done = nights.backupd("verify", "--against-source", *words, "--json", check=False)
     assert done.returncode == status, done.stderr

@@ -7,8 +7,7 @@ import os
 import resource
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 from backupd.files.backup_selector import restorable
 from backupd.files.versions import versions
 from btrkeep.pool.marker import open_pool
-from tests.beds import TOP, btrfs, work
+from tests.beds import TOP, work
 from tests.beds.history import every, moment, write_down
 from tests.beds.lineage import make_lineage, read_only, writable
 from tests.beds.nights import Nights
@@ -36,14 +35,10 @@ def nights(shared_btrfs: Path) -> Nights:
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Nights]:
-    top = Path(tempfile.mkdtemp(prefix="versions-", dir=_shared_mount))
-    nights = Within(top, "--rehearsal")
+def pool(module_btrfs: Path) -> Nights:
+    nights = Within(module_btrfs, "--rehearsal")
     make_lineage(nights, "web1", every(1, 12, LAST), life, states={4: "suspect"})
-    yield nights
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return nights
 
 
 def nothing(_data: Path) -> None:

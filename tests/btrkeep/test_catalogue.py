@@ -48,19 +48,6 @@ BACKUP = Backup(
 WORKING = replace(BACKUP, name=None, path="/srv/backup/hosts/web1/.working", state="running", finished=None, detail={})
 
 
-@pytest.fixture
-def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
-    with Catalogue.open(with_catalogue(tmp_path)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def sql(catalogue: Catalogue, tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """The same file, without anything of ours."""
-    with closing(sqlite3.connect(tmp_path / "catalogue.sqlite", isolation_level=None)) as connection:
-        yield connection
-
-
 def one_row(sql: sqlite3.Connection, table: str) -> dict[str, Any]:
     cursor = sql.execute(f"SELECT * FROM {table}")
     [row] = cursor.fetchall()

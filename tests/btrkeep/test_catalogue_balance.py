@@ -4,7 +4,6 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -25,7 +24,6 @@ from btrkeep.catalogue import (
 )
 from btrkeep.catalogue.sqlite import CatalogueDamaged
 from tests.beds import TOP
-from tests.beds.template import with_catalogue
 
 EVENING = datetime(2026, 11, 20, 22, 0, 3, 123456, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -41,17 +39,10 @@ STEP = BalanceStep(
 
 
 @pytest.fixture
-def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
-    with Catalogue.open(with_catalogue(tmp_path)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def sql(catalogue: Catalogue, tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """The same file, without anything of ours."""
-    with closing(sqlite3.connect(tmp_path / "catalogue.sqlite", isolation_level=None)) as connection:
-        connection.row_factory = sqlite3.Row
-        yield connection
+def sql(sql: sqlite3.Connection) -> sqlite3.Connection:
+    """The same file, with the columns of a row by name."""
+    sql.row_factory = sqlite3.Row
+    return sql
 
 
 def start(catalogue: Catalogue, filesystem: str = ONE, at: datetime = EVENING) -> int:

@@ -1,8 +1,6 @@
 """What retention and expiry ask of the catalogue and tell it. The rows are looked at with sqlite3 itself."""
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -22,19 +20,6 @@ BACKUP = Backup(
     detail={"a": 1},
 )  # fmt: skip
 WORKING = replace(BACKUP, name=None, path="hosts/web1/.working", state="partial", outcome=None, base="n1", detail={})
-
-
-@pytest.fixture
-def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
-    with Catalogue.open(with_catalogue(tmp_path)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def sql(catalogue: Catalogue, tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """The same file, without anything of ours."""
-    with closing(sqlite3.connect(tmp_path / "catalogue.sqlite", isolation_level=None)) as connection:
-        yield connection
 
 
 def nights(count: int, host: str = "web1") -> list[Backup]:

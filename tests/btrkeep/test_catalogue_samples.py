@@ -2,7 +2,6 @@
 
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,16 +16,9 @@ from backupd.sampling.thin import STEPS, merged
 from btrkeep.catalogue import Catalogue, CatalogueBusy, FreeSpaceScore, Sample
 from btrkeep.catalogue.model_sample import SpaceType, join_activities, read_space_name, space_name, split_activities
 from tests.backupd.made_samples import FILESYSTEM, GIB, START, every_five_minutes, sample
-from tests.beds.template import with_catalogue
 
 UTC_ZONE = ZoneInfo("UTC")
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
-
-
-@pytest.fixture
-def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
-    with Catalogue.open(with_catalogue(tmp_path)) as opened:
-        yield opened
 
 
 def ask(folder: Path, statement: str) -> list[tuple[Any, ...]]:

@@ -19,6 +19,7 @@ from btrkeep.process.group import Group
 from btrkeep.process.proc import groups_of, has_locked, members, start_time
 from btrkeep.process.programs import ProgramFailed, environment, run
 from tests.beds import TOP, work
+from tests.beds.watch import wait_for
 
 
 class Heard:
@@ -88,13 +89,6 @@ def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 # Groups
@@ -272,7 +266,7 @@ def test_several_groups_in_one_loop_do_not_mix() -> None:
 
 def test_members_are_those_that_pgrep_finds(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     process = sleeper("sh", "-c", "sleep 60 & sleep 60 & (sleep 60; true) & wait")
-    until(lambda: len(work("pgrep", "-g", str(process.pid)).stdout.split()) == 5)
+    wait_for(lambda: len(work("pgrep", "-g", str(process.pid)).stdout.split()) == 5)
     found = members(process.pid)
     assert {member.pid for member in found} == set(map(int, work("pgrep", "-g", str(process.pid)).stdout.split()))
     told = [line.split() for line in work("ps", "-o", "pid=,ppid=,comm=", "-g", str(process.pid)).stdout.splitlines()]
@@ -283,7 +277,7 @@ def test_members_are_those_that_pgrep_finds(sleeper: Callable[..., subprocess.Po
 
 def test_a_zombie_is_no_member_and_has_no_start_time(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     process = sleeper("true")
-    until(lambda: work("ps", "-o", "stat=", "-p", str(process.pid), check=False).stdout.startswith("Z"))
+    wait_for(lambda: work("ps", "-o", "stat=", "-p", str(process.pid), check=False).stdout.startswith("Z"))
     assert members(process.pid) == []
     assert start_time(process.pid) is None
     process.wait()
@@ -312,7 +306,7 @@ def test_a_name_with_blanks_and_brackets_confuses_nobody(
 ) -> None:
     program = Path(shutil.copy(shutil.which("sleep") or "", tmp_path / name))
     process = sleeper(program, "60")
-    until(lambda: [member.name for member in members(process.pid)] == [name])
+    wait_for(lambda: [member.name for member in members(process.pid)] == [name])
     started = start_time(process.pid)
     assert started is not None
     boot = next(int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
@@ -330,7 +324,7 @@ def test_who_has_a_file_locked_is_told_by_the_file_not_by_its_name(
         fcntl.flock(lock, fcntl.LOCK_EX)
         holder = sleeper("sleep", "60", pass_fds=(lock.fileno(), unlocked.fileno()))
     stranger = sleeper("sleep", "60")
-    until(lambda: [member.name for pid in (holder.pid, stranger.pid) for member in members(pid)] == ["sleep", "sleep"])
+    wait_for(lambda: [member.name for pid in (holder.pid, stranger.pid) for member in members(pid)] == ["sleep", "sleep"])
     assert has_locked(holder.pid, (tmp_path / "lock").stat())
     assert has_locked(holder.pid, (tmp_path / "second name").stat())
     assert not has_locked(holder.pid, (tmp_path / "other").stat())

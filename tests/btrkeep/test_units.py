@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from btrkeep.units import (
     backup_name,
     counted,
-    elapsed,
     format_duration,
     format_given,
     format_share,
@@ -27,6 +26,7 @@ from btrkeep.units import (
     parse_time,
     percent_encoded,
     printable,
+    seconds_between,
     with_encoded,
 )
 from tests.beds import work
@@ -134,9 +134,11 @@ def test_durations_are_shown_in_two_units_at_the_most() -> None:
 
 def test_between_two_moments_of_which_the_later_comes_first_nobody_knows_how_long_it_was() -> None:
     start = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
-    assert elapsed(start, start + timedelta(seconds=90)) == 90.0
-    assert elapsed(start, start) == 0.0
-    assert elapsed(start + timedelta(seconds=1), start) is elapsed(None, start) is elapsed(start, None) is None
+    assert seconds_between(start, start + timedelta(seconds=90)) == 90.0
+    assert seconds_between(start, start) == 0.0
+    assert (
+        seconds_between(start + timedelta(seconds=1), start) is seconds_between(None, start) is seconds_between(start, None) is None
+    )
 
 
 # Shares

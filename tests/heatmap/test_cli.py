@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -23,17 +22,13 @@ from heatmap.cli import picture as picture_options
 from heatmap.colourings import COLOUR_SCHEMES
 from heatmap.picture import save
 from tests.beds import TOP, btrfs, session, work
+from tests.beds.completing import completing_bash
+from tests.beds.work import error_and_hint
 from tests.heatmap.program import PEER, heatmap, pixels
 
 
 def fails(*words: str | Path, status: int = 1) -> tuple[str, str]:
-    """The error and the hint of a command that fails as it should: nothing on standard output, one line each, no traceback."""
-    done = heatmap(*words, check=False)
-    assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    error, hint = done.stderr.splitlines()
-    assert error.startswith("error: ")
-    assert hint.startswith("hint: ")
-    return error.removeprefix("error: "), hint.removeprefix("hint: ")
+    return error_and_hint(heatmap(*words, check=False), status)
 
 
 def command_of(name: str) -> click.Command:
@@ -139,24 +134,7 @@ def test_completion_prints_a_script_of_that_shell(shell: str) -> None:
 
 @pytest.mark.slow
 def test_bash_completes_commands_options_and_choices_with_the_printed_script(tmp_path: Path) -> None:
-    program = tmp_path / "btrfs-heatmap"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m heatmap "$@"\n')
-    program.chmod(0o755)
-    (tmp_path / "script").write_text(heatmap("completion", "bash").stdout)
-
-    def complete(line: str) -> set[str]:
-        words = line.split(" ")
-        array = " ".join(f"'{word}'" for word in words)
-        text = f"source script; COMP_WORDS=({array}); COMP_CWORD={len(words) - 1}; "
-        done = subprocess.run(
-            ["bash", "--norc", "-c", text + "_btrfs_heatmap_completion btrfs-heatmap; echo ${COMPREPLY[@]}"],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(TOP)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return set(done.stdout.split())
+    complete = completing_bash(tmp_path, "btrfs-heatmap", (sys.executable, "-m", "heatmap"), heatmap("completion", "bash").stdout)
 
     assert complete("btrfs-heatmap ti") >= {"timelapse"}
     assert complete("btrfs-heatmap --cur") == {"--curve"}

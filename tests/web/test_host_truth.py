@@ -1,7 +1,5 @@
 """The pages of hosts say what `backupd` says of a real pool: states, lists, and why each backup is kept."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +9,6 @@ import pytest
 
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_time
-from tests.beds import btrfs
 from tests.beds.history import every, make_histories, moment, write_down
 from tests.beds.nights import Nights
 from tests.web.made import client
@@ -29,10 +26,9 @@ EVERYBODY = Viewer("olga", "operator")
 
 
 @pytest.fixture(scope="module")
-def pool(_shared_mount: Path) -> Iterator[Nights]:
+def pool(module_btrfs: Path) -> Nights:
     """Thirty days of three hosts, of which one is not configured any more; two expiries; holds, one of which has ended."""
-    top = Path(tempfile.mkdtemp(prefix="truth-", dir=_shared_mount))
-    nights = Nights(top, "--rehearsal")
+    nights = Nights(module_btrfs, "--rehearsal")
     nights.settings("pool", zone="America/New_York")
     nights.tables["retention"] = POLICY
     nights.host("web1", nights.source, window="22:00-06:00")
@@ -46,10 +42,7 @@ def pool(_shared_mount: Path) -> Iterator[Nights]:
     nights.backupd("hold", "web2", second, "--until", "2026-11-20T09:00:00Z", "--now", "2026-11-20T08:00:00Z")
     nights.backupd("hold", "web2", oldest, "--until", "2026-12-20T09:00:00Z", "--why", "move", "--now", "2026-11-20T08:00:00Z")
     nights.backupd("expire", "--now", "2026-11-20T10:00:00Z", "--force", "pool", "--force", "hosts")
-    yield nights
-    for path in btrfs.subvolumes_below(top, _shared_mount):
-        btrfs.delete_subvolume(path, _shared_mount)
-    shutil.rmtree(top)
+    return nights
 
 
 @pytest.fixture(autouse=True)

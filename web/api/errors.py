@@ -55,7 +55,11 @@ def of_http(error: HTTPException) -> Response:
     """Returns the response for an exception of Flask; its headers (Allow, Retry-After, WWW-Authenticate) are kept."""
     status = error.code or 500
     own = error.description if type(error).description != error.description else None
-    response = answer(status, own or MEANINGS.get(status, error.name), "")
+    return with_headers(answer(status, own or MEANINGS.get(status, error.name), ""), error)
+
+
+def with_headers(response: Response, error: HTTPException) -> Response:
+    """Keeps Allow, Retry-After and similar headers."""
     for name, value in error.get_headers():
         if name.lower() not in ("content-type", "content-length"):
             response.headers[name] = value

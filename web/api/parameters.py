@@ -5,14 +5,13 @@ message.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
-from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from urllib.parse import unquote_to_bytes
 
 from pydantic import TypeAdapter, ValidationError
 
-from btrkeep.errors import UsageError
+from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.serving.protocol import decoded
 from btrkeep.units import printable
 from web.paths import LONGEST
@@ -157,5 +156,4 @@ def _shown(text: str) -> str:
 
 
 def _near(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}" if known else "it takes none"
+    return did_you_mean(name, known, f"there are {', '.join(known)}" if known else "it takes none")

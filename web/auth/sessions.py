@@ -68,7 +68,7 @@ def begin(told: Mapping[str, Any]) -> None:
 
 
 def end() -> None:
-    """This browser is logged out."""
+    """Logs out this browser."""
     if word := session.get(_ID):
         ask("logout", str(word), address=address())
     session.clear()

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup
 
+from btrkeep.backup_states import GOING
 from btrkeep.units import counted, format_duration, format_size
 from web.charts.frame import AxisScale, Frame, dates, frame, size_scale, time_scale
 from web.charts.svg import IN_PAGE, Sheet
@@ -40,7 +41,7 @@ def size_chart(backups: Sequence[BackupRow], zone: ZoneInfo) -> HostChart | None
     for place, one in zip(places, known, strict=True):
         colour = "blue" if one.state == "complete" else _COLOURS.get(one.state, "blue")
         words = f"{_day(one.started, zone)}: {format_size(one.size)}, {one.state}"
-        sheet.dot(*place, colour, words, hollow=one.state in ("expired", "deleting"))
+        sheet.dot(*place, colour, words, hollow=one.state in GOING)
     return HostChart(
         "Size of each backup",
         sheet.markup(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.catalogue import Balance, Catalogue
-from btrkeep.units import elapsed
+from btrkeep.units import seconds_between
 from web.data.heartbeat import is_alive
 from web.data.same_names import of_row
 
@@ -140,7 +140,7 @@ def _run(one: Balance, now: datetime) -> BalanceRun:
         BalanceRun,
         one,
         state=one.outcome or ("running" if runs else "killed"),
-        seconds=elapsed(one.started, one.finished or one.updated) or 0.0,
+        seconds=seconds_between(one.started, one.finished or one.updated) or 0.0,
         amplification=_share(one.written, one.moved),
         current=one.current if runs else None,
         score_before=_number(one.before.get("score")),

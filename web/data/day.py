@@ -14,8 +14,8 @@ _EARLIEST = date(1970, 1, 3)
 
 @dataclass(frozen=True, slots=True)
 class PhaseSum:
-    """The disk activity while jobs of a kind ran; kind "" is the whole day. Bytes of devices, all copies counted. As backupd's
-    Sum.
+    """The disk activity while jobs of a kind ran, as PhaseTotals has it; kind "" is the whole day. Bytes of devices, all copies
+    counted.
     """
 
     kind: str

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.catalogue import Catalogue, Expiry
-from btrkeep.units import elapsed
+from btrkeep.units import seconds_between
 from web.data.heartbeat import is_alive
 from web.data.same_names import of_row
 
@@ -59,7 +59,7 @@ def _run(one: Expiry, now: datetime) -> ExpiryRun:
         ExpiryRun,
         one,
         state=one.outcome or ("running" if runs else "killed"),
-        seconds=elapsed(one.started, one.finished or one.updated) or 0.0,
+        seconds=seconds_between(one.started, one.finished or one.updated) or 0.0,
         eta=one.eta if runs else None,
         written=written,
         written_each=written / one.deleted if written is not None and one.deleted else None,

@@ -12,6 +12,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
+from btrkeep.backup_states import FINAL, GOING
 from btrkeep.catalogue import Backup, Run
 from btrkeep.config import HostConfig, Retention
 from btrkeep.config.published import ALIVE
@@ -39,8 +40,6 @@ from web.source import RequestContext
 
 RUNS = 20
 _HISTORY = 400
-_FINAL = ("complete", "suspect", "failed")  # what a backup is, whatever becomes of it
-_GOING = ("expired", "deleting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +219,10 @@ def host_page(
         kept=sum(one.keep is True for one in backups),
         going=sum(one.keep is False for one in backups),
         retention=_retention(row, policy),
-        in_doubt=exact is None and any(one.keep and one.state in _GOING for one in backups),
+        in_doubt=exact is None and any(one.keep and one.state in GOING for one in backups),
         calendar=calendar(marks, source.now.astimezone(zone).date()),
         runs=tuple(runs[:RUNS]),
-        history=tuple(run for run in reversed(runs) if run.seconds is not None and run.outcome in _FINAL),
+        history=tuple(run for run in reversed(runs) if run.seconds is not None and run.outcome in FINAL),
         night_words=explained(config.window if config else None),
         also=also,
         alive=json.loads(source.catalogue.get_fact(ALIVE) or "{}").get(host),
@@ -276,7 +275,7 @@ def candidates(backups: Iterable[Backup]) -> list[Candidate]:
     return [
         Candidate(one.name, one.started, one.outcome or one.state, one.expired, hold_of(one), one.name == base)
         for one in every
-        if one.name and (one.outcome or one.state) in _FINAL
+        if one.name and (one.outcome or one.state) in FINAL
     ]
 
 
@@ -312,7 +311,7 @@ def backup_row(
 ) -> BackupRow:
     """Returns one row, with the decision about the backup and the result of its verification."""
     hold = hold_of(backup)
-    held = hold_words(hold, time_words) if hold and (hold.until is None or now < hold.until) else None
+    held = hold_words(hold, time_words) if hold and hold.is_in_force(now) else None
     kind = _kind(backup, decision) if decision else None
     stays = decision is not None and backup.state != "deleting"
     return of_row(

@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from btrkeep.catalogue import KILLED, Catalogue, Dedupe, Night, PastRuns
+from btrkeep.catalogue.model_sample import JOBS
 from btrkeep.decisions.day_phases import phases
 from btrkeep.decisions.dedupe_words import dedupe_words
-from btrkeep.units import counted, elapsed, format_size, parse_time
+from btrkeep.units import counted, format_size, parse_time, seconds_between
 from web.data.balance import balances
 from web.data.expiry import expiries
 from web.data.heartbeat import is_alive
@@ -31,7 +32,6 @@ USUAL = 14
 LIMIT = 400
 _RUNS_A_DAY, _MOST_RUNS = 4000, 100_000
 _ID = re.compile(r"(night|backup|expire|balance)-(\d{1,15})")
-_OWN = ("backup", "expire", "balance")
 _GOOD = ("complete", "skipped")
 
 
@@ -171,7 +171,7 @@ def night_row(night: Night, now: datetime, goal: float) -> JobRow:
         state,
         night.started,
         night.finished,
-        elapsed(night.started, night.finished),
+        seconds_between(night.started, night.finished),
         ", ".join((*_outcome_words(night.outcomes), f"{format_size(night.literal_bytes)} new")),
     )
 
@@ -206,7 +206,7 @@ def _balance(one: Any) -> JobRow:
 def _dedupe(one: Dedupe, now: datetime) -> JobRow:
     runs = one.finished is None and is_alive(one.pid, one.pid_started, one.updated, now)
     state = one.outcome or ("running" if runs else KILLED)
-    seconds = elapsed(one.started, one.finished or one.updated)
+    seconds = seconds_between(one.started, one.finished or one.updated)
     return JobRow(None, "dedupe", "dedupe", state, one.started, one.finished, seconds, dedupe_words(one, with_outcome=False))
 
 
@@ -214,7 +214,7 @@ def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetim
     """Yields the activity of the kernel in the samples that is not a job of ours: scrubs, a device being replaced."""
     samples = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
     for phase in phases((), samples, since, now):
-        if phase.kind not in _OWN:
+        if phase.kind not in JOBS:
             took = (phase.end - phase.start).total_seconds()
             runs = bool(samples) and phase.end == samples[-1].taken
             about = "seen by samples; its beginning and end are only known to within the time between two of them"
@@ -248,7 +248,7 @@ def asked(said: Mapping[str, Any]) -> RequestedJob:
         _moment(said.get("asked")),
         started,
         finished,
-        elapsed(started, finished),
+        seconds_between(started, finished),
         _text(given.get("backup")),
         tuple(str(path) for path in _list(given.get("paths"))),
         _text(given.get("to")),

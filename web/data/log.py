@@ -6,7 +6,7 @@ from datetime import datetime
 
 from btrkeep.catalogue import KILLED, RUN_OUTCOMES, Catalogue, PastRuns, Run
 from btrkeep.decisions.rsync_meaning import exit_words
-from btrkeep.units import elapsed
+from btrkeep.units import seconds_between
 from web.data.heartbeat import is_alive
 from web.data.same_names import of_row
 from web.redaction import host_error, host_line
@@ -76,7 +76,7 @@ def as_shown(run: Run, runs: bool) -> LogRun:
     return of_row(
         LogRun,
         run,
-        seconds=elapsed(run.started, run.finished),
+        seconds=seconds_between(run.started, run.finished),
         outcome=KILLED if run.killed else run.outcome or ("running" if runs else KILLED),
         meaning=exit_words(run.meaning, run.exit_code) if run.meaning else None,
         error=host_error(run.error, run.cause, run.host),

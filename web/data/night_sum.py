@@ -10,9 +10,8 @@ from btrkeep.catalogue import HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import DAY, is_due, window_end
 from btrkeep.units import counted
-from web.data.nights import OUTCOMES, best, boundaries, end_of, explained, last_chance, outcome_of, usual_window
+from web.data.nights import INSTANT, OUTCOMES, best, boundaries, end_of, explained, last_chance, outcome_of, usual_window
 
-_INSTANT = timedelta(microseconds=1)
 _ALL_NAMES, _SOME_NAMES = 8, 5  # so few are all named; of more the first ones
 _PAUSE = timedelta(minutes=15)  # between two hosts of a night there is one now and then
 _PARTS = (*OUTCOMES[: OUTCOMES.index("none")], "waiting", "missed")
@@ -207,7 +206,7 @@ def _was_expected(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, end
     last = facts.last_complete if facts else None
     if last is not None and last >= end:
         return host.every <= DAY
-    return is_due(last, host.every, host.window, zone, end - _INSTANT).due
+    return is_due(last, host.every, host.window, zone, end - INSTANT).due
 
 
 def _may_come(host: HostConfig, known: Known, *, busy: bool) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
+from btrkeep.backup_states import GOING
 from btrkeep.catalogue import BackupOutcome, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import DAY, period_after, period_start, window_end
@@ -26,8 +27,8 @@ none: there was no run; unknown: the catalogue was lost; before: the host did no
 KEPT, EXPIRED, GONE = "kept", "expired", "gone"
 _RANK = {outcome: place for place, outcome in enumerate(OUTCOMES)}
 _WORDS = {"none": "without a run", "unknown": "not known"}
+INSTANT = timedelta(microseconds=1)
 _HALF_A_DAY = timedelta(hours=12)
-_INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def boundaries(window: Window | None, zone: ZoneInfo, now: datetime, count: int 
     shown = window or NOON
     found = [_begin(shown, zone, now)]
     while len(found) < count:
-        found.append(_begin(shown, zone, found[-1] - _INSTANT))
+        found.append(_begin(shown, zone, found[-1] - INSTANT))
     return found[::-1]
 
 
@@ -169,7 +170,7 @@ def _as_it_is_now(run: HostRuns, backups: Mapping[str, BackupOutcome], alive: fr
 def _outcome_now(backup: BackupOutcome | None) -> str:
     if backup is None:
         return GONE
-    return EXPIRED if backup.state in ("expired", "deleting") else KEPT
+    return EXPIRED if backup.state in GOING else KEPT
 
 
 def words(nights: Sequence[HostNight]) -> str:

@@ -87,7 +87,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
         first_night=next_window(window, site.zone, source.now) if window else None,
         last_try=_last_try(source, viewer),
         running=running(source, viewer),
-        pool=None if viewer.limited else pool_now(source),
+        pool=None if viewer.limited else pool_summary(source),
         health=None if viewer.limited else health,
         alarms_looked=health.looked if health.is_known else None,
         alarms=open_alarms(source, viewer),
@@ -124,7 +124,7 @@ def _last_try(source: RequestContext, viewer: Viewer) -> datetime | None:
     return newest.last_run_started if newest else max((one.last_complete for one in mine if one.last_complete), default=None)
 
 
-def pool_now(source: RequestContext) -> PoolSummary | None:
+def pool_summary(source: RequestContext) -> PoolSummary | None:
     """Returns the pool from its newest sample; None without one."""
     filesystem = source.site.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None

@@ -67,7 +67,7 @@ def _form(wrong: str = "") -> str:
 
 @blueprint.post("/logout")
 def log_out() -> Response:
-    """This browser alone."""
+    """Logs out this browser alone."""
     viewer()
     sessions.end()
     return redirect(url_for("account.login"), 303)

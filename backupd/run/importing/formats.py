@@ -16,6 +16,7 @@ from backupd.run.importing.rsnapshot_conf import read_conf, read_lines
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import UsageError
 from btrkeep.fs.openat import FOLDER
+from btrkeep.pool.subvolume import ROOT_FOLDER
 
 _FIRST_YEAR, _LAST_YEAR = 1970, 9998
 _NO_TIME = "its time is none"
@@ -23,7 +24,6 @@ _INTERVAL = re.compile(r"([A-Za-z][\w-]*)\.(\d{1,5})")
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)(?:[T_ .-]?(\d\d)[:.h-]?(\d\d)(?:[:.m-]?(\d\d))?)?(?!\d)")
 _BTRBK = re.compile(r"(.+)\.(\d{8})(?:T(\d{4})(?:(\d\d)([+-]\d{4}))?)?(?:_\d+)?")
 _SNAPPER_DATE = re.compile(r"<date>([^<]*)</date>")
-_SUBVOLUME = 256  # inode number of every subvolume's root folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def read_snapper(folder: Path, names: HostNames) -> OldHistory:
 
 def _take_snapshot(found: list[OldTree], left_out: dict[str, str], name: str | None, tree: OldTree) -> None:
     identity = _identity(tree.folder)
-    if identity[1] != _SUBVOLUME:
+    if identity[1] != ROOT_FOLDER:
         left_out[str(tree.folder)] = "it is no subvolume"
     else:
         _take(found, left_out, name, replace(tree, identity=identity))

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record
 from backupd.repo.final_backups import discard, final_backups, require_own
+from backupd.repo.room import require_room
 from backupd.rsync.output import Output, bounded
 from backupd.rsync.version import Rsync
 from backupd.run import work_subvolume as working
@@ -34,7 +35,7 @@ from btrkeep.backup_states import COMPLETE
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.pool_room import lacks_room
-from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
@@ -186,9 +187,9 @@ def locked_for_import(site: ImportSite, tree: OldTree) -> Iterator[tuple[HostCon
     nothing can be imported for the host now.
     """
     host = config_of(site.config, tree)
-    with take_lock(site.pool.locks / f"host-{tree.host}", f"import of {tree.host}", format_time(site.clock.now())):
+    with take_lock(site.pool.host_lock(tree.host), f"import of {tree.host}", format_time(site.clock.now())):
         require_own(site.pool, tree.host)
-        require_room(site)
+        require_room(site.pool, site.config)
         require_no_other_work(site.pool, tree.host)
         with opened_tree(tree) as folder:
             yield host, folder
@@ -364,12 +365,6 @@ def _require_going(site: ImportSite) -> None:
         raise Cancelled
 
 
-def require_room(site: ImportSite) -> None:
-    """Raises PoolUnusable."""
-    if why := lacks_room(read_room(site.pool.path), site.config.pool.min_free):
-        raise PoolUnusable(why, "expire backups, or give the pool more room")
-
-
 def require_no_other_work(pool: Pool, host: str) -> None:
     """Raises OperatorError if a night has left an unfinished backup, which would be discarded for the tree."""
     path = pool.working(host)
@@ -398,7 +393,7 @@ async def _rsync(site: ImportSite, command: Sequence[str]) -> Output:
     status = await _watched(site, group.wait(), lambda: group.signal(signal.SIGKILL))
     _require_going(site)
     if status < 0:
-        require_room(site)
+        require_room(site.pool, site.config)
     if status:
         words = said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
         raise _not_all(words[0])
@@ -426,7 +421,7 @@ async def _copied(site: ImportSite, source: Path, target: Path, copy: Callable[.
     finally:
         stop.set()
     _require_going(site)
-    require_room(site)
+    require_room(site.pool, site.config)
     raise _not_all(why)
 
 

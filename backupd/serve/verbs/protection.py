@@ -32,7 +32,7 @@ def _locked(call: Call, what: str) -> Iterator[tuple[PoolContext, datetime]]:
     now = call.service.clock.now().replace(microsecond=0)
     with call.service.opened(writes=True) as site:
         require_host(site, call["host"])
-        with take_lock(site.pool.locks / f"host-{call['host']}", f"{what} for {call.who}", format_time(now)):
+        with take_lock(site.pool.host_lock(call["host"]), f"{what} for {call.who}", format_time(now)):
             try:
                 with writing(site.pool):
                     yield site, now

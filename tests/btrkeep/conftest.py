@@ -1,0 +1,24 @@
+"""Fixtures of tests of the catalogue."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from btrkeep.catalogue import Catalogue
+from tests.beds.template import with_catalogue
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
+    with Catalogue.open(with_catalogue(tmp_path)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sql(catalogue: Catalogue, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """The same file, without anything of ours."""
+    with closing(sqlite3.connect(tmp_path / "catalogue.sqlite", isolation_level=None)) as connection:
+        yield connection
