@@ -298,7 +298,7 @@ def test_check_reads_back_and_finds_what_is_damaged_there(far: Offsite) -> None:
     far.backup("2026-03-01T22:00:00Z")
     far.offsite("init", "far")
     far.run()
-    (told,) = json.loads(far.offsite("check", "--sample", "100%", "--json").stdout)
+    (told,) = json.loads(far.offsite("check", "--sample", "100%", "--files", "9", "--json").stdout)
     assert (told["backup"], told["error"]) == ("web1@2026-03-01T220000Z", None)
     assert told["files"] == 5  # plain files, and one of them by two names: a, hard, b, the odd one, and the deep one
     assert not list(far.night.state.rglob("check-*"))

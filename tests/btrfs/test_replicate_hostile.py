@@ -218,9 +218,10 @@ def test_what_one_server_leaves_does_not_keep_another_ones_backups_from_coming(t
     (left / "x/d").mkdir(parents=True)
     deepen(left / "x/d", 1200)
     work("btrfs", "subvolume", "create", left / "x/of-somebody")
+    (left / "x/of-somebody/stays").write_text("stays")
     told = two.fetch(status=1)[0]
     assert [(one["host"], len(one)) for one in told["failed"]] == [("web1", 2)], told
     assert [one["host"] for one in told["fetched"]] == ["db1"]
     work("btrfs", "subvolume", "delete", left / "x/of-somebody")
-    assert [(one["host"], one["backup"]) for one in two.fetch()["fetched"]] == [("web1", first)]
+    assert [(one["host"], one["backup"]) for one in two.fetch()[0]["fetched"]] == [("web1", first)]
     assert not left.exists()
