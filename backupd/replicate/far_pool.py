@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from sys import intern
 from typing import Any, Protocol
 
 from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, ConnectionBroken, Refused, parse_object, write_all
@@ -26,6 +27,9 @@ from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import format_duration, parse_backup_name, parse_time, printable
 
 _MOST_HOSTS, _MOST_BACKUPS = 200_000, 100_000
+_MOST_LISTED = 2_000_000  # backups of all hosts
+_MOST_WORDS = 16 << 20  # letters of all former names, holds and ids of pools
+_A_WORD = 64  # letters: what each takes in memory besides its own
 _LONGEST_REASON = 1000
 _PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
 _KEPT_NOTES = 64 << 10
@@ -173,10 +177,14 @@ class FarPool:
     def hosts(self) -> Iterator[FarHost]:
         """Yields the hosts of the other pool that have something to fetch. Raises ConnectionBroken, Refused."""
         self._ask({"verb": "list"})
+        backups = words = 0
         for number, said in enumerate(self._frames.objects()):
-            if number >= _MOST_HOSTS:
+            host = _host(said)
+            backups += len(host.backups)
+            words += sum(len(word) + _A_WORD for word in _words(host))
+            if number >= _MOST_HOSTS or backups > _MOST_LISTED or words > _MOST_WORDS:  # all of it is in memory
                 raise ConnectionBroken("the other side lists hosts without end")
-            yield _host(said)
+            yield host
 
     def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[Announced, Iterator[bytes]]:
         """Requests a stream: returns its announcement, and its pieces. Raises ConnectionBroken, Refused."""
@@ -316,17 +324,26 @@ def _host(said: dict[str, Any]) -> FarHost:
     for one in backups:
         if not _is_backup(one):
             raise ConnectionBroken(f"the other side lists what is no backup of {name}")
-        found.append(FarBackup(*one[:3]))
+        found.append(FarBackup(one[0], one[1], intern(one[2])))
         if len(one) > 3:
             held[one[0]] = (one[3][0], one[3][1])
     copy_of = said.get("copy_of")
     return FarHost(name, tuple(was), tuple(found), held, copy_of if isinstance(copy_of, str) else None)
 
 
+def _words(host: FarHost) -> Iterator[str]:
+    """What the other side has said of the host in its own words, of any length."""
+    yield from host.was
+    yield host.copy_of or ""
+    for until, why in host.held.values():
+        yield until or ""
+        yield why
+
+
 def _is_backup(one: Any) -> bool:
     if not isinstance(one, list) or len(one) not in (3, 4) or not all(isinstance(text, str) for text in one[:3]):
         return False
-    if parse_backup_name(one[0]) is None or len(one[1]) != 36 or one[2] not in ("complete", "suspect"):
+    if parse_backup_name(one[0]) is None or len(one[1]) != 36 or not one[1].isascii() or one[2] not in ("complete", "suspect"):
         return False
     hold = one[3] if len(one) == 4 else [None, ""]
     return isinstance(hold, list) and len(hold) == 2 and isinstance(hold[1], str) and isinstance(hold[0], str | None)

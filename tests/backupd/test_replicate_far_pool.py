@@ -5,14 +5,15 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from backupd.replicate.far_pool import FarPool, OwnStreams
-from backupd.replicate.wire import END, PROTOCOL, object_frame, write_all
+from backupd.replicate.wire import END, PROTOCOL, ConnectionBroken, object_frame, write_all
 from btrkeep.decisions.replication import FarBackup, Fetch
-from btrkeep.units import format_size
+from btrkeep.units import backup_name, format_size
 
 HELLO = object_frame({"protocol": PROTOCOL, "pool": "p"}) + object_frame({}, END)
 FETCH = Fetch(FarBackup("2026-03-01T220000Z", "1" * 36, "complete"), None)
@@ -51,3 +52,36 @@ def test_who_says_without_end_that_he_waits_is_heard_once_a_second() -> None:
         list(far.fetch("web1", FETCH, 1)[1])
     assert heard[0] == "for 0"
     assert len(heard) < 20
+
+
+HOLD = "h" * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"was": [HOLD]},
+        {"was": ["a"] * 20_000},
+        {"copy_of": HOLD},
+        {"backups": [["2026-03-01T220000Z", "1" * 36, "complete", [None, HOLD]]]},
+    ],
+    ids=["names", "short names", "pool", "hold"],
+)
+def test_a_server_says_so_much_of_its_hosts_and_no_more(more: dict[str, Any]) -> None:
+    """All of it is in memory: 200,000 hosts could each say as much."""
+    hosts = [{"host": f"web{number}", "was": [], "backups": []} | more for number in range(20)]
+    with saying(*hosts[:10]) as far:
+        assert [host.name for host in far.hosts()] == [host["host"] for host in hosts[:10]]
+    with saying(*hosts) as far, pytest.raises(ConnectionBroken, match="without end"):
+        list(far.hosts())
+
+
+@pytest.mark.long
+def test_a_server_lists_two_million_backups_and_no_more() -> None:
+    day = datetime(2026, 3, 1, tzinfo=UTC)
+    backups = [[backup_name(day + timedelta(seconds=number)), "1" * 36, "complete"] for number in range(100_000)]
+    hosts = ({"host": f"web{number}", "was": [], "backups": backups} for number in range(21))
+    with saying(*hosts) as far, pytest.raises(ConnectionBroken, match="without end"):
+        for number, host in enumerate(far.hosts()):
+            assert number < 20
+            assert len(host.backups) == 100_000

@@ -21,6 +21,19 @@ def test_files_that_include_others_again_and_again_are_refused(tmp_path: Path) -
         read_conf(tmp_path / "0")
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(("lines", "times"), [(1, 1001), (200_000, 10), (100, 1)])
+def test_patterns_are_read_from_so_many_files_and_so_much_text_and_no_more(tmp_path: Path, lines: int, times: int) -> None:
+    """One file that is named again and again would be in memory as often."""
+    (tmp_path / "patterns").write_text("abc\n" * lines)
+    (tmp_path / "conf").write_text(f"exclude_file\t{tmp_path}/patterns\n" * times)
+    if times == 1:
+        assert read_conf(tmp_path / "conf").exclude == ("abc",) * lines
+        return
+    with pytest.raises(UsageError, match="without end, or are too long"):
+        read_conf(tmp_path / "conf")
+
+
 @pytest.mark.parametrize("host", ["web1", "web1.example.org", "b\u00fcro"])
 def test_a_host_with_a_full_name_gets_a_section_of_its_own(tmp_path: Path, host: str) -> None:
     (tmp_path / "conf").write_text(f"backup\troot@web1:/etc/\t{host}/\nretain\tdaily\t7\n", "utf-8")

@@ -157,6 +157,11 @@ def test_a_service_ends_tells_how_far_it_is_and_has_its_place(name: str) -> None
     assert told == (None if name in UNTOLD else "btrkeep-notify@%n.service")
 
 
+def test_what_reads_what_others_say_has_a_limit_of_memory() -> None:
+    limited = {"replicate", "serve", "web", "heatmap", "news", "notify", "sample"}
+    assert {name for name in SERVICES if "MemoryMax" in dict(settings(f"btrkeep-{name}@.service"))} == limited
+
+
 def test_only_root_and_the_dashboards_user_can_reach_the_root_service() -> None:
     given = dict(settings("btrkeep-serve@.socket"))
     assert (given["SocketMode"], given["SocketUser"], given["SocketGroup"]) == ("0660", "root", "btrkeep")

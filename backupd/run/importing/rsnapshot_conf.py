@@ -13,6 +13,7 @@ from btrkeep.errors import UsageError
 LARGEST = 1 << 20  # bytes of a file
 _DEEPEST = 8  # files that include each other
 _MOST_FILES = 1000  # read in all: a few that include each other often are many
+_MOST_TEXT = 4 << 20  # characters of all of them: in memory lines and patterns take up to twenty times as much
 _MOST_DIGITS = 6  # of a number of backups
 _RETAINED = {name: name for name in ("daily", "weekly", "monthly", "yearly")}
 
@@ -41,7 +42,8 @@ def read_conf(conf: Path) -> RsnapshotConf:
     """Reads the file, and those that it includes. Raises UsageError, OSError."""
     root, retain = None, dict[str, int]()
     points, exclude, untranslated = list[BackupPoint](), list[str](), list[str]()
-    for key, *values in _statements(conf, _DEEPEST, iter(range(_MOST_FILES))):
+    reader = _Reader()
+    for key, *values in _statements(conf, _DEEPEST, reader):
         value = values[0] if values else ""
         match key:
             case "snapshot_root" if value:
@@ -51,7 +53,7 @@ def read_conf(conf: Path) -> RsnapshotConf:
             case "exclude" if value:
                 exclude.append(value)
             case "exclude_file" if value and Path(value).is_file():
-                exclude += [line for line in read_lines(Path(value)) if line.strip() and line[0] not in "#;"]
+                exclude += [line for line in reader.lines(Path(value)) if line.strip() and line[0] not in "#;"]
             case "backup" if len(values) > 1 and (point := _point(value, values[1])):
                 points.append(point)
                 untranslated += [" ".join((key, *values))] if len(values) > 2 else []
@@ -60,11 +62,29 @@ def read_conf(conf: Path) -> RsnapshotConf:
     return RsnapshotConf(root, retain, tuple(points), tuple(exclude), tuple(untranslated))
 
 
-def _statements(conf: Path, depth: int, files: Iterator[int]) -> Iterator[Sequence[str]]:
-    """Yields a key and its values for each line that has any. `files`: one for each file that may be read yet."""
-    if not depth or next(files, None) is None:
+class _Reader:
+    """Reads the files of one configuration, no more than one has."""
+
+    def __init__(self) -> None:
+        self._files, self._text = _MOST_FILES, _MOST_TEXT
+
+    def lines(self, file: Path) -> list[str]:
+        """Raises UsageError for a file that cannot be read, and for one too many."""
+        found = read_lines(file)
+        self._files -= 1
+        self._text -= sum(map(len, found))
+        if self._files < 0 or self._text < 0:
+            raise UsageError(
+                f"{file}: files name each other without end, or are too long together", "give the snapshot_root itself"
+            )
+        return found
+
+
+def _statements(conf: Path, depth: int, reader: _Reader) -> Iterator[Sequence[str]]:
+    """Yields a key and its values for each line that has any. Raises UsageError."""
+    if not depth:
         raise UsageError(f"{conf}: files include each other without end", "give the snapshot_root itself")
-    for line in read_lines(conf):
+    for line in reader.lines(conf):
         if not line.strip() or line.lstrip().startswith("#") or "\0" in line:  # no path has a NUL in it
             continue
         words = [word.strip() for word in line.split("\t")] if "\t" in line.strip() else line.split()
@@ -72,7 +92,7 @@ def _statements(conf: Path, depth: int, files: Iterator[int]) -> Iterator[Sequen
         if key == "include_conf" and values:
             if "`" in " ".join(values):
                 raise UsageError(f"{conf}: include_conf would run a command, which is not done", "give the snapshot_root itself")
-            yield from _statements(conf.parent / values[0], depth - 1, files)
+            yield from _statements(conf.parent / values[0], depth - 1, reader)
         else:
             yield key, *values
 
