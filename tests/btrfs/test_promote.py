@@ -1,0 +1,85 @@
+"""`backupd promote`: what later nights make, what a kill leaves, and whose holds count. Truth: the sources themselves."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds.faults import damage
+from tests.beds.two_pools import TwoPools
+from tests.beds.watch import killed
+
+pytestmark = pytest.mark.btrfs
+MIB = 1 << 20
+
+
+def content(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """What each file there holds, and its mode."""
+    return {path.name: (path.read_bytes(), path.stat().st_mode) for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("engine", ["send", "rsync"])
+@pytest.mark.parametrize("nights", [0, 2])
+def test_names_that_the_host_separates_after_promote_are_separate(
+    make_btrfs: Callable[..., Path], engine: str, nights: int
+) -> None:
+    """So many nights after it. Of names that are one inode in the base, rsync would write the new content of one to both.
+
+    The files are thousands, since only a tree of several leaves has parts that a search may leave out.
+    """
+    two = TwoPools(make_btrfs(), make_btrfs(), engine=engine)
+    many = two.source / "many"
+    many.mkdir()
+    for number in range(4000):
+        (many / f"{number:05}").write_text(str(number) * 20)
+    two.night("2026-02-28T22:00:00Z", "w")
+    for number in (1000, 2000, 3000):
+        os.link(many / f"{number:05}", many / f"{number:05}.link")
+    two.night("2026-03-01T22:00:00Z", "x")
+    two.fetch()
+    two.second.backupd("promote", "web1", "--yes")
+    two.second.host("web1", two.source)
+    for day in range(5, 5 + nights):
+        two.second.backupd("run", "web1", "--now", f"2026-03-0{day}T22:00:00Z")
+    for number in (1000, 2000, 3000):
+        link = many / f"{number:05}.link"
+        link.unlink()
+        link.write_bytes(b"SECRET")
+        link.chmod(0o600)
+    two.second.backupd("run", "web1", "--now", "2026-03-07T22:00:00Z")
+    newest = two.names(two.second.pool)[-1]
+    assert two.second.record("web1", newest)["state"] == "complete"
+    assert content(two.second.data("web1", two.source, newest) / "many") == content(many)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_promote_that_was_killed_pins_nothing_and_can_be_given_again(two: TwoPools, when: str) -> None:
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    common = two.second.pool / ".btrkeep/common/office.json"
+    assert "web1" in json.loads(common.read_text())["hosts"]
+    killed(two.second, when, "notes.json replaced", "promote", "web1", "--yes")
+    assert two.second.backupd("promote", "web1", "--yes", check=False).returncode == (0 if when == "before" else 2)
+    assert not common.exists() or "web1" not in json.loads(common.read_text())["hosts"]
+    assert "common with" not in two.second.backupd("retention", "explain", "web1").stdout
+
+
+def test_a_hold_stays_when_the_damaged_copy_is_fetched_again(two: TwoPools) -> None:
+    """The first server's hold has an end; whoever owns that server must not end ours."""
+    data = os.urandom(MIB)
+    (two.source / "large").write_bytes(data)
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    (two.source / "large").write_bytes(os.urandom(MIB))
+    two.night("2026-03-02T22:00:00Z", "b")
+    two.fetch()
+    now = ("--now", "2026-03-20T12:00:00Z")
+    two.second.backupd("hold", "web1", first, "--why", "of the court", *now)
+    two.first.backupd("hold", "web1", first, "--why", "a look", "--until", "2026-03-21", *now)
+    damage(two.second.top, data[4096:8192])
+    assert two.second.backupd("verify", *now, check=False).returncode == 1
+    (told,) = two.fetch("office", "--damaged")
+    assert [one["backup"] for one in told["fetched"]] == [first]
+    hold = json.loads((two.second.pool / "hosts/web1/notes.json").read_text())["backups"][first]["hold"]
+    assert (hold["until"], hold["why"]) == (None, "of the court")
