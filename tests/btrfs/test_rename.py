@@ -32,7 +32,7 @@ def pool(module_btrfs: Path) -> Nights:
     return nights
 
 
-HOSTS = [f"old{number:02}" for number in range(20)]
+HOSTS = [f"old{number:02}" for number in range(28)]
 _unused = iter(HOSTS)
 
 
