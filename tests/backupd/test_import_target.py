@@ -1,4 +1,4 @@
-"""What an import changes in its backup by names that it found earlier: where a folder is a symlink by then, nothing outside moves."""
+"""What an import changes in its backup by names that it found earlier: if a folder is a symlink by then, nothing outside moves."""
 
 import os
 from pathlib import Path
