@@ -2,8 +2,8 @@
 
 import os
 import random
-import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from backupd.offsite.repository import snapshots
 from backupd.offsite.restic import SHOWN, Restic, ResticFailed
 from backupd.repo.backup_json import DATA
 from backupd.repo.read_lock import read
+from backupd.repo.removing import remove_tree
 from btrkeep.decisions.offsite import OffsiteSnapshot
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
@@ -52,7 +53,8 @@ def check_sample(restic: Restic, pool: Pool, share: str, files: int, look: Calla
             some = _some_files(tree, files)
             _compare(restic, chosen, tree, some, folder, look)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            remove_tree(folder)
     return SampleCheck(len(some), chosen.host, chosen.name)
 
 

@@ -4,7 +4,6 @@ The folder's name begins with PREFIX and its rehearsal holds a flock on it. So w
 kernel's own tables (mounts, loop devices) or in the folder, and by a lock that nobody holds; the next rehearsal removes it.
 """
 
-import errno
 import fcntl
 import os
 import shutil
@@ -72,10 +71,8 @@ def remove_left(bases: Iterable[Path]) -> list[Path]:
     for path in sorted(_named(bases)):
         try:
             fd = _locked(path)
-        except OSError as error:  # no folder of ours: a link, or not there
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                continue
-            raise
+        except OSError:  # no folder of ours: a link, not there, or a user's own filesystem, which lets not even root in
+            continue
         if fd is None:
             continue
         try:
@@ -88,13 +85,14 @@ def remove_left(bases: Iterable[Path]) -> list[Path]:
 
 
 def _named(bases: Iterable[Path]) -> set[Path]:
-    """Folders with the name of a rehearsal's."""
-    inside = [mount.target for mount in mounts()] + [image for _, image in _loops()]
+    """Folders with the name of a rehearsal's. None is a mount itself: a user may make one with that name, which never answers."""
+    mounted = mounts()
+    inside = [mount.target for mount in mounted if mount.filesystem == "btrfs"] + [image for _, image in _loops()]
     found = {top for path in inside if (top := _top(path))}
     for base in bases:
         with suppress(OSError):
             found |= {path for path in base.iterdir() if path.name.startswith(PREFIX)}
-    return found
+    return found - {mount.target for mount in mounted}
 
 
 def _top(path: Path) -> Path | None:
@@ -106,7 +104,7 @@ def _loops() -> Iterator[tuple[str, Path]]:
     """Yields each loop device that has a file, and that file."""
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
         with suppress(OSError):  # detached meanwhile
-            yield f"/dev/{file.parts[3]}", Path(file.read_text().rstrip("\n"))
+            yield f"/dev/{file.parts[3]}", Path(os.fsdecode(file.read_bytes().rstrip(b"\n")))
 
 
 def patiently(command: Sequence[str]) -> None:

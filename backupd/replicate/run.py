@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 
 from backupd.replicate.far_pool import FarHost, FarPool
@@ -49,7 +49,9 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     summary = ReplicationSummary(site.replica.name, plan.count)
     summary.failed += [HostFailed(one.host, obstacle_words(one)) for one in plan.unwanted]
     site.observer(plan)
-    _discard_left(site, listed)
+    for left in _discard_left(site, listed):
+        summary.failed.append(left)
+        site.observer(left)
     blocked = {name for one in plan.obstacles for name in (one.host, one.former_name) if name}
     known = common_with(site.pool, site.replica.name)
     if not known and plan.count and (words := lacking_room(site.config, far)):
@@ -98,12 +100,18 @@ def _copied(
     return copied
 
 
-def _discard_left(site: ReplicationContext, hosts: Iterable[str]) -> None:
-    """Of all hosts, also those of which nothing is to be fetched: a power cut brings back what was deleted a moment before."""
+def _discard_left(site: ReplicationContext, hosts: Iterable[str]) -> Iterator[HostFailed]:
+    """Of all hosts, also those of which nothing is to be fetched: a power cut brings back what was deleted a moment before.
+
+    Yields the hosts of which it cannot be deleted: the others are fetched all the same.
+    """
     for host in hosts:
-        if has_received(site.pool, host):
-            with suppress(LockHeld), take_lock(site.pool.host_lock(host), f"replication of {host}", format_time(site.now)):
-                discard_received(site.pool, host)
+        try:
+            if has_received(site.pool, host):
+                with suppress(LockHeld), take_lock(site.pool.host_lock(host), f"replication of {host}", format_time(site.now)):
+                    discard_received(site.pool, host)
+        except (OSError, OperatorError) as error:
+            yield HostFailed(host, str(error))
 
 
 class _Work:
@@ -134,8 +142,10 @@ class _Work:
 
     def run(self) -> None:
         """Fetches all. Raises PoolUnusable when nothing more can be, OperatorError of the catalogue, and NoThread."""
+        failed = {one.host for one in self.summary.failed}
         for one in self.plan.hosts:
-            self._waiting.put(one)
+            if one.host not in failed:
+                self._waiting.put(one)
         with Finisher(self._is_well) as finisher:
             self._run(finisher)
         if self._unusable:

@@ -4,9 +4,9 @@ A drill holds the lock `drill` while it works there; whoever takes that lock lat
 """
 
 import os
-import shutil
 from pathlib import Path
 
+from backupd.repo.removing import remove_tree
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import take_lock
@@ -36,7 +36,7 @@ def clear_drills(pool: Pool) -> bool:
                     delete(folder, within)
                 delete(folder, left.id)
             elif path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                remove_tree(path)
             else:
                 path.unlink()
     return bool(found)

@@ -1,8 +1,8 @@
 """Backups that a replication has received incompletely."""
 
 import os
-import shutil
 
+from backupd.repo.removing import remove_tree
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import delete, describe
@@ -27,7 +27,7 @@ def discard_received(pool: Pool, host: str) -> bool:
         for path in folder.iterdir():
             if left := describe(path):
                 delete(folder, left.id)
-        shutil.rmtree(folder)
+        remove_tree(folder)
     return True
 
 

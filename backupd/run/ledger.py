@@ -5,14 +5,15 @@ The next run adds missing rows from the pool.
 
 import logging
 import os
-import shutil
+import stat
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from backupd.repo.removing import remove_tree
 from btrkeep.catalogue import Backup, Catalogue, CatalogueBusy, CatalogueUnusable, Damage, HostFacts, Progress
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import start_time
@@ -50,11 +51,14 @@ def catalogue_or_stand_in(state: Path, pool_id: str) -> Iterator[tuple[Catalogue
 
 
 def _clear_dead(where: Path) -> None:
-    """Removes what killed runs left in memory."""
+    """Removes what killed runs left in memory. Anybody may put something with such a name there: it is left alone."""
     for folder in where.glob(f"{_STAND_IN}*"):
         pid, _, rest = folder.name.removeprefix(_STAND_IN).partition("-")
-        if pid.isdecimal() and start_time(int(pid)) != rest.partition("-")[0]:
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            it = folder.lstat()
+            is_ours = it.st_uid == os.geteuid() and stat.S_ISDIR(it.st_mode)
+            if is_ours and pid.isdecimal() and start_time(int(pid)) != rest.partition("-")[0]:
+                remove_tree(folder)
 
 
 def _why_not(catalogue: Catalogue, pool_id: str) -> OperatorError | None:
@@ -127,6 +131,9 @@ class Ledger:
         else:
             self._try(lambda: self._catalogue.drop_backup(backup.host, None))
             self._try(lambda: self._catalogue.put_backup(backup))
+
+    def put_damages(self, found: Sequence[Damage]) -> None:
+        self._try(lambda: self._catalogue.put_damages(found))
 
     def put_backup(self, backup: Backup) -> None:
         self._try(lambda: self._catalogue.put_backup(backup))

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from backupd.repo.final_backups import ForeignData
+from backupd.repo.removing import remove_tree
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.subvolume import describe
-from btrkeep.process.programs import run
-from btrkeep.units import printable
 
 
 @Checkpoint("other paths removed")
@@ -38,18 +37,11 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
             if is_folder and describe(Path(entry.path)):
                 raise ForeignData(f"{entry.path} is a subvolume that is not ours", "move it away")
             if is_folder:
-                _remove_tree(entry.path)
+                try:
+                    remove_tree(entry.path)
+                except OSError as error:
+                    raise ForeignData(f"{entry.path}: {error.strerror}", "move away what is not ours in it") from None
             else:
                 Path(entry.path).unlink()
         elif below:
             _prune(Path(entry.path), below)
-
-
-def _remove_tree(folder: str) -> None:
-    """Removes a folder with all in it, by rm: a host nests folders deeper than a function may call itself or a process may have
-    descriptors. It follows no symlink and enters neither a subvolume nor a mount; raises ForeignData when there is one.
-    """
-    done = run(("rm", "--recursive", "--force", "--one-file-system", "--", folder), timeout=None, check=False)
-    if done.returncode:
-        said = printable((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[0].removeprefix("rm: "))
-        raise ForeignData(f"{folder} cannot be removed: {said}", "move away what is not ours in it")

@@ -4,6 +4,8 @@
     python hangfs.py FOLDER file    it has one file, and answers nothing any more once that is open
     python hangfs.py FOLDER dead    it answers nothing at all, not even what is asked about the folder itself
 
+A number after that is the user whose it is.
+
 `hanging(folder)` does that around a test and frees whoever hangs at its end. The layouts are those of include/uapi/linux/fuse.h.
 """
 
@@ -28,13 +30,13 @@ def _attributes(node: int) -> bytes:
 
 
 @contextmanager
-def hanging(folder: Path, *, once_open: bool = False, dead: bool = False) -> Iterator[None]:
+def hanging(folder: Path, *, once_open: bool = False, dead: bool = False, user: int = 0) -> Iterator[None]:
     """Mounted at the folder, which is made, while this lasts. `once_open`: it has a file, and is dead when that is open.
 
-    `dead`: nothing is ever answered.
+    `dead`: nothing is ever answered. `user`: whose it is; nobody else gets in, not even root.
     """
     folder.mkdir(exist_ok=True)
-    words = [sys.executable, "-P", __file__, str(folder), *(["file"] if once_open else []), *(["dead"] if dead else [])]
+    words = [sys.executable, "-P", __file__, str(folder), *(["file"] if once_open else []), *(["dead"] if dead else []), str(user)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
         assert server.stdout.readline() == "mounted\n"
@@ -45,10 +47,10 @@ def hanging(folder: Path, *, once_open: bool = False, dead: bool = False) -> Ite
             server.kill()  # nobody answers any more, so the kernel lets those go who wait
 
 
-def _serve(folder: str, *, once_open: bool, dead: bool) -> None:
+def _serve(folder: str, *, once_open: bool, dead: bool, user: str) -> None:
     channel = os.open("/dev/fuse", os.O_RDWR)
     libc = ctypes.CDLL(None, use_errno=True)
-    options = f"fd={channel},rootmode=40000,user_id=0,group_id=0"
+    options = f"fd={channel},rootmode=40000,user_id={user},group_id={user}"
     if libc.mount(b"hang", os.fsencode(folder), b"fuse.hang", 0, options.encode()):
         raise OSError(ctypes.get_errno(), "mount")
     sys.stdout.write("mounted\n")
@@ -93,4 +95,9 @@ def _answer(channel: int, request: bytes, *, once_open: bool) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], once_open=sys.argv[2:] == ["file"], dead=sys.argv[2:] == ["dead"])
+    _serve(
+        sys.argv[1],
+        once_open="file" in sys.argv[2:],
+        dead="dead" in sys.argv[2:],
+        user=sys.argv[-1] if sys.argv[-1].isdecimal() else "0",
+    )

@@ -98,6 +98,11 @@ def attack(kind: str, target: bytes) -> Iterator[bytes]:
         case "clone":
             yield command(16, (15, b"backup.json"), (18, bytes(8)), (24, struct.pack("<Q", 4096)), (20, UUID(int=5).bytes),
                           (21, bytes(8)), (22, target), (23, bytes(8)))  # fmt: skip
+        case "deep":  # beside the backup
+            path = b"../x"
+            for number in range(1200):
+                yield command(4, (15, path), (3, struct.pack("<Q", 400 + number)))
+                path += b"/d"
         case "another-record":
             yield write(b"backup.json", json.dumps({**_RECORD, "host": "other"}).encode())
         case "no-record":

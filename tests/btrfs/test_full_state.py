@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.beds import work
+from tests.beds.anyone import NOBODY
+from tests.beds.deep import deepen
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, killed, rows
 
@@ -138,6 +140,21 @@ def test_a_catalogue_in_memory_that_a_killed_run_left_is_cleared_away_by_the_nex
     nights.settings("pool", state=str(nights.state))
     nights.run("web")
     assert not any(path.exists() for path in left)
+
+
+def test_what_another_user_puts_where_catalogues_are_in_memory_ends_no_run(nights: Nights) -> None:
+    """It has the name of a dead run's, and is deeper than a function may call itself."""
+    nights.host("web", nights.source)
+    mine, others = (Path(f"/dev/shm/btrkeep-catalogue-4194305-1-{os.urandom(4).hex()}") for _ in range(2))
+    try:
+        for folder in (mine, others):
+            folder.mkdir()
+            deepen(folder, 1500)
+        os.chown(others, NOBODY, NOBODY)
+        nights.run("web")
+        assert (mine.exists(), others.exists()) == (False, True)
+    finally:
+        work("rm", "-rf", mine, others)
 
 
 def test_without_room_the_catalogue_is_not_called_damaged_and_a_rebuild_leaves_it_where_it_is(site: Nights) -> None:

@@ -1,6 +1,5 @@
 """What no source path wants any more leaves the new backup, whatever a host has made of it, and nothing else goes."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,21 +7,11 @@ import pytest
 from backupd.repo.final_backups import ForeignData
 from backupd.run.other_paths import drop_other_paths
 from tests.beds import work
+from tests.beds.deep import deepen
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 LEVELS = 10_000  # of ten times the depth at which Python's calls end, and with a path of five times the longest
-
-
-def deepen(folder: Path, levels: int) -> None:
-    """Folders within folders, made by descriptors: no call takes a path of that length."""
-    inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    for _ in range(levels):
-        os.mkdir("d", dir_fd=inner)
-        outer, inner = inner, os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=inner)
-        os.close(outer)
-    os.close(os.open("bottom", os.O_CREAT | os.O_WRONLY, dir_fd=inner))
-    os.close(inner)
 
 
 @pytest.fixture

@@ -21,7 +21,9 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.config import load
 from btrkeep.pool.marker import open_pool
 from tests.beds import TOP, btrfs, session, work
+from tests.beds.anyone import NOBODY
 from tests.beds.cli import backupd
+from tests.beds.hangfs import hanging
 from tests.beds.nights import Nights
 from tests.beds.template import with_catalogue
 from tests.beds.watch import wait_for
@@ -105,6 +107,16 @@ def test_one_that_runs_is_left_alone_and_ctrl_c_ends_it_without_a_trace(config: 
         assert remove_left([place]) == []
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
+
+
+def test_a_users_own_filesystem_with_the_name_of_a_rehearsal_ends_none(place: Path) -> None:
+    """Not even root gets in, and who asks it anything may wait for ever."""
+    (place / "home").mkdir()
+    for parent in (place, place / "home"):
+        with hanging(folder := parent / f"{PREFIX}mine", user=NOBODY):
+            assert remove_left([place]) == []
+        folder.rmdir()
+    (place / "home").rmdir()
 
 
 @pytest.fixture

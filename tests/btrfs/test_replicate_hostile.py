@@ -13,6 +13,7 @@ import pytest
 
 from btrkeep import __version__
 from tests.beds import TOP, work
+from tests.beds.deep import deepen
 from tests.beds.nights import Nights
 from tests.beds.ssh import Sshd
 from tests.beds.two_pools import TwoPools, shown
@@ -200,3 +201,27 @@ def test_a_stream_without_an_end_is_stopped_and_the_earlier_copy_stays(make_btrf
     assert "so it has no end" in failed["error"]
     assert everything(two.second.pool) == before
     assert (shown(copy), work("sha256sum", copy / "backup.json").stdout) == was
+
+
+def test_what_one_server_leaves_does_not_keep_another_ones_backups_from_coming(two: TwoPools) -> None:
+    """Folders within folders beside the backup; and then something that is not removed at all: a subvolume in them."""
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.first.host("db1", two.source)
+    two.first.backupd("run", "db1", "--now", "2026-03-01T22:00:00Z")
+    left, genuine = two.second.pool / "hosts/web1/.receiving", dict(two.second.tables["replica.office"])
+    two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool deep x")
+    assert [one["host"] for one in two.fetch(status=1)[0]["failed"]] == ["web1"]
+    assert not left.exists()
+    shutil.rmtree(left.parent)  # it is noted as the hostile server's
+    two.second.tables["replica.office"] = genuine
+    two.second.write()
+    (left / "x/d").mkdir(parents=True)
+    deepen(left / "x/d", 1200)
+    work("btrfs", "subvolume", "create", left / "x/of-somebody")
+    (left / "x/of-somebody/stays").write_text("stays")
+    told = two.fetch(status=1)[0]
+    assert [(one["host"], len(one)) for one in told["failed"]] == [("web1", 2)], told
+    assert [one["host"] for one in told["fetched"]] == ["db1"]
+    work("btrfs", "subvolume", "delete", left / "x/of-somebody")
+    assert [(one["host"], one["backup"]) for one in two.fetch()[0]["fetched"]] == [("web1", first)]
+    assert not left.exists()
