@@ -66,9 +66,13 @@ class PoolUnusable(OperatorError):
     exit_code = Exit.UNUSABLE
 
 
+_NEAR = 0.66  # of difflib's ratio: a letter that is wrong, left out or too many
+
+
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """The hint that names the nearest of the known words, or `otherwise` when none is near."""
     from difflib import get_close_matches  # only a mistake pays for it
 
-    nearest = get_close_matches(word, list(known), 1)
-    return f"did you mean {nearest[0]}?" if nearest else otherwise
+    bare = {one.lstrip("-"): one for one in known}  # two dashes in common make no option near
+    nearest = get_close_matches(word.lstrip("-"), bare, 1, _NEAR)
+    return f"did you mean {bare[nearest[0]]}?" if nearest else otherwise

@@ -128,6 +128,28 @@ def read_in_doubt(
         yield result
 
 
+def doubt_under_both_names(pool: Pool, old: str, new: str) -> None:
+    """Before a host is renamed: what is in doubt of it stays so, whichever name a kill leaves it. `end_doubt_of` does the rest.
+
+    The caller has the lock `verify`. Raises OSError, and OperatorError if it cannot be written down.
+    """
+    known = read_boot(pool)
+    added = frozenset((new, name) for host, name in known.unread if host == old) if known else frozenset()
+    if known and not added <= known.unread:
+        write_boot(pool, replace(known, unread=known.unread | added))
+        if (written := read_boot(pool)) is None or not added <= written.unread:
+            raise OperatorError("what is in doubt since a crash cannot be written down", "make room in the pool")
+
+
+def end_doubt_of(pool: Pool, catalogue: Catalogue, host: str) -> None:
+    """Forgets what was in doubt under a name that no host has any more. The caller has the lock `verify`. Raises OSError."""
+    if known := read_boot(pool):
+        left = replace(known, unread=frozenset(one for one in known.unread if one[0] != host))
+        if left != known:
+            write_boot(pool, left)
+        _note_in_catalogue(catalogue, left)
+
+
 def note_stop(pool: Pool, now: datetime) -> None:
     """Notes that this server is shut down in order, when all that was written is on the disk. Raises OSError.
 

@@ -63,7 +63,7 @@ def damaged_files(site: PoolContext, rows: Iterable[Damage]) -> list[DamagedFile
 
 def _common(site: PoolContext) -> CommonBackups:
     try:
-        return common_backups(site.pool)
+        return common_backups(site.pool, with_seeds=False)
     except UnreadableRecord:  # expiry says so
         return {}
 

@@ -1,8 +1,9 @@
 """Renames a host: its folder moves, the backups in it stay unchanged.
 
-Each backup keeps the name under which it was made, so first the host's notes record, on disk, its former names; then the folder is
-renamed, which is atomic, and synced; finally the catalogue follows. If the command is killed in between, running it again finishes
-the job, and any run meanwhile finds the host under one name or the other.
+Each backup keeps the name under which it was made, so first the host's notes record, on disk, its former names, and what is in
+doubt since a crash is so under both names; then the folder is renamed, which is atomic, and synced; finally the catalogue follows.
+If the command is killed in between, running it again finishes the job, and any run meanwhile finds the host under one name or the
+other.
 """
 
 import os
@@ -10,26 +11,33 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
+from backupd.actions.after_crash import doubt_under_both_names, end_doubt_of, has_backups_in_doubt
+from backupd.actions.shared_damage import recorded_damage
 from backupd.repo.common import rename_common
 from backupd.repo.final_backups import point_latest
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import read_notes, write_notes
 from backupd.repo.read_lock import unread
+from backupd.repo.recalled import recall_looks
 from backupd.repo.reconcile import row_of
 from btrkeep.catalogue import Catalogue
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.problems import quoted
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool.locks import EXPIRE_LOCK, NIGHT_LOCK, take_lock
+from btrkeep.pool.locks import EXPIRE_LOCK, NIGHT_LOCK, VERIFY_LOCK, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import commit, delete, describe
 
 
 @contextmanager
 def locked(pool: Pool, old: str, new: str, since: str) -> Iterator[None]:
-    """The locks that a rename needs: of both hosts, and of whatever has a list of hosts in hand: a night, a rebuild, an expiry."""
+    """The locks that a rename needs: of both hosts, and of whatever has a list of hosts in hand: a night, a rebuild, an expiry, and
+    after a crash whoever reads what is in doubt of them.
+    """
     with ExitStack() as held:
+        if has_backups_in_doubt(pool, (old, new)):
+            held.enter_context(take_lock(pool.locks / VERIFY_LOCK, "backupd rename", since))
         for path in (pool.locks / NIGHT_LOCK, pool.locks / EXPIRE_LOCK, pool.host_lock(old), pool.host_lock(new)):
             held.enter_context(take_lock(path, "backupd rename", since))
         yield
@@ -72,12 +80,14 @@ def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
         _clear_staged(pool, old)
         notes = read_notes(pool.host(old))
         write_notes(pool.host(old), replace(notes, was=tuple(dict.fromkeys((*notes.was, old)))))
+        doubt_under_both_names(pool, old, new)
         with _nobody_reads(pool, old), Checkpoint("folder of the host renamed"):
             pool.host(old).rename(pool.host(new))
     rename_common(pool, old, new)
     commit(pool.hosts)
     point_latest(pool, new)
     _in_catalogue(pool, catalogue, old, new)
+    end_doubt_of(pool, catalogue, old)
     return sum(1 for name in names_of(pool, new) if name[0] != ".")
 
 
@@ -118,6 +128,7 @@ def _in_catalogue(pool: Pool, catalogue: Catalogue, old: str, new: str) -> None:
     for name in sorted(names_of(pool, new)):
         if row := row_of(pool, new, name):
             catalogue.put_backup(row)
+    recall_looks(pool, catalogue, new, names_of(pool, new), recorded_damage)
 
 
 def _is_known(catalogue: Catalogue, host: str) -> bool:

@@ -1,5 +1,6 @@
 """`backupd demote`: hosts that this pool backed up are fetched from another pool from now on."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import click
 from backupd.cli.context import opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.cli.replicate_ import chosen_replicas, complete_replica
+from backupd.expire.look import look
 from backupd.replicate.far_pool import FarHost, connected, send_command
 from backupd.replicate.planning import wants
 from backupd.repo.common import common_with, write_common
@@ -18,6 +20,8 @@ from backupd.repo.notes_json import effective_state, read_notes, write_notes
 from backupd.repo.publish import tell_copies
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.explain import explain
 from btrkeep.decisions.replication import HostFetches, NearBackup, demotion_obstacle, obstacle_words
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import take_lock
@@ -33,8 +37,9 @@ from btrkeep.units import counted, format_time
 def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as_json: bool) -> int:
     """Have HOSTs fetched from the pool of the replica NAME from now on, and no longer backed up here.
 
-    The way back after `promote`: this server was away, the other one has backed up meanwhile. What is here stays, and `replicate`
-    fetches what was made there, as differences. A HOST may be a pattern, such as '*'. Refused when the other pool has no backup of
+    The way back after `promote`: this server was away, the other one has backed up meanwhile. From then on
+    the retention of the replica decides what is kept here, not that of the host. `replicate` fetches what was made there, as
+    differences. A HOST may be a pattern, such as '*'. Refused when the other pool has no backup of
     the host in common with this one, or fetches it itself. Backups that only this pool has are named; they do not go to the other.
     """
     with opened(ctx, writes=True) as site:
@@ -42,6 +47,8 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as
         own = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica is None]
         problem = f"is backed up here and fetched by replica {name}"
         chosen = hosts_named(hosts, [host for host in own if wants(replica, host, ())], problem)
+        if words := _expiring(site, replica, chosen):
+            prose(words, err=as_json)
         confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
         since = format_time(site.clock.now())
         only_here: dict[str, list[str]] = {}
@@ -73,6 +80,14 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as
     if configured:
         prose(f"still configured: {', '.join(configured)}. Take them out of the configuration, or the next run fails for them")
     return 0
+
+
+def _expiring(site: PoolContext, replica: ReplicaSettings, hosts: Sequence[str]) -> str:
+    """Returns how many backups the retention that holds from then on would not keep; "" if it keeps all."""
+    zone, moment = site.config.pool.zone, site.clock.now()
+    found = [explain(one, replica.retention, zone, moment) for one in look(site.pool, site.catalogue, site.config, hosts)]
+    count, going = (sum(len(one.decisions) for one in found), sum(not each.keep for one in found for each in one.decisions))
+    return f"the retention of replica {replica.name} keeps {count - going} of {counted(count, 'backup')} here" if going else ""
 
 
 def _require_demotable(site: PoolContext, host: str, far: FarHost | None) -> tuple[list[str], str]:

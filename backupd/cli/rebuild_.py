@@ -1,7 +1,5 @@
 """`backupd rebuild`: the catalogue made again from the pool."""
 
-import os
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -9,13 +7,12 @@ import click
 from backupd.actions.shared_damage import recorded_damage
 from backupd.cli.context import clock_for, load_config, pass_context
 from backupd.health.doubts import note_doubts
-from backupd.repo.compared import compared_row, differing_of, read_compared
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.publish import tell_dashboard
+from backupd.repo.recalled import recall_looks
 from backupd.repo.reconcile import all_rows, point_all, reconcile
-from backupd.repo.verified import damages_of, read_verified, verified_row
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.catalogue.history import COLUMNS
 from btrkeep.cli import echo_json, json_option
@@ -99,15 +96,7 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
     trouble += [text for text in since_then.trouble if text not in trouble]
     point_all(pool, format_time(clock.now()))
     for host in hosts_of(pool):
-        folder, there = pool.host(host), names_of(pool, host)  # a record may name backups that are gone
-        found = {name: one for name, one in read_verified(folder).items() if name in there}
-        every = {name: recorded_damage(pool, host, name) for name, one in found.items() if one.damages > len(one.damaged)}
-        found |= {name: replace(found[name], damaged=tuple(map(os.fsdecode, paths))) for name, paths in every.items() if paths}
-        catalogue.put_damages(damages_of(host, found))
-        catalogue.put_verifications(verified_row(host, name, one) for name, one in found.items())
-        compared = {name: one for name, one in read_compared(folder).backups.items() if name in there}
-        catalogue.put_damages(differing_of(host, compared))
-        catalogue.put_comparisons(compared_row(host, name, one) for name, one in compared.items())
+        recall_looks(pool, catalogue, host, names_of(pool, host), recorded_damage)  # a record may name backups that are gone
     history = bring_back(pool, catalogue)
     note_doubts(pool, catalogue, clock.now())
     return count, since_then.locked, history

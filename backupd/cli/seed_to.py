@@ -9,7 +9,7 @@ from typing import Any
 from backupd.replicate.far_pool import FarHost, FarPool, connected
 from backupd.replicate.seed import SEED, STREAM, begin_seed, end_host, has_host, write_parts
 from backupd.replicate.wire import Refused
-from backupd.repo.common import common_with, write_common
+from backupd.repo.common import keep_seed
 from backupd.repo.context import PoolContext
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import complain, echo_json
@@ -54,7 +54,7 @@ def make_seed(
             newest = _newest(host)
             is_there = has_host(folder / host.name, newest.uuid)
             if not dry_run:
-                _keep(site, name, host.name, newest.name)
+                keep_seed(site.pool, name, host.name, newest.name)
             one: dict[str, Any] = {"host": host.name, "backup": newest.name, "bytes": 0, "parts": 0, "already": is_there}
             try:
                 if dry_run:
@@ -88,13 +88,6 @@ def _begin(folder: Path, pool: str) -> None:
 def _newest(host: FarHost) -> FarBackup:
     """The newest complete one; without one the newest."""
     return max(host.backups, key=lambda one: (one.state == COMPLETE, one.name))
-
-
-def _keep(site: PoolContext, name: str, host: str, backup: str) -> None:
-    """Keeps the backup in this pool until the second server has it, unless both pools have one in common already."""
-    known = common_with(site.pool, name)
-    if host not in known:
-        write_common(site.pool, name, {**known, host: backup})
 
 
 def _write(far: FarPool, folder: Path, host: FarHost, newest: FarBackup, part_size: int, as_json: bool) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def policy_of(config: Config, host: str, notes: Notes) -> Retention:
 
 def look(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str] | None = None) -> Iterator[HostBackups]:
     """Yields every host of the pool, or these, by name. Of backups whose row says enough only the name is read."""
-    common = common_backups(pool)
+    common = common_backups(pool, with_seeds=True)
     rows: dict[str, dict[str, BackupState]] = {}
     for row in catalogue.states():
         rows.setdefault(row.host, {})[row.name or WORKING] = row
@@ -172,7 +172,7 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
         if found:
             subvolumes[name] = found[0]
             candidates.append(_candidate(found[1], notes, base))
-    candidates = _with_common(candidates, common_backups(pool).get(host, {}))
+    candidates = _with_common(candidates, common_backups(pool, with_seeds=True).get(host, {}))
     facts = HostBackups(host, candidates, policy_of(config, host, notes), rows, forgotten_at(notes))
     return HostOnPool(facts, notes, subvolumes, unreadable)
 

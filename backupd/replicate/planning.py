@@ -16,13 +16,14 @@ from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
 from btrkeep.backup_states import FINAL
 from btrkeep.catalogue import Catalogue
-from btrkeep.config.model import ReplicaSettings, Retention
+from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.replication import (
     HostFetches,
     NearBackup,
     NearHost,
     Obstacle,
     ReplicaMark,
+    misplaced,
     plan_fetches,
 )
 from btrkeep.errors import OperatorError
@@ -44,15 +45,17 @@ def make_plan(
     if far.id == site.pool.id:
         raise OperatorError("that is this very pool", "fetch from another one")
     mark = ReplicaMark(far.id, site.replica.name)
-    policy = site.replica.retention
     near = _near_hosts(site.pool, site.catalogue, damaged=damaged)
     hosts, obstacles, present, listed, total = [], [], dict[str, tuple[str, ...]](), dict[str, FarHost](), 0
-    for far_host in far.hosts():
+    all_there = list(far.hosts())
+    owned = {one.name: (one.was, one.backups) for one in all_there if one.copy_of != site.pool.id}
+    elsewhere = misplaced(owned, near, far.id)
+    for far_host in all_there:
         if not wants(site.replica, far_host.name, named):
             continue
         listed[far_host.name] = far_host
         total += len(far_host.backups)
-        found = _plan_host(site, far_host, near, mark, policy)
+        found = _plan_host(site, far_host, near, mark, elsewhere)
         if found.obstacle:
             obstacles.append(found)
             continue
@@ -70,15 +73,34 @@ def make_plan(
 
 
 def _plan_host(
-    site: ReplicationContext, far: FarHost, near: Mapping[str, NearHost], mark: ReplicaMark, policy: Retention
+    site: ReplicationContext,
+    far: FarHost,
+    near: Mapping[str, NearHost],
+    mark: ReplicaMark,
+    elsewhere: tuple[Mapping[str, str], Mapping[str, str]],
 ) -> HostFetches:
-    here = near.get(far.name, NearHost())
+    """`elsewhere` is what `misplaced` returns."""
+    here, (renamed, held) = near.get(far.name, NearHost()), elsewhere
     if far.copy_of == site.pool.id:  # it is fetched from here
         return HostFetches(far.name, obstacle=Obstacle.NOBODY_BACKS_UP if here.mark else None)
-    if not here.known and (old := next((name for name in far.was if (it := near.get(name)) and it.mark == mark), None)):
+    if new := renamed.get(far.name):
+        return HostFetches(far.name, obstacle=Obstacle.NAME_REUSED_THERE, text=new)
+    if not here.known and (old := next((name for name in far.was if renamed.get(name) == far.name), None)):
         return HostFetches(far.name, obstacle=Obstacle.RENAMED_THERE, text=old)
-    zone = site.config.pool.zone
-    return plan_fetches(far.name, far.backups, here, mark, policy, zone, site.now, newest_only=site.replica.newest_only)
+    if other := _other_replica(site, here, far.name, mark):
+        return HostFetches(far.name, obstacle=Obstacle.OF_ANOTHER_REPLICA, text=other)
+    if not here.forgotten and (name := held.get(far.name)):
+        return HostFetches(far.name, obstacle=Obstacle.OTHER_NAME_HERE, text=name)
+    zone, policy, newest_only = site.config.pool.zone, site.replica.retention, site.replica.newest_only
+    return plan_fetches(far.name, far.backups, here, mark, policy, zone, site.now, newest_only=newest_only)
+
+
+def _other_replica(site: ReplicationContext, here: NearHost, host: str, mark: ReplicaMark) -> str | None:
+    """Returns the other configured replica that has fetched the host, and still wants it: each has a retention of its own."""
+    if here.mark is None or here.mark.pool != mark.pool or here.mark.replica == mark.replica:
+        return None
+    other = site.config.replicas.get(here.mark.replica)
+    return other.name if other and wants(other, host, ()) else None
 
 
 def _near_hosts(pool: Pool, catalogue: Catalogue, *, damaged: bool) -> dict[str, NearHost]:

@@ -1,12 +1,19 @@
 """Which backup of each host two pools have in common: the newest, which the next difference is to.
 
 POOL/.btrkeep/common/NAME.json, written on both sides at the end of a replication; expiry on either side leaves these alone. An
-administrator who gives a replica up deletes the file. POOL/.btrkeep/copied/NAME.json names all backups that both had by then, for
-the dashboard alone.
+administrator who gives a replica up deletes the file.
+
+    {"format": 1, "hosts": {HOST: NAME}, "seeds": {HOST: [NAMES]}}
+
+`seeds`: what was written to disks that are on their way. All of a host are kept until both pools have one in common: nobody knows
+which of them arrives. Earlier versions do not know them.
+
+POOL/.btrkeep/copied/NAME.json names all backups that both had by then, for the dashboard alone.
 """
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -32,13 +39,36 @@ class _File:
     path: Path
 
 
+@dataclass(frozen=True, slots=True)
+class _Record:
+    hosts: dict[str, str]
+    seeds: dict[str, list[str]]
+
+
 def write_common(pool: Pool, replica: str, hosts: Any) -> None:
-    """Replaces what is recorded for one replica: the backup's name by host. Raises OperatorError for invalid data."""
+    """Replaces what is recorded for one replica: the backup's name by host. Seeds of other hosts stay.
+
+    Raises OperatorError for invalid data.
+    """
     if name_fault(replica):
         raise OperatorError("that cannot be a replica's name")
     if not isinstance(hosts, dict) or not all(_is_named(host, name) for host, name in hosts.items()):
         raise OperatorError("that is no list of backups")
-    _write(pool.path / MARKER / _FOLDER, replica, hosts)
+    seeds = dict[str, list[str]]()
+    with suppress(UnreadableRecord):  # then it is replaced
+        seeds = _record(pool, replica).seeds
+    _write_common(pool, replica, hosts, seeds)
+
+
+def keep_seed(pool: Pool, replica: str, host: str, name: str) -> None:
+    """Keeps a backup until the replica has it, unless both pools have one in common already. Raises UnreadableRecord, OSError."""
+    known = _record(pool, replica)
+    _write_common(pool, replica, known.hosts, known.seeds | {host: sorted({*known.seeds.get(host, ()), name})})
+
+
+def _write_common(pool: Pool, replica: str, hosts: Mapping[str, str], seeds: Mapping[str, list[str]]) -> None:
+    left = {host: names for host, names in seeds.items() if host not in hosts}
+    _write(pool.path / MARKER / _FOLDER, replica, {"hosts": hosts} | ({"seeds": left} if left else {}))
 
 
 def write_copied(pool: Pool, replica: str, hosts: Any) -> None:
@@ -47,7 +77,7 @@ def write_copied(pool: Pool, replica: str, hosts: Any) -> None:
         raise OperatorError("that cannot be a replica's name")
     if not _is_copied(hosts):
         raise OperatorError("that is no list of backups")
-    _write(pool.path / MARKER / _COPIED, replica, hosts)
+    _write(pool.path / MARKER / _COPIED, replica, {"hosts": hosts})
 
 
 def copied_to(pool: Pool, replica: str) -> dict[str, list[str]]:
@@ -69,25 +99,31 @@ def copied_text(pool: Pool, replica: str) -> str | None:
 
 def common_with(pool: Pool, replica: str) -> dict[str, str]:
     """Returns what one replica has, by host. Raises UnreadableRecord."""
-    return next((_read(file.path) for file in _files(pool) if file.replica == replica), {})
+    return _record(pool, replica).hosts
 
 
 def common_of_all(pool: Pool) -> dict[str, dict[str, str]]:
     """Returns what each replica has, by host. Raises UnreadableRecord."""
-    return {file.replica: _read(file.path) for file in _files(pool)}
+    return {file.replica: _read(file.path).hosts for file in _files(pool)}
 
 
 def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
     """Ends keeping backups of these hosts for that replica. Raises UnreadableRecord."""
-    if known := common_with(pool, replica):
-        write_common(pool, replica, {host: name for host, name in known.items() if host not in hosts})
+    known = _record(pool, replica)
+    if known.hosts or known.seeds:
+        kept = {host: name for host, name in known.hosts.items() if host not in hosts}
+        seeds = {host: names for host, names in known.seeds.items() if host not in hosts}
+        _write_common(pool, replica, kept, seeds)
 
 
 def rename_common(pool: Pool, old: str, new: str) -> None:
     """Renames a host in the record of what replicas have in common with this pool. Raises UnreadableRecord."""
     for file in _files(pool):
-        if old in (known := _read(file.path)):
-            write_common(pool, file.replica, {new if host == old else host: name for host, name in known.items()})
+        known = _read(file.path)
+        if old in known.hosts or old in known.seeds:
+            hosts = {new if host == old else host: name for host, name in known.hosts.items()}
+            seeds = {new if host == old else host: names for host, names in known.seeds.items()}
+            _write_common(pool, file.replica, hosts, seeds)
         if old in (copied := copied_to(pool, file.replica)):
             write_copied(pool, file.replica, {new if host == old else host: names for host, names in copied.items()})
 
@@ -102,30 +138,39 @@ def _is_named(host: Any, name: Any) -> bool:
     return isinstance(host, str) and not name_fault(host) and isinstance(name, str) and parse_backup_name(name) is not None
 
 
-def common_backups(pool: Pool) -> CommonBackups:
-    """Returns what all replicas have. Raises UnreadableRecord: it is unknown then what may be deleted."""
+def common_backups(pool: Pool, *, with_seeds: bool) -> CommonBackups:
+    """Returns what all replicas have, `with_seeds` also what is on its way to them.
+
+    Raises UnreadableRecord: it is unknown then what may be deleted.
+    """
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for file in _files(pool):
-        for host, name in _read(file.path).items():
+        known = _read(file.path)
+        seeds = [(host, name) for host, names in known.seeds.items() for name in names]
+        for host, name in [*known.hosts.items(), *(seeds if with_seeds else ())]:
             of_host = found.setdefault(host, {})
             of_host[name] = (*of_host.get(name, ()), file.replica)
     return found
 
 
-def _write(folder: Path, replica: str, hosts: Mapping[str, Any]) -> None:
+def _write(folder: Path, replica: str, fields: Mapping[str, Any]) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{replica}.json"
     if not path.exists() and len(list(folder.iterdir())) >= _MOST:
         raise OperatorError(f"{folder} has {_MOST} replicas already", "delete those that are given up")
-    write_atomically(path, json.dumps({"format": FORMAT, "hosts": hosts}) + "\n")
+    write_atomically(path, json.dumps({"format": FORMAT, **fields}) + "\n")
 
 
-def _read(path: Path) -> dict[str, str]:
+def _record(pool: Pool, replica: str) -> _Record:
+    return next((_read(file.path) for file in _files(pool) if file.replica == replica), _Record({}, {}))
+
+
+def _read(path: Path) -> _Record:
     try:
         content = json.loads(text_of_file(path))
         if content["format"] > FORMAT:
             raise ValueError(f"it has format {content['format']}, this program knows {FORMAT}")
-        return dict(content["hosts"])
+        return _Record(dict(content["hosts"]), {host: list(names) for host, names in content.get("seeds", {}).items()})
     except (OSError, *NOT_UNDERSTOOD) as error:
         raise UnreadableRecord(
             f"{path} cannot be read: {error}", "mend it, or delete it if the replica is given up; nothing expires now"

@@ -17,6 +17,7 @@ from backupd.repo.final_backups import own_backup, point_latest, recover
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
+from backupd.repo.recalled import recall_looks
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import FINAL, PARTIAL
 from btrkeep.catalogue import KILLED, Backup, Catalogue, Run, StateFromNotes
@@ -250,8 +251,11 @@ def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
     ]
     stale = _stale(read_notes(pool.host(host)), rows.keys() & there, noted)
     point_latest(pool, host)
+    added = [name for name in there - rows.keys() if _add(pool, catalogue, host, name)]
+    if added:  # a base whose damage is forgotten hands it on to the next backup
+        recall_looks(pool, catalogue, host, added)
     return {
-        _ADDED: sum(_add(pool, catalogue, host, name) for name in there - rows.keys()),
+        _ADDED: len(added),
         _DROPPED: len(rows.keys() - there),
         _AMENDED: sum(_add(pool, catalogue, host, name) for name in stale),
     }

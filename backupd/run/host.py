@@ -10,16 +10,19 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from backupd.actions.shared_damage import recorded_damage
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import discard, require_own
 from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, punch_written
+from backupd.repo.listing import names_of
+from backupd.repo.recalled import forgotten_damages
 from backupd.rsync.confined import require_harmless
 from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
@@ -33,13 +36,14 @@ from backupd.run.verdict import RunVerdict, decide
 from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
-from btrkeep.catalogue import Backup
+from btrkeep.catalogue import Backup, Damage
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.clock import elapsed
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock
+from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import mount_options
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.cancellation import Cancelled
@@ -186,7 +190,10 @@ class HostRun:
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
 
     async def _prepare(self, running: RunningTransfer, disk: Syncfs) -> tuple[Prepared, Record]:
-        site, begun = self.site, time.monotonic()
+        site, begun, damages = self.site, time.monotonic(), self.site.catalogue.damages(self.host.name)
+        forgotten = await asyncio.to_thread(_forgotten, site.pool, self.host.name, damages)
+        if forgotten:  # an older catalogue, or one that cannot be read
+            site.catalogue.put_damages(forgotten)
         recovered, prepared = await asyncio.to_thread(
             working.recover_and_prepare,
             site.pool,
@@ -194,7 +201,7 @@ class HostRun:
             self.started,
             disk,
             self.stopper,
-            site.catalogue.damages(self.host.name),
+            damages + forgotten,
         )
         self.seconds["prepare"] = round(time.monotonic() - begun, 3)
         if recovered:
@@ -347,3 +354,7 @@ class HostRun:
             record.warnings,
             record.shared_bytes,
         )
+
+
+def _forgotten(pool: Pool, host: str, known: Sequence[Damage]) -> list[Damage]:
+    return forgotten_damages(pool, host, names_of(pool, host), known, recorded_damage)

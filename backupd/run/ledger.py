@@ -7,7 +7,7 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -131,6 +131,9 @@ class Ledger:
         else:
             self._try(lambda: self._catalogue.drop_backup(backup.host, None))
             self._try(lambda: self._catalogue.put_backup(backup))
+
+    def put_damages(self, found: Sequence[Damage]) -> None:
+        self._try(lambda: self._catalogue.put_damages(found))
 
     def put_backup(self, backup: Backup) -> None:
         self._try(lambda: self._catalogue.put_backup(backup))

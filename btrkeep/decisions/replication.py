@@ -21,7 +21,10 @@ class Obstacle(StrEnum):
 
     BACKED_UP_HERE = "backed-up-here"
     OF_ANOTHER_POOL = "of-another-pool"
+    OF_ANOTHER_REPLICA = "of-another-replica"
     RENAMED_THERE = "renamed-there"
+    NAME_REUSED_THERE = "name-reused-there"
+    OTHER_NAME_HERE = "other-name-here"
     FORGOTTEN_HERE = "forgotten-here"
     OTHER_BACKUP = "other-backup"
     BOTH_BACK_UP = "both-back-up"
@@ -135,6 +138,36 @@ def plan_fetches(
     return HostFetches(host, _with_parents(fetched, common, again), tuple(one.name for one in common))
 
 
+def misplaced(
+    there: Mapping[str, tuple[Collection[str], Sequence[FarBackup]]], near: Mapping[str, NearHost], pool: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns for hosts whose copies have another name here than in the other pool: the name there by the one here, as far as the
+    other pool says that it renamed them; and by the name there, the name here of any host that has a backup of it.
+
+    `there` has the former names and the backups of each host that is backed up in the other pool; `pool` is its id.
+    """
+    places: dict[str, set[str]] = {}
+    for name, host in near.items():
+        for one in host.backups:
+            places.setdefault(one.uuid, set()).add(name)
+    owners: dict[str, set[str]] = {}
+    held: dict[str, str] = {}
+    for name, (_, backups) in there.items():
+        for here in sorted({place for one in backups for place in places.get(one.uuid, ())}):
+            owners.setdefault(here, set()).add(name)
+            if here != name:
+                held.setdefault(name, here)
+    renamed: dict[str, str] = {}
+    for name, (was, _) in there.items():
+        for old in was:
+            found, of = near.get(old), owners.get(old, set())
+            if old == name or found is None or found.mark is None or found.mark.pool != pool or old in of:
+                continue
+            if name in of or (not of and name not in near):
+                renamed.setdefault(old, name)
+    return renamed, held
+
+
 def _is_future(name: str, now: datetime) -> bool:
     started = parse_backup_name(name)
     return started is not None and started > latest(now)
@@ -214,6 +247,10 @@ def _with_parents(new: Sequence[FarBackup], common: Sequence[FarBackup], again: 
 OBSTACLES: Mapping[Obstacle, str] = {
     Obstacle.BACKED_UP_HERE: "it is backed up into this pool itself: rename one of the two",
     Obstacle.OF_ANOTHER_POOL: "it is a copy of another pool ({text}): `backupd promote` or `forget` it, or name other hosts",
+    Obstacle.OF_ANOTHER_REPLICA: "the replica {text} has it as well: name it in the `hosts` of one of the two only",
+    Obstacle.NAME_REUSED_THERE: "what this pool has of it is of the host that is {text} there now: first "
+    "`backupd rename {host} {text}` here, or to another name if {text} has backups here; then it is fetched",
+    Obstacle.OTHER_NAME_HERE: "this pool has backups of it as {text}: `backupd rename {text} {host}`, or `forget` one of the two",
     Obstacle.RENAMED_THERE: "it was {text}: `backupd rename {text} {host}` here too",
     Obstacle.FORGOTTEN_HERE: "it is forgotten here: `backupd forget {host} --undo` takes that back",
     Obstacle.OTHER_BACKUP: "{text} is another backup there than here, of the same name; nothing is fetched",

@@ -1,6 +1,7 @@
 """A base that the disk does not give back any more: the host becomes complete again, and the pool's errors are told."""
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ import pytest
 from btrkeep.catalogue import Catalogue, Damage
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
-from tests.beds.watch import killed
+from tests.beds.watch import killed, rows
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -38,6 +39,30 @@ def test_a_changed_file_whose_base_cannot_be_read_any_more_is_whole_in_the_next_
     assert nights.differences("web", tree) == []
     assert "corruption errors" in nights.backupd("status").stdout
     assert nights.run("web")["web"]["outcome"] == "complete"
+
+
+@pytest.mark.btrfs
+@pytest.mark.parametrize("state", ["lost", "older"])
+def test_damage_that_the_catalogue_has_forgotten_is_fetched_again_all_the_same(
+    make_btrfs: Callable[..., Path], tree: Path, state: str
+) -> None:
+    """The state folder is lost, or one from before `verify` is put back: the pool knows."""
+    nights = Nights(make_btrfs(size="300M"))
+    content = os.urandom(MIB)
+    (tree / "database").write_bytes(content)
+    nights.host("web", tree)
+    nights.run("web")
+    kept = nights.state.with_name("kept")
+    shutil.copytree(nights.state, kept)
+    damage(nights.top, content[: 4 * KIB])
+    assert nights.backupd("verify", check=False).returncode == 1
+    (before,) = rows(nights, "select name, path from damage")
+    shutil.rmtree(nights.state)
+    if state == "older":
+        kept.rename(nights.state)
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert (nights.data("web", tree) / "database").read_bytes() == content
+    assert rows(nights, "select name, path from damage") == [before]
 
 
 @pytest.mark.btrfs

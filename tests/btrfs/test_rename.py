@@ -1,5 +1,6 @@
 """`rename`: the backups of a host under another name, as btrfs, SQLite and the next run find them; and kills in the middle."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from tests.beds.work import error_and_hint
 
 pytestmark = [pytest.mark.btrfs]
 MIB = 1 << 20
+NOW = "2026-11-20T22:00:00Z"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def pool(module_btrfs: Path) -> Nights:
     return nights
 
 
-HOSTS = [f"old{number:02}" for number in range(20)]
+HOSTS = [f"old{number:02}" for number in range(28)]
 _unused = iter(HOSTS)
 
 
@@ -237,6 +239,62 @@ def test_a_run_between_a_killed_rename_and_its_end_finds_the_backups_under_the_n
     pool.backupd("rename", old, new, "--yes")
     assert disagreements(pool) == []
     assert [one["name"] for one in pool.json("list", new)] == pool.names(new)
+
+
+def test_damage_is_not_forgotten_by_a_rename_that_was_killed_before_the_catalogue_followed(
+    pool: Nights, old: str, new: str
+) -> None:
+    (name,) = pool.names(old)
+    path = str(pool.source / "image")
+    record = {"begun": NOW, "at": NOW, "read": 1, "compared": 0, "bytes": 0, "whole": NOW, "damages": 1, "damaged": [path]}
+    verified = pool.pool / "hosts" / old / "verified.json"
+    verified.write_text(json.dumps({"format": 1, "backups": {name: record}}))
+    killed(pool, "before", "rows of the host renamed", "rename", old, new, "--yes")
+    pool.backupd("expire")  # meets a host with another name
+    pool.backupd("rename", old, new, "--yes")
+    assert rows(pool, f"select name, path from damage where host = '{new}'") == [(name, path)]
+    assert rows(pool, f"select name, read from verification where host = '{new}'") == [(name, 1)]
+
+
+STEP = "folder of the host renamed"
+
+
+@pytest.mark.parametrize(("when", "step"), [("before", STEP), ("after", STEP), ("after", "rows of the host renamed"), ("", "")])
+def test_a_backup_in_doubt_since_a_crash_stays_so_under_whichever_name_it_has(
+    pool: Nights, old: str, new: str, when: str, step: str
+) -> None:
+    (name,) = pool.names(old)
+    boot = pool.pool / ".btrkeep/boot.json"
+    boot.write_text(json.dumps(json.loads(boot.read_text()) | {"unread": [[old, name]]}))
+
+    def in_doubt() -> list[list[str]]:
+        return list(json.loads(boot.read_text())["unread"])
+
+    if when:
+        killed(pool, when, step, "rename", old, new, "--yes")
+        there = old if (when, step) == ("before", STEP) else new
+        assert pool.names(there) == [name]
+        assert [there, name] in in_doubt()
+    pool.backupd("rename", old, new, "--yes")
+    assert in_doubt() == [[new, name]]
+    configure_new(pool, old, new)
+    assert f"{old} {name}" not in (said := pool.backupd("run", new).stdout)
+    assert "1 backup written last before a crash of this server" in said
+    assert in_doubt() == []
+
+
+def test_no_backup_in_doubt_is_renamed_while_it_is_being_read(pool: Nights, old: str, new: str) -> None:
+    (name,) = pool.names(old)
+    boot = pool.pool / ".btrkeep/boot.json"
+    known = json.loads(boot.read_text())
+    with (pool.pool / ".btrkeep/locks/verify").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        boot.write_text(json.dumps(known | {"unread": [[old, name]]}))
+        assert pool.backupd("rename", old, new, "--yes", check=False).returncode == 3
+        boot.write_text(json.dumps(known | {"unread": [["another", name]]}))
+        pool.backupd("rename", old, new, "--yes")
+    boot.write_text(json.dumps(known))
+    assert pool.names(new) == [name]
 
 
 def test_what_cannot_be_renamed_is_refused_and_nothing_changes(pool: Nights, old: str, new: str) -> None:

@@ -210,6 +210,44 @@ def test_a_host_with_a_new_name_there_is_not_fetched_as_another_until_it_has_tha
     assert two.names(two.second.pool, "web2") == [first]
 
 
+def test_another_machine_that_has_the_name_now_does_not_come_into_the_copies_of_the_one_that_had_it(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.first.backupd("rename", "web1", "old", "--yes")
+    second = two.night("2026-03-02T22:00:00Z", "b")  # of the other machine, from its beginning
+    failed = {one["host"]: one["error"] for one in two.fetch(status=1)[0]["failed"]}
+    assert set(failed) == {"old", "web1"}
+    assert "`backupd rename web1 old` here" in failed["web1"]
+    assert two.names(two.second.pool) == [first]
+    two.second.backupd("rename", "web1", "old", "--yes")
+    assert two.fetch()[0]["planned"] == 1
+    assert (two.names(two.second.pool, "old"), two.names(two.second.pool, "web1")) == ([first], [second])
+
+
+def test_a_host_that_was_renamed_here_is_not_fetched_once_more(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.second.backupd("rename", "web1", "mine", "--yes")
+    assert "`backupd rename mine web1`" in json.dumps(two.fetch(status=1))
+    two.second.backupd("rename", "mine", "web1", "--yes")
+    assert two.fetch()[0]["planned"] == 0
+    assert two.names(two.second.pool) == [first]
+
+
+def test_of_two_replicas_that_want_a_host_only_the_one_that_has_it_goes_on(two: TwoPools) -> None:
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.second.tables["replica.small"] = {"from": str(two.first.pool)}
+    two.second.write()
+    two.fetch("office")
+    second = two.night("2026-03-02T22:00:00Z", "b")
+    assert "the replica office has it as well" in json.dumps(two.fetch("small", status=1))
+    assert two.names(two.second.pool) == [first]
+    two.second.tables["replica.office"]["hosts"] = ["db*"]  # now it is the other's
+    two.second.write()
+    two.fetch("small")
+    assert two.names(two.second.pool) == [first, second]
+
+
 def test_what_is_deleted_there_stays_here(two: TwoPools) -> None:
     first, second = two.night("2026-03-01T22:00:00Z", "a"), two.night("2026-03-02T22:00:00Z", "b")
     two.fetch()

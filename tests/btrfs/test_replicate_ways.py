@@ -79,6 +79,21 @@ def test_two_that_both_back_up_are_told_so_and_what_only_one_has_is_named_and_st
     assert two.second.backupd("run", "web1", "--now", "2026-03-05T22:00:00Z").returncode == 0
 
 
+def test_how_many_backups_another_retention_lets_expire_is_said_first(taken_over: TwoPools) -> None:
+    two = taken_over
+    for day in (2, 3):
+        two.night(f"2026-03-0{day}T22:00:00Z", "b")
+    two.first.tables["replica.back.retention"] = {"daily": 1, "min_keep": 1}
+    two.first.write()
+    now = ("--now", "2026-03-04T12:00:00Z")
+    said = two.first.backupd("demote", "back", "web1", *now, check=False)  # nobody to confirm it; the common one stays
+    assert said.returncode == 2
+    assert "the retention of replica back keeps 2 of 3 backups here" in said.stdout
+    two.first.tables["replica.back.retention"]["daily"] = 7
+    two.first.write()
+    assert "keeps" not in two.first.backupd("demote", "back", "web1", *now, check=False).stdout
+
+
 def test_a_host_that_only_has_the_same_name_is_not_demoted(make_btrfs: Callable[..., Path]) -> None:
     two = TwoPools(make_btrfs(), make_btrfs())
     two.night("2026-03-01T22:00:00Z", "a")

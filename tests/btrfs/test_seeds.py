@@ -92,6 +92,46 @@ def test_the_first_server_keeps_what_was_seeded_until_it_is_fetched(two: TwoPool
     assert "common with replica backup2" in explained
 
 
+def test_a_disk_that_is_on_its_way_does_not_lose_its_backup_to_a_fetch_or_to_another_disk(two: TwoPools, disk: Path) -> None:
+    """The second server fetches another host meanwhile, and the same host is written to a second disk. Either may arrive."""
+    db = two.first.source / "db"
+    db.mkdir()
+    two.first.host("db", db)
+    two.first.tables["retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1, "grace": "1s"}
+    two.first.write()
+    two.first.backupd("run", "db", "--now", "2026-03-01T21:00:00Z")
+    older = filled(two)
+    seed_to(two, disk, "office", "web1")
+    two.second.tables["replica.office"]["hosts"] = ["db"]
+    two.second.write()
+    two.fetch("office")
+    newer = two.night("2026-03-02T22:00:00Z", "b")
+    seed_to(two, disk.with_name("another"), "office", "web1")
+    *_, last = (two.night(f"2026-03-0{day}T22:00:00Z", "c") for day in (3, 4, 5))
+    two.fetch("office")
+
+    def expire(day: int) -> list[str]:
+        for hour in (12, 13):
+            two.first.backupd("expire", "--now", f"2026-03-{day}T{hour}:00:00Z")
+        return two.names(two.first.pool)
+
+    assert expire(20) == [older, newer, last]
+    two.second.tables["replica.office"]["hosts"] = ["web1"]
+    two.second.write()
+    seed_from(two, disk)
+    fetched = two.fetch("office")[0]["fetched"]
+    assert [(one["backup"], one["parent"]) for one in fetched] == [(newer, older), (last, newer)]
+    assert expire(21) == [last]  # both have it: nothing is waited for
+
+
+def test_a_seed_is_kept_for_a_host_that_was_renamed_meanwhile(two: TwoPools, disk: Path) -> None:
+    first = filled(two)
+    seed_to(two, disk, "backup2")
+    two.first.backupd("rename", "web1", "web2", "--yes")
+    assert "common with replica backup2" in two.first.backupd("retention", "explain", "web2", *NOW).stdout
+    assert two.names(two.first.pool, "web2") == [first]
+
+
 def test_what_was_cut_off_goes_on_and_what_is_whole_is_not_written_again(two: TwoPools, disk: Path) -> None:
     filled(two)
     whole = seed_to(two, disk, "backup2")[0]

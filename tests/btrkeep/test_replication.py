@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from btrkeep.config import Retention
-from btrkeep.decisions.replication import FarBackup, NearBackup, NearHost, Obstacle, ReplicaMark, plan_fetches
+from btrkeep.decisions.replication import FarBackup, NearBackup, NearHost, Obstacle, ReplicaMark, misplaced, plan_fetches
 
 NOW = datetime(2026, 3, 20, 12, tzinfo=UTC)
 EVERYTHING = Retention()
@@ -90,3 +90,31 @@ def test_what_stands_in_the_way(near: NearHost, far: list[FarBackup], obstacle: 
 def test_the_newest_that_both_have_is_named() -> None:
     found = plan_fetches("web1", there(1, 2, 3), here(1, 2), MARK, Retention(), ZoneInfo("UTC"), NOW)
     assert found.common == name(2)
+
+
+def test_copies_are_known_by_what_they_are_and_not_by_a_name_that_another_host_has_now() -> None:
+    own, other = there(1, 2, 3), [FarBackup(name(day), f"other-{day}", "complete") for day in (4, 5)]
+    near = {"web1": here(1, 2)}
+    assert misplaced({"web1": ((), own)}, near, "pool-1") == ({}, {})
+    assert misplaced({"old": (("web1",), own), "web1": ((), other)}, near, "pool-1") == ({"web1": "old"}, {"old": "web1"})
+    # the copies are those of the host that has the name now, so the one that had it before is just new
+    assert misplaced({"old": (("web1",), other), "web1": ((), own)}, near, "pool-1") == ({}, {})
+    # the name has had three hosts: only one of them is here
+    third = [FarBackup(name(6), "third", "complete")]
+    assert misplaced({"a": (("web1",), other), "b": (("web1",), own), "web1": ((), third)}, near, "pool-1")[0] == {"web1": "b"}
+    # nothing is in common any more, and it was not fetched under the new name: in doubt, neither is
+    assert misplaced({"old": (("web1",), there(9)), "web1": ((), other)}, near, "pool-1") == ({"web1": "old"}, {})
+
+
+def test_hosts_that_have_changed_names_are_renamed_one_after_the_other() -> None:
+    one, two = there(1), [FarBackup(name(2), "two", "complete")]
+    far = {"b": (("a", "aside"), one), "a": (("b",), two)}
+    a, b = here(1), NearHost([NearBackup(name(2), "two", "complete")], MARK, known=True)
+    assert misplaced(far, {"a": a, "b": b}, "pool-1")[0] == {"a": "b", "b": "a"}
+    assert misplaced(far, {"aside": a, "b": b}, "pool-1")[0] == {"aside": "b", "b": "a"}
+    assert misplaced(far, {"aside": a, "a": b}, "pool-1")[0] == {"aside": "b"}
+    assert misplaced(far, {"b": a, "a": b}, "pool-1") == ({}, {})
+
+
+def test_a_host_that_this_pool_has_under_another_name_is_found() -> None:
+    assert misplaced({"web1": ((), there(1, 2))}, {"mine": here(1), "web1": here(2)}, "pool-1") == ({}, {"web1": "mine"})

@@ -144,6 +144,9 @@ def _copy(there: int, here: int, name: bytes, buffer: bytearray) -> int:
         return 0
     old = os.open(name, os.O_RDONLY | FILE, dir_fd=there)
     try:
+        seen, found = found, os.fstat(old)
+        if not stat.S_ISREG(found.st_mode) or found.st_ino != seen.st_ino:
+            raise OSError(errno.EAGAIN, "it was exchanged meanwhile: is the history changed?")
         new = _created(here, name)
         try:
             _copy_data(old, new, found, buffer)

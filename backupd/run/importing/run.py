@@ -8,7 +8,6 @@ Both read only new data, and get the tree by a descriptor, so that a rotation me
 
 import asyncio
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from backupd.run import work_subvolume as working
 from backupd.run.fresh_sums import NO_SUMS
 from backupd.run.importing.copying import CopiedNames, copy_changed, copy_tree
 from backupd.run.importing.formats import OldTree
+from backupd.run.importing.target_names import link_names, remove_names, require_folders
 from backupd.run.importing.tree_links import FolderDigests, TreeLinks, look_at
 from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
@@ -51,6 +51,7 @@ _TICKS = 25  # between two looks at the room
 _TOLD = 5  # ticks between two words about the progress
 _LONGEST = 1 << 16  # bytes of messages that are kept
 _Result = TypeVar("_Result")
+_Names = TypeVar("_Names")
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +288,7 @@ async def _filled(site: ImportSite, trees: _Trees, prepared: Prepared, links: Tr
     if base is None:
         numbers = _numbers(links, None, await _copied(site, source, target, partial(copy_tree, skip=links.further)))
     elif grew and _own_base(site, trees, prepared):
-        await asyncio.to_thread(_remove, target, links.gone)
+        await _in_the_target(site, remove_names, target, links.gone)
         numbers = await _differences(site, source, target, links, base)
     else:
         by_content = () if grew else ("--checksum",)
@@ -297,7 +298,7 @@ async def _filled(site: ImportSite, trees: _Trees, prepared: Prepared, links: Tr
         again = _with_literal(site, (await _some(site, source, target, links, set(links.doubted), "--checksum")).numbers)
         for number in ("literal", "transferred_bytes"):
             numbers[number] = numbers.get(number, 0) + again.get(number, 0)
-    await asyncio.to_thread(_link, target, links)
+    await _in_the_target(site, link_names, target, links.groups)
     return numbers
 
 
@@ -341,6 +342,7 @@ def _totals(links: TreeLinks, base: Record | None) -> dict[str, int]:
 
 async def _some(site: ImportSite, source: Path, target: Path, links: TreeLinks, names: set[bytes], *more: str) -> Output:
     """Copies these names by rsync; folders in which something changed get their attributes and times back."""
+    await _in_the_target(site, require_folders, target, [*links.folders, *names])
     with tempfile.NamedTemporaryFile(prefix="btrkeep-import-") as file:
         file.writelines((name or b".") + b"\0" for name in (*sorted(links.folders), *sorted(names)))
         file.flush()
@@ -348,15 +350,14 @@ async def _some(site: ImportSite, source: Path, target: Path, links: TreeLinks, 
         return await _rsync(site, _command(site, source, target, *listed))
 
 
-def _remove(target: Path, names: Sequence[bytes]) -> None:
-    """Raises OSError."""
-    root = os.fsencode(target) + b"/"
-    for name in names:
-        path = Path(os.fsdecode(root + name))
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+async def _in_the_target(site: ImportSite, change: Callable[[Path, _Names], None], target: Path, names: _Names) -> None:
+    """Has a function of target_names.py do it. Raises OperatorError, Cancelled, PoolUnusable."""
+    try:
+        await asyncio.to_thread(change, target, names)
+    except OSError as error:
+        _require_going(site)
+        require_room(site.pool, site.config)
+        raise _not_all(f"{error.filename or 'its root'}: {error.strerror}") from error
 
 
 def _require_going(site: ImportSite) -> None:
@@ -440,31 +441,6 @@ async def _watched(site: ImportSite, work: Awaitable[_Result], stop: Callable[[]
 
 def _not_all(why: str) -> OperatorError:
     return OperatorError(f"not all of it could be copied: {printable(why)}", "nothing of this tree was kept")
-
-
-def _link(target: Path, links: TreeLinks) -> None:
-    """Makes hard links of what are hard links there, some of which were not copied. Raises OSError."""
-    root = os.fsencode(target) + b"/"
-    for names in links.groups:
-        first = root + names[0]
-        inode = os.lstat(first).st_ino
-        for name in names[1:]:
-            if not os.path.lexists(root + name) or os.lstat(root + name).st_ino != inode:
-                _replace_by_link(first, root + name)
-
-
-def _replace_by_link(first: bytes, path: bytes) -> None:
-    """The folder keeps its time."""
-    folder, _, name = path.rpartition(b"/")
-    fd = os.open(folder, FOLDER)
-    try:
-        before = os.fstat(fd)
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=fd)
-        os.link(first, name, dst_dir_fd=fd, follow_symlinks=False)
-        os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
-    finally:
-        os.close(fd)
 
 
 def import_record(site: ImportSite, tree: OldTree, first: Record, numbers: Mapping[str, int]) -> Record:

@@ -1,0 +1,44 @@
+"""What verified.json and compared.json record of a host's backups, put back into a catalogue that has forgotten it."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from backupd.repo.compared import compared_row, differing_of, read_compared
+from backupd.repo.verified import damages_of, read_verified, verified_row
+from btrkeep.catalogue import Catalogue, Damage
+from btrkeep.pool.marker import Pool
+
+EveryDamage = Callable[[Pool, str, str], list[bytes]]
+"""Finds the paths of all damaged files of a host's backup, of which verified.json names only the first."""
+
+
+def forgotten_damages(
+    pool: Pool, host: str, names: Collection[str], known: Iterable[Damage], every: EveryDamage | None = None
+) -> list[Damage]:
+    """Returns the damaged files of these backups that the pool records and that are not among `known`, those of the catalogue.
+
+    Without `every` only those that verified.json names.
+    """
+    folder, rows = pool.host(host), {(one.name, one.path) for one in known}
+    counts = Counter(name for name, _ in rows)
+    found = {name: one for name, one in read_verified(folder).items() if name in names}
+    for name, one in found.items():
+        if every and counts[name] <= len(one.damaged) < one.damages:
+            found[name] = replace(one, damaged=(*one.damaged, *map(os.fsdecode, every(pool, host, name))))
+    compared = {name: one for name, one in read_compared(folder).backups.items() if name in names}
+    damages = [*differing_of(host, compared), *damages_of(host, found)]
+    return list({(one.name, one.path): one for one in damages if (one.name, one.path) not in rows}.values())
+
+
+def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[str], every: EveryDamage | None = None) -> None:
+    """Enters what is recorded of these backups: damages, verifications and comparisons. `every`: as above."""
+    folder = pool.host(host)
+    if forgotten := forgotten_damages(pool, host, names, catalogue.damages(host), every):
+        catalogue.put_damages(forgotten)
+    verified, compared = read_verified(folder), read_compared(folder).backups
+    if rows := [verified_row(host, name, one) for name, one in verified.items() if name in names]:
+        catalogue.put_verifications(rows)
+    if others := [compared_row(host, name, one) for name, one in compared.items() if name in names]:
+        catalogue.put_comparisons(others)

@@ -1,0 +1,92 @@
+"""Changes names in the backup that an import makes, without ever leaving it.
+
+The names were found in the old tree before it was copied. Somebody who owns a folder there may have put a symlink in its place
+meanwhile, which the copy has then. So each folder above a name is opened by its name in the folder before, never through a symlink.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from backupd.repo.removing import remove_tree
+from btrkeep.fs.openat import FOLDER, open_folder
+
+
+def link_names(target: Path, groups: Iterable[Sequence[bytes]]) -> None:
+    """Makes hard links of the names of each group, some of which were not copied. Raises OSError."""
+    with _root(target) as root:
+        for names in groups:
+            with _above(root, names[0]) as (folder, name):
+                inode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino
+                for other in names[1:]:
+                    with _above(root, other) as (its_folder, its_name):
+                        _link(folder, name, inode, its_folder, its_name)
+
+
+def _link(folder: int, name: bytes, inode: int, its_folder: int, its_name: bytes) -> None:
+    """The folder keeps its time."""
+    try:
+        if os.stat(its_name, dir_fd=its_folder, follow_symlinks=False).st_ino == inode:
+            return
+        is_there = True
+    except FileNotFoundError:
+        is_there = False
+    before = os.fstat(its_folder)
+    if is_there:
+        os.unlink(its_name, dir_fd=its_folder)
+    os.link(name, its_name, src_dir_fd=folder, dst_dir_fd=its_folder, follow_symlinks=False)
+    os.utime(its_folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def remove_names(target: Path, names: Iterable[bytes]) -> None:
+    """Removes them, folders with all in them. Raises OSError."""
+    with _root(target) as root:
+        for path in names:
+            with _above(root, path) as (folder, name):
+                try:
+                    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISDIR(mode):
+                    remove_tree(f"/proc/{os.getpid()}/fd/{folder}/{os.fsdecode(name)}")
+                else:
+                    os.unlink(name, dir_fd=folder)
+
+
+def require_folders(target: Path, names: Iterable[bytes]) -> None:
+    """Raises OSError unless all that stands above these names, as far as it is there, are folders: some rsyncs follow symlinks."""
+    seen = set[bytes]()
+    with _root(target) as root:
+        for path in names:
+            above = path.rpartition(b"/")[0]
+            if above and above not in seen:
+                seen.add(above)
+                try:
+                    os.close(open_folder(root, above.split(b"/")))
+                except FileNotFoundError:  # it is made, in the folder above
+                    continue
+
+
+@contextmanager
+def _root(target: Path) -> Iterator[int]:
+    fd = os.open(target, FOLDER)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _above(root: int, path: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields the open folder that has the name, and the name. Raises OSError with the path, ENOTDIR also for a symlink above it."""
+    above, _, name = path.rpartition(b"/")
+    try:
+        folder = open_folder(root, above.split(b"/") if above else ())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
+    try:
+        yield folder, name
+    finally:
+        os.close(folder)
