@@ -20,7 +20,7 @@ from typing import Any
 from backupd.replicate.changes import size_and_time_tell
 from backupd.replicate.wire import END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, widen, write_all
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.common import write_common, write_copied
+from backupd.repo.common import common_with, copied_to, write_common, write_copied
 from backupd.repo.final_backups import FinalBackup, own_backup
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
@@ -224,12 +224,17 @@ class BackupSender:
 
     def _common(self, asked: Mapping[str, Any]) -> None:
         said = asked["hosts"]
-        hosts = {host: name for host, name in said.items() if self._may_know(host)} if isinstance(said, dict) else said
         replica, copied = self.replica or str(asked["replica"]), asked.get("copied")
+        hosts = self._merged(common_with(self.pool, replica), said) if isinstance(said, dict) else said
         write_common(self.pool, replica, hosts)
         if isinstance(copied, dict):  # an older btrkeep does not say it
             with suppress(OSError):  # it is for the dashboard alone, and what it is asked for is done
-                write_copied(self.pool, replica, {host: names for host, names in copied.items() if self._may_know(host)})
+                write_copied(self.pool, replica, self._merged(copied_to(self.pool, replica), copied))
+
+    def _merged(self, known: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+        """What was said of hosts that the other side may know, and what is known of all others: it takes nothing away of those."""
+        others = {host: its for host, its in known.items() if not self._may_know(host)}
+        return others | {host: its for host, its in said.items() if self._may_know(host)}
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

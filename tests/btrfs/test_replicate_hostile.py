@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from backupd.repo.common import common_with, copied_to, write_common, write_copied
 from btrkeep import __version__
+from btrkeep.pool.marker import open_pool
 from tests.beds import TOP, work
 from tests.beds.deep import deepen
 from tests.beds.nights import Nights
@@ -56,6 +58,18 @@ def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
     for folder, its in ((common, first), (common.with_name("copied"), [first])):
         assert [path.name for path in folder.iterdir()] == ["backup2.json"]
         assert json.loads((folder / "backup2.json").read_text())["hosts"] == {"web1": its}
+
+
+def test_a_key_of_some_hosts_takes_away_nothing_that_a_replica_has_of_others(nights: Nights) -> None:
+    """Without a name of its own it names any replica."""
+    pool, name = open_pool(nights.pool), "2026-03-01T220000Z"
+    write_common(pool, "backup2", {"web1": name, "db1": name})
+    write_copied(pool, "backup2", {"web1": [name], "db1": [name]})
+    asked = {"verb": "common", "replica": "backup2", "hosts": {"db1": "2026-03-02T220000Z"}, "copied": {}}
+    words = [sys.executable, "-m", "backupd", "--config", str(nights.config), "send-only", "--host", "web*"]
+    work(*words, input=f"{json.dumps(asked)}\n")
+    assert common_with(pool, "backup2") == {"db1": name}
+    assert copied_to(pool, "backup2") == {"db1": [name]}
 
 
 def of_replicas(nights: Nights, *words: str) -> list[tuple[str, str]]:
