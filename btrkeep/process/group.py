@@ -224,6 +224,7 @@ class Group:
         pause, waited = 0.005, 0.0
         while self._alive():
             if pause >= _SLOW and are_dead(*self._groups):
+                self._alive()  # ours among them are reaped
                 return True  # whoever should wait for them does not: the PID 1 of a container, somebody's subreaper
             if waited >= seconds:
                 return False

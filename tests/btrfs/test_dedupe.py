@@ -207,9 +207,10 @@ def night_in_the_middle(nights: Nights, steps: str) -> None:
         f"top, file = Path({str(nights.top)!r}), Path(sys.argv[1])\n"
         "spoil(SimpleNamespace(top=top), file, (top / 'was').read_bytes())\n"
     )
-    python = f"PYTHONPATH={TOP} {sys.executable}"
+    top = shlex.quote(str(TOP))
+    python = f"PYTHONPATH={top} {shlex.quote(sys.executable)}"
     tools = f'spoil() {{ {python} {helper} "$1"; }}; backupd() {{ {python} -m backupd --config {nights.config} "$@"; }}'
-    night = f"cd {TOP}; {tools}; flock -x {locks}/verify true; {steps}"
+    night = f"cd {top}; {tools}; flock -x {locks}/verify true; {steps}"
     hold = f"flock -x {locks}/night sh -c {shlex.quote(night)} >{nights.top}/said 2>&1 </dev/null & sleep 2"
     time.sleep(1.1)  # after_crash
     done = does_at(nights, hold, "after", "file shared", "dedupe", f"web1@{nights.names('web1')[-1]}", *SMALL)

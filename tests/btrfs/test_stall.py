@@ -179,7 +179,7 @@ def test_working_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[
 def test_a_long_comparison_by_a_real_rsync_is_no_stall(nights: Nights, tree: Path) -> None:
     """A file that is here already, with another time: both sides read it, and next to nothing is sent."""
     with (tree / "sparse").open("wb") as file:
-        file.truncate(400 << 20)
+        file.truncate(1600 << 20)
     nights.host("web", tree)
     nights.run("web")
     os.utime(tree / "sparse", (1, 1))
