@@ -1,10 +1,14 @@
 """What an import changes in its backup by names that it found earlier: if a folder is a symlink by then, nothing outside moves."""
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from backupd.run.importing.copying import copy_tree
 from backupd.run.importing.target_names import link_names, remove_names, require_folders
 
 
@@ -69,3 +73,44 @@ def test_a_folder_that_is_deeper_than_a_function_can_call_itself_is_removed(targ
     os.close(fd)
     remove_names(target, [b"real/d"])
     assert not (target / "real/d").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "fifo", "symlink"])
+def test_a_file_that_is_exchanged_between_the_look_and_the_copy_is_refused(tmp_path: Path, kind: str) -> None:
+    """Neither has the one's owner and mode with the other's content."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "home").mkdir(parents=True)
+    target.mkdir()
+    (source / "home/name").write_text("mine")
+    other = tmp_path / "other"
+    if kind == "file":
+        other.write_text("secret")
+        other.chmod(0o600)
+    elif kind == "fifo":
+        os.mkfifo(other)
+    else:
+        other.symlink_to("/etc/passwd")
+    there, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
+    exchanged = before_it_is_opened(b"name", lambda: other.rename(source / "home/name"))
+    try:
+        with pytest.raises(OSError, match="name") as refused:
+            copy_tree(there, here, (), lambda: True)
+    finally:
+        os.close(there)
+        os.close(here)
+    assert exchanged == [True]
+    assert refused.value.filename == "home/name"
+    assert list((target / "home").iterdir()) == []
+
+
+def before_it_is_opened(name: bytes, deed: Callable[[], object]) -> list[bool]:
+    """Does it once, when this process is about to open that name. The list that it returns has an item from then on."""
+    done: list[bool] = []
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and arguments[0] == name and not done:
+            done.append(True)
+            deed()
+
+    sys.addaudithook(hear)
+    return done
