@@ -4,7 +4,6 @@ The copies are taken while the commands go on, at checkpoints that they announce
 half of these come right after a commit of somebody else's. Then the disks are replaced by one copy after the other.
 """
 
-import fcntl
 import json
 import os
 import random
@@ -26,7 +25,7 @@ from bench.cut_scenarios import SCENARIOS
 from bench.cut_site import Site, Step
 from tests.beds import work
 from tests.beds.cli import command
-from tests.beds.watch import ENVIRONMENT, disagreements
+from tests.beds.watch import ENVIRONMENT, disagreements, is_locked
 from tests.beds.work import explain
 
 AT_RANDOM = ("another's commit", "any moment")
@@ -331,7 +330,7 @@ class Round:
         yield from disagreements(site)
         yield from (f"left: {path}" for path in site.pool.glob("hosts/*/.working"))
         yield from (f"left: {path}" for path in site.pool.glob(".btrkeep/new/*/.working"))
-        yield from (f"locked: {path.name}" for path in (site.pool / ".btrkeep" / "locks").iterdir() if _is_locked(path))
+        yield from (f"locked: {path.name}" for path in (site.pool / ".btrkeep" / "locks").iterdir() if is_locked(path))
         listed = self._list()
         self._backupd("rebuild")
         again = self._list()
@@ -348,12 +347,3 @@ class Round:
 def _is_new_backup(fact: str, outcomes: set[tuple[str, str]]) -> bool:
     host, _, rest = fact.partition("/")
     return any(host == one and rest.endswith(f"is there, {outcome}") for one, outcome in outcomes)
-
-
-def _is_locked(path: Path) -> bool:
-    with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False

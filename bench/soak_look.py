@@ -1,6 +1,5 @@
 """What bench.soak looks for after a night and in the end, without asking btrkeep: a line for whatever is wrong."""
 
-import fcntl
 import time
 from collections.abc import Container, Iterator, Sequence
 from datetime import datetime
@@ -9,7 +8,7 @@ from pathlib import Path
 from bench.soak_site import DAILY, MIN_KEEP, WEEKLY, Site
 from tests.beds import session, work
 from tests.beds.nights import Nights
-from tests.beds.watch import disagreements, transferring
+from tests.beds.watch import disagreements, is_locked, transferring
 
 _PATIENCE = 30.0
 """Seconds in which what a killed command has left ends by itself."""
@@ -60,7 +59,7 @@ class Look:
         if (mounts := set(session.mounts_below(session.folder()))) != self._mounts:
             yield f"mounts: {mounts ^ self._mounts}"
         for which, pool in enumerate(self._site.pools):
-            yield from (f"locked: {path}" for path in (pool.pool / ".btrkeep" / "locks").iterdir() if _is_locked(path))
+            yield from (f"locked: {path}" for path in (pool.pool / ".btrkeep" / "locks").iterdir() if is_locked(path))
             yield from (f"can be written: {path}" for path in writable(pool))
             if f"{('expire', 'replicate')[which]} killed" not in faults:  # the next one clears up after it
                 yield from disagreements(pool)
@@ -88,15 +87,6 @@ class Look:
             if max(there[0].get(host, ()), default="") != max(there[1].get(host, ()), default=""):
                 yield f"the second pool does not have the newest backup of {host}"
         yield from self.left_behind()
-
-
-def _is_locked(path: Path) -> bool:
-    with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def must_be_kept(complete: Sequence[str]) -> set[str]:
