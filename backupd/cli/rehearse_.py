@@ -144,7 +144,7 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
 
     from backupd.cli.rehearse_view import RehearsalMeter, RehearsalResult
     from backupd.rehearse.judge import judged
-    from backupd.rehearse.nights import Rehearsal
+    from backupd.rehearse.nights import NightDone, Rehearsal
     from backupd.rehearse.pool import BASES
     from backupd.rehearse.workspace import remove_left, workspace
     from btrkeep.cli.progress import notices_on_stderr, prose
@@ -157,8 +157,9 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
     with ExitStack() as held:
         held.enter_context(cancellation.listening())
         held.callback(meter.end)
-        work = held.enter_context(workspace(place.folder))
-        rehearsal = Rehearsal(plan, work, place, cancellation, ProgressSinks(notices_on_stderr, meter))
+        observer: ProgressSinks[NightDone] = ProgressSinks(notices_on_stderr, meter)
+        work = held.enter_context(workspace(place.folder, observer.notice))
+        rehearsal = Rehearsal(plan, work, place, cancellation, observer)
         runs = tuple(rehearsal.run())
     judgements = judged(runs, [variant.name for variant in plan.variants])
     result = RehearsalResult(plan, facts, place, question, runs, judgements, time.monotonic() - began)

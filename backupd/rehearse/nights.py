@@ -83,7 +83,7 @@ class Rehearsal:
 
     def _run(self, variant: Variant, seed: int) -> RehearsedRun:
         with (
-            throwaway(self._work, self._place, variant.settings, self._plan.size) as mount,
+            throwaway(self._work, self._place, variant.settings, self._plan.size, self._observer.notice) as mount,
             closing(_PoolNights(self._plan, variant, seed, mount, self._work, self._cancellation)) as one,
         ):
             nights: list[NightReading] = []

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from backupd.rehearse.workspace import patiently, remove
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import UsageError
 from btrkeep.pool.marker import is_on
-from btrkeep.process.programs import run
+from btrkeep.process.programs import ProgramFailed, run
 
 MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")  # noqa: S108  each rehearsal makes a folder of its own there
 BASES = (MEMORY, DISK)
@@ -98,8 +98,11 @@ def require_room(place: Place, size: int) -> None:
 
 
 @contextmanager
-def throwaway(work: Path, place: Place, settings: VariantSettings, size: int) -> Iterator[Path]:
-    """A new filesystem of `size` bytes, mounted; unmounted and thrown away at the end. Raises OperatorError."""
+def throwaway(work: Path, place: Place, settings: VariantSettings, size: int, notice: Callable[[str], None]) -> Iterator[Path]:
+    """A new filesystem of `size` bytes, mounted; unmounted and thrown away at the end. Raises OperatorError.
+
+    `notice` is told what could not be given back yet.
+    """
     folder = work / "pool"
     folder.mkdir(mode=0o700)
     try:
@@ -109,9 +112,16 @@ def throwaway(work: Path, place: Place, settings: VariantSettings, size: int) ->
             _make(device, settings, size, point)
             yield point
     finally:
-        remove(folder)
+        remove(folder, notice)
         if place.device:
-            patiently(["wipefs", "--all", "--quiet", str(place.device)])
+            _wipe(place.device, notice)
+
+
+def _wipe(device: Path, notice: Callable[[str], None]) -> None:
+    try:
+        patiently(["wipefs", "--all", "--quiet", str(device)])
+    except ProgramFailed:
+        notice(f"another program still holds {device}, with a rehearsal on it: wipefs --all {device} when that has ended")
 
 
 @contextmanager

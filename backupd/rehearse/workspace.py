@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,19 +20,26 @@ from btrkeep.procfs import mounts
 
 PREFIX = "btrkeep-rehearsal-"
 _PATIENCE, _PAUSE = 20.0, 0.2
+_UNTIL_DETACHED = 5.0
+"""Seconds."""
+_DELETED = " (deleted)"
+"""What the kernel puts after the name of a file that is gone."""
 _LONG = 900.0
 """Seconds: an unmount waits for the tree that the cleaner is dropping."""
 
 
 @contextmanager
-def workspace(base: Path) -> Iterator[Path]:
-    """A new folder in `base`, locked, and removed at the end with all that is mounted in it. Raises OperatorError."""
+def workspace(base: Path, notice: Callable[[str], None]) -> Iterator[Path]:
+    """A new folder in `base`, locked, and removed at the end with all that is mounted in it. Raises OperatorError.
+
+    `notice` is told what could not be given back yet.
+    """
     path, fd = _made(base)
     try:
         yield path
     finally:
         try:
-            remove(path)
+            remove(path, notice)
         finally:
             os.close(fd)
 
@@ -101,10 +108,12 @@ def _top(path: Path) -> Path | None:
 
 
 def _loops() -> Iterator[tuple[str, Path]]:
-    """Yields each loop device that has a file, and that file."""
+    """Yields each loop device that has a file, and that file. One whose file was deleted goes by itself, with its last user."""
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
         with suppress(OSError):  # detached meanwhile
-            yield f"/dev/{file.parts[3]}", Path(os.fsdecode(file.read_bytes().rstrip(b"\n")))
+            image = os.fsdecode(file.read_bytes().rstrip(b"\n"))
+            if not image.endswith(_DELETED):
+                yield f"/dev/{file.parts[3]}", Path(image)
 
 
 def patiently(command: Sequence[str]) -> None:
@@ -123,8 +132,12 @@ def patiently(command: Sequence[str]) -> None:
 
 
 @Checkpoint("rehearsal removed")
-def remove(folder: Path) -> None:
-    """Unmounts all that is mounted below the folder, detaches its loop devices, and removes it. Raises ProgramFailed, OSError."""
+def remove(folder: Path, notice: Callable[[str], None] = lambda _: None) -> None:
+    """Unmounts all that is mounted below the folder, detaches its loop devices, and removes it. Raises ProgramFailed, OSError.
+
+    A program with mounts of its own (a container, `unshare`) may hold a filesystem that is unmounted everywhere else. Its device is
+    detached by the kernel when that program ends, and its image takes room until then: `notice` is told.
+    """
     for mount in reversed(mounts()):
         if mount.target.is_relative_to(folder):
             patiently(["umount", str(mount.target)])
@@ -132,14 +145,16 @@ def remove(folder: Path) -> None:
         if image.is_relative_to(folder):
             run(["btrfs", "device", "scan", "--forget", device], check=False)
             run(["losetup", "--detach", device], check=False)  # the kernel may have let go of it by itself meanwhile
-    _wait_until_detached(folder)
+    for device in _still_attached(folder):
+        notice(f"another program still holds {device}; the kernel gives its room back when that program ends")
     shutil.rmtree(folder)
 
 
-def _wait_until_detached(folder: Path) -> None:
-    """A device that somebody has open for a moment is detached when it is closed. Raises OperatorError."""
-    end = time.monotonic() + _PATIENCE
+def _still_attached(folder: Path) -> list[str]:
+    """The loop devices of the folder that somebody still uses after some seconds. Many a program opens a device for a moment."""
+    end = time.monotonic() + _UNTIL_DETACHED
     while left := [device for device, image in _loops() if image.is_relative_to(folder)]:
         if time.monotonic() > end:
-            raise OperatorError(f"{left[0]} is still in use", "the next rehearsal removes it")
+            break
         time.sleep(_PAUSE / 10)
+    return left

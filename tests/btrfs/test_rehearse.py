@@ -22,7 +22,7 @@ from btrkeep.config import load
 from btrkeep.pool.marker import open_pool
 from tests.beds import TOP, btrfs, session, work
 from tests.beds.anyone import NOBODY
-from tests.beds.cli import backupd
+from tests.beds.cli import backupd, backupd_start
 from tests.beds.hangfs import hanging
 from tests.beds.nights import Nights
 from tests.beds.template import with_catalogue
@@ -107,6 +107,22 @@ def test_one_that_runs_is_left_alone_and_ctrl_c_ends_it_without_a_trace(config: 
         assert remove_left([place]) == []
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
+
+
+def test_a_program_with_mounts_of_its_own_that_holds_the_filesystem_costs_no_result(config: Path, place: Path) -> None:
+    words = ("rehearse", "--size", "256MiB", "--days", "1", "--age", "0", "--seeds", "1", *VARIANTS, "--on", place, "--json")
+    with backupd_start("--config", config, *words) as running:
+        wait_for(lambda: session.mounts_below(place), seconds=60)
+        with subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sleep", "infinity"]) as holder:
+            try:
+                text, notes = running.communicate(timeout=280)
+            finally:
+                holder.kill()
+    assert running.returncode == 0, notes
+    assert len(json.loads(text)["runs"]) == 2
+    assert notes.count("note: another program still holds /dev/loop") == 1
+    assert list(place.iterdir()) == []
+    wait_for(lambda: not session.loops_below(place))
 
 
 def test_a_users_own_filesystem_with_the_name_of_a_rehearsal_ends_none(place: Path) -> None:
