@@ -73,6 +73,11 @@ def is_renamed(pool: Pool, old: str, new: str) -> bool:
     return not os.path.lexists(pool.host(old)) and old in read_notes(pool.host(new)).was
 
 
+def backups_of(pool: Pool, host: str) -> int:
+    """Returns how many final backups the host's folder has."""
+    return sum(1 for name in names_of(pool, host) if name[0] != ".")
+
+
 def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
     """Renames, or does what an earlier call left undone; how many backups the host has. The caller has the locks."""
     require_renameable(pool, old, new)
@@ -88,7 +93,7 @@ def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
     point_latest(pool, new)
     _in_catalogue(pool, catalogue, old, new)
     end_doubt_of(pool, catalogue, old)
-    return sum(1 for name in names_of(pool, new) if name[0] != ".")
+    return backups_of(pool, new)
 
 
 @contextmanager

@@ -1,12 +1,12 @@
 """`backupd demote`: hosts that this pool backed up are fetched from another pool from now on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 import click
 
-from backupd.cli.context import opened, pass_context, yes_option
+from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.cli.replicate_ import chosen_replicas, complete_replica
 from backupd.expire.look import look
@@ -31,10 +31,11 @@ from btrkeep.units import counted, format_time
 @click.command("demote")
 @click.argument("name", shell_complete=complete_replica)
 @click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_host_of_pool)
+@dry_run_option("which hosts would be fetched, and what only this pool has of them")
 @yes_option
 @json_option
 @pass_context
-def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as_json: bool) -> int:
+def command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> int:
     """Have HOSTs fetched from the pool of the replica NAME from now on, and no longer backed up here.
 
     The way back after `promote`: this server was away, the other one has backed up meanwhile. From then on
@@ -42,26 +43,32 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as
     differences. A HOST may be a pattern, such as '*'. Refused when the other pool has no backup of
     the host in common with this one, or fetches it itself. Backups that only this pool has are named; they do not go to the other.
     """
-    with opened(ctx, writes=True) as site:
+    with opened(ctx, writes=not dry_run) as site:
         replica = chosen_replicas(site, name)[0]
         own = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica is None]
         problem = f"is backed up here and fetched by replica {name}"
         chosen = hosts_named(hosts, [host for host in own if wants(replica, host, ())], problem)
         if words := _expiring(site, replica, chosen):
             prose(words, err=as_json)
-        confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
+        if not dry_run:
+            confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
         since = format_time(site.clock.now())
         only_here: dict[str, list[str]] = {}
         common = common_with(site.pool, replica.name)
-        with ExitStack() as held, writing(site.pool):
+        configured = [host for host in chosen if host in site.config.hosts]
+        with ExitStack() as held:
             far = held.enter_context(connected(send_command(site.config, replica, [])))
             if far.id == site.pool.id:
                 raise OperatorError("that is this very pool", "name the replica of another one")
-            for host in chosen:
-                held.enter_context(take_lock(site.pool.host_lock(host), "backupd demote", since))
+            if not dry_run:
+                held.enter_context(writing(site.pool))
+                for host in chosen:
+                    held.enter_context(take_lock(site.pool.host_lock(host), "backupd demote", since))
             there = {host.name: host for host in far.hosts() if host.name in chosen}
             for host in chosen:  # all of them are looked at before the first is changed
                 only_here[host], common[host] = _require_demotable(site, host, there.get(host))
+            if dry_run:
+                return _tell(chosen, configured, only_here, as_json=as_json, dry_run=True)
             write_common(site.pool, replica.name, common)  # here and there, before either side expires what the difference is to
             far.note_common(replica.name, common)
             for host in chosen:
@@ -69,11 +76,16 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], yes: bool, as
                 mark = {"pool": far.id, "name": replica.name, "at": since}
                 write_notes(folder, replace(read_notes(folder), replica=mark))
             tell_copies(site.pool, site.catalogue)
-        configured = [host for host in chosen if host in site.config.hosts]
+    return _tell(chosen, configured, only_here, as_json=as_json, dry_run=False)
+
+
+def _tell(
+    chosen: Sequence[str], configured: Sequence[str], only_here: Mapping[str, Sequence[str]], *, as_json: bool, dry_run: bool
+) -> int:
     if as_json:
-        echo_json({"hosts": chosen, "configured": configured, "only_here": only_here})
+        echo_json({"dry_run": dry_run, "hosts": chosen, "configured": configured, "only_here": only_here})
         return 0
-    prose(f"{counted(len(chosen), 'host')} demoted: {', '.join(chosen)}")
+    prose(f"{counted(len(chosen), 'host')} {'would be ' if dry_run else ''}demoted: {', '.join(chosen)}")
     for host, names in only_here.items():
         if names:
             prose(f"{host}: the other pool does not have {', '.join(names)}; what this pool's retention keeps of them stays here")

@@ -5,30 +5,36 @@ from datetime import datetime
 import click
 
 from backupd.actions.forget import RemainingBackups, forget, remaining_backups, require_forgettable, undo_forget
-from backupd.cli.context import pass_context, yes_option
-from backupd.cli.names import complete_host_of_pool, confirmed, locked_host
+from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
+from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
 from backupd.expire.look import policy_of
 from backupd.repo.context import PoolContext
 from backupd.repo.notes_json import read_notes
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
+from btrkeep.errors import UsageError
 from btrkeep.units import counted, format_duration, format_time
 
 
 @click.command("forget")
 @click.argument("host", shell_complete=complete_host_of_pool)
 @click.option("--undo", is_flag=True, help="Undo: remaining backups follow the retention policy again.")
+@dry_run_option("which backups would expire")
 @yes_option
 @json_option
 @pass_context
-def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool) -> int:
+def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Give up HOST, which is no longer backed up: all its backups expire, even the last one.
 
     The next `backupd expire` marks them, and deletes them when their grace is over. Until then `backupd forget HOST --undo` takes
     it back. A host that is configured and enabled is refused, and so is one of which a backup is held.
     """
+    if undo and dry_run:
+        raise UsageError("--undo and --dry-run exclude each other", f"`backupd list {host}` shows what there is")
     if undo:
         return _undo(ctx, host, as_json)
+    if dry_run:
+        return _show(ctx, host, as_json)
     with locked_host(ctx, host, "forget") as (site, moment):
         require_forgettable(site.config, site.pool, host, moment)
         remaining = remaining_backups(site.catalogue, host)
@@ -39,16 +45,30 @@ def command(ctx: click.Context, host: str, undo: bool, yes: bool, as_json: bool)
         since = forget(site.pool, host, moment)
         grace = policy_of(site.config, host, read_notes(site.pool.host(host))).grace
     if as_json:
-        _as_json(host, since, remaining)
+        _as_json(host, since, remaining, dry_run=False)
         return 0
     prose(f"{host} is forgotten: `backupd expire` marks its backups and deletes them {format_duration(grace)} later")
     prose(f"until then `backupd forget {host} --undo` takes it back")
     return 0
 
 
-def _as_json(host: str, since: datetime, remaining: RemainingBackups) -> None:
+def _show(ctx: click.Context, host: str, as_json: bool) -> int:
+    """--dry-run: nothing is locked or written."""
+    with opened(ctx) as site:
+        require_host_or_folder(site, host)
+        require_forgettable(site.config, site.pool, host, site.clock.now())
+        remaining = remaining_backups(site.catalogue, host)
+    if as_json:
+        _as_json(host, None, remaining, dry_run=True)
+    else:
+        prose(f"{host} has {remaining}: all of them would expire")
+    return 0
+
+
+def _as_json(host: str, since: datetime | None, remaining: RemainingBackups, *, dry_run: bool) -> None:
     sizes = {"newest_bytes": remaining.newest, "new_bytes": remaining.written}
-    echo_json({"host": host, "forgotten": format_time(since), "backups": list(remaining.names), **sizes})
+    forgotten = format_time(since) if since else None
+    echo_json({"dry_run": dry_run, "host": host, "forgotten": forgotten, "backups": list(remaining.names), **sizes})
 
 
 def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
@@ -57,7 +77,7 @@ def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
         remaining = remaining_backups(site.catalogue, host)
         rules = _rules(site, host)
     if as_json:
-        echo_json({"host": host, "forgotten": None, "backups": list(remaining.names), "unexpired": back})
+        echo_json({"dry_run": False, "host": host, "forgotten": None, "backups": list(remaining.names), "unexpired": back})
         return 0
     prose(f"{host} is no longer forgotten; it has {remaining}")
     if back:

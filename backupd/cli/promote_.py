@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import click
 
-from backupd.cli.context import opened, pass_context, yes_option
+from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.repo.common import drop_common
 from backupd.repo.context import writing
@@ -21,19 +21,23 @@ from btrkeep.units import counted, format_time
 
 @click.command("promote")
 @click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_host_of_pool)
+@dry_run_option("which hosts would be taken over")
 @yes_option
 @json_option
 @pass_context
-def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool) -> int:
+def command(ctx: click.Context, hosts: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> int:
     """Take over HOSTs, whose backups were fetched from another pool: from now on this pool backs them up.
 
     For when the other backup server is gone. A HOST may be a pattern, such as '*'. The next run of a host continues from the
     newest copy, so nothing is transferred again that is here. Nothing is fetched for it any more; its configuration, [host.HOST],
     is yours to add.
     """
-    with opened(ctx, writes=True) as site:
+    with opened(ctx, writes=not dry_run) as site:
         copies = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica]
         chosen = hosts_named(hosts, copies, "is fetched from another pool")
+        missing = [host for host in chosen if host not in site.config.hosts]
+        if dry_run:
+            return _tell(chosen, missing, "would be promoted", as_json=as_json, dry_run=True)
         confirmed(f"{counted(len(chosen), 'host')} will be backed up here and no longer be fetched", chosen[0], yes, as_json)
         since = format_time(site.clock.now())
         with ExitStack() as held, writing(site.pool):
@@ -46,11 +50,14 @@ def command(ctx: click.Context, hosts: tuple[str, ...], yes: bool, as_json: bool
                     drop_common(site.pool, str(notes.replica.get("name")), [host])
                 write_notes(folder, replace(notes, replica=None))
             tell_copies(site.pool, site.catalogue)
-        missing = [host for host in chosen if host not in site.config.hosts]
+    return _tell(chosen, missing, "promoted", as_json=as_json, dry_run=False)
+
+
+def _tell(chosen: list[str], missing: list[str], what: str, *, as_json: bool, dry_run: bool) -> int:
     if as_json:
-        echo_json({"hosts": chosen, "unconfigured": missing})
+        echo_json({"dry_run": dry_run, "hosts": chosen, "unconfigured": missing})
         return 0
-    prose(f"{counted(len(chosen), 'host')} promoted: {', '.join(chosen)}")
+    prose(f"{counted(len(chosen), 'host')} {what}: {', '.join(chosen)}")
     if missing:
         prose(f"not configured yet: {', '.join(missing)}. `backupd host add` or the first server's files bring them back")
     return 0

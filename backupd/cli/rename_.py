@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from backupd.actions import rename as renaming
-from backupd.cli.context import complete_host, opened, pass_context, yes_option
+from backupd.cli.context import complete_host, dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
 from backupd.repo.context import PoolContext, writing
 from btrkeep.cli import echo_json, json_option
@@ -23,19 +23,21 @@ def _complete_new(ctx: click.Context, param: click.Parameter, incomplete: str) -
 @click.command("rename")
 @click.argument("host", shell_complete=complete_host_of_pool)
 @click.argument("new", shell_complete=_complete_new)
+@dry_run_option("what would be renamed")
 @yes_option
 @json_option
 @pass_context
-def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool) -> int:
+def command(ctx: click.Context, host: str, new: str, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Give the backups of HOST the name NEW; the next backup of NEW is based on them.
 
     Nothing is copied. Change the configuration yourself: the section [host.HOST] has to become [host.NEW] before the next run.
     Refused while runs without names, an expiry or a backup of HOST are running. Given again after it was killed, it does the rest.
     """
     renaming.validate_names(host, new)
+    if dry_run:
+        return _show(ctx, host, new, as_json)
     with opened(ctx, writes=True) as site:
-        if not renaming.is_renamed(site.pool, host, new):
-            require_host_or_folder(site, host)
+        _require_old(site, host, new)
         since = format_time(site.clock.now())
         with renaming.locked(site.pool, host, new, since):
             renaming.require_renameable(site.pool, host, new)
@@ -44,9 +46,31 @@ def command(ctx: click.Context, host: str, new: str, yes: bool, as_json: bool) -
         count = renaming.rename(site.pool, site.catalogue, host, new)
         todo = _todo(site, host, new)
     if as_json:
-        echo_json({"host": new, "was": host, "backups": count, "todo": todo})
+        echo_json({"dry_run": False, "host": new, "was": host, "backups": count, "todo": todo})
         return 0
     prose(f"{counted(count, 'backup')} of {host} {'is' if count == 1 else 'are'} {new}'s now")
+    for line in todo:
+        prose(line)
+    return 0
+
+
+def _require_old(site: PoolContext, host: str, new: str) -> None:
+    """Raises UsageError when there is nothing of HOST, and it was not renamed in part."""
+    if not renaming.is_renamed(site.pool, host, new):
+        require_host_or_folder(site, host)
+
+
+def _show(ctx: click.Context, host: str, new: str, as_json: bool) -> int:
+    """--dry-run: nothing is locked or written."""
+    with opened(ctx) as site:
+        _require_old(site, host, new)
+        renaming.require_renameable(site.pool, host, new)
+        count = renaming.backups_of(site.pool, new if renaming.is_renamed(site.pool, host, new) else host)
+        todo = _todo(site, host, new)
+    if as_json:
+        echo_json({"dry_run": True, "host": new, "was": host, "backups": count, "todo": todo})
+        return 0
+    prose(f"{counted(count, 'backup')} of {host} would become {new}'s")
     for line in todo:
         prose(line)
     return 0

@@ -194,11 +194,11 @@ class Deduper:
     def _why_skipped(self, backup: Restorable) -> str:
         there = describe(backup.path)
         if there is None:
-            return "it is gone"
+            return "gone meanwhile"
         if there.received_uuid:
-            return "it is a copy of another pool's, which would count as changed"
+            return "a copy of another pool's, which would count as changed"
         if self.settled and (backup.record.finished or backup.started) > self.settled:
-            return "it was made in the last minutes, so a crash could still take its data, and all that shares it"
+            return "made in the last minutes: a crash could still take the data, and all that shares them"
         return ""
 
 

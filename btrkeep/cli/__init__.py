@@ -85,6 +85,8 @@ def _in_our_words(error: click.ClickException) -> OperatorError:
     hint = f"`{context.command_path} --help` explains it" if context else ""
     if context and isinstance(error, click.NoSuchOption):
         return OperatorError(f"{context.command_path} has no option {error.option_name}", _nearest_option(error, context) or hint)
+    if context and isinstance(error, click.MissingParameter):
+        hint = f"usage: {' '.join((context.command_path, *context.command.collect_usage_pieces(context)))}; --help explains it"
     message = error.format_message().rstrip(".")
     return OperatorError(message[:1].lower() + message[1:], hint)
 

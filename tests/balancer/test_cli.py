@@ -76,7 +76,7 @@ def test_help_imports_neither_numpy_nor_python_btrfs() -> None:
     [
         (["scroe", "/"], "there is no command scroe", "did you mean score?"),
         (["frobnicate"], "there is no command frobnicate", "`btrfs-balancer --help` lists them"),
-        (["score"], "missing argument 'MOUNTPOINT'", "`btrfs-balancer score --help` explains it"),
+        (["score"], "missing argument 'MOUNTPOINT'", "usage: btrfs-balancer score [OPTIONS] MOUNTPOINT; --help explains it"),
         (["score", "/", "--jsn"], "btrfs-balancer score has no option --jsn", "did you mean --json?"),
         (["score", "/", "--top", "0"], "0 is not in the range", "`btrfs-balancer score --help` explains it"),
         (["score", "/", "--min-score", "-1"], "-1.0 is not in the range", "`btrfs-balancer score --help` explains it"),

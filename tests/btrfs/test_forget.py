@@ -57,6 +57,13 @@ def typed(pool: Nights, text: str, *words: str) -> tuple[int, str]:
 
 def test_a_host_that_left_is_forgotten_in_its_notes_and_its_backups_stay_for_now(pool: Nights, host: str) -> None:
     names = pool.names(host)
+    assert (
+        pool.backupd("forget", host, "--dry-run").stdout
+        == f"{host} has 3 backups, {names[0]} to {names[-1]}: all of them would expire\n"
+    )
+    tried = json.loads(pool.backupd("forget", host, "--dry-run", "--json").stdout)
+    assert (tried["dry_run"], tried["forgotten"], tried["backups"]) == (True, None, names)
+    assert not (pool.pool / "hosts" / host / "notes.json").exists()
     said = pool.backupd("forget", host, "--yes").stdout.splitlines()
     assert said[0] == f"{host} has 3 backups, {names[0]} to {names[-1]}"  # of what size nobody knows
     assert "`backupd expire` marks its backups and deletes them 1d later" in said[1]
@@ -68,6 +75,7 @@ def test_a_host_that_left_is_forgotten_in_its_notes_and_its_backups_stay_for_now
     assert rows(pool, f"select distinct state from backup where host = '{host}'") == [("complete",)]
     again = json.loads(pool.backupd("forget", host, "--yes", "--json").stdout)
     assert again == {
+        "dry_run": False,
         "host": host,
         "forgotten": written["forgotten"]["at"],
         "backups": names,
@@ -95,7 +103,7 @@ def test_undo_takes_it_back_and_revives_what_expired_because_of_it(pool: Nights,
     work("sqlite3", database, f"update backup set state = 'expired', expired = '{SOON}' where host = '{host}'")
     work("sqlite3", database, f"update backup set state = 'deleting' where host = '{host}' and name = '{third}'")
     said = json.loads(pool.backupd("forget", host, "--undo", "--json").stdout)
-    assert said == {"host": host, "forgotten": None, "backups": [first, second, third], "unexpired": [first]}
+    assert said == {"dry_run": False, "host": host, "forgotten": None, "backups": [first, second, third], "unexpired": [first]}
     written = notes_of(pool, host)
     assert "forgotten" not in written
     assert written["backups"] == {second: marks[second], third: marks[third]}

@@ -60,6 +60,8 @@ def test_a_promote_that_was_killed_pins_nothing_and_can_be_given_again(two: TwoP
     two.fetch()
     common = two.second.pool / ".btrkeep/common/office.json"
     assert "web1" in json.loads(common.read_text())["hosts"]
+    assert two.second.backupd("promote", "web1", "--dry-run").stdout.startswith("1 host would be promoted: web1\n")
+    assert "web1" in json.loads(common.read_text())["hosts"]
     killed(two.second, when, "notes.json replaced", "promote", "web1", "--yes")
     assert two.second.backupd("promote", "web1", "--yes", check=False).returncode == (0 if when == "before" else 2)
     assert not common.exists() or "web1" not in json.loads(common.read_text())["hosts"]

@@ -65,7 +65,11 @@ def table(pool: Nights, host: str) -> tuple[int, int]:
 def test_everything_works_with_the_new_name_and_the_next_backup_grows_from_the_old_ones(pool: Nights, old: str, new: str) -> None:
     (name,) = pool.names(old)
     known, record = subvolumes(pool)[f"hosts/{old}/{name}"], (pool.backup(old, name) / "backup.json").read_bytes()
+    would = pool.backupd("rename", old, new, "--dry-run").stdout.splitlines()
+    assert would[0] == f"1 backup of {old} would become {new}'s"
+    assert (pool.names(old), (pool.pool / "hosts" / new).exists()) == ([name], False)
     said = pool.backupd("rename", old, new, "--yes").stdout.splitlines()
+    assert said[1:] == would[1:]
     assert said[0] == f"1 backup of {old} is {new}'s now"
     assert f"change [host.{old}] to [host.{new}] in {pool.config}" in said[1]
     assert not (pool.pool / "hosts" / old).exists()

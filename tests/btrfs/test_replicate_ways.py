@@ -41,6 +41,8 @@ def test_there_and_back_nothing_is_transferred_twice_and_nothing_is_lost(taken_o
     (two.source / "changed").write_text("made there" * 500)
     two.second.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z")
     _, second = two.names(two.second.pool)
+    assert two.first.backupd("demote", "back", "web1", "--dry-run").stdout.startswith("1 host would be demoted: web1\n")
+    assert not (two.first.pool / ".btrkeep/common/back.json").exists()
     two.first.backupd("demote", "back", "web1", "--yes")
     for pool in (two.first.pool, two.second.pool):
         assert json.loads((pool / ".btrkeep/common/back.json").read_text())["hosts"] == {"web1": first}

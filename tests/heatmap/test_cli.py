@@ -83,7 +83,7 @@ def test_the_choices_that_the_command_line_repeats_are_those_that_there_are() ->
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [
-        ([], "missing argument 'MOUNTPOINT'", "`btrfs-heatmap --help` explains it"),
+        ([], "missing argument 'MOUNTPOINT'", "usage: btrfs-heatmap [OPTIONS] MOUNTPOINT; --help explains it"),
         (["/", "--ordr", "3"], "btrfs-heatmap has no option --ordr", "did you mean --order?"),
         (["/", "--order", "-1"], "-1 is not in the range", "`btrfs-heatmap --help` explains it"),
         (["/", "--order", "15"], "15 is not in the range", "`btrfs-heatmap --help` explains it"),
