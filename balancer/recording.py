@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from balancer.score import BAD
-from balancer.survey import Survey, identity, opened
+from balancer.survey import Survey, identity
 from btrkeep.errors import ConfigError, OperatorError, UsageError
+from btrkeep.pool.opening import open_btrfs
 from btrkeep.units import printable
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def catalogue_of(path: Path, pool: str | None = None, config: Path | None = None
     warning, and two matching pools count as none. Raises PoolUnusable if `path` is on no btrfs; for a named pool ConfigError if its
     configuration is invalid, PoolUnusable if it is missing, and UsageError if it is on another filesystem.
     """
-    with opened(path):
+    with open_btrfs(path):
         filesystem = identity(path)
     if pool is not None or config is not None:
         return _named(path, filesystem, pool, config)

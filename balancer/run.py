@@ -27,9 +27,10 @@ from balancer.run_types import (
     StepDone,
 )
 from balancer.stop_rules import Stop, StopFacts
-from balancer.survey import identity, opened
+from balancer.survey import identity
 from btrkeep.errors import LockHeld
 from btrkeep.pool.activity import written_bytes
+from btrkeep.pool.opening import open_btrfs
 from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import commit
 from btrkeep.process.cancellation import Cancellation
@@ -58,7 +59,7 @@ class Balancing:
 
     def run(self) -> Report:
         """Runs until there is a reason to end. Raises PoolUnusable if it cannot be balanced, LockHeld if another balance has it."""
-        with opened(self._path) as self._fd:
+        with open_btrfs(self._path) as self._fd:
             require_balanceable(self._path)
             self._begun, self._started = time.monotonic(), datetime.now(UTC)
             self._filesystem = identity(self._path)

@@ -5,17 +5,12 @@ batch of free extents, however many there are.
 """
 
 import os
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from balancer.score import Array, FreeExtents, FreeSpaceTally, benefit, used_pct
-from btrkeep.errors import PoolUnusable
-from btrkeep.pool.mounts import mount_of
 from btrkeep.treescan.block_groups import looked_up, used_from_free_space
 from btrkeep.treescan.chunks import Chunks, chunks
 from btrkeep.treescan.devices import filesystem
@@ -60,41 +55,6 @@ class Cost:
     references: int
     moves: int
     largest: int
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """Yields a descriptor on the btrfs of `path`, any folder or file. Raises PoolUnusable.
-
-    Errors while its trees are read within the context are converted as well: missing privilege, or a kernel without support.
-    """
-    _require_btrfs(path)
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-    except PermissionError:
-        raise PoolUnusable(f"the trees of the btrfs at {path} may not be read", "run this as root") from None
-    except OSError as error:
-        what = f"the btrfs at {path} cannot be read: {error.strerror}"
-        raise PoolUnusable(what, "look at the kernel's messages (dmesg)") from None
-
-
-def _require_btrfs(path: Path) -> None:
-    try:
-        kind, mount = path.stat().st_mode, mount_of(path)
-    except PermissionError:
-        raise PoolUnusable(f"{path} may not be looked at", "run this as root") from None
-    except OSError as error:
-        raise PoolUnusable(f"{path}: {error.strerror}", "name a folder on a mounted btrfs") from None
-    if stat.S_ISBLK(kind):
-        raise PoolUnusable(f"{path} is a device", f"name where it is mounted: `findmnt {path}` says it")
-    if mount.filesystem != "btrfs":
-        raise PoolUnusable(f"{path} is on {mount.filesystem}, not on btrfs", "`findmnt -t btrfs` lists what is mounted")
-    if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
-        raise PoolUnusable(f"{path} is neither a folder nor a file", f"name the folder that it is in: {path.parent}")
 
 
 def identity(path: Path) -> str:

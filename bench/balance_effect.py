@@ -22,13 +22,14 @@ import numpy as np
 from balancer.model import DEFAULT, MeasuredBalance, Model, fit
 from balancer.planning import FilesystemReading, look
 from balancer.run_types import SpaceNumbers
-from balancer.survey import Cost, opened
+from balancer.survey import Cost
 from bench import common
 from bench.bound import bound
 from bench.fragmented import POOLS, Builder, Shape
 from bench.images import Images, Mounted
 from bench.relocating import WAYS, Reached, Way, by_kernel, by_usage_filter, has_kernel_reclaim
 from btrkeep.pool.marker import filesystem_uuid
+from btrkeep.pool.opening import open_btrfs
 from tests.beds import work
 
 SHAPE = Shape()
@@ -80,7 +81,7 @@ def _run(
 
 def seen_at(mounted: Mounted) -> FilesystemReading:
     """The pool as it is now."""
-    with opened(mounted.point) as fd:
+    with open_btrfs(mounted.point) as fd:
         return look(fd, mounted.point)
 
 

@@ -34,7 +34,7 @@ _WORDS = {
     502: ("The root service failed", "Its log: journalctl -u 'btrkeep-serve@*'."),
     503: ("Temporarily unavailable", "Try again in a moment."),
 }
-_KINDS = {"usage": 400, "missing": 404, "locked": 409, "refused": 409, "busy": 503, "unusable": 503, "failed": 502}
+_STATUSES = {**api.STATUSES, "busy": 503}  # of pages only 503 has a Retry-After
 
 
 def register(app: Flask) -> None:
@@ -85,7 +85,7 @@ def of_operator(error: OperatorError) -> Response:
 
 def _status(error: OperatorError) -> int:
     if isinstance(error, RequestRefused):
-        return _KINDS.get(error.kind, 502)
+        return _STATUSES.get(error.kind, 502)
     if isinstance(error, Absent | CatalogueBusy | CatalogueUnready | PoolUnusable):
         return 503
     if isinstance(error, LockHeld):

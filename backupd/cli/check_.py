@@ -4,6 +4,7 @@ import asyncio
 
 import click
 
+from backupd.cli import colours
 from backupd.cli.context import load_config, pass_context, present
 from backupd.doctor.checks import check_all, check_hosts
 from backupd.doctor.copies import reach_copies
@@ -11,8 +12,6 @@ from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit
-
-_COLOURS = {"ok": "green", "unknown": "yellow", "note": "cyan", "warning": "yellow", "error": "red"}
 
 
 @click.command("check")
@@ -44,7 +43,7 @@ def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
 
 def show(found: list[Finding]) -> None:
     """The table, and below it what to do."""
-    rows = [(click.style(finding.level, fg=_COLOURS[finding.level]), finding.about, finding.text) for finding in found]
+    rows = [(click.style(finding.level, fg=colours.LEVEL[finding.level]), finding.about, finding.text) for finding in found]
     click.echo(table(rows, ["", "WHAT", "FOUND"]))
     hints = [finding for finding in found if finding.hint]
     if hints:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from backupd.cli import colours
 from backupd.cli.check_ import show
 from backupd.cli.context import load_config, pass_context, present
 from backupd.doctor.copies import reach_copies
@@ -24,7 +25,6 @@ from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
 from btrkeep.units import counted, printable
 
-_COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 _WIDTH = 110
 
 
@@ -125,7 +125,7 @@ def _show(facts: DoctorFacts, found: DoctorReport, all_checks: bool) -> None:
 
 def show_finding(finding: Finding) -> None:
     """A headline, the reason, the commands, the risk."""
-    label = click.style(f"{finding.level} {finding.check}", fg=_COLOURS[finding.level], bold=True)
+    label = click.style(f"{finding.level} {finding.check}", fg=colours.LEVEL[finding.level], bold=True)
     prose(f"{label}: {printable(finding.text)}", "  ")
     click.echo(_wrapped("why:  ", finding.remedy.why))
     for number, line in enumerate(finding.remedy.lines):

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from backupd.actions.hold import hold_fields
+from backupd.cli import colours
 from backupd.cli.context import opened, pass_context
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.expire.look import asked_of, policy_of
@@ -30,8 +31,6 @@ from btrkeep.decisions.words import by_hand, goes_words, hold_words
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 
-_COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "running": "cyan"}
-_COLOURS |= {"expired": "red", "deleting": "red"}
 _NONE = {False: "no backups yet", True: "no backup is known"}  # by whether the catalogue was lost
 _HEADERS = ["HOST", "NAME", "STATE", "STARTED", "TOOK", "FILES", "SIZE", "NEW", "VERIFIED", "REMARK"]
 _UNREAD: dict[str, Any] = {"begun": None, "read": 0, "compared": 0, "bytes": 0, "whole": None, "damaged": []}
@@ -169,7 +168,7 @@ def _row(backup: Backup, notes: _BackupNotes) -> tuple[str, ...]:
     return (
         printable(backup.host),
         backup.name or "(.working)",
-        click.style(backup.state, fg=_COLOURS.get(backup.state)),
+        click.style(backup.state, fg=colours.BACKUP.get(backup.state)),
         format_time(backup.started),
         format_duration(backup.duration),
         str(backup.files) if backup.files is not None else "-",

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from backupd.cli import colours
 from backupd.cli.context import complete_host, opened, pass_context, require_host
 from backupd.expire.look import asked_of
 from backupd.repo.backup_json import UnreadableRecord
@@ -18,8 +19,6 @@ from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_duration, format_size, format_time, printable, seconds_between
-
-_COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "partial": "yellow", "skipped": "cyan", KILLED: "red"}
 
 
 @click.command("log")
@@ -109,7 +108,7 @@ def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> Non
     if run.shared_bytes:
         new += f", {format_size(run.shared_bytes)} shared"
     tries = f", {run.attempts} attempts" if run.attempts > 1 else ""
-    coloured = click.style(f"{outcome:8}", fg=_COLOURS.get(outcome))
+    coloured = click.style(f"{outcome:8}", fg=colours.BACKUP.get(outcome))
     prose(f"{format_time(run.started)}  {printable(run.host):{width}}  {coloured}  {took}{new}{tries}; {said}", "    ")
     if error := error_words(run.error, run.cause):
         prose(f"    {printable(error)}", "      ")

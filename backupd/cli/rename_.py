@@ -45,13 +45,7 @@ def command(ctx: click.Context, host: str, new: str, dry_run: bool, yes: bool, a
     with opened(ctx, writes=True) as site, renaming.locked(site.pool, host, new, since), writing(site.pool):
         count = renaming.rename(site.pool, site.catalogue, host, new)
         todo = _todo(site, host, new)
-    if as_json:
-        echo_json({"dry_run": False, "host": new, "was": host, "backups": count, "todo": todo})
-        return 0
-    prose(f"{counted(count, 'backup')} of {host} {'is' if count == 1 else 'are'} {new}'s now")
-    for line in todo:
-        prose(line)
-    return 0
+    return _tell(host, new, count, todo, as_json=as_json, dry_run=False)
 
 
 def _require_old(site: PoolContext, host: str, new: str) -> None:
@@ -67,10 +61,15 @@ def _show(ctx: click.Context, host: str, new: str, as_json: bool) -> int:
         renaming.require_renameable(site.pool, host, new)
         count = renaming.backups_of(site.pool, new if renaming.is_renamed(site.pool, host, new) else host)
         todo = _todo(site, host, new)
+    return _tell(host, new, count, todo, as_json=as_json, dry_run=True)
+
+
+def _tell(host: str, new: str, count: int, todo: list[str], *, as_json: bool, dry_run: bool) -> int:
     if as_json:
-        echo_json({"dry_run": True, "host": new, "was": host, "backups": count, "todo": todo})
+        echo_json({"dry_run": dry_run, "host": new, "was": host, "backups": count, "todo": todo})
         return 0
-    prose(f"{counted(count, 'backup')} of {host} would become {new}'s")
+    now = "would become" if dry_run else "is now" if count == 1 else "are now"
+    prose(f"{counted(count, 'backup')} of {host} {now} {new}'s")
     for line in todo:
         prose(line)
     return 0

@@ -7,6 +7,7 @@ from functools import cache
 
 import click
 
+from backupd.cli import colours
 from backupd.cli.context import TIME, complete_host, opened, pass_context
 from backupd.cli.names import require_host_or_folder
 from backupd.expire.look import look, look_again, policy_of
@@ -34,8 +35,6 @@ from btrkeep.decisions.verification import VerifiedBackups, verified_briefly
 from btrkeep.decisions.words import policy_words, words_of
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import counted, format_time, printable
-
-_COLOURS = {"complete": "green", "suspect": "yellow", "failed": "red", "expired": "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
     rows = [
         (
             decision.name,
-            click.style(state := states[decision.name], fg=_COLOURS.get(state)),
+            click.style(state := states[decision.name], fg=colours.BACKUP.get(state)),
             verified_briefly(verified.of(rows_of[decision.name]), _day) if decision.name in rows_of else "-",
             printable(words_of(decision, asked.now)),
         )

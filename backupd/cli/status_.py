@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from backupd.cli import colours
 from backupd.cli.context import complete_host, opened, pass_context, require_host
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.look import look_at_pool
@@ -31,7 +32,6 @@ from btrkeep.units import counted, format_duration, format_share, format_size, f
 
 _LEVELS = {health.UNKNOWN: "yellow", health.NOTE: "cyan", health.WARNING: "yellow", health.ERROR: "red"}
 _MOST_BEHIND = 20
-_COLOURS = {"ok": "green", "late": "yellow", "failing": "red", "suspect": "yellow", "never": "red"}
 
 
 @click.command("status")
@@ -242,7 +242,7 @@ def _show_all(found: list[HostStatus], running: list[Progress], now: datetime, *
     rows = [
         (
             printable(status.host),
-            click.style(status.state, fg=_COLOURS[status.state]),
+            click.style(status.state, fg=colours.HOST[status.state]),
             format_duration(status.age),
             _due(status.next_due, now),
             _remark(status),
@@ -265,7 +265,7 @@ def _show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, 
     rows = [
         (
             printable(copy.replica.name),
-            click.style(copy.state, fg=_COLOURS[copy.state]),
+            click.style(copy.state, fg=colours.HOST[copy.state]),
             format_duration(copy.age),
             f"{copy.session.hosts:,}" if copy.session else "-",
             _last_time(copy),
@@ -416,7 +416,7 @@ def _running_line(entry: Progress) -> str:
 def _show_one(status: HostStatus, running: list[Progress], now: datetime, verified: datetime | None) -> None:
     rows = [
         ("host", printable(status.host)),
-        ("state", click.style(status.state, fg=_COLOURS[status.state])),
+        ("state", click.style(status.state, fg=colours.HOST[status.state])),
         (
             "last complete",
             f"{format_time(status.last_complete)} ({format_duration(status.age)} ago)" if status.last_complete else "never",

@@ -49,10 +49,11 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
     """
     path = balance_target(path, pool, config).path
     from balancer.recording import catalogue_with_history, needed_catalogue_of
-    from balancer.survey import identity, opened
+    from balancer.survey import identity
+    from btrkeep.pool.opening import open_btrfs
 
     state = needed_catalogue_of(path, pool, config)
-    with opened(path):
+    with open_btrfs(path):
         filesystem = identity(path)
     since = datetime.now(UTC) - timedelta(days=days)
     with catalogue_with_history(state) as catalogue:

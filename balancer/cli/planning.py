@@ -17,8 +17,9 @@ from balancer.model import DEFAULT, Model, fit
 from balancer.planning import FilesystemReading, look, planned
 from balancer.recording import measured
 from balancer.run_types import Least, RunSettings
-from balancer.survey import identity, opened
+from balancer.survey import identity
 from btrkeep.cli import echo_json
+from btrkeep.pool.opening import open_btrfs
 
 if TYPE_CHECKING:
     from btrkeep.config import BalanceSettings
@@ -92,7 +93,7 @@ def model_of(state: Path | None, filesystem: str) -> Model:
 
 def show_plan(path: Path, settings: RunSettings, state: Path | None, *, as_json: bool) -> None:
     """Everything that would be balanced. Raises OperatorError."""
-    with opened(path) as fd:
+    with open_btrfs(path) as fd:
         filesystem = identity(path)
         seen = look(fd, path if path.is_dir() else path.resolve().parent)
         steps = planned(fd, seen, settings, model_of(state, filesystem))

@@ -9,10 +9,11 @@ from balancer.cli.run_view import BalanceLines, BalanceStatus, warnings_on_stder
 from balancer.recorder import Recorder
 from balancer.run import Balancing
 from balancer.run_types import INTENDED, BalanceEvent, Ending, Report, RunSettings
-from balancer.survey import identity, opened
+from balancer.survey import identity
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import has_live_terminal
 from btrkeep.errors import Exit
+from btrkeep.pool.opening import open_btrfs
 from btrkeep.process.cancellation import signal_status
 from btrkeep.process.progress import ProgressSink, ProgressSinks
 from btrkeep.process.service import is_service
@@ -20,7 +21,7 @@ from btrkeep.process.service import is_service
 
 def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: bool, quiet: bool) -> int:
     """Balances; the exit status. `state`: the folder of the catalogue that keeps it. Raises OperatorError."""
-    with opened(path):
+    with open_btrfs(path):
         filesystem = identity(path)
     model = model_of(state, filesystem)
     with ExitStack() as held:

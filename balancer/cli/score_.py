@@ -90,9 +90,10 @@ def command(
 
 def _score(path: Path, top: int | None, least_score: float, key: str, as_json: bool, state: Path | None) -> int:
     from balancer.cli.score_view import lines, write_json
-    from balancer.survey import cost, identity, opened, survey
+    from balancer.survey import cost, identity, survey
+    from btrkeep.pool.opening import open_btrfs
 
-    with opened(path) as fd:
+    with open_btrfs(path) as fd:
         taken = datetime.now(UTC)
         found = survey(fd)
         shown = ordered(found.groups, key, least_score)
@@ -130,9 +131,10 @@ def _explain(path: Path, vaddr: int, as_json: bool) -> None:
 
     from balancer.cli.explain_view import CELLS, lines
     from balancer.explain import NoSuchBlockGroup, explain
-    from balancer.survey import identity, opened
+    from balancer.survey import identity
+    from btrkeep.pool.opening import open_btrfs
 
-    with opened(path) as fd:
+    with open_btrfs(path) as fd:
         found, filesystem = explain(fd, vaddr, CELLS), identity(path)
     if isinstance(found, NoSuchBlockGroup):
         raise _no_such(vaddr, found)

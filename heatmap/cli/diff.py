@@ -71,10 +71,10 @@ def _state(path: Path) -> "FilesystemState":
         from heatmap.recorded import load
 
         return load(path)
-    from heatmap.mounted import opened
+    from btrkeep.pool.opening import open_btrfs
     from heatmap.reading import read_state
 
-    with opened(path) as fd:
+    with open_btrfs(path, OperatorError) as fd:
         return read_state(fd)
 
 

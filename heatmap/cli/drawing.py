@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from btrkeep.errors import OperatorError
+from btrkeep.pool.opening import open_btrfs
 from btrkeep.treescan.chunks import chunks
 from btrkeep.treescan.devices import filesystem
 from btrkeep.treescan.extents import Extents
@@ -15,7 +16,6 @@ from heatmap.cli import words
 from heatmap.cli.request import STDOUT, PictureRequest
 from heatmap.extents import by_tree, draw_extents
 from heatmap.grid import MIN_BRIGHTNESS
-from heatmap.mounted import opened
 from heatmap.overview import VIRTUAL, CellColours, Colouring, Drawing, overview, usage
 from heatmap.picture import image_of, name_parts, output_name, save
 from heatmap.reading import read_state
@@ -31,7 +31,7 @@ def draw(request: PictureRequest) -> None:
 
 
 def _draw_filesystem(request: PictureRequest) -> None:
-    with opened(request.path) as fd:
+    with open_btrfs(request.path, OperatorError) as fd:
         scores = request.colour == "score" or request.extras.record or request.extras.map is not None
         state = _read(fd, scores, request.colour == "age")
     draw_state(request, state)
@@ -86,7 +86,7 @@ def _draw_extents(request: PictureRequest) -> None:
         request.say(*words.extents(batch))
         return by_tree(batch)
 
-    with opened(request.path) as fd:
+    with open_btrfs(request.path, OperatorError) as fd:
         taken, about_it, chunk = datetime.now(UTC), filesystem(fd), chunks(fd)
         chosen = slice(None) if request.blockgroup is None else _one(chunk.vaddr, chunk.length, request.blockgroup)
         drawn = draw_extents(

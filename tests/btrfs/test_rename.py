@@ -70,7 +70,7 @@ def test_everything_works_with_the_new_name_and_the_next_backup_grows_from_the_o
     assert (pool.names(old), (pool.pool / "hosts" / new).exists()) == ([name], False)
     said = pool.backupd("rename", old, new, "--yes").stdout.splitlines()
     assert said[1:] == would[1:]
-    assert said[0] == f"1 backup of {old} is {new}'s now"
+    assert said[0] == f"1 backup of {old} is now {new}'s"
     assert f"change [host.{old}] to [host.{new}] in {pool.config}" in said[1]
     assert not (pool.pool / "hosts" / old).exists()
     assert subvolumes(pool)[f"hosts/{new}/{name}"] == known  # the same subvolume, which was never written

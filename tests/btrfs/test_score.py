@@ -18,7 +18,8 @@ from click.testing import CliRunner
 from balancer.cli import score_
 from balancer.explain import ExplainedBlockGroup, NoSuchBlockGroup, explain
 from balancer.order import SORTS, ordered
-from balancer.survey import opened, survey
+from balancer.survey import survey
+from btrkeep.pool.opening import open_btrfs
 from btrkeep.treescan.chunks import Chunks, chunks
 from tests.balancer.program import Seen, Span, balancer, histogram, score_of, theirs
 from tests.beds import btrfs, session, work
@@ -194,7 +195,7 @@ def test_any_path_of_the_filesystem_does(btrfs_mount: Path) -> None:
 def test_what_is_explained_of_a_block_group_is_what_its_items_say(shape: Callable[[str], Path]) -> None:
     mount = shape("bitmaps")
     seen = max(theirs(mount).values(), key=lambda one: one.score)
-    with opened(mount) as fd:
+    with open_btrfs(mount) as fd:
         found = explain(fd, seen.vaddr, 8)
     assert isinstance(found, ExplainedBlockGroup)
     by_class: dict[int, list[Span]] = {length.bit_length() - 1: [] for _, length in sorted(seen.free, key=lambda one: one[1])}
@@ -224,7 +225,7 @@ def test_a_block_group_that_vanished_since_the_chunks_were_read_is_left_out(
 
     monkeypatch.setattr("balancer.survey.chunks", with_another)
     monkeypatch.setattr("balancer.explain.chunks", with_another)
-    with opened(shape(name)) as fd:
+    with open_btrfs(shape(name)) as fd:
         assert survey(fd).groups.vaddr.tolist() == sorted(theirs(shape(name)))
         assert isinstance(explain(fd, 1 << 40, 8), NoSuchBlockGroup)
 
@@ -323,7 +324,7 @@ def by_address(truth: dict[int, Seen], value: Callable[[Seen], float]) -> list[S
 def test_block_groups_are_sorted_by_every_key(shape: Callable[[str], Path]) -> None:
     mount = shape("bitmaps")
     truth = theirs(mount)
-    with opened(mount) as fd:
+    with open_btrfs(mount) as fd:
         groups = survey(fd).groups
     wanted = {key: [seen.vaddr for seen in by_address(truth, value)] for key, value in KEYS.items()}
     assert {key: groups.vaddr[ordered(groups, key)].tolist() for key in KEYS} == wanted

@@ -8,10 +8,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.beds.ssh import SSHD
+from tests.beds.steps import Done
 from tests.beds.walls import walled
 from tests.beds.work import work
 
@@ -51,19 +51,6 @@ for line in json.load(sys.stdin):
     told.append([line, done.returncode, done.stdout, done.stderr])
 print(json.dumps(told))
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A step that has ended."""
-
-    step: str
-    status: int
-    out: str
-    err: str
-
-    def __str__(self) -> str:
-        return f"{self.step}\nexit status {self.status}\n{self.out}{self.err}"
 
 
 def why_not() -> str:

@@ -9,7 +9,8 @@ import pytest
 
 from tests.beds import TOP, work
 from tests.beds.anyone import readable, without_rights
-from tests.install.trees import Done, run_here
+from tests.beds.steps import Done
+from tests.install.trees import run_here
 from tests.test_requirements import pins
 
 INSTALL = TOP / "install.sh"

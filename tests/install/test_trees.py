@@ -8,7 +8,8 @@ Python, its packages), and that wheels which were fetched are all that an instal
 import pytest
 
 from tests.beds.leftout import reason
-from tests.install.trees import Done, run_in, why_not
+from tests.beds.steps import Done
+from tests.install.trees import run_in, why_not
 
 pytestmark = [
     pytest.mark.long,

@@ -13,10 +13,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.beds import TOP, session
+from tests.beds.steps import Done
 from tests.beds.walls import walled
 from tests.beds.work import work
 from tests.test_structure import tracked_files
@@ -54,19 +54,6 @@ for step in given["steps"]:
     told.append([step, done.returncode, done.stdout, done.stderr])
 print(json.dumps(told))
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A step that has ended."""
-
-    step: str
-    status: int
-    out: str
-    err: str
-
-    def __str__(self) -> str:
-        return f"{self.step}\nexit status {self.status}\n{self.out}{self.err}"
 
 
 def why_not() -> str:

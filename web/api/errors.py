@@ -11,7 +11,8 @@ from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 from web.api.values import dumped
 
-_OF_KIND = {"usage": 400, "missing": 404, "locked": 409, "refused": 409, "busy": 429, "unusable": 503, "failed": 502}
+STATUSES = {"usage": 400, "missing": 404, "locked": 409, "refused": 409, "busy": 429, "unusable": 503, "failed": 502}
+"""The status for each kind of a refused request."""
 _OF_ERROR: tuple[tuple[type[OperatorError], int], ...] = (
     (Absent, 503),
     (ConfigError, 503),
@@ -45,7 +46,7 @@ class Error:
 def of_operator(error: OperatorError) -> Response:
     """Returns the response for an error that the operator can solve."""
     if isinstance(error, RequestRefused):
-        status = _OF_KIND.get(error.kind, 502)
+        status = STATUSES.get(error.kind, 502)
     else:
         status = next(number for kind, number in _OF_ERROR if isinstance(error, kind))
     return answer(status, error.message, error.hint)

@@ -1,0 +1,20 @@
+"""The colours of states and levels on a terminal: green is well, cyan under way, yellow to be looked at, red lost or failing."""
+
+from btrkeep.catalogue import KILLED
+
+BACKUP = {
+    "complete": "green",
+    "running": "cyan",
+    "skipped": "cyan",
+    "partial": "yellow",
+    "suspect": "yellow",
+    "failed": "red",
+    KILLED: "red",
+    "expired": "red",
+    "deleting": "red",
+}
+"""A backup's state, or a run's outcome."""
+HOST = {"ok": "green", "late": "yellow", "suspect": "yellow", "failing": "red", "never": "red"}
+"""A host's state, or a copy's."""
+LEVEL = {"ok": "green", "note": "cyan", "unknown": "yellow", "warning": "yellow", "error": "red"}
+"""How grave a finding is."""

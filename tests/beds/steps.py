@@ -1,0 +1,16 @@
+"""What a step of a script told, which ran apart from this machine's own folders."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A step that has ended."""
+
+    step: str
+    status: int
+    out: str
+    err: str
+
+    def __str__(self) -> str:
+        return f"{self.step}\nexit status {self.status}\n{self.out}{self.err}"
