@@ -11,7 +11,7 @@ from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.cli.replicate_ import chosen_replicas, complete_replica
 from backupd.expire.look import look
 from backupd.replicate.far_pool import FarHost, connected, send_command
-from backupd.replicate.planning import wants
+from backupd.replicate.marked import wants
 from backupd.repo.common import common_with, write_common
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import final_backups
@@ -47,7 +47,7 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool
         replica = chosen_replicas(site, name)[0]
         own = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica is None]
         problem = f"is backed up here and fetched by replica {name}"
-        chosen = hosts_named(hosts, [host for host in own if wants(replica, host, ())], problem)
+        chosen = hosts_named(hosts, [host for host in own if wants(replica, host)], problem)
         if words := _expiring(site, replica, chosen):
             prose(words, err=as_json)
         if not dry_run:

@@ -142,7 +142,7 @@ class HostCopies:
             came[fetch.backup.name] = fetch, come, time.monotonic() - begun
             size += come
             is_enough = len(came) >= _MOST_TOGETHER or size > _MOST_BYTES or time.monotonic() - since > _LONGEST_TOGETHER
-            if is_enough or fetch.again:  # what is to be replaced must not be taken for what replaces it
+            if is_enough or receiving.ends:
                 return
 
     def _take(self, fetch: Fetch, receiving: Receiving) -> int:
@@ -150,7 +150,7 @@ class HostCopies:
         site, far, host = self.site, self.far, self.host
         before = far.bytes
         announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
-        expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None, fetch.again)
+        expected = Expected.of(host, fetch)
         looked, longest = before, longest_stream(announced.total, require_room(site.pool, site.config).total)
         self.watched.expect(announced.bytes)
 

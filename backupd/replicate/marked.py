@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from backupd.replicate.far_pool import Announced, FarPool
 from backupd.replicate.outcome import (
@@ -9,6 +10,7 @@ from backupd.replicate.outcome import (
 )
 from backupd.repo.final_backups import final_backups
 from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, read_notes, write_notes
+from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.replication import (
     HostFetches,
     Obstacle,
@@ -27,18 +29,38 @@ def mark_of(notes: Notes) -> ReplicaMark | None:
     return ReplicaMark(str(notes.replica.get("pool")), str(notes.replica.get("name"))) if notes.replica else None
 
 
+def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...] = ()) -> bool:
+    """Returns True if the replica fetches that host, and it is among those that somebody has named."""
+    return any(fnmatchcase(host, pattern) for pattern in replica.hosts) and (not named or host in named)
+
+
+def other_replica(site: ReplicationContext, host: str, has: ReplicaMark | None, wanted: ReplicaMark) -> str | None:
+    """Returns the other configured replica that has fetched the host, and still wants it: each has a retention of its own."""
+    if has is None or has.pool != wanted.pool or has.replica == wanted.replica:
+        return None
+    other = site.config.replicas.get(has.replica)
+    return other.name if other and wants(other, host) else None
+
+
 def require_marked(site: ReplicationContext, far: FarPool, host: str) -> None:
-    """Notes whose copy the host is, before anything of it is here. Raises OperatorError if it is a copy of another pool."""
+    """Notes whose copy the host is, before anything of it is here. Needs the host's lock.
+
+    Raises OperatorError if it is a copy of another pool, or another replica has it: since the plan was made, somebody else may have
+    fetched it.
+    """
     folder = site.pool.host(host)
     notes, wanted = read_notes(folder), ReplicaMark(far.id, site.replica.name)
-    if notes.replica is None:
+    mark = mark_of(notes)
+    if mark is None:
         if any(final_backups(site.pool, host)) or site.pool.working(host).exists():
             raise OperatorError(obstacle_words(HostFetches(host, obstacle=Obstacle.BACKED_UP_HERE)))
         write_notes(folder, replace(notes, replica={"pool": far.id, "name": site.replica.name, "at": format_time(site.now)}))
-    elif (mark := mark_of(notes)) and mark.pool != wanted.pool:
+    elif mark.pool != wanted.pool:
         raise OperatorError(obstacle_words(HostFetches(host, obstacle=Obstacle.OF_ANOTHER_POOL, text=mark.pool)))
-    elif mark_of(notes) != wanted:  # the replica has another name now
-        write_notes(folder, replace(notes, replica={**notes.replica, "name": site.replica.name}))
+    elif other := other_replica(site, host, mark, wanted):
+        raise OperatorError(obstacle_words(HostFetches(host, obstacle=Obstacle.OF_ANOTHER_REPLICA, text=other)))
+    elif mark != wanted:  # the replica has another name now
+        write_notes(folder, replace(notes, replica={**(notes.replica or {}), "name": site.replica.name}))
 
 
 def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: str) -> None:

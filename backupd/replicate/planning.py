@@ -4,10 +4,9 @@ Deletions, ends of holds and new names never come along: whoever owns the other 
 """
 
 from collections.abc import Collection, Mapping
-from fnmatch import fnmatchcase
 
 from backupd.replicate.far_pool import FarHost, FarPool
-from backupd.replicate.marked import mark_of
+from backupd.replicate.marked import mark_of, other_replica, wants
 from backupd.replicate.outcome import (
     ReplicationContext,
     ReplicationPlan,
@@ -16,7 +15,6 @@ from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
 from btrkeep.backup_states import FINAL
 from btrkeep.catalogue import Catalogue
-from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.replication import (
     HostFetches,
     NearBackup,
@@ -28,11 +26,6 @@ from btrkeep.decisions.replication import (
 )
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
-
-
-def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...]) -> bool:
-    """Returns True if the replica fetches that host, and it is among those that somebody has named."""
-    return any(fnmatchcase(host, pattern) for pattern in replica.hosts) and (not named or host in named)
 
 
 def make_plan(
@@ -87,20 +80,12 @@ def _plan_host(
         return HostFetches(far.name, obstacle=Obstacle.NAME_REUSED_THERE, text=new)
     if not here.known and (old := next((name for name in far.was if renamed.get(name) == far.name), None)):
         return HostFetches(far.name, obstacle=Obstacle.RENAMED_THERE, text=old)
-    if other := _other_replica(site, here, far.name, mark):
+    if other := other_replica(site, far.name, here.mark, mark):
         return HostFetches(far.name, obstacle=Obstacle.OF_ANOTHER_REPLICA, text=other)
     if not here.forgotten and (name := held.get(far.name)):
         return HostFetches(far.name, obstacle=Obstacle.OTHER_NAME_HERE, text=name)
     zone, policy, newest_only = site.config.pool.zone, site.replica.retention, site.replica.newest_only
     return plan_fetches(far.name, far.backups, here, mark, policy, zone, site.now, newest_only=newest_only)
-
-
-def _other_replica(site: ReplicationContext, here: NearHost, host: str, mark: ReplicaMark) -> str | None:
-    """Returns the other configured replica that has fetched the host, and still wants it: each has a retention of its own."""
-    if here.mark is None or here.mark.pool != mark.pool or here.mark.replica == mark.replica:
-        return None
-    other = site.config.replicas.get(here.mark.replica)
-    return other.name if other and wants(other, host, ()) else None
 
 
 def _near_hosts(pool: Pool, catalogue: Catalogue, *, damaged: bool) -> dict[str, NearHost]:

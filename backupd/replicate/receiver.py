@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from uuid import uuid4
 
 from backupd.replicate.stream_guard import StreamGuard
 from backupd.replicate.wire import ConnectionBroken, widen, write_all
@@ -36,16 +37,27 @@ from backupd.repo.sums import SUMS
 from backupd.rsync.confined import PROGRAM, filter_file, shown_programs
 from btrkeep.backup_states import FINAL
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
 from btrkeep.fs.exchange import exchange
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.send import NEWEST
-from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, delete, describe, opened, snapshot
+from btrkeep.pool.subvolume import (
+    ROOT_FOLDER,
+    Subvolume,
+    delete,
+    describe,
+    marked_copies,
+    opened,
+    set_read_only,
+    set_received,
+    snapshot,
+)
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import run
 
-_SUBVOLUME = "backup"
+_SUBVOLUME, _PARENT = "backup", "parent"
 _TOP = "/pool"
 _CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
 _KNOWS_NEWEST = 6  # btrfs-progs 6.0 and later
@@ -57,7 +69,7 @@ class NotReceived(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A backup that is to come: its host, name and UUID, and the UUID of the backup here that it is a difference to.
+    """A backup that is to come, and the one here that it is a difference to.
 
     `again`: it takes the place of the copy that is here.
     """
@@ -65,8 +77,13 @@ class Expected:
     host: str
     name: str
     uuid: str
-    parent_uuid: str | None = None
+    parent: FarBackup | None = None
     again: bool = False
+
+    @classmethod
+    def of(cls, host: str, fetch: Fetch) -> "Expected":
+        """Returns what comes of a host by that fetch."""
+        return cls(host, fetch.backup.name, fetch.backup.uuid, fetch.parent, fetch.again)
 
 
 @cache
@@ -86,7 +103,8 @@ class Receiving:
         self._pool, self._host, self._confined = pool, host, confined
         self._held = ExitStack()
         self._names = list[str]()
-        self._came = list[Expected]()
+        self._came = list[_Come]()
+        self._stand_ins = list[str]()
         self._is_cut = False
         """Whether a stream was begun that did not come to its end."""
 
@@ -118,7 +136,9 @@ class Receiving:
         name = f"{_SUBVOLUME}{len(self._names) + 1}" if self._names else _SUBVOLUME
         self._names.append(name)
         self._is_cut = True
-        guard = StreamGuard(expected.uuid, expected.parent_uuid, name.encode(), version)
+        parent, mark = self._parent(expected.parent)
+        parent_uuid = expected.parent.uuid if expected.parent else None
+        guard = StreamGuard(expected.uuid, parent_uuid, name.encode(), version, mark)
         try:
             for piece in pieces:
                 for passed in guard.pass_on(piece):
@@ -130,7 +150,47 @@ class Receiving:
             raise self._fault() or ConnectionBroken("the stream has no end")
         with Checkpoint("stream received"):
             self._is_cut = False
-            self._came.append(expected)
+            self._came.append(_Come(expected, self._folder / name, parent))
+
+    @property
+    def ends(self) -> bool:
+        """Returns True if the backup that came last cannot be the parent of one in this cell: another copy of it lies elsewhere, as
+        when two pools of this filesystem fetch the same host, or when it replaces a damaged one.
+        """
+        last = self._came[-1]
+        known = marked_copies(self._pool.path, last.expected.uuid)
+        own = describe(last.path)
+        return any(own is None or id_ != own.id for id_ in known)
+
+    def _parent(self, parent: FarBackup | None) -> tuple[Path | None, str | None]:
+        """Returns where the parent of a difference lies, and the UUID by which `btrfs receive` finds it if not by its own."""
+        if parent is None:
+            return None, None
+        if before := next((one.path for one in self._came if one.expected.name == parent.name), None):
+            return before, None
+        path = self._pool.host(self._host) / parent.name
+        found = describe(path)
+        if found is None or marked_copies(self._pool.path, parent.uuid) == [found.id]:
+            return path, None
+        return self._stand_in(path)
+
+    def _stand_in(self, path: Path) -> tuple[Path, str]:
+        """A snapshot of what lies at `path`, marked as the copy of a UUID that nothing else has.
+
+        `btrfs receive` looks for the mark of a copy, and of several subvolumes with the same mark it takes the first: another
+        pool's, or what somebody keeps of a damaged copy. For clones it looks for nothing but that before btrfs-progs 6.14, so it
+        does not find what was made here.
+        """
+        place, mark = self._folder / f"{_PARENT}{len(self._stand_ins) + 1}", str(uuid4())
+        self._stand_ins.append(place.name)
+        snapshot(path, place)
+        set_received(place, mark, 0)
+        set_read_only(place)
+        return place, mark
+
+    @property
+    def _folder(self) -> Path:
+        return self._pool.host(self._host) / RECEIVING
 
     def end_input(self) -> None:
         """Has the cell end by itself: no further stream comes."""
@@ -143,21 +203,22 @@ class Receiving:
         """
         fault = None if self._is_cut else self._fault()
         self._running.close()  # nothing in the cell can change anything from here on
-        folder = self._pool.host(self._host) / RECEIVING
-        whole = list[tuple[Expected, Path, Record]]()
+        whole = list[tuple[_Come, Record]]()
         trouble = fault
         try:
-            _require_alone(folder, self._names, self._host)
-            for expected, name in zip(self._came, self._names, strict=False):
-                whole.append((expected, folder / name, _require_whole(folder / name, expected)))
+            _require_alone(self._folder, (*self._names, *self._stand_ins), self._host)
+            for come in self._came:
+                record = _require_whole(come.path, come.expected)
+                _require_parent(come)
+                whole.append((come, record))
         except NotReceived as error:
             trouble = fault or error
         else:
             del whole[len(whole) - bool(fault) :]  # whatever it complains of, the last one is in doubt
         if whole:
             self._disk.sync()
-        for expected, path, record in whole:
-            yield expected, _named(self._pool, expected, path), record
+        for come, record in whole:
+            yield come.expected, _named(self._pool, come.expected, come.path), record
         if trouble:
             raise trouble
 
@@ -168,6 +229,15 @@ class Receiving:
         if not status:
             return None
         return NotReceived(f"btrfs receive: {said[0].removeprefix('ERROR: ') if said else f'exit status {status}'}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Come:
+    """What has come lies at `path`, as a difference to what lies at `parent`."""
+
+    expected: Expected
+    path: Path
+    parent: Path | None
 
 
 def publish_copy(pool: Pool, expected: Expected, path: Path, disk: Syncfs) -> tuple[Subvolume, Record]:
@@ -257,6 +327,15 @@ def _require_whole(path: Path, expected: Expected) -> Record:
         raise NotReceived(f"{expected.host}@{expected.name}: its backup.json names the host {record.host!r}")
     _require_plain(path, expected)
     return record
+
+
+def _require_parent(come: _Come) -> None:
+    """Raises NotReceived if `btrfs receive` has put the difference upon another subvolume."""
+    if come.parent is None:
+        return
+    found, parent = describe(come.path), describe(come.parent)
+    if not found or not parent or found.parent_uuid != parent.uuid:
+        raise NotReceived(f"{come.expected.host}@{come.expected.name}: what came was put upon another subvolume than its parent")
 
 
 def _require_plain(path: Path, expected: Expected) -> None:

@@ -91,7 +91,7 @@ def fetch_by_rsync(
     told = far.announce_copy(host, fetch)
     require_room(site.pool, site.config)
     take_notes(site.pool, host, fetch.backup.name, told, site.replica.name)  # first: it comes but once
-    expected = Expected(host, fetch.backup.name, fetch.backup.uuid, fetch.parent.uuid if fetch.parent else None, fetch.again)
+    expected = Expected.of(host, fetch)
     folder = site.pool.host(host) / RECEIVING
     path = folder / _SUBVOLUME
     folder.mkdir(mode=0o700)
@@ -162,7 +162,7 @@ class _Copying:
     def _command(self, held: ExitStack) -> tuple[tuple[str, ...], ConfinedTransfer | None]:
         end = far_end(self.site)
         one = self.expected
-        based = one.parent_uuid is not None
+        based = one.parent is not None
 
         def command(shell: tuple[str, ...]) -> tuple[str, ...]:
             backup = f"{one.host}/{one.name}/{one.uuid}"

@@ -2,11 +2,12 @@
 
 Each command is a length, a number, a checksum and so many bytes (fs/btrfs/send.h, Documentation/dev/dev-send-stream). One stream
 is one subvolume, which gets our name for what is not whole yet; it is the one that was asked for, a difference to the one that was
-named; it has no second subvolume, and nothing follows its end. What is in between `btrfs receive` understands, within its cell.
+named; it has no second subvolume, and nothing follows its end. What is in between `btrfs receive` understands, within its cell. If
+it would find another parent than the one that is meant, each command that names the parent gets another UUID.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -17,7 +18,7 @@ _VERSION = struct.Struct("<I")
 _HEADER = len(_MAGIC) + _VERSION.size
 _COMMAND = struct.Struct("<IHI")  # bytes that follow, number, crc32c
 _ATTRIBUTE = struct.Struct("<HH")
-_SUBVOL, _SNAPSHOT, _END, _NEWEST = 1, 2, 21, 26
+_SUBVOL, _SNAPSHOT, _CLONE, _END, _NEWEST = 1, 2, 16, 21, 26
 _UUID, _PATH, _CLONE_UUID = 1, 15, 20
 _LONGEST = 1 << 24  # bytes of a command; the kernel's are below 200 KiB
 
@@ -30,13 +31,15 @@ class BadStream(OperatorError):
 class StreamGuard:
     """`uuid`: of the subvolume that was asked for; `parent`: of the one that it is a difference to, None for all of it.
 
-    `name`: what the subvolume is called here. `whole`: its end has come.
+    `name`: what the subvolume is called here; `parent_mark`: the UUID by which `btrfs receive` finds the parent here, if not by the
+    one in the stream. `whole`: its end has come.
     """
 
     uuid: str
     parent: str | None
     name: bytes
     newest: int
+    parent_mark: str | None = None
     whole: bool = False
     _left: bytes = b""
     _skip: int = 0
@@ -62,18 +65,18 @@ class StreamGuard:
                 break
             if self.whole:
                 raise BadStream("something follows the end of the stream")
-            length, number, _ = _COMMAND.unpack_from(data, at)
+            length, number, checksum = _COMMAND.unpack_from(data, at)
             if length > _LONGEST or not 0 < number <= _NEWEST:
                 raise BadStream(f"the stream has a command that is none ({number}, {length} bytes)")
-            if not self._named:
+            if self._named and number in (_SUBVOL, _SNAPSHOT):
+                raise BadStream("the stream has more than one subvolume")
+            if not self._named or (self.parent_mark and number == _CLONE):
                 if len(data) - at < _COMMAND.size + length:
                     break
-                renamed = self._subvolume(number, data[at + _COMMAND.size : at + _COMMAND.size + length])
-                yield data[start:at] + renamed
+                changed = self._changed(number, data[at + _COMMAND.size : at + _COMMAND.size + length], checksum)
+                yield data[start:at] + changed
                 start = at = at + _COMMAND.size + length
                 continue
-            if number in (_SUBVOL, _SNAPSHOT):
-                raise BadStream("the stream has more than one subvolume")
             self.whole = number == _END
             at, self._skip = at + _COMMAND.size, length
         if self.whole and not self._skip and at < len(data):
@@ -89,21 +92,32 @@ class StreamGuard:
             raise BadStream("the stream has a version that nobody asked for")
         self._begun = True
 
-    def _subvolume(self, number: int, payload: bytes) -> bytes:
-        """The first command, with our name. Raises BadStream."""
+    def _changed(self, number: int, payload: bytes, checksum: int) -> bytes:
+        """The command with our name, if it is the first one, and with the parent as it is found here. Raises BadStream.
+
+        A command whose checksum was wrong keeps a wrong one.
+        """
+        found = _attributes(payload)
+        if not self._named:
+            self._require_subvolume(number, found)
+            self._named = True
+            found[_PATH] = self.name
+        if self.parent_mark and not _is_not(found.get(_CLONE_UUID), str(self.parent)):
+            found[_CLONE_UUID] = UUID(self.parent_mark).bytes
+        content = b"".join(_ATTRIBUTE.pack(kind, len(value)) + value for kind, value in found.items())
+        checksum ^= _checksum(number, payload) ^ _checksum(number, content)
+        return _COMMAND.pack(len(content), number, checksum) + content
+
+    def _require_subvolume(self, number: int, found: Mapping[int, bytes]) -> None:
+        """Raises BadStream unless it is the subvolume that was asked for."""
         if number != (_SNAPSHOT if self.parent else _SUBVOL):
             raise BadStream("the stream does not begin with the subvolume that was asked for")
-        found = _attributes(payload)
         if _is_not(found.get(_UUID), self.uuid):
             raise BadStream("the stream is of another subvolume")
         if self.parent and _is_not(found.get(_CLONE_UUID), self.parent):
             raise BadStream("the stream is a difference to another subvolume")
         if _PATH not in found:
             raise BadStream("the stream's subvolume has no name")
-        self._named = True
-        found[_PATH] = self.name
-        content = b"".join(_ATTRIBUTE.pack(kind, len(value)) + value for kind, value in found.items())
-        return _COMMAND.pack(len(content), number, _crc32c(_COMMAND.pack(len(content), number, 0) + content)) + content
 
 
 def _is_not(value: bytes | None, uuid: str) -> bool:
@@ -124,11 +138,18 @@ def _attributes(payload: bytes) -> dict[int, bytes]:
     return found
 
 
-def _crc32c(data: bytes) -> int:
-    """Castagnoli's, as btrfs has it: it begins with 0 and is not inverted. For a hundred bytes, once in a stream."""
+def _checksum(number: int, payload: bytes) -> int:
+    """The command's crc32c, Castagnoli's, as btrfs has it: it begins with 0 and is not inverted."""
     crc = 0
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    for byte in _COMMAND.pack(len(payload), number, 0) + payload:
+        crc = crc >> 8 ^ _CRCS[(crc ^ byte) & 0xFF]
     return crc
+
+
+def _crc_of(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+_CRCS = [_crc_of(byte) for byte in range(256)]

@@ -38,6 +38,8 @@ _SUBVOL_GETFLAGS = ior(25, 8)
 _SUBVOL_SETFLAGS = iow(26, 8)
 _GET_SUBVOL_INFO = ior(60, _INFO.size)
 _SNAP_DESTROY_V2 = iow(63, 4096)
+_UUID_KEY = struct.Struct("<QQ")
+_ID = struct.Struct("<Q")
 _RECEIVED = struct.Struct("=16sQQ16x16xQ128x")  # uuid, stransid, rtransid, two times, flags, reserved
 _SET_RECEIVED_SUBVOL = iowr(37, _RECEIVED.size)
 
@@ -145,6 +147,17 @@ def set_received(path: Path, origin: str, transid: int) -> None:
     """
     with opened(path) as fd:
         fcntl.ioctl(fd, _SET_RECEIVED_SUBVOL, _RECEIVED.pack(uuid.UUID(origin).bytes, transid, 0, 0))
+
+
+def marked_copies(folder: Path, origin: str) -> list[int]:
+    """Returns the ids of the subvolumes on the filesystem of `folder` that are marked as copies of the one with that UUID.
+
+    Of several of them `btrfs receive` takes any, or none, for the parent of a difference. Raises OSError; needs CAP_SYS_ADMIN.
+    """
+    first, last = _UUID_KEY.unpack(uuid.UUID(origin).bytes)
+    key = ctree.Key(first, ctree.UUID_KEY_RECEIVED_SUBVOL, last)
+    with opened(folder) as fd:
+        return [id_ for _, data in search_v2(fd, ctree.UUID_TREE_OBJECTID, key, key) for (id_,) in _ID.iter_unpack(data)]
 
 
 @Checkpoint("subvolume deleted")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.replicate.stream_guard import BadStream, StreamGuard
+from tests.beds.hostile_pool import crc32c
 
 HEADER = b"btrfs-stream\0" + struct.pack("<I", 1)
 OURS, PARENT, OTHER = (str(UUID(int=number)) for number in (1, 2, 3))
@@ -26,13 +27,21 @@ def subvolume(uuid: str = OURS, parent: str | None = None, path: bytes = b"2026-
     return command(2, content + attribute(20, UUID(parent).bytes)) if parent else command(1, content)
 
 
-def passed(stream: bytes, parent: str | None = None, cuts: list[int] | None = None) -> bytes:
-    guard, out, at = StreamGuard(OURS, parent, b".receiving", 1), b"", 0
+def passed(stream: bytes, parent: str | None = None, cuts: list[int] | None = None, mark: str | None = None) -> bytes:
+    guard, out, at = StreamGuard(OURS, parent, b".receiving", 1, mark), b"", 0
     for cut in [*sorted(cuts or []), len(stream)]:
         out += b"".join(guard.pass_on(stream[at:cut])) if cut > at else b""
         at = max(at, cut)
     assert guard.whole
     return out
+
+
+def clone(uuid: str, checksum: int | None = None) -> bytes:
+    """A command that takes a part of a file of that subvolume, with its right checksum, or another one."""
+    content = attribute(18, bytes(8)) + attribute(24, b"1" * 8) + attribute(15, b"o1") + attribute(20, UUID(uuid).bytes)
+    content += attribute(21, bytes(8)) + attribute(22, UUID(uuid).bytes) + attribute(23, bytes(8))
+    right = crc32c(struct.pack("<IHI", len(content), 16, 0) + content)
+    return struct.pack("<IHI", len(content), 16, right if checksum is None else checksum) + content
 
 
 FILES = command(3, attribute(15, b"o1")) + command(15, attribute(15, b"o1") + attribute(19, b"x" * 40000))
@@ -51,6 +60,24 @@ def test_the_subvolume_gets_our_name_and_nothing_else_is_changed() -> None:
 def test_it_does_not_matter_in_which_pieces_a_stream_comes(cuts: list[int]) -> None:
     stream = HEADER + subvolume(parent=PARENT) + FILES + END
     assert passed(stream, PARENT, [cut for cut in cuts if cut < len(stream)]) == passed(stream, PARENT)
+
+
+@given(cuts=st.lists(st.integers(0, 41000), max_size=6))
+def test_a_parent_that_has_another_mark_here_is_named_by_it_wherever_the_stream_names_it(cuts: list[int]) -> None:
+    """Also the path of the file is the parent's UUID, which is no reason to change it."""
+    head, rest = HEADER + subvolume(parent=PARENT), clone(PARENT) + FILES + clone(OURS) + clone(OTHER)
+    out = passed(head + rest + END, PARENT, cuts, mark=OTHER)
+    mine = clone(PARENT).replace(attribute(20, UUID(PARENT).bytes), attribute(20, UUID(OTHER).bytes))
+    right = struct.pack("<I", crc32c(mine[:6] + bytes(4) + mine[10:]))
+    assert out.endswith(mine[:6] + right + mine[10:] + FILES + clone(OURS) + clone(OTHER) + END)
+    assert attribute(20, UUID(OTHER).bytes) in out[: len(head)]
+    assert passed(head + rest + END, PARENT).endswith(rest + END)
+
+
+def test_a_checksum_that_is_wrong_stays_so() -> None:
+    out = passed(HEADER + subvolume(parent=PARENT) + clone(PARENT, checksum=7) + END, PARENT, mark=OTHER)
+    said = out.removesuffix(END)[-len(clone(PARENT)) :]
+    assert struct.unpack_from("<I", said, 6)[0] != crc32c(said[:6] + bytes(4) + said[10:])
 
 
 @pytest.mark.parametrize(
