@@ -36,13 +36,13 @@ cat said
 {last}
 """
 _ENDED = "ends "
-# One device for both disks, so that there is one order of all that is written.
+# One device for both disks, so that there is one order of all that is written. Nobody makes names in /dev/mapper.
 _ALL_LOGGED = """\
 modprobe dm-log-writes
 printf '0 {pool} linear /dev/vdc 0\\n{pool} {state} linear /dev/vdd 0\\n' | dmsetup create both
-dmsetup create logged --table "0 {both} log-writes /dev/mapper/both /dev/vde"
-dmsetup create pool --table "0 {pool} linear /dev/mapper/logged 0"
-dmsetup create state --table "0 {state} linear /dev/mapper/logged {pool}"
+dmsetup create logged --table "0 {both} log-writes /dev/dm-0 /dev/vde"
+dmsetup create pool --table "0 {pool} linear /dev/dm-1 0"
+dmsetup create state --table "0 {state} linear /dev/dm-1 {pool}"
 """
 _NO_MORE_LOG = "umount {points} && dmsetup remove pool state && dmsetup remove logged"
 
@@ -200,7 +200,7 @@ class LoggedRound(MachineRound):
         pool, state = (path.stat().st_size // _SECTOR for path in (disks.pool, disks.state))
         points = f"{self.disks.pool} {self.disks.state}"
         mounts = _ALL_LOGGED.format(pool=pool, state=state, both=pool + state) + self._mounts(
-            "/dev/mapper/pool", "/dev/mapper/state"
+            "/dev/dm-2", "/dev/dm-3"
         )
         scripts = self._scripts(step, mounts, "f", _NO_MORE_LOG.format(points=points))
         with vm.running(scripts, [disks.pool, disks.state, log, *self._copies(step)], systemd=False) as machine:
