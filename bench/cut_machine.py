@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 
 from bench.cut_disks import OPTIONS, Cut
@@ -121,7 +122,8 @@ class KilledRound(MachineRound):
 
     def _chosen(self) -> Iterable[Cut]:
         self._number = 0
-        kills = [cut for step in range(len(self.steps)) for cut in self._kills(step)][: self.wanted]
+        steps = self.random.sample(range(len(self.steps)), len(self.steps))
+        kills = list(islice(chain.from_iterable(map(self._kills, steps)), self.wanted))
         self.wanted -= len(kills)
         return [*kills, *super()._chosen()]
 
@@ -199,9 +201,7 @@ class LoggedRound(MachineRound):
             file.truncate(_LOG)
         pool, state = (path.stat().st_size // _SECTOR for path in (disks.pool, disks.state))
         points = f"{self.disks.pool} {self.disks.state}"
-        mounts = _ALL_LOGGED.format(pool=pool, state=state, both=pool + state) + self._mounts(
-            "/dev/dm-2", "/dev/dm-3"
-        )
+        mounts = _ALL_LOGGED.format(pool=pool, state=state, both=pool + state) + self._mounts("/dev/dm-2", "/dev/dm-3")
         scripts = self._scripts(step, mounts, "f", _NO_MORE_LOG.format(points=points))
         with vm.running(scripts, [disks.pool, disks.state, log, *self._copies(step)], systemd=False) as machine:
             self._see_how_it_ended(step, machine.to_its_end(_LONGEST).splitlines())
