@@ -15,11 +15,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cut_log import Replay, clone, flushes
+from bench.cut_log import Replay, base_of, clone, entries, flushes
 from btrkeep.pool.subvolume import create, snapshot
 from tests.beds import TOP, btrfs, nbd, work
 
 KINDS = ("plain", "cached", "recorded")
+IN_A_MACHINE = ("killed", "logged")  # bench/cut_machine.py
 OPTIONS = "commit=300,noatime,nossd"  # as in fstab: delayed writes are held back, and expire has an option to put back
 _POOL, _STATE, _ALL = 512 << 20, 48 << 20, "3G"
 _NAMES = ("pool.img", "state.img")
@@ -39,7 +40,7 @@ class Cut:
 class CutDisks:
     """The pool is at `pool`, the state folder at `state`, until the stack of `mount` ends; then a copy can be there.
 
-    `kind`: one of KINDS. Those that are cached are cut by the dice of `seed`. The copies are plain disks.
+    `kind`: one of KINDS or IN_A_MACHINE. Those that are cached are cut by the dice of `seed`. The copies are plain disks.
     """
 
     def __init__(self, kind: str = "plain", seed: int = 0) -> None:
@@ -61,7 +62,7 @@ class CutDisks:
         """Mounts both, or those copies of them, until the stack ends."""
         if not (pool and state):
             pool, state = self.images / "pool.img", self.images / "state.img"
-            if self.kind != "plain":
+            if self.kind in ("cached", "recorded"):
                 pool, state = self._served(stack, pool, state)
         _attach(stack, state, self.state, "-t", "ext4", "-o", "noatime")
         _attach(stack, pool, self.pool, "-t", "btrfs", "-o", OPTIONS)
@@ -101,11 +102,28 @@ class CutDisks:
                 clone(self.images / name, self.images / f"{name}-{number}")
         return self._cut(number, ended, moment)
 
+    def keep(self, step: int) -> None:
+        """Copies both disks with all that was written to them: what a step begins with."""
+        for place, name in ((self.pool, _NAMES[0]), (self.state, _NAMES[1])):
+            work("sync", "-f", place)
+            clone(self.images / name, self.images / f"{name}-kept-{step}")
+
+    def kept(self, step: int) -> list[Path]:
+        """These copies."""
+        return [self.images / f"{name}-kept-{step}" for name in _NAMES]
+
+    def again(self, number: int, step: int, moment: str) -> Cut:
+        """A cut that has yet to be made, of disks as they were when that step began."""
+        cut = self._cut(number, step, moment)
+        for source, copy in zip(self.kept(step), (cut.pool, cut.state), strict=True):
+            clone(source, copy)
+        return cut
+
     def recorded(self) -> list[Cut]:
         """All flushes, once the disks are unmounted. Only `bring` makes the copies."""
         if self.kind != "recorded":
             return []
-        self._replay = Replay(self._log, [self.images / name for name in _NAMES])
+        self._replay = Replay(entries(self._log), [base_of(self.images / name) for name in _NAMES])
         return [self._cut(one.number, one.step, f"a flush after {one.moment}") for one in flushes(self._log)]
 
     def bring(self, cut: Cut) -> None:

@@ -4,7 +4,7 @@ It does for disks of bench/cut_cache.py what the kernel's dm-log-writes and its 
 safe comes again, in its order. The disks with a cache show the states between two flushes.
 
 An entry is a head and its data: a write (the number of the disk, the offset), a flush (of a disk), or a mark (the number of a step,
-and what it was about to do, as text).
+and what it was about to do, as text). The log of the kernel's own dm-log-writes is read as if it had such entries: see `of_kernel`.
 """
 
 import fcntl
@@ -17,6 +17,13 @@ from typing import BinaryIO
 _HEAD = struct.Struct(">BBQI")  # kind, disk, offset or step, length of the data
 _WRITE, _FLUSH, _MARK = range(3)
 _FICLONE = 0x40049409
+# Documentation/admin-guide/device-mapper/log-writes.rst: numbers are little-endian, and count sectors unless said.
+_KERNEL_HEAD = struct.Struct("<QQQI")  # magic, version, number of entries, bytes of a sector
+_KERNEL_ENTRY = struct.Struct("<QQQQ")  # sector, number of sectors, flags, bytes of a mark's text
+_KERNEL_MAGIC, _KERNEL_VERSION = 0x6A736677736872, 1
+_KERNEL_FLUSH, _KERNEL_FUA, _KERNEL_DISCARD = 1, 2, 4
+
+Entry = tuple[int, int, int, bytes]  # kind, disk, offset or step, data
 
 
 def clone(source: Path, copy: Path) -> None:
@@ -47,10 +54,15 @@ class Recorder:
         self._log.write(_HEAD.pack(kind, self._disk, number, len(data)) + data)
 
 
+def base_of(image: Path) -> Path:
+    """What an image was when its record began."""
+    return image.with_name(f"{image.name}-base")
+
+
 def record(log: Path, images: Sequence[Path]) -> list[Recorder]:
     """A recorder for each image; IMAGE-base is the image as it is now."""
     for image in images:
-        clone(image, _base(image))
+        clone(image, base_of(image))
     file = log.open("wb", buffering=0)
     return [Recorder(file, number) for number in range(len(images))]
 
@@ -67,7 +79,7 @@ class Flush:
 def flushes(log: Path) -> Iterator[Flush]:
     """All flushes after the first mark."""
     number, step, moment = 0, -1, ""
-    for kind, _, offset, data in _entries(log):
+    for kind, _, offset, data in entries(log):
         number += kind == _FLUSH
         if kind == _MARK:
             step, moment = offset, data.decode()
@@ -75,14 +87,19 @@ def flushes(log: Path) -> Iterator[Flush]:
             yield Flush(number, step, moment)
 
 
+def flushes_of(log: Iterator[Entry]) -> int:
+    """How many it has."""
+    return sum(kind == _FLUSH for kind, *_ in log)
+
+
 class Replay:
     """The images as the log has them, from the first flush to the last."""
 
-    def __init__(self, log: Path, images: Sequence[Path]) -> None:
-        self._entries, self._flushed = _entries(log), 0
-        self._images = [image.with_name(f"{image.name}-replayed") for image in images]
-        for image, copy in zip(images, self._images, strict=True):
-            clone(_base(image), copy)
+    def __init__(self, log: Iterator[Entry], bases: Sequence[Path]) -> None:
+        self._entries, self._flushed = log, 0
+        self._images = [base.with_name(f"{base.name}-replayed") for base in bases]
+        for base, image in zip(bases, self._images, strict=True):
+            clone(base, image)
 
     def copies(self, number: int, copies: Sequence[Path]) -> None:
         """Makes copies of the images as they were at that flush, which lies after the one that was asked for last."""
@@ -99,14 +116,39 @@ class Replay:
             clone(image, copy)
 
 
-def _base(image: Path) -> Path:
-    return image.with_name(f"{image.name}-base")
-
-
-def _entries(log: Path) -> Iterator[tuple[int, int, int, bytes]]:
-    """Kind, disk, offset and data of each entry; a last one that was cut off is left out."""
+def entries(log: Path) -> Iterator[Entry]:
+    """Those of a log; a last one that was cut off is left out."""
     with log.open("rb") as file:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             kind, disk, offset, length = _HEAD.unpack(head)
             if len(data := file.read(length)) == length:
                 yield kind, disk, offset, data
+
+
+def of_kernel(log: Path, sizes: Sequence[int]) -> Iterator[Entry]:
+    """The same of a log of dm-log-writes, on one device that has disks of so many bytes behind one another.
+
+    The kernel logs a write when a flush has made it safe, or at once if it was written through (FUA); that counts as a flush.
+    """
+    with log.open("rb") as file:
+        magic, version, count, sector = _KERNEL_HEAD.unpack(file.read(_KERNEL_HEAD.size))
+        assert (magic, version) == (_KERNEL_MAGIC, _KERNEL_VERSION), f"{log} is no log of dm-log-writes"
+        file.seek(sector)
+        for _ in range(count):
+            start, number, flags, _ = _KERNEL_ENTRY.unpack_from(file.read(sector))
+            length = number * sector
+            data = bytes(length) if flags & _KERNEL_DISCARD else file.read(length)
+            if data:
+                disk, offset = _place(start * sector, sizes)
+                yield _WRITE, disk, offset, data
+            if flags & (_KERNEL_FLUSH | _KERNEL_FUA):
+                yield _FLUSH, 0, 0, b""
+
+
+def _place(offset: int, sizes: Sequence[int]) -> tuple[int, int]:
+    """Which disk it lies on, and where."""
+    for disk, size in enumerate(sizes):
+        if offset < size:
+            return disk, offset
+        offset -= size
+    raise ValueError(f"{offset} bytes behind the last disk")

@@ -7,13 +7,14 @@ half of these come right after a commit of somebody else's. Then the disks are r
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +30,10 @@ from tests.beds.watch import ENVIRONMENT, disagreements, is_locked
 from tests.beds.work import explain
 
 AT_RANDOM = ("another's commit", "any moment")
+IT_ENDED, KILLED = "the end of the command", "a kill at any moment"
 _DONE = {"complete", "suspect"}
 _LONGEST_STEP = 1800.0  # seconds
+_NAMED = re.compile(r"/\d{4}-\d\d-\d\dT\d{6}Z")
 
 
 @dataclass(slots=True)
@@ -71,6 +74,8 @@ class Found:
 class Round:
     """`wanted` cuts of one scenario, at random moments of that seed. `program`: stands for tests/beds/kill_at.py."""
 
+    unknown_names = False  # whether a backup that is complete may have a name that this round has not seen
+
     def __init__(self, disks: CutDisks, name: str, seed: int, wanted: int, program: Path | None = None) -> None:
         self.disks, self.name, self.seed, self.wanted, self.program = disks, name, seed, wanted, program
         self.random = random.Random(seed)
@@ -93,7 +98,7 @@ class Round:
             self._look_at(cut)
         return self.found
 
-    def _chosen(self) -> list[Cut]:
+    def _chosen(self) -> Iterable[Cut]:
         """Half of them at random moments; the others at checkpoints, each kind of these once before any comes again."""
         self.random.shuffle(self.cuts)
         seen: Counter[tuple[int, str]] = Counter()
@@ -117,13 +122,16 @@ class Round:
             self._note()
             self._cut("the first step of it")
             self.steps.append(step)
-            with self._asked() as path, self._at_random():
-                self._carry_out(step, path)
+            self._cut_during(step)
             self._remember(by_run=step.words[0] == "run" and step.program == "backupd")
             self.before[-1].after = self._facts()
             step = next(steps, None)
         self._note()
         self._cut("after all of it")
+
+    def _cut_during(self, step: Step) -> None:
+        with self._asked() as path, self._at_random():
+            self._carry_out(step, f"asks:{path}")
 
     def _note(self) -> None:
         """Remembers what is there before a step, and after the last one."""
@@ -152,9 +160,9 @@ class Round:
     def _unlike_source(self, data: Path, source: cut_truth.Tree) -> list[str]:
         return cut_truth.unlike(source, cut_truth.tree(data / str(self.site.source).strip("/")))
 
-    def _carry_out(self, step: Step, asked: Path) -> None:
-        at = (f"asks:{asked}", "any", "any", 0)
-        words = ["--config", str(self.site.config), *step.words] if step.program == "backupd" else step.words
+    def _carry_out(self, step: Step, action: str) -> None:
+        """Gives the command. `action`: what it does at all of its checkpoints, as kill_at.py has it."""
+        at, words = (action, "any", "any", 0), self._words(step)
         if self.program:
             argv = [sys.executable, "-P", str(self.program), *map(str, at), *words]
             env = {**os.environ, **ENVIRONMENT}
@@ -162,6 +170,9 @@ class Round:
         else:
             done = command(step.program, *words, check=False, timeout=_LONGEST_STEP, at=at)
         assert done.returncode in step.status, explain(done)
+
+    def _words(self, step: Step) -> list[str]:
+        return ["--config", str(self.site.config), *step.words] if step.program == "backupd" else [*step.words]
 
     @contextmanager
     def _asked(self) -> Iterator[Path]:
@@ -226,7 +237,8 @@ class Round:
 
     def _look_at(self, cut: Cut) -> None:
         self.found.cuts += 1
-        kind = cut.moment if cut.moment in AT_RANDOM else "a flush" if self.disks.kind == "recorded" else "a checkpoint"
+        known = cut.moment if cut.moment in (*AT_RANDOM, IT_ENDED, KILLED) else ""
+        kind = known or ("a flush" if self.disks.kind in ("recorded", "logged") else "a checkpoint")
         self.found.moments[kind] = self.found.moments.get(kind, 0) + 1
         self.disks.bring(cut)
         try:
@@ -253,6 +265,8 @@ class Round:
             there = {f"{host}/{name}" for host, name, _ in cut_truth.backups(self.site.pool)}
             first = Look(may, here.tree)
             yield from self._contents(first)
+            if cut.moment == IT_ENDED:
+                yield from (f"was done, and is lost: {fact}" for fact in self._forgotten(here))
             yield from (f"writable: {path}" for path in cut_truth.writable(self.site.pool))
             if cut.ended < len(self.steps) and (step := self.steps[cut.ended]).again:
                 yield from self._done(*step.words, status=(0, *step.status, *step.was_done))
@@ -268,6 +282,11 @@ class Round:
             yield from self._tidy()
             if cut_truth.allocator(self.disks.pool) != option:
                 yield f"mounted with {option} and left with {cut_truth.allocator(self.disks.pool)}"
+
+    def _forgotten(self, here: Before) -> list[str]:
+        """What a command that had ended has done, and is not there. A backup's name is the time of its run: no two are alike."""
+        wanted, seen = (Counter(_NAMED.sub("", fact) for fact in facts) for facts in (here.after, self._facts()))
+        return sorted((wanted - seen).elements())
 
     def _put_back(self, here: Before) -> None:
         shutil.rmtree(self.site.source)
@@ -293,7 +312,7 @@ class Round:
             return ""
         if known and (look.there is None or key in look.there or host in self.site.elsewhere):
             return f"{key} is not what it was: {known[:3]}"
-        if look.there is None and f"{key} is there, {state}" not in look.may:
+        if look.there is None and f"{key} is there, {state}" not in look.may and not self.unknown_names:
             return f"{key} is called {state} before it was finished"
         wrong = self._unlike_source(data, look.source)
         return f"{key} differs from its source: {wrong[:3]}" if wrong else ""

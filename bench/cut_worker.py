@@ -23,10 +23,12 @@ from typing import Any, Self
 from bench import cut_scenarios
 from bench.common import own_folder
 from bench.cut_disks import CutDisks
+from bench.cut_machine import KilledRound, LoggedRound
 from bench.cut_round import Found, Round
 from tests.beds import TOP, backupd, session, work
 
 UNSYNCED = TOP / "bench" / "unsynced.py"
+_ROUNDS = {"killed": KilledRound, "logged": LoggedRound}
 _CLONE_NEWNS = 0x20000
 _BYTECODE = "PYTHONPYCACHEPREFIX"
 
@@ -121,7 +123,8 @@ def _round(order: Order, image_dir: Path) -> Found:
             os.environ[_BYTECODE] = bytecode
         cut_scenarios.MANY = order.files
         disks, program = CutDisks(order.disks, order.seed), UNSYNCED if order.unsynced else None
-        return Round(disks, order.scenario, order.seed, order.wanted, program).run()
+        kind = _ROUNDS.get(order.disks, Round)
+        return kind(disks, order.scenario, order.seed, order.wanted, program).run()
 
 
 def _unshare_mounts() -> None:

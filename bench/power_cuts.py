@@ -26,7 +26,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from bench.common import own_folder, plain_parser, say
-from bench.cut_disks import KINDS
+from bench.cut_disks import IN_A_MACHINE, KINDS
 from bench.cut_scenarios import SCENARIOS
 from bench.cut_worker import Order, Worker
 
@@ -55,8 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=2, help="rounds at once")
     parser.add_argument("--seed", type=int, default=1, help="of the first round; each takes the next one")
     parser.add_argument("--only", action="append", choices=sorted(SCENARIOS), help="this scenario; can be repeated")
-    disks = "cached: any part of their write cache is lost; recorded: as they were at each flush"
-    parser.add_argument("--disks", choices=("all", *KINDS), default="all", help=disks)
+    disks = "cached: any part of their write cache is lost; recorded: as they were at each flush; killed: a virtual machine's, "
+    disks += "which is killed; logged: a virtual machine's, as they were at its flushes; all: the first three"
+    parser.add_argument("--disks", choices=("all", *KINDS, *IN_A_MACHINE), default="all", help=disks)
     parser.add_argument("--files", type=int, default=20_000, help="small files of the scenario `many`")
     parser.add_argument("--unsynced", action="store_true", help="backupd without its last sync: defects have to be found")
     parser.add_argument("--until", type=float, metavar="SECONDS", help="begin no round later than that")

@@ -82,29 +82,35 @@ def why_not() -> str:
     return f"{missing[0]} is not installed" if missing else ""
 
 
+@contextmanager
+def locked(kind: str = "machine") -> Iterator[None]:
+    """What is made for the cache is made by one session at a time; the second one waits."""
+    CACHE.mkdir(mode=0o755, exist_ok=True)
+    with (CACHE / f"{kind}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def debian() -> Path:
     """A Debian that nobody has installed anything of ours in. Not to be changed."""
-    CACHE.mkdir(mode=0o755, exist_ok=True)
-    with (CACHE / "machine.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked():
         return _debian()
 
 
 def _debian() -> Path:
-    return _once("debian", "\0".join((*_OPTIONS, *PACKAGES, _sources())), _make_debian)
+    return once("debian", "\0".join((*_OPTIONS, *PACKAGES, _sources())), _make_debian)
 
 
 def machine() -> Path:
-    """The folder. Made when it is not there yet; two sessions at once: the second one waits."""
-    CACHE.mkdir(mode=0o755, exist_ok=True)
-    with (CACHE / "machine.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """The folder. Made when it is not there yet."""
+    with locked():
         clean = _debian()
         recipe = b"".join((TOP / name).read_bytes() for name in ("install.sh", "setup.py", "scripts/ground.sh"))
-        return _once("machine", f"{clean.name}{hashlib.sha256(recipe).hexdigest()}", lambda path: _make_machine(clean, path))
+        return once("machine", f"{clean.name}{hashlib.sha256(recipe).hexdigest()}", lambda path: _make_machine(clean, path))
 
 
-def _once(kind: str, recipe: str, make: Callable[[Path], None]) -> Path:
+def once(kind: str, recipe: str, make: Callable[[Path], None]) -> Path:
+    """A folder of the cache, made of that recipe when it is not there yet; those of other recipes go. A lock is held meanwhile."""
     path = CACHE / f"{kind}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     if not path.exists():
         for older in CACHE.glob(f"{kind}-*"):

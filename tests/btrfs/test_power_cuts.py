@@ -1,12 +1,13 @@
 """The power is cut a hundred times, in what changes most: the short form of `python -m bench.power_cuts`."""
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bench import cut_truth
-from bench.cut_log import Replay, flushes, record
+from bench.cut_log import Replay, base_of, entries, flushes, flushes_of, of_kernel, record
 from bench.cut_worker import Order, Worker
 from tests.beds import nbd, session, work
 
@@ -97,10 +98,45 @@ def test_a_replay_is_each_disk_as_it_was_at_a_flush(shared_btrfs: Path) -> None:
     one.write(0, b"never flushed")
     found = list(flushes(log))
     assert [(flush.step, flush.moment) for flush in found] == [(0, "before it"), (1, "after it")]
-    replay, copies = Replay(log, images), [shared_btrfs / "first", shared_btrfs / "second"]
+    replay, copies = Replay(entries(log), [base_of(image) for image in images]), [shared_btrfs / "first", shared_btrfs / "second"]
     seen = []
     for flush in found:
         replay.copies(flush.number, copies)
         seen.append([copy.read_bytes() for copy in copies])
     second = bytes(4096) + b"b" * 4096
     assert seen == [[b"a" * 4096 + bytes(4096), second], [b"c" * 100 + b"a" * 3996 + bytes(4096), second]]
+
+
+def kernel_log(*logged: tuple[int, int, int, bytes]) -> bytes:
+    """As Documentation/admin-guide/device-mapper/log-writes.rst has it: sector, number of sectors, flags and data of each entry."""
+    head = struct.pack("<QQQI", 0x6A736677736872, 1, len(logged), 512).ljust(512, b"\0")
+    written = (struct.pack("<QQQQ", at, count, flags, 0).ljust(512, b"\0") + data for at, count, flags, data in logged)
+    return head + b"".join(written) + b"what an earlier log has left".ljust(512, b"\0")
+
+
+@pytest.mark.btrfs
+def test_a_log_of_the_kernel_is_replayed_to_what_was_safe_at_each_flush(shared_btrfs: Path) -> None:
+    """Two disks of 8 KiB behind one another; a flush, a write through the cache, a discard, and a mark, which is no flush."""
+    bases, log = [shared_btrfs / "pool", shared_btrfs / "state"], shared_btrfs / "log"
+    for base in bases:
+        base.write_bytes(b"." * 8192)
+    entries = [
+        (8, 2, 0, b"a" * 1024),
+        (16, 8, 0, b"b" * 4096),
+        (0, 0, 1, b""),
+        (1, 1, 2, b"c" * 512),
+        (8, 1, 4, b""),
+        (0, 0, 8, b""),
+    ]
+    log.write_bytes(kernel_log(*entries, (0, 0, 1, b""), (0, 1, 0, b"!" * 512)))
+    sizes = [8192, 8192]
+    assert flushes_of(of_kernel(log, sizes)) == 3
+    replay, copies = Replay(of_kernel(log, sizes), bases), [shared_btrfs / "one", shared_btrfs / "two"]
+    seen = []
+    for number in (1, 2, 3):
+        replay.copies(number, copies)
+        seen.append([copy.read_bytes() for copy in copies])
+    second = b"b" * 4096 + b"." * 4096
+    flushed = b"." * 4096 + b"a" * 1024 + b"." * 3072
+    through = b"." * 512 + b"c" * 512 + b"." * 3072 + flushed[4096:]
+    assert seen == [[flushed, second], [through, second], [through[:4096] + bytes(512) + through[4608:], second]]

@@ -1,0 +1,176 @@
+"""A virtual machine with btrkeep in it, whose power can be cut: real systemd as PID 1, on a kernel of its own (Debian's).
+
+For what a container on this kernel cannot have: another clock, limits of memory and device policies that are held (cgroup v2),
+device mapper. What the machine boots is made once; a boot takes five to thirty seconds, does not change it, and sees the packages
+and units of this checkout in the place of the installed ones. The processor is emulated: /dev/kvm may be there and hang.
+"""
+
+import functools
+import hashlib
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.beds import session
+from tests.beds.machine import locked, machine, once
+from tests.beds.machine import why_not as no_machine
+from tests.beds.work import work
+
+_TOP = Path(__file__).resolve().parents[2]
+_IMAGE = Path(__file__).resolve().parent / "vm_image.sh"
+_LONGEST_START = 300.0  # seconds
+_PAUSE = 0.002
+_INSTALL = """\
+#!/bin/bash
+set -eu
+tar --warning=no-timestamp -xf packages.tar -C "$(echo /opt/btrkeep/versions/*/lib/python3*/site-packages)"
+[ -d /run/systemd/system ] || exit 0
+tar --warning=no-timestamp -xf units.tar -C /usr/local/lib/systemd/system
+systemctl daemon-reload
+"""
+_MASKED = ("systemd-update-utmp", "systemd-random-seed", "systemd-pstore", "systemd-binfmt")
+_KERNEL = "console=ttyS0 panic=-1 quiet mitigations=off random.trust_cpu=on systemd.show_status=0 psi=1"
+
+
+def why_not() -> str:
+    """Why this machine can have none, or ""."""
+    missing = (name for name in ("qemu-system-x86_64", "cpio") if not shutil.which(name))
+    return no_machine() or next((f"{name} is not installed" for name in missing), "")
+
+
+@functools.cache
+def _ground() -> Path:
+    """The folder with a kernel and a disk."""
+    top = machine()
+    with locked("vm"):
+        recipe = f"{top.name}{hashlib.sha256(_IMAGE.read_bytes()).hexdigest()}"
+        return once("vm", recipe, lambda path: _make(top, path))
+
+
+def _make(top: Path, path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    work(_IMAGE, top, path, timeout=800)
+
+
+class Vm:
+    """One that runs. `said`: the file with what its scripts have printed so far."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
+        self._process, self.said, self._console = process, folder / "said", folder / "console"
+
+    def lines(self) -> list[str]:
+        """Those that are whole."""
+        return self.said.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+
+    def wait(self, seconds: float, until: Callable[[list[str]], object]) -> list[str]:
+        """What it has said when that is true of it. Fails when that does not come in time, or the machine is off."""
+        deadline, size, lines = time.monotonic() + seconds, -1, list[str]()
+        while True:
+            off = self._process.poll() is not None
+            if (now := self.said.stat().st_size) != size:
+                size, lines = now, self.lines()
+            if until(lines):
+                return lines
+            assert not off, self._shown(lines)
+            assert time.monotonic() < deadline, self._shown(lines)
+            time.sleep(_PAUSE)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It does nothing during the block: its disks are what they would be if its power was cut now."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            while not self._is_stopped():
+                time.sleep(_PAUSE)
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def _is_stopped(self) -> bool:
+        """Whether each of its threads is; one that writes to a disk comes to the end of that first."""
+        try:
+            return all("\nState:\tT" in path.read_text() for path in Path(f"/proc/{self._process.pid}/task").glob("*/status"))
+        except OSError:  # a thread has ended meanwhile
+            return False
+
+    def to_its_end(self, seconds: float) -> str:
+        """What all of it has said; fails unless its script succeeded."""
+        lines = self.wait(seconds, lambda lines: lines[-1:] == ["status 0"] and self._process.poll() is not None)
+        return "".join(f"{line}\n" for line in lines)
+
+    def _shown(self, lines: Sequence[str]) -> str:
+        console = self._console.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join([*lines, "--- console", *console[-20:]])
+
+
+@contextmanager
+def running(scripts: Path, drives: Sequence[Path] = (), clock: str = "", *, systemd: bool = True) -> Iterator[Vm]:
+    """Boots one that runs main.sh of that folder as root (bash -eu, in /payload, with what lies beside it) and then ends.
+
+    `drives`: images of disks, /dev/vdc and so on. `clock`: what it begins with, as 2026-11-20T21:00:00; this machine's otherwise.
+    Without `systemd` it boots within a third of the time. At the end of the block its power is cut: of what it has not yet written
+    to a drive nothing is there.
+    """
+    ground = _ground()
+    folder = Path(tempfile.mkdtemp(prefix="vm-", dir=session.folder()))
+    try:
+        payload = _payload(folder, scripts)
+        for name in ("said", "console"):
+            (folder / name).touch()
+        process = subprocess.Popen(list(_words(ground, folder, [payload, *drives], clock, systemd)), stdin=subprocess.DEVNULL)
+        try:
+            yield Vm(process, folder)
+        finally:
+            process.kill()
+            process.wait()
+    finally:
+        shutil.rmtree(folder)
+
+
+def _payload(folder: Path, scripts: Path) -> Path:
+    """A disk that is a tar: the scripts, and what takes the place of the installed packages and units."""
+    made, disk = folder / "payload", folder / "payload.tar"
+    shutil.copytree(scripts, made)
+    (made / "packages.tar").hardlink_to(_packages())
+    units = sorted(path.name for path in (_TOP / "systemd").glob("btrkeep*"))
+    work("tar", "-C", _TOP / "systemd", "-cf", made / "units.tar", *units)
+    (made / "install").write_text(_INSTALL)
+    (made / "install").chmod(0o755)
+    work("tar", "-C", made, "-cf", disk, ".")
+    work("truncate", "--size=%512", disk)
+    shutil.rmtree(made)
+    return disk
+
+
+@functools.cache
+def _packages() -> Path:
+    """A tar of them, compiled: the emulated processor would take half a minute. A Python of another version does not read that."""
+    folder = Path(tempfile.mkdtemp(prefix="packages-", dir=session.folder()))
+    for name in ("btrkeep", "backupd", "heatmap", "balancer", "web"):
+        shutil.copytree(_TOP / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    words = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", folder, folder)
+    work(sys.executable, *words, env={"PYTHONPYCACHEPREFIX": ""})
+    made = folder.with_suffix(".tar")
+    work("tar", "-C", folder, "-cf", made, ".")
+    shutil.rmtree(folder)
+    return made
+
+
+def _words(ground: Path, folder: Path, drives: Sequence[Path], clock: str, systemd: bool) -> Iterator[str]:
+    masked = "".join(f" systemd.mask={name}.service" for name in _MASKED) if systemd else " START=/sbin/payload"
+    yield from ("setpriv", "--pdeathsig=KILL", "qemu-system-x86_64")
+    yield from shlex.split("-accel tcg,thread=multi,tb-size=512 -machine q35 -cpu max -smp 2 -m 1024")
+    yield from shlex.split("-nodefaults -display none -monitor none -no-reboot")
+    yield from ("-rtc", f"base={clock or 'utc'}", "-kernel", f"{ground / 'vmlinuz'}", "-initrd", f"{ground / 'initrd.img'}")
+    yield from ("-append", _KERNEL + masked)
+    yield from ("-drive", f"file={ground / 'root.img'},format=raw,if=virtio,snapshot=on,cache=unsafe")
+    for path in drives:  # unsafe: this machine goes on, so what the other one has written is there, and a flush costs nothing
+        yield from ("-drive", f"file={path},format=raw,if=virtio,cache=unsafe")
+    yield from ("-serial", f"file:{folder / 'console'}", "-serial", f"file:{folder / 'said'}")
