@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import session, vm
+from tests.beds import TOP, session, vm
 
 HERE = Path(__file__).resolve().parent
 ASKED = "BTRKEEP_TEST_VM"
@@ -24,7 +24,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> str:
     scripts = tmp_path_factory.mktemp("scripts")
-    for path in (HERE / "invm" / "main.sh", HERE / "inside" / "ground.sh"):
+    for path in (HERE / "invm" / "main.sh", HERE / "inside" / "ground.sh", TOP / "tests" / "fakessh"):
         shutil.copy(path, scripts)
     disk = session.folder() / "vm-pool"
     with disk.open("wb") as file:

@@ -57,14 +57,12 @@ python3 - <<'P'
 for number in range(80000):
     open(f"/srv/large/{number:0250}", "w").close()
 P
-printf '#!/bin/bash\nexec /bin/sh -c "${*: -1}"\n' >/payload/ssh
-chmod +x /payload/ssh
 cat >>/etc/btrkeep/main.toml <<'C'
 [backup]
 attempts = 1
 concurrency = 2
 [ssh]
-command = "/payload/ssh"
+command = "/payload/fakessh"
 [host.large]
 address = "root@large"
 paths = ["/srv/large"]
