@@ -60,7 +60,7 @@ P
 cat >>/etc/btrkeep/main.toml <<'C'
 [backup]
 attempts = 1
-concurrency = 2
+concurrency = 1
 [ssh]
 command = "/payload/fakessh"
 [host.large]
