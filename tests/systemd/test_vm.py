@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.root,
     pytest.mark.skipif(bool(MISSING), reason=f"left out: in a virtual machine ({MISSING})"),
-    pytest.mark.timeout(1500),  # the machine and its image may have to be made first
+    pytest.mark.timeout(2700),  # the machine and its image may have to be made first
 ]
 
 
@@ -31,7 +31,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
         file.truncate(2 << 30)
     try:
         with vm.running(scripts, [disk], clock="2026-11-20T21:00:00") as machine:
-            return machine.to_its_end(900)
+            return machine.to_its_end(1800)
     finally:
         disk.unlink()
 
