@@ -18,6 +18,7 @@ from backupd.drill.comparison import compare, write_left_out
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.context import PoolContext
+from backupd.repo.final_backups import keep_names
 from backupd.repo.read_lock import read
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
@@ -115,6 +116,7 @@ def command(
         done = _Import(site, work, verify, status, display, make, as_json=as_json)
         with display:
             asyncio.run(done.run(todo, jobs))
+        keep_names(site.pool)
     if as_json:
         found: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
         echo_json(found | {"compared": done.compared})

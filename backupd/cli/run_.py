@@ -14,7 +14,7 @@ from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
 from backupd.health.doubts import note_doubts
 from backupd.repo.context import PoolContext
-from backupd.repo.final_backups import find_base
+from backupd.repo.final_backups import find_base, keep_names
 from backupd.repo.history_copy import bring_back, keep_history
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import passes, rsync_command
@@ -132,6 +132,7 @@ def _run(
         night_run = NightRunner(site, planned(), waits=waits)
         report.begin(site)
         results, signalled = asyncio.run(_with_signals(night_run))
+        keep_names(opened_site.pool)
         report.end(site, night_run.reason)
         if night and not signalled and not ledger.trouble:
             with cancellation.listening():

@@ -20,7 +20,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import link_atomically
 from btrkeep.pool.marker import WORKING, Pool
-from btrkeep.pool.subvolume import Subvolume, delete, describe
+from btrkeep.pool.subvolume import Subvolume, commit, delete, describe
 from btrkeep.units import parse_backup_name
 
 log = logging.getLogger(__name__)
@@ -144,6 +144,17 @@ def take_name(pool: Pool, path: Path, name: str) -> Path:
         path.rename(final)
     point_latest(pool, path.parent.name)
     return final
+
+
+def keep_names(pool: Pool) -> None:
+    """Brings the names that backups got last to the disk, for whoever is told now that they are there.
+
+    A power cut before takes the name alone, and the next run of the host gives it again; so an error is only logged.
+    """
+    try:
+        commit(pool.path)
+    except OSError as error:
+        log.warning("%s: the last names of backups may not be on the disk yet: %s", pool.path, error.strerror)
 
 
 def newest_complete(pool: Pool, host: str) -> str | None:

@@ -111,3 +111,36 @@ def test_a_first_copy_that_has_sizes_and_no_data_after_a_power_cut_is_not_taken_
     host = until_cut(attempt)
     assert nights.run(host)[host]["outcome"] == "complete"
     assert nights.differences(host, tree, blocks=False) == []
+
+
+def names_after_a_cut_now(nights: Nights, host: str) -> list[str]:
+    after_cut(nights.top, cut(nights.top))
+    return nights.names(host)
+
+
+def test_what_a_run_has_called_complete_has_its_name_when_the_power_is_cut_at_its_end(make_btrfs: Make, tree: Path) -> None:
+    """The first run writes more at its end; a second one on the same day writes nothing after the name."""
+    nights = pool_of(make_btrfs)
+    nights.host("web", tree)
+    nights.run("web")
+    change(tree)
+    remount(nights.top, "commit=300")
+    nights.run("web")
+    known = nights.names("web")
+    assert names_after_a_cut_now(nights, "web") == known
+    assert len(known) == 2
+
+
+def test_what_an_import_has_made_has_its_name_when_the_power_is_cut_at_its_end(make_btrfs: Make, tree: Path) -> None:
+    """Whoever imports a history may remove it as soon as that has ended."""
+    nights = pool_of(make_btrfs)
+    old = nights.source / "old"
+    old.mkdir()
+    for day in ("2026-01-01", "2026-01-02"):
+        change(tree)
+        work("cp", "-a", tree, old / day)
+    remount(nights.top, "commit=300")
+    nights.backupd("import", "tree", old, "--host", "web", "--verify", "none")
+    known = nights.names("web")
+    assert names_after_a_cut_now(nights, "web") == known
+    assert len(known) == 2

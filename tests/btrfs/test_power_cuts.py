@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from bench import cut_truth
+from bench.cut_disks import IN_A_MACHINE
 from bench.cut_log import Replay, base_of, entries, flushes, flushes_of, of_kernel, record
 from bench.cut_worker import Order, Worker
-from tests.beds import nbd, session, work
+from tests.beds import nbd, session, vm, work
 
 CUTS = 17  # of each
 cached = pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a disk with a write cache ({nbd.why_not()})")
@@ -39,6 +40,20 @@ def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(worker: 
     found = worker.carry_out(Order(scenario, 1, disks, CUTS))
     assert found["defects"] == []
     assert found["cuts"] == CUTS
+
+
+@pytest.mark.long
+@pytest.mark.btrfs
+@pytest.mark.skipif(bool(vm.why_not()), reason=f"left out: in a virtual machine ({vm.why_not()})")
+@pytest.mark.timeout(3600)  # the machine and its image may have to be made first
+@pytest.mark.parametrize("disks", IN_A_MACHINE)
+def test_in_a_virtual_machine_nothing_is_wrong_lost_or_invented_and_a_program_without_its_last_sync_is_found_out(
+    worker: Worker, disks: str
+) -> None:
+    found = worker.carry_out(Order("few", 1, disks, 8))
+    assert (found["defects"], found["cuts"]) == ([], 8)
+    found = worker.carry_out(Order("few", 1, disks, 16, unsynced=True))
+    assert any("differs from its source" in line for line in found["defects"])
 
 
 @pytest.mark.btrfs

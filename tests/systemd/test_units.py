@@ -162,6 +162,13 @@ def test_what_reads_what_others_say_has_a_limit_of_memory() -> None:
     assert {name for name in SERVICES if "MemoryMax" in dict(settings(f"btrkeep-{name}@.service"))} == limited
 
 
+def test_a_program_that_the_kernel_ends_for_want_of_memory_does_not_end_the_service_that_started_it() -> None:
+    """By default systemd stops the whole service then: a night, for one host's rsync."""
+    start_programs = {name for name in SERVICES if dict(settings(f"btrkeep-{name}@.service")).get("KillMode") == "mixed"}
+    assert {"backup", "run", "replicate", "restore", "offsite", "drill", "verify", "serve"} <= start_programs
+    assert {name for name in SERVICES if dict(settings(f"btrkeep-{name}@.service")).get("OOMPolicy") == "continue"} == start_programs
+
+
 def test_only_root_and_the_dashboards_user_can_reach_the_root_service() -> None:
     given = dict(settings("btrkeep-serve@.socket"))
     assert (given["SocketMode"], given["SocketUser"], given["SocketGroup"]) == ("0660", "root", "btrkeep")

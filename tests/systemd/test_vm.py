@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import session, vm
+from tests.beds import TOP, session, vm
 
 HERE = Path(__file__).resolve().parent
 ASKED = "BTRKEEP_TEST_VM"
@@ -17,21 +17,21 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.root,
     pytest.mark.skipif(bool(MISSING), reason=f"left out: in a virtual machine ({MISSING})"),
-    pytest.mark.timeout(1500),  # the machine and its image may have to be made first
+    pytest.mark.timeout(2700),  # the machine and its image may have to be made first
 ]
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> str:
     scripts = tmp_path_factory.mktemp("scripts")
-    for path in (HERE / "invm" / "main.sh", HERE / "inside" / "ground.sh"):
+    for path in (HERE / "invm" / "main.sh", HERE / "inside" / "ground.sh", TOP / "tests" / "fakessh"):
         shutil.copy(path, scripts)
     disk = session.folder() / "vm-pool"
     with disk.open("wb") as file:
         file.truncate(2 << 30)
     try:
         with vm.running(scripts, [disk], clock="2026-11-20T21:00:00") as machine:
-            return machine.to_its_end(900)
+            return machine.to_its_end(1800)
     finally:
         disk.unlink()
 

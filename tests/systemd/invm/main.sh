@@ -54,17 +54,15 @@ echo "with little memory $(systemctl show btrkeep-heatmap@main.service -p Result
 mkdir -p /srv/{large,small}
 echo one >/srv/small/file
 python3 - <<'P'
-for number in range(80000):
+for number in range(40000):
     open(f"/srv/large/{number:0250}", "w").close()
 P
-printf '#!/bin/bash\nexec /bin/sh -c "${*: -1}"\n' >/payload/ssh
-chmod +x /payload/ssh
 cat >>/etc/btrkeep/main.toml <<'C'
 [backup]
 attempts = 1
-concurrency = 2
+concurrency = 1
 [ssh]
-command = "/payload/ssh"
+command = "/payload/fakessh"
 [host.large]
 address = "root@large"
 paths = ["/srv/large"]
@@ -76,7 +74,7 @@ address = "root@smaller"
 paths = ["/srv/small"]
 C
 mkdir -p /run/systemd/system/btrkeep-backup@.service.d
-printf '[Service]\nMemoryMax=56M\nMemorySwapMax=0\nExecStart=\nExecStart=/usr/local/sbin/backupd --pool %%i run large small smaller\n' \
+printf '[Service]\nMemoryMax=46M\nMemorySwapMax=0\nExecStart=\nExecStart=/usr/local/sbin/backupd --pool %%i run large small smaller\n' \
     >/run/systemd/system/btrkeep-backup@.service.d/test.conf
 systemctl daemon-reload
 systemctl reset-failed
