@@ -20,6 +20,7 @@ from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, prose, say_wait
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, note_session, read_session
+from btrkeep.decisions.offsite import OffsiteSnapshot
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.locks import take_lock
@@ -136,9 +137,9 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
             for one in sorted(there, key=lambda one: (one.host, one.name)):
                 if hosts and one.host not in hosts:
                     continue
-                whole = one.id not in incomplete
-                rows.append([printable(settings.name), printable(one.host), one.name, one.id[:8], "" if whole else "not whole"])
-                said.append({"offsite": settings.name, "host": one.host, "backup": one.name, "snapshot": one.id, "whole": whole})
+                remarks = _remarks(one, whole=one.id not in incomplete)
+                rows.append([printable(settings.name), printable(one.host), one.name, one.id[:8], remarks])
+                said.append(_as_json(settings.name, one, whole=one.id not in incomplete))
     if as_json:
         echo_json(said)
     elif rows:
@@ -146,6 +147,27 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
     else:
         prose("nothing of this pool lies there")
     return Exit.OK
+
+
+def _remarks(one: OffsiteSnapshot, *, whole: bool) -> str:
+    found = [
+        "" if whole else "not whole",
+        f"there as {printable(one.label)}" if one.label else "",
+        "of another machine that had the name" if one.former else "",
+    ]
+    return ", ".join(filter(None, found))
+
+
+def _as_json(offsite: str, one: OffsiteSnapshot, *, whole: bool) -> dict[str, Any]:
+    return {
+        "offsite": offsite,
+        "host": one.host,
+        "backup": one.name,
+        "snapshot": one.id,
+        "whole": whole,
+        "name_there": one.label or one.host,
+        "former": one.former,
+    }
 
 
 @command.command("check", short_help="read some of it back, and compare")

@@ -4,45 +4,86 @@ import json
 import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from backupd.offsite.restic import Restic, ResticFailed
+from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.listing import hosts_of
+from backupd.repo.notes_json import read_notes, write_notes
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.copies import COPIED, OFFSITE_THERE, copied_backups_text, note_stored, offsite_newest, read_offsite
-from btrkeep.decisions.offsite import OffsiteSnapshot, complete_there, newest_there
-from btrkeep.errors import OperatorError
+from btrkeep.decisions.offsite import OffsiteSnapshot, complete_there, newest_there, placed
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.units import parse_backup_name
 
 _OURS = "btrkeep"
 _ID = re.compile(r"[0-9a-f]{8,64}")
-_POOL, _BACKUP = "pool:", "backup:"
+_POOL, _BACKUP, _MACHINE = "pool:", "backup:", "machine:"
 
 
-def tags_of(pool: Pool, name: str) -> tuple[str, ...]:
-    """Returns the options with host and backup; they identify the backups from the repository alone."""
-    return ("--tag", ",".join((_OURS, f"{_POOL}{pool.id}", f"{_BACKUP}{name}")))
+def tags_of(pool: Pool, name: str, machine: str) -> tuple[str, ...]:
+    """Returns the options with pool, backup and machine; they identify the backups from the repository alone."""
+    return ("--tag", ",".join((_OURS, f"{_POOL}{pool.id}", f"{_BACKUP}{name}", *([f"{_MACHINE}{machine}"] if machine else ()))))
+
+
+def machine_of(pool: Pool, host: str, since: str) -> str:
+    """Returns the id of the host, which is noted in the pool when there was none; "" if it cannot be, as in a read-only pool.
+
+    Raises LockHeld, UnreadableRecord.
+    """
+    folder = pool.host(host)
+    if known := read_notes(folder).machine:
+        return known
+    made = str(uuid4())
+    try:
+        with take_lock(pool.host_lock(host), "backupd offsite", since):
+            notes = read_notes(folder)
+            write_notes(folder, replace(notes, machine=notes.machine or made))
+            return notes.machine or made
+    except (OSError, PoolUnusable):
+        return ""
 
 
 def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
-    """This pool's backups there, and none that somebody else put there. Raises ResticFailed."""
+    """This pool's backups there, under the names that their hosts have now, and none that somebody else put there.
+
+    Raises ResticFailed.
+    """
     answer = restic.ask("snapshots", "--no-lock", "--tag", f"{_OURS},{_POOL}{pool.id}")
     try:
         said = [one for line in answer.lines if isinstance(line, list) for one in line]
-        return [found for one in said if (found := _snapshot(one))]
+        found = [one for each in said if (one := _snapshot(each))]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ResticFailed(f"restic's list of snapshots cannot be understood: {error!r}") from None
+    return placed(found, _machines(pool))
+
+
+def _machines(pool: Pool) -> dict[str, str | None]:
+    """Returns the ids of the pool's hosts. One whose notes cannot be read is left out: nobody knows which machine it is."""
+    found: dict[str, str | None] = {}
+    for host in hosts_of(pool):
+        with suppress(UnreadableRecord):
+            found[host] = read_notes(pool.host(host)).machine
+    return found
 
 
 def _snapshot(said: dict[str, Any]) -> OffsiteSnapshot | None:
-    name = next((tag.removeprefix(_BACKUP) for tag in said.get("tags") or () if tag.startswith(_BACKUP)), "")
+    name, machine = (_tagged(said, kind) for kind in (_BACKUP, _MACHINE))
     host, started = said["hostname"], parse_backup_name(name)
     if not _ID.fullmatch(said["id"]):  # it is a word of restic's command lines later
         raise ValueError(said["id"])
-    return OffsiteSnapshot(said["id"], host, name, started) if started and not name_fault(host) else None
+    return OffsiteSnapshot(said["id"], host, name, started, machine) if started and not name_fault(host) else None
+
+
+def _tagged(said: dict[str, Any], kind: str) -> str:
+    return next((str(tag).removeprefix(kind) for tag in said.get("tags") or () if tag.startswith(kind)), "")
 
 
 def make(restic: Restic) -> None:
@@ -75,7 +116,7 @@ class KnownRepository:
         """Returns the ids of snapshots that restic made without reading everything, and of those whose end is unknown."""
         said = read_offsite(self._catalogue, self._name)
         unheard = {tuple(one) for one in said.get("unheard", ())}
-        return frozenset(said.get("incomplete", ())) | {one.id for one in there if (one.host, one.name) in unheard}
+        return frozenset(said.get("incomplete", ())) | {one.id for one in there if (one.label or one.host, one.name) in unheard}
 
     @property
     def newest(self) -> dict[str, str]:

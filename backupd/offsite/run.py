@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from backupd.expire.clocks import clock_doubt
-from backupd.offsite.repository import KnownRepository, local_time, snapshots, tags_of
+from backupd.offsite.repository import KnownRepository, local_time, machine_of, snapshots, tags_of
 from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, limit_words
 from backupd.replicate.outcome import HostFailed
 from backupd.repo.final_backups import find_base
@@ -30,6 +30,7 @@ from btrkeep.pool.locks import at_work
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
+from btrkeep.units import format_time
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +175,9 @@ class OffsiteRun:
         if base is None or base.path != path:
             raise OperatorError(f"{name} is not its newest complete backup any more", "the next run sends that")
         begun = time.monotonic()
-        words = ("--host", host, "--time", local_time(base.record.started), *tags_of(self.pool, name), *limit_words(self.settings))
+        machine = machine_of(self.pool, host, format_time(self.now))
+        words = ("--host", host, "--time", local_time(base.record.started), *tags_of(self.pool, name, machine))
+        words += (*_parent_words(there, host, machine), *limit_words(self.settings))
         with read(path):
             look, tell = self.cancellation.raise_if_cancelled, partial(self._tell, host)
             answer = self.restic.ask("backup", *words, str(SHOWN), shown=path, look=look, tell=tell)
@@ -187,7 +190,7 @@ class OffsiteRun:
             raise IncompleteSnapshot(
                 "restic could not read all of it", "see dmesg and `backupd scrub`: what it made there is not counted"
             )
-        there.append(OffsiteSnapshot(said["snapshot_id"], host, name, base.record.started))
+        there.append(OffsiteSnapshot(said["snapshot_id"], host, name, base.record.started, machine))
         seconds = time.monotonic() - begun
         sent = Sent(host, name, said["total_files_processed"], said["data_added"], seconds)
         summary.sent.append(sent)
@@ -234,3 +237,12 @@ class OffsiteRun:
             self.observer(Waiting(who))
             self.cancellation.sleep(_PAUSE)
         self.cancellation.raise_if_cancelled()
+
+
+def _parent_words(there: Sequence[OffsiteSnapshot], host: str, machine: str) -> tuple[str, ...]:
+    """The options that say what is compared with: the newest snapshot of this machine, whatever it was called then.
+
+    Left to itself restic takes the newest of that name, and what looks the same in the tree of another machine is not read.
+    """
+    own = [one for one in there if one.host == host and not one.former and one.machine in (machine, "")]
+    return ("--parent", max(own, key=lambda one: one.name).id) if own else ("--force",)

@@ -37,6 +37,7 @@ from backupd.repo.sums import SUMS
 from backupd.rsync.confined import PROGRAM, filter_file, shown_programs
 from btrkeep.backup_states import FINAL
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.decisions.receive_meaning import HINTS, receive_cause
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
 from btrkeep.fs.exchange import exchange
@@ -225,10 +226,12 @@ class Receiving:
     def _fault(self) -> NotReceived | None:
         """Waits for the end of the program; what it complains of."""
         status = self._program.wait()
-        said = [line for line in self._program.said() if line.startswith(("ERROR", PROGRAM))]
+        heard = self._program.said()
+        said = [line for line in heard if line.startswith(("ERROR", PROGRAM))]
         if not status:
             return None
-        return NotReceived(f"btrfs receive: {said[0].removeprefix('ERROR: ') if said else f'exit status {status}'}")
+        why = said[0].removeprefix("ERROR: ") if said else f"exit status {status}"
+        return NotReceived(f"btrfs receive: {why}", HINTS[receive_cause(heard)])
 
 
 @dataclass(frozen=True, slots=True)

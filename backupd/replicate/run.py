@@ -111,7 +111,14 @@ def _discard_left(site: ReplicationContext, hosts: Iterable[str]) -> Iterator[Ho
                 with suppress(LockHeld), take_lock(site.pool.host_lock(host), f"replication of {host}", format_time(site.now)):
                     discard_received(site.pool, host)
         except (OSError, OperatorError) as error:
-            yield HostFailed(host, str(error))
+            yield HostFailed(host, _why(error))
+
+
+def _why(error: OperatorError | OSError) -> str:
+    """Says in one line what went wrong and what to do next."""
+    if isinstance(error, OperatorError):
+        return f"{error.message}; {error.hint}" if error.hint else error.message
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error.strerror or str(error)
 
 
 class _Work:
@@ -251,7 +258,7 @@ class _Work:
         except PoolUnusable as error:
             self._unusable = self._unusable or error
         except (OperatorError, OSError) as error:
-            self._events.put((HostFailed(host, str(error)), None))
+            self._events.put((HostFailed(host, _why(error)), None))
         except Exception as error:
             log.exception("%s", host)
             self._events.put((HostFailed(host, repr(error)), None))

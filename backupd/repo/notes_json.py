@@ -5,7 +5,7 @@ any action that depends on it. If it cannot be read, nothing of this host is del
 
     {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"},
      "expired": {"at", "why", "rules"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}},
-     "replica": {"pool", "name", "at"}}
+     "replica": {"pool", "name", "at"}, "machine": ID}
 
 A backup whose deletion was requested also has {"asked": {"last", "at_once"}} in its `expired`.
 """
@@ -38,7 +38,8 @@ class Notes:
 
     `forgotten`: the host was given up, all its backups may be deleted. `deleted`: backups deleted on request, by name: when that
     was requested, when it was done, and why. `replica`: the host is fetched from another pool and not backed up here: that pool's
-    id, the replica's name, and since when.
+    id, the replica's name, and since when. `machine`: what copies offsite are marked with, which another machine of that name later
+    on does not have; None before the first one.
     """
 
     backups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Notes:
     forgotten: Mapping[str, Any] | None = None
     deleted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     replica: Mapping[str, Any] | None = None
+    machine: str | None = None
 
     def note(self, name: str, key: str) -> Mapping[str, Any] | None:
         """Returns one note of one backup."""
@@ -108,6 +110,7 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
         dict(fields["forgotten"]) if fields.get("forgotten") else None,
         {str(name): dict(one) for name, one in fields.get("deleted", {}).items()},
         dict(fields["replica"]) if fields.get("replica") else None,
+        str(fields["machine"]) if fields.get("machine") else None,
     )
     for name in notes.backups:  # whoever reads the notes may rely on their times
         notes.expired_at(name)
@@ -134,6 +137,8 @@ def text_of(notes: Notes) -> str:
         fields["deleted"] = notes.deleted
     if notes.replica:
         fields["replica"] = notes.replica
+    if notes.machine:
+        fields["machine"] = notes.machine
     return json.dumps(fields, indent=1) + "\n"
 
 

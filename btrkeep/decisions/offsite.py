@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -16,12 +16,34 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class OffsiteSnapshot:
-    """A backup in the repository: restic's id of it, the host, our name of the backup, and when that began."""
+    """A backup in the repository: restic's id of it, the host, our name of the backup, and when that began.
+
+    `machine`: the id that the host had in the pool, "" where none could be noted. `label`: the name that the host had when it was
+    sent, if it has another one now; `former`: another machine has that name now.
+    """
 
     id: str
     host: str
     name: str
     started: datetime
+    machine: str = ""
+    label: str = ""
+    former: bool = False
+
+
+def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None]) -> list[OffsiteSnapshot]:
+    """Returns what is there with the names that the hosts have in the pool now.
+
+    `machines` has the id of each host of the pool; None for one of which nothing was sent so far.
+    """
+    names = {machine: host for host, machine in machines.items() if machine}
+    found = []
+    for one in there:
+        if (host := names.get(one.machine, one.host)) != one.host:
+            found.append(replace(one, host=host, label=one.host))
+        else:
+            found.append(replace(one, former=one.machine not in names and bool(one.machine) and one.host in machines))
+    return found
 
 
 def newest_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, str]:
@@ -30,19 +52,22 @@ def newest_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) 
 
 
 def complete_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, set[str]]:
-    """The names of the whole backups of each host in the repository."""
+    """The names of the whole backups of each host in the repository, of those that have its name of today there.
+
+    Others are found there by none who knows that name alone; the newest one of a renamed host is sent again.
+    """
     found: dict[str, set[str]] = {}
     for one in there:
-        if one.id not in incomplete:
+        if one.id not in incomplete and not one.former and not one.label:
             found.setdefault(one.host, set()).add(one.name)
     return found
 
 
-def to_send(newest: Mapping[str, str], there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> list[tuple[str, str]]:
+def to_send(newest: Mapping[str, str], there: Collection[OffsiteSnapshot], incomplete: Collection[str]) -> list[tuple[str, str]]:
     """Returns the hosts whose `newest` complete backup is not there, with its name. The one furthest behind comes first."""
-    whole = {(one.host, one.name) for one in there if one.id not in incomplete}
+    whole = complete_there(there, incomplete)
     known = newest_there(there, incomplete)
-    missing = [(host, name) for host, name in newest.items() if (host, name) not in whole]
+    missing = [(host, name) for host, name in newest.items() if name not in whole.get(host, ())]
     return sorted(missing, key=lambda one: (known.get(one[0], ""), one[0]))
 
 
@@ -54,7 +79,7 @@ def given_up(
 
     Each try leaves a snapshot, which a key that can only append cannot remove.
     """
-    tries = Counter((one.host, one.name) for one in there if one.id in incomplete)
+    tries = Counter((one.host, one.name) for one in there if one.id in incomplete and not one.former)
     return {one for one in sendings if tries[one] >= _TRIES}
 
 
@@ -67,24 +92,30 @@ class Removal:
 
 
 def to_remove(
-    there: Iterable[OffsiteSnapshot], incomplete: Collection[str], policy: Retention, zone: ZoneInfo, now: datetime, forced: Forced
+    there: Collection[OffsiteSnapshot],
+    incomplete: Collection[str],
+    policy: Retention,
+    zone: ZoneInfo,
+    now: datetime,
+    forced: Forced,
 ) -> Removal:
-    """Returns what the policy removes, host by host; nothing without a rule. Incomplete snapshots are removed once a complete one
-    of the host is newer.
+    """Returns what the policy removes, machine by machine; nothing without a rule. Incomplete ones are removed once a complete
+    one of the machine is newer. A machine that had the name before is no part of another one's history.
 
     The safety limits of expiry apply: hosts beyond them are skipped unless forced by name.
     """
-    of_host: dict[str, list[OffsiteSnapshot]] = defaultdict(list)
+    of_machine: dict[tuple[str, str], list[OffsiteSnapshot]] = defaultdict(list)
     for one in there:
-        of_host[one.host].append(one)
+        of_machine[one.host, one.machine].append(one)
     going: list[OffsiteSnapshot] = []
-    for found in of_host.values():
-        whole = {one.id: one for one in found if one.id not in incomplete}
-        candidates = [Candidate(one.id, one.started, COMPLETE) for one in whole.values()]
+    for found in of_machine.values():
+        whole = {one.name: one.started for one in found if one.id not in incomplete}
+        candidates = [Candidate(name, started, COMPLETE) for name, started in whole.items()]
         gone = {one.name for one in decide(candidates, policy, zone, now) if not one.keep}
-        last = max((one.name for one in whole.values()), default="")
-        going += [one for one in found if one.id in gone or (one.id in incomplete and one.name < last)]
-    shares = {host: Share(sum(one.host == host for one in going), len(found)) for host, found in of_host.items()}
+        last = max(whole, default="")
+        going += [one for one in found if (one.name < last if one.id in incomplete else one.name in gone)]
+    there_of, going_of = (Counter(one.host for one in some) for some in (there, going))
+    shares = {host: Share(going_of[host], count) for host, count in there_of.items()}
     guarded = too_many(shares, forced)
     if guarded.stop:
         return Removal((), guarded)

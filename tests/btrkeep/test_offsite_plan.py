@@ -1,10 +1,11 @@
 """What is sent to an offsite repository, and what is removed there."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.config.model import Retention
-from btrkeep.decisions.offsite import OffsiteSnapshot, newest_there, to_remove, to_send
+from btrkeep.decisions.offsite import OffsiteSnapshot, newest_there, placed, to_remove, to_send
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.units import backup_name
 
@@ -29,6 +30,22 @@ def test_what_the_policy_does_not_keep_goes_host_by_host() -> None:
     found = [*there("web1", 0, 1, 2, 3), *there("db1", 7)]
     removal = to_remove(found, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
     assert [one.id for one in removal.going] == ["web1-2", "web1-3"]
+
+
+def test_a_machine_is_known_by_its_id_and_not_by_the_name_that_it_has() -> None:
+    renamed, gone, nameless = (there("web1", *days) for days in ((9, 8), (5, 4), (2, 1)))
+    renamed, gone = ([replace(one, machine=id_) for one in some] for some, id_ in ((renamed, "r"), (gone, "g")))
+    found = placed([*renamed, *gone, *nameless], {"old1": "r", "web1": None})
+    assert [(one.host, one.label, one.former) for one in found] == [
+        *[("old1", "web1", False)] * 2,
+        *[("web1", "", True)] * 2,
+        *[("web1", "", False)] * 2,
+    ]
+    assert newest_there(found, ()) == {"web1": backup_name(NOW - timedelta(days=1))}
+    newest = {"old1": renamed[1].name, "web1": gone[1].name}
+    assert to_send(newest, found, ()) == [("old1", renamed[1].name), ("web1", gone[1].name)]
+    removal = to_remove([*found, *there("web1", 3)], (), replace(DAILY, daily=1), ZoneInfo("UTC"), NOW, EVERYBODY)
+    assert [one.id for one in removal.going] == ["web1-9", "web1-5", "web1-2", "web1-3"]
 
 
 def test_without_a_rule_nothing_goes() -> None:

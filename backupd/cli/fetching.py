@@ -1,0 +1,275 @@
+"""One replication of `backupd replicate` and `receive-only`: from its locks to what is said of it."""
+
+import platform
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from backupd.cli.copies import left_words
+from backupd.cli.replicate_live import ReplicationDisplay, fetched_line, plan_line
+from backupd.replicate.far_pool import FarHost, FarPool, connected, replica_buckets, seed_command, send_command
+from backupd.replicate.outcome import (
+    Connect,
+    Fetched,
+    HostFailed,
+    ReplicationContext,
+    ReplicationEvent,
+    ReplicationPlan,
+    ReplicationProgress,
+    ReplicationSummary,
+)
+from backupd.replicate.planning import make_plan
+from backupd.replicate.run import replicate
+from backupd.replicate.running import RunningRecord
+from backupd.replicate.seed import unusable_hosts
+from backupd.replicate.wire import Refused
+from backupd.repo.context import PoolContext
+from backupd.repo.publish import tell_copies
+from backupd.repo.reconcile import reconcile
+from backupd.rsync.allowed_calls import seccomp_filter
+from backupd.rsync.bandwidth import BudgetPace
+from backupd.rsync.confined import PROGRAM
+from backupd.run.last_written import read_before_waiting
+from btrkeep.cli import complain
+from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose, say_wait
+from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.copies import HostBehind, ReplicaSession, note_session, read_session
+from btrkeep.decisions.due import latest
+from btrkeep.decisions.replication import obstacle_words
+from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.pool.locks import VERIFY_LOCK, take_lock
+from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.process.cancellation import Cancellation
+from btrkeep.process.programs import environment
+from btrkeep.process.progress import Notice, ProgressSinks, Waiting
+from btrkeep.units import counted, format_size, format_time, parse_backup_name, printable
+
+Observer = ProgressSinks[ReplicationEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of one replication. It begins no backup after `end`; `seed`: the folder that is read in place of the other
+    pool; `damaged`: damaged copies come again.
+    """
+
+    hosts: tuple[str, ...] = ()
+    end: datetime | None = None
+    seed: Path | None = None
+    damaged: bool = False
+    dry_run: bool = False
+    as_json: bool = False
+
+    @property
+    def is_session(self) -> bool:
+        """Returns True if it tells how current the copy is: that of some hosts does not, and of a seed the next fetch does."""
+        return not self.hosts and not self.seed
+
+    def unusable(self) -> list[HostFailed]:
+        """Returns the wanted hosts that cannot be read from the seed."""
+        found = unusable_hosts(self.seed) if self.seed else {}
+        return [HostFailed(host, why) for host, why in found.items() if not self.hosts or host in self.hosts]
+
+
+def fetch_one(site: PoolContext, replica: ReplicaSettings, wanted: Wanted, connect: Connect | None = None) -> dict[str, Any]:
+    """Runs one replication; returns what is said of it as JSON. `connect` makes the connections, if the other side has begun one.
+
+    Raises LockHeld, FarPoolMissing, UsageError, and other OperatorErrors.
+    """
+    if wanted.seed:  # its parts are streams
+        replica = replace(replica, engine="send")
+    running = RunningRecord(site.catalogue, replica.name, site.clock.now())
+    with ExitStack() as held:
+        observer = _observer(wanted, running, held)
+        if not wanted.dry_run:
+            _lock_and_reconcile(site, replica, held, observer.notice, damaged=wanted.damaged)
+        context, far = _begun(site, replica, wanted, observer, held, connect)
+        plan, listed = make_plan(context, far, wanted.hosts, damaged=wanted.damaged)
+        _require_listed(replica, wanted.hosts, listed)
+        without = wanted.unusable()
+        if wanted.dry_run:
+            for one in without:
+                observer.notice(f"{one.host}: {one.error}")
+            return _say_plan(replica, plan, wanted.as_json)
+        begun = time.monotonic()
+        try:
+            with context.cancellation.listening():
+                summary = replicate(context, plan, listed, far)
+            summary.failed += without
+        finally:
+            running.end()
+            tell_copies(site.pool, site.catalogue)
+        if wanted.is_session and not summary.cancelled:
+            before = read_session(site.catalogue, replica.name)
+            session = _session(before, (context.now, site.clock.now()), far.id, plan, listed, summary, begun)
+            note_session(site.catalogue, replica.name, session)
+    return _report(summary, context.cancellation, wanted.as_json)
+
+
+def _observer(wanted: Wanted, running: RunningRecord, held: ExitStack) -> Observer:
+    """Takes what happens: bars on a terminal, otherwise lines, on stderr with JSON; and what the dashboard is told."""
+    if wanted.as_json:
+        return ProgressSinks(notices_on_stderr, running)
+    if wanted.dry_run or not has_live_terminal():
+        return ProgressSinks(_Lines(), running)
+    display = ReplicationDisplay()
+    held.callback(display.close)
+    return ProgressSinks(display, running)
+
+
+def _begun(
+    site: PoolContext, replica: ReplicaSettings, wanted: Wanted, observer: Observer, held: ExitStack, connect: Connect | None
+) -> tuple[ReplicationContext, FarPool]:
+    """Connects, until `held` ends. Over a connection that the other side has begun this program itself keeps to the bandwidth."""
+    buckets = [] if wanted.dry_run or wanted.seed else replica_buckets(site.config, site.pool, replica)
+    command = seed_command(wanted.seed) if wanted.seed else send_command(site.config, replica, buckets)
+    connects = connect or (lambda look: connected(command, look))
+    far = held.enter_context(connects(lambda: None))
+    context = ReplicationContext(
+        site.config,
+        site.pool,
+        site.catalogue,
+        replica,
+        site.clock.now(),
+        connects,
+        observer,
+        confined=_is_confined(is_foreign=replica.folder is None or wanted.seed is not None),
+        seconds_left=(wanted.end - site.clock.now()).total_seconds() if wanted.end else None,
+    )
+    if connect:
+        far.pace = BudgetPace(buckets, context.cancellation.sleep, lambda: bool(context.cancellation))
+    return context, far
+
+
+def _lock_and_reconcile(
+    site: PoolContext, replica: ReplicaSettings, held: ExitStack, notice: Callable[[str], None], *, damaged: bool
+) -> None:
+    """Takes the locks of a replication until `held` ends, and brings the catalogue up to date. Raises LockHeld, PoolUnusable."""
+    since = format_time(site.clock.now())
+    held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
+    if damaged:  # what is known of a copy goes with it
+        read_before_waiting(site, notice, Cancellation())
+        held.enter_context(take_lock(site.pool.locks / VERIFY_LOCK, "backupd replicate --damaged", since))
+    ensure_reserve(site.pool.path)
+    if done := reconcile(site.pool, site.catalogue, since):
+        notice(done.sentence)
+
+
+def _require_listed(replica: ReplicaSettings, hosts: tuple[str, ...], listed: Mapping[str, FarHost]) -> None:
+    """Raises UsageError if one of the named hosts cannot be fetched, Refused if none can."""
+    if unlisted := next((host for host in hosts if host not in listed), None):
+        raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")
+    if not listed:
+        hint = "see `hosts` of the replica, --host in that server's authorized_keys, and whether it has backups"
+        raise Refused("the other pool lists no host that is to be fetched", hint)
+
+
+def _session(
+    before: ReplicaSession | None,
+    times: tuple[datetime, datetime],
+    pool: str,
+    plan: ReplicationPlan,
+    listed: Mapping[str, FarHost],
+    summary: ReplicationSummary,
+    begun: float,
+) -> ReplicaSession:
+    """Returns the record of a replication of all hosts. `times`: when it began and ended."""
+    why = {one.host: obstacle_words(one) for one in plan.unwanted} | {one.host: one.error for one in summary.failed}
+    here = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
+    behind = [
+        HostBehind(
+            host,
+            max((one.name for one in listed[host].backups), default=None) if host in listed else None,
+            here.get(host) or plan.common.get(host),
+            error,
+        )
+        for host, error in sorted(why.items())
+    ]
+    seconds = round(time.monotonic() - begun, 3)
+    at = before.at if summary.out_of_time and before else None if summary.out_of_time else times[0]
+    began = [parse_backup_name(max(one.name for one in host.backups)) for host in listed.values() if host.backups]
+    newest = max((one for one in began if one and one <= latest(times[1])), default=None)
+    counts = len(listed), len(summary.fetched), summary.bytes, seconds
+    return ReplicaSession(times[1], at, "", pool, *counts, newest, tuple(behind), plan.gone)
+
+
+def _is_confined(*, is_foreign: bool) -> bool:
+    """Returns True if `btrfs receive` must run in a cell: always for streams from another machine. Raises OperatorError if it
+    cannot.
+    """
+    is_known = seccomp_filter(receives=True) is not None
+    if is_known and shutil.which(PROGRAM, path=environment()["PATH"]):
+        return True
+    if is_foreign:
+        missing = "bubblewrap is not installed" if is_known else f"the system calls of {platform.machine()} are not known here"
+        hint = "apt install bubblewrap" if is_known else "fetch on a machine of another kind, or from a folder"
+        raise OperatorError(f"what another machine sends is received in a cell, and {missing}", hint)
+    return False
+
+
+def _say_plan(replica: ReplicaSettings, plan: ReplicationPlan, as_json: bool) -> dict[str, Any]:
+    if not as_json:
+        for host in plan.hosts:
+            for fetch in host.fetches:
+                how = f"as a difference to {fetch.parent.name}" if fetch.parent else "all of it"
+                how += ", in the place of the damaged copy" if fetch.again else ""
+                prose(f"{host.host}@{fetch.backup.name}: would be fetched, {how}")
+        for host in plan.obstacles:
+            prose(f"{host.host}: would not be fetched: {printable(obstacle_words(host))}")
+        prose(f"{replica.name}: {counted(plan.count, 'backup')} of {plan.total} there would be fetched")
+    return {
+        "replica": replica.name,
+        "there": plan.total,
+        "fetches": [
+            {"host": host.host, "backup": fetch.backup.name, "parent": fetch.parent.name if fetch.parent else None}
+            for host in plan.hosts
+            for fetch in host.fetches
+        ],
+        "obstacles": [{"host": host.host, "code": host.obstacle, "reason": obstacle_words(host)} for host in plan.obstacles],
+    }
+
+
+def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bool) -> dict[str, Any]:
+    for failed in summary.failed:
+        complain(OperatorError(f"{failed.host}: {failed.error}"))
+    if not as_json:
+        more = left_words(summary.planned - len(summary.fetched), out_of_time=summary.out_of_time)
+        prose(f"{summary.replica}: {counted(len(summary.fetched), 'backup')} fetched, {format_size(summary.bytes)}{more}")
+    status = int(Exit.ATTENTION) if summary.failed else int(Exit.OK)
+    return {
+        "replica": summary.replica,
+        "planned": summary.planned,
+        "bytes": summary.bytes,
+        "fetched": [
+            {"host": one.host, "backup": one.name, "parent": one.parent, "bytes": one.bytes, "duration": round(one.seconds, 3)}
+            for one in summary.fetched
+        ],
+        "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
+        "status": cancellation.exit_status(status),
+    }
+
+
+class _Lines:
+    """A line for each backup, where there is no terminal."""
+
+    def __init__(self) -> None:
+        self._waits = SaidOnce(say_wait)
+
+    def __call__(self, event: ReplicationEvent) -> None:
+        match event:
+            case ReplicationPlan():
+                if event.count:
+                    prose(plan_line(event))
+            case Fetched():
+                prose(fetched_line(event))
+            case Notice():
+                prose(printable(event.text), err=True)
+            case Waiting():
+                self._waits(event.why)
+            case HostFailed() | ReplicationProgress():
+                pass  # a failure is told at the end

@@ -1,0 +1,95 @@
+"""A repository in which two machines had one name, one after the other: plain restic says what is left of each."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.btrfs.test_offsite import Offsite
+
+pytestmark = pytest.mark.btrfs
+
+
+@pytest.fixture
+def far(make_btrfs: Callable[..., Path]) -> Iterator[Offsite]:
+    """Three backups of a machine called web1 are sent, with a retention that keeps two."""
+    made = Offsite(make_btrfs())
+    made.settings()
+    made.night.tables["offsite.far.retention"] = {"daily": 2, "min_keep": 1}
+    made.night.write()
+    made.offsite("init", "far")
+    (made.night.source / "file").write_text("of the former machine")
+    for day in (1, 2, 3):
+        made.backup(f"2026-03-0{day}T22:00:00Z")
+        made.run("--now", f"2026-03-0{day}T23:00:00Z")
+    yield made
+    shutil.rmtree(made.away)
+
+
+def left(far: Offsite) -> list[tuple[str, str]]:
+    """The name and the day of each snapshot that plain restic lists."""
+    return sorted((host, time[:10]) for host, time, _ in far.there())
+
+
+def another_machine(far: Offsite, days: tuple[int, ...]) -> None:
+    """One that is called web1 too, with backups of these days, each of which is sent."""
+    source = far.night.top / "another"
+    source.mkdir()
+    (source / "file").write_text("of the new machine")
+    far.night.host("web1", source)
+    for day in days:
+        far.backup(f"2026-03-{day:02}T22:00:00Z")
+        assert [one["host"] for one in far.run("--now", f"2026-03-{day:02}T23:00:00Z")["sent"]] == ["web1"]
+
+
+def test_a_machine_that_has_the_name_of_a_renamed_one_takes_nothing_of_its_away(far: Offsite) -> None:
+    former = [("web1", "2026-03-02"), ("web1", "2026-03-03")]
+    assert left(far) == former
+    far.night.backupd("rename", "web1", "old1", "--yes")
+    far.night.tables["host"]["old1"] = {**far.night.tables["host"].pop("web1"), "enabled": False}
+    far.night.write()
+    (again,) = far.run("--now", "2026-03-04T12:00:00Z")["sent"]  # who knows today's name alone finds it too
+    assert (again["host"], again["bytes"] < 20_000) == ("old1", True)
+    assert far.run("--now", "2026-03-04T13:00:00Z")["sent"] == []
+    another_machine(far, (5, 6, 7))
+    assert left(far) == [("old1", "2026-03-03"), *former, ("web1", "2026-03-06"), ("web1", "2026-03-07")]
+    told = {(one["host"], one["backup"][:10]) for one in json.loads(far.offsite("list", "--json").stdout)}
+    assert told == {("old1", "2026-03-02"), ("old1", "2026-03-03"), ("web1", "2026-03-06"), ("web1", "2026-03-07")}
+    far.offsite("check", "--files", "1")
+    far.night.tables["host"]["old1"]["enabled"] = True
+    far.night.write()
+    far.backup("2026-03-08T22:00:00Z", "old1")
+    far.run("--now", "2026-03-08T23:00:00Z")
+    days = (("old1", "03"), ("old1", "08"), ("web1", "03"), ("web1", "06"), ("web1", "07"))
+    assert left(far) == [(host, f"2026-03-{day}") for host, day in days]
+
+
+def test_a_machine_that_has_the_name_of_a_forgotten_one_takes_nothing_of_its_away(far: Offsite) -> None:
+    former = left(far)
+    far.night.tables["host"].pop("web1")
+    far.night.write()
+    far.night.backupd("forget", "web1", "--yes", "--now", "2026-03-04T12:00:00Z")
+    for day in ("2026-03-05", "2026-03-25"):
+        far.night.backupd("expire", "--now", f"{day}T14:00:00Z", "--force", "hosts")
+    assert not (far.night.pool / "hosts/web1").exists()
+    another_machine(far, (26, 27, 28))
+    assert left(far) == [*former, ("web1", "2026-03-27"), ("web1", "2026-03-28")]
+    listed = json.loads(far.offsite("list", "--json").stdout)
+    assert [one["former"] for one in sorted(listed, key=lambda one: str(one["backup"]))] == [True, True, False, False]
+    assert "another machine" in far.offsite("list").stdout
+
+
+def test_a_copy_of_the_former_machine_is_none_of_the_new_one(far: Offsite) -> None:
+    """Before anything of the new one is sent, its newest backup there is not that of the former."""
+    far.night.backupd("rename", "web1", "old1", "--yes")
+    far.night.tables["host"].pop("web1")
+    source = far.night.top / "another"
+    source.mkdir()
+    far.night.host("web1", source)
+    far.backup("2026-03-05T22:00:00Z")
+    far.settings(hosts=["old1"])
+    far.run("--now", "2026-03-05T23:00:00Z")
+    (copy,) = far.night.json("status", "--now", "2026-03-05T23:30:00Z")["copies"]
+    assert [one["host"] for one in copy["lag"]] == ["old1"]
