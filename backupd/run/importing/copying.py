@@ -123,11 +123,12 @@ def _copy_folder(source: int, target: int, folder: _Folder, buffer: bytearray, g
     found, path = CopiedNames(), folder.path
     try:
         with _opened(source, folder.path) as there, _opened(target, folder.path) as here:
+            inherits = bool(folder.names and os.listxattr(here))
             for name in folder.names:
                 path = folder.path + b"/" + name
                 if not goes_on():
                     break
-                found.bytes += _copy(there, here, name, buffer)
+                found.bytes += _copy(there, here, name, buffer, inherits)
                 found.names += 1
             path = folder.path
             _keep_attributes(there, here, os.fstat(there))
@@ -136,8 +137,11 @@ def _copy_folder(source: int, target: int, folder: _Folder, buffer: bytearray, g
     return found
 
 
-def _copy(there: int, here: int, name: bytes, buffer: bytearray) -> int:
-    """Makes the name in the folder `here`, in the place of what has it. Returns how many bytes of data it has."""
+def _copy(there: int, here: int, name: bytes, buffer: bytearray, inherits: bool) -> int:
+    """Makes the name in the folder `here`, in the place of what has it. Returns how many bytes of data it has.
+
+    `inherits`: what is made there may get attributes from the folder, which has some itself.
+    """
     found = os.stat(name, dir_fd=there, follow_symlinks=False)
     if not stat.S_ISREG(found.st_mode):
         _make_special(there, here, name, found)
@@ -150,7 +154,7 @@ def _copy(there: int, here: int, name: bytes, buffer: bytearray) -> int:
         new = _created(here, name)
         try:
             _copy_data(old, new, found, buffer)
-            _keep_attributes(old, new, found)
+            _keep_attributes(old, new, found, has_some=inherits)
         finally:
             os.close(new)
     finally:
@@ -200,19 +204,19 @@ def _make_special(there: int, here: int, name: bytes, found: os.stat_result) -> 
     os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=here, follow_symlinks=False)
 
 
-def _keep_attributes(old: int, new: int, found: os.stat_result) -> None:
+def _keep_attributes(old: int, new: int, found: os.stat_result, *, has_some: bool = True) -> None:
     """Of an open file or folder. The owner comes first, which takes set-user-ID bits and capabilities away; the time comes last."""
     os.fchown(new, found.st_uid, found.st_gid)
-    _keep_xattrs(old, new)
+    _keep_xattrs(old, new, has_some=has_some)
     os.fchmod(new, stat.S_IMODE(found.st_mode))
     os.utime(new, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def _keep_xattrs(old: int | bytes, new: int | bytes) -> None:
-    """Extended attributes, and ACLs, which are such; others that the new one has from its folder go."""
+def _keep_xattrs(old: int | bytes, new: int | bytes, *, has_some: bool = True) -> None:
+    """Extended attributes, and ACLs, which are such; others that the new one has from its folder, if it `has_some`, go."""
     follow = isinstance(old, int)
-    wanted, there = _xattrs(old), _xattrs(new)
-    for name in there:
+    wanted = _xattrs(old)
+    for name in _xattrs(new) if has_some else ():
         if name not in wanted and name != _LABEL:
             os.removexattr(new, name, follow_symlinks=follow)
     for name in wanted:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from operator import methodcaller
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,12 +87,16 @@ class TreeLinks:
 
 
 class WalkedFolder(NamedTuple):
-    """A folder of a tree, open as `fd` until the next one is asked for: its path in the tree, its folders' names, and the rest."""
+    """A folder of a tree, open as `fd` until the next one is asked for: its path in the tree, its status, its folders' names, and
+    the rest, of which so many are regular `files`. Both are in order of their inodes, in which a disk has them.
+    """
 
     path: bytes
     fd: int
+    status: os.stat_result
     folders: list[bytes]
     others: list["os.DirEntry[bytes]"]
+    files: int
 
 
 def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known: FolderDigests | None = None) -> TreeLinks:
@@ -109,10 +114,10 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known:
     try:
         comparison = _Comparison(found, roots[1] if len(roots) > 1 else None)
         for folder in walk_tree(roots[0], goes_on):
-            entries = [(entry.name, entry.inode()) for entry in folder.others]
-            inodes.add([inode for _, inode in entries])
-            found.files += sum(1 for entry in folder.others if entry.is_file(follow_symlinks=False))
-            digest = _digest(folder, entries)
+            numbers = array("Q", [entry.inode() for entry in folder.others])
+            inodes.add(numbers)
+            found.files += folder.files
+            digest = _digest(folder, numbers)
             found.digests.add(digest)
             if were is None or not were.has(digest):
                 comparison.take(folder)
@@ -126,10 +131,14 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known:
     return found
 
 
-def _digest(folder: WalkedFolder, entries: list[tuple[bytes, int]]) -> bytes:
-    """Of all that makes a folder another one: of what it has by name and inode, not of what is in its folders."""
-    said = folder.path, sorted(entries), sorted(folder.folders), _attributes(folder.fd)
-    return blake2b(repr(said).encode(), digest_size=_DIGEST).digest()
+def _digest(folder: WalkedFolder, inodes: "array[int]") -> bytes:
+    """Of all that makes a folder another one: of what it has by name and inode, not of what is in its folders.
+
+    No two folders have the same text: how many numbers and names follow stands in its beginning, and no name has a NUL in it.
+    """
+    said = folder.path, sorted(folder.folders), _attributes(folder.fd, folder.status), len(inodes)
+    text = repr(said).encode() + inodes.tobytes() + b"\0".join([entry.name for entry in folder.others])
+    return blake2b(text, digest_size=_DIGEST).digest()
 
 
 class _Comparison:
@@ -161,8 +170,8 @@ class _Comparison:
             if self._before is None:
                 return
             found.gone += [begin + name for name in gone]
-            is_other = above is None or gone or changed or old.keys() != now.keys() or _attributes(folder.fd) != _attributes(above)
-            if is_other:
+            has_others = gone or changed or old.keys() != now.keys()
+            if above is None or has_others or _attributes(folder.fd, folder.status) != _attributes(above, os.fstat(above)):
                 found.folders.append(folder.path)
         finally:
             if above is not None:
@@ -197,7 +206,7 @@ class _Inodes:
     def __init__(self) -> None:
         self._all = array("Q")
 
-    def add(self, some: list[int]) -> None:
+    def add(self, some: "array[int]") -> None:
         self._all.extend(some)
 
     def twice(self) -> set[int]:
@@ -228,23 +237,29 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
         path = waiting.pop()
         fd = open_folder(tree, path.split(b"/") if path else ())
         try:
-            if os.fstat(fd).st_dev != device:
+            status = os.fstat(fd)
+            if status.st_dev != device:
                 raise OperatorError(
                     f"{printable(path)} in it is another filesystem or subvolume", "import that as a tree of its own"
                 )
-            folders, others = list[bytes](), list["os.DirEntry[bytes]"]()
+            inner, files, others = (list["os.DirEntry[bytes]"]() for _ in range(3))
             with os.scandir(b"/proc/self/fd/%d" % fd) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.name)
+                for entry in entries:  # of a million files; nearly all are such
+                    if entry.is_file(follow_symlinks=False):
+                        files.append(entry)
                     else:
-                        others.append(entry)
-            waiting += [path + b"/" + name if path else name for name in folders]
-            yield WalkedFolder(path, fd, folders, others)
+                        (inner if entry.is_dir(follow_symlinks=False) else others).append(entry)
+            others += files
+            for some in inner, others:
+                some.sort(key=_INODE)
+            names = [entry.name for entry in inner]
+            waiting += [path + b"/" + name if path else name for name in reversed(names)]
+            yield WalkedFolder(path, fd, status, names, others, len(files))
         finally:
             os.close(fd)
 
 
+_INODE = methodcaller("inode")
 _FOLDER = -1  # in the place of an inode number: no program links folders
 
 
@@ -254,9 +269,9 @@ def _names(folder: int) -> dict[bytes, int]:
         return {one.name: _FOLDER if one.is_dir(follow_symlinks=False) else one.inode() for one in entries}
 
 
-def _attributes(folder: int) -> tuple[object, ...]:
-    """Returns owner, mode, time and extended attributes (ACLs among them)."""
-    found, names = os.fstat(folder), list[str]()
+def _attributes(folder: int, found: os.stat_result) -> tuple[object, ...]:
+    """Returns owner, mode, time and extended attributes (ACLs among them) of an open folder with that status."""
+    names = list[str]()
     with suppress(OSError):  # a filesystem without them
         names = sorted(os.listxattr(folder))
     return found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns, [(name, os.getxattr(folder, name)) for name in names]
