@@ -166,7 +166,9 @@ def test_a_program_that_the_kernel_ends_for_want_of_memory_does_not_end_the_serv
     """By default systemd stops the whole service then: a night, for one host's rsync."""
     start_programs = {name for name in SERVICES if dict(settings(f"btrkeep-{name}@.service")).get("KillMode") == "mixed"}
     assert {"backup", "run", "replicate", "restore", "offsite", "drill", "verify", "serve"} <= start_programs
-    assert {name for name in SERVICES if dict(settings(f"btrkeep-{name}@.service")).get("OOMPolicy") == "continue"} == start_programs
+    assert {
+        name for name in SERVICES if dict(settings(f"btrkeep-{name}@.service")).get("OOMPolicy") == "continue"
+    } == start_programs
 
 
 def test_only_root_and_the_dashboards_user_can_reach_the_root_service() -> None:
