@@ -145,9 +145,10 @@ def test_a_second_night_sends_the_difference_and_reads_only_what_has_changed(far
 
 
 def test_no_secret_is_in_the_catalogue_on_a_command_line_or_in_what_is_said(far: Offsite) -> None:
+    key = f"{KEY}-of-this-test"  # others give theirs to a server, on its command line
     fill(far.night.source)
     far.backup("2026-03-01T22:00:00Z")
-    text = f"RESTIC_PASSWORD='{PASSWORD}'\nexport AWS_SECRET_ACCESS_KEY={KEY}\n# a comment\n"
+    text = f"RESTIC_PASSWORD='{PASSWORD}'\nexport AWS_SECRET_ACCESS_KEY={key}\n# a comment\n"
     file = far.secret("environment", text)
     far.settings(environment_file=str(file), password_file=None)
     far.offsite("init", "far")
@@ -164,12 +165,12 @@ def test_no_secret_is_in_the_catalogue_on_a_command_line_or_in_what_is_said(far:
     assert any("restic backup" in line for line in seen)
     far.night.backupd("sample")
     said = "".join((*seen, out, err, far.offsite("run", "-h").stdout, *(json.dumps(far.copies("2026-03-02T22:00:00Z")),)))
-    for secret in (PASSWORD, KEY):
+    for secret in (PASSWORD, key):
         assert secret not in said
         for one in (path for path in far.night.state.rglob("*") if path.is_file()):
             assert secret.encode() not in one.read_bytes(), one
-    far.settings(repository=f"rest:http://127.0.0.1:1/{KEY}")
-    assert KEY not in far.offsite("run", status=1).stderr
+    far.settings(repository=f"rest:http://127.0.0.1:1/{key}")
+    assert key not in far.offsite("run", status=1).stderr
 
 
 @pytest.mark.parametrize(("mode", "said"), [(0o640, "not root's alone"), (0o604, "not root's alone")])
