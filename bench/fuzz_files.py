@@ -114,7 +114,9 @@ def _restic() -> Callable[[bytes], object]:
     from btrkeep.decisions.offsite import newest_there
     from btrkeep.pool.marker import Pool
 
-    pool = Pool(Path("/nowhere"), _ID, "", rehearsal=False)
+    folder = scratch_folder()
+    (folder / "hosts").mkdir()
+    pool = Pool(folder, _ID, "", rehearsal=False)
     settings = cast("Any", SimpleNamespace(name="far", password_file=Path("/x"), repository="/r"))
     secret = "a-very-secret-word"
     restic = module.Restic(settings, Path("/nowhere"), (), {"AWS_SECRET": secret})

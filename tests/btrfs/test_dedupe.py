@@ -278,7 +278,7 @@ def test_a_dry_run_says_which_backups_would_be_left(nights: Nights) -> None:
     assert {(one["host"], one["name"]) for one in left} == {
         (host, name) for host in ("web1", "web2") for name in nights.names(host)
     }
-    assert "4 backups left: it was made in the last minutes" in nights.backupd("dedupe", "--dry-run").stdout
+    assert "4 backups left: made in the last minutes" in nights.backupd("dedupe", "--dry-run").stdout
 
 
 def test_what_a_crash_left_in_doubt_is_read_before_it_waits_for_a_night(nights: Nights) -> None:
@@ -364,7 +364,7 @@ def test_a_copy_of_another_pool_stays_one(nights: Nights, make_btrfs: Callable[.
         work("btrfs", "subvolume", "snapshot", "-r", other.top / name, folder / name)  # as `replicate` does it
     assert {one["state"] for one in json.loads(other.backupd("list", "web1", "--json").stdout)} <= {"complete"}
     told = deduped(other, *SMALL)
-    assert {one["left"] for one in told["backups"]} == {"it is a copy of another pool's, which would count as changed"}
+    assert {one["left"] for one in told["backups"]} == {"a copy of another pool's, which would count as changed"}
     assert len(told["backups"]) == 2
 
 
