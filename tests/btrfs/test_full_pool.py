@@ -154,8 +154,8 @@ def no_metadata(make_btrfs: Callable[..., Path], tmp_path: Path) -> Expiries:
 def test_without_room_for_metadata_what_is_marked_is_deleted(no_metadata: Expiries) -> None:
     before = no_metadata.left("web")
     assert not makes(no_metadata.pool / "empty")
-    no_metadata.backupd("expire", "--wait", *at(LATER), check=False)
-    assert no_metadata.left("web") == before[2:]
+    done = no_metadata.backupd("expire", "--wait", *at(LATER), check=False)
+    assert no_metadata.left("web") == before[2:], done.stdout + done.stderr
 
 
 def test_a_pool_of_an_older_version_gets_the_files_of_its_locks_with_the_next_run(nights: Nights) -> None:
