@@ -35,6 +35,7 @@ from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.bandwidth import BudgetPace
 from backupd.rsync.confined import PROGRAM
 from backupd.run.last_written import read_before_waiting
+from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain
 from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose, say_wait
 from btrkeep.config.model import ReplicaSettings
@@ -103,12 +104,21 @@ def fetch_one(site: PoolContext, replica: ReplicaSettings, wanted: Wanted, conne
             summary.failed += without
         finally:
             running.end()
-            tell_copies(site.pool, site.catalogue)
+            _tell_dashboard(site, observer.notice)
         if wanted.is_session and not summary.cancelled:
             before = read_session(site.catalogue, replica.name)
             session = _session(before, (context.now, site.clock.now()), far.id, plan, listed, summary, begun)
             note_session(site.catalogue, replica.name, session)
     return _report(summary, context.cancellation, wanted.as_json)
+
+
+def _tell_dashboard(site: PoolContext, notice: Callable[[str], None]) -> None:
+    """Publishes what is a copy now. What went wrong before is the error to be told, and the next command publishes it, too."""
+    try:
+        tell_copies(site.pool, site.catalogue)
+    except (OSError, CatalogueBusy, CatalogueUnusable) as error:
+        why = error.strerror if isinstance(error, OSError) else error.message
+        notice(f"the dashboard is not told what is a copy now: {why}")
 
 
 def _observer(wanted: Wanted, running: RunningRecord, held: ExitStack) -> Observer:

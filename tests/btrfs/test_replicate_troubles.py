@@ -157,3 +157,18 @@ def test_after_a_lost_catalogue_only_differences_are_fetched(two: TwoPools) -> N
     second = two.night("2026-03-02T22:00:00Z", "b")
     assert [(one["backup"], one["parent"]) for one in two.fetch()[0]["fetched"]] == [(second, first)]
     assert two.differences(second) == ""
+
+
+def test_what_went_wrong_first_is_told_also_when_the_dashboard_cannot_be_told_of_it(two: TwoPools) -> None:
+    """While the second backup comes the folder of all hosts goes: it cannot be taken, and nobody knows which hosts are here."""
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.night("2026-03-02T22:00:00Z", "b")
+    hosts = two.second.pool / "hosts"
+    away = shlex.join(["mv", str(hosts), f"{hosts}-away"])
+    words = ("--config", two.second.config, "replicate", "--now", "2026-03-20T12:00:00Z")
+    deed = (f"does:{away}", "after", "stream received", "1")
+    done = work(sys.executable, "-m", "tests.beds.kill_at", *deed, *words, cwd=TOP, check=False)
+    Path(f"{hosts}-away").rename(hosts)
+    assert (done.returncode, "error: web1: " in done.stderr, "Traceback" in done.stderr) == (1, True, False), done.stderr
+    assert "the dashboard is not told" in done.stderr
