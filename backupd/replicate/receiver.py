@@ -18,6 +18,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from backupd.replicate.stream_guard import StreamGuard
-from backupd.replicate.wire import ConnectionBroken, widen, write_all
+from backupd.replicate.wire import ConnectionBroken, is_unread, widen, write_all
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named
@@ -41,6 +42,7 @@ from btrkeep.decisions.receive_meaning import HINTS, receive_cause
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
 from btrkeep.fs.exchange import exchange
+from btrkeep.fs.ticks import ticks, wait_for_tick
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.send import NEWEST
 from btrkeep.pool.subvolume import (
@@ -61,6 +63,7 @@ from btrkeep.process.programs import run
 _SUBVOLUME, _PARENT = "backup", "parent"
 _TOP = "/pool"
 _CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
+_LOOK = 0.0005  # seconds
 _KNOWS_NEWEST = 6  # btrfs-progs 6.0 and later
 
 
@@ -141,9 +144,11 @@ class Receiving:
         parent_uuid = expected.parent.uuid if expected.parent else None
         guard = StreamGuard(expected.uuid, parent_uuid, name.encode(), version, mark)
         try:
+            last = self._last_tick(look)
             for piece in pieces:
                 for passed in guard.pass_on(piece):
                     write_all(self._program.input, passed)
+                    wait_for_tick(last)  # the first command makes the subvolume, those after it change it
                 look()
         except BrokenPipeError:  # it says why
             raise self._fault() or NotReceived("btrfs receive has ended too early") from None
@@ -152,6 +157,16 @@ class Receiving:
         with Checkpoint("stream received"):
             self._is_cut = False
             self._came.append(_Come(expected, self._folder / name, parent))
+
+    def _last_tick(self, look: Callable[[], None]) -> int:
+        """Waits until the program has read all that was passed on to it; until when it may have changed something.
+
+        What the next stream changes must be dated later (btrkeep/fs/ticks.py). `look` may raise; raises BrokenPipeError.
+        """
+        while is_unread(self._program.input):
+            look()
+            time.sleep(_LOOK)
+        return ticks()
 
     @property
     def ends(self) -> bool:

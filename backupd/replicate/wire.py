@@ -10,6 +10,7 @@ import json
 import os
 import select
 import struct
+import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -26,6 +27,7 @@ _LOOK = 500  # ms
 _SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: 600 bytes a second; a modem has ten times that
 _F_SETPIPE_SZ, _PIPE = 1031, 1 << 20
 _HEAD = struct.Struct(">cI")
+_INT = struct.Struct("i")
 _NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
 
 
@@ -141,6 +143,15 @@ def widen(pipe: int) -> None:
     """Has a pipe hold a MiB, if it may, so that who writes into it waits less often for who reads."""
     with suppress(OSError):  # the user's limit of pipes; it works as it is
         fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE)
+
+
+def is_unread(pipe: int) -> bool:
+    """Returns True if something lies in the pipe that its reader has not read yet. Raises BrokenPipeError if nobody reads it."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    if poll.poll(0):
+        raise BrokenPipeError
+    return bool(_INT.unpack(fcntl.ioctl(pipe, termios.FIONREAD, bytes(_INT.size)))[0])
 
 
 def write_all(fd: int, content: bytes | memoryview) -> None:

@@ -19,6 +19,7 @@ from btrfs import ctree
 from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.fs.ticks import ticks, wait_for_tick
 from btrkeep.ioctl import ioctl, ior, iow, iowr
 
 ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
@@ -90,9 +91,15 @@ def create(path: Path) -> None:
 
 @Checkpoint("snapshot made")
 def snapshot(source: Path, path: Path, *, read_only: bool = False) -> None:
-    """A snapshot of `source`; when this returns, the snapshot is committed. A read-only one has its `received_uuid`, too."""
+    """A snapshot of `source`; when this returns, the snapshot is committed. A read-only one has its `received_uuid`, too.
+
+    In a writable one every change from now on is dated later than those in `source`.
+    """
+    begun = ticks()
     with opened(source) as origin, opened(path.parent) as parent:
         ioctl(parent, _SNAP_CREATE_V2, bytearray(_ARGS_V2.pack(origin, 0, _RDONLY if read_only else 0, os.fsencode(path.name))))
+    if not read_only:
+        wait_for_tick(begun)
 
 
 def describe(path: Path) -> Subvolume | None:

@@ -230,6 +230,16 @@ def test_a_snapshot_holds_what_its_origin_held_and_leaves_it_alone(shared_btrfs:
     assert (shared_btrfs / "origin" / "file").stat().st_size == MIB
 
 
+def test_what_changes_in_a_snapshot_is_dated_later_than_what_had_changed_in_its_source(shared_btrfs: Path) -> None:
+    create(shared_btrfs / "0")
+    times = []
+    for number in range(1, 41):
+        (shared_btrfs / str(number - 1) / "file").write_text(f"{number:04}", encoding="utf-8")
+        times.append((shared_btrfs / str(number - 1) / "file").stat().st_ctime_ns)
+        snapshot(shared_btrfs / str(number - 1), shared_btrfs / str(number))
+    assert times == sorted(set(times))
+
+
 def test_only_the_root_folder_of_a_subvolume_is_one(shared_btrfs: Path) -> None:
     create(shared_btrfs / "sub")
     (shared_btrfs / "sub" / "folder").mkdir()
