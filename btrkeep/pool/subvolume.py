@@ -4,9 +4,11 @@ python-btrfs has no calls for these; the layouts are those of include/uapi/linux
 inside an open folder and raises OSError as the kernel gives it.
 """
 
+import errno
 import fcntl
 import os
 import struct
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
 _RDONLY = 1 << 1
 _LAST = 253_402_300_799  # the last second of 9999: the kernel's are unsigned, so one before 1970 is later than that
 _SPEC_BY_ID = 1 << 4
+_ATTEMPTS, _PAUSE = 8, 0.1  # seconds: less than 3 in all
 _ARGS_V2 = struct.Struct("=qQQ32x4040s")  # fd, transid, flags, unused, name
 _ARGS_V2_BY_ID = struct.Struct("=qQQ32xQ4032x")
 _FLAGS = struct.Struct("=Q")
@@ -113,7 +116,7 @@ def describe(path: Path) -> Subvolume | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        if error.errno == 40:  # ELOOP: a symlink
+        if error.errno == errno.ELOOP:  # a symlink
             return None
         raise
     parent, received = uuid.UUID(bytes=fields[7]), uuid.UUID(bytes=fields[8])
@@ -169,9 +172,20 @@ def marked_copies(folder: Path, origin: str) -> list[int]:
 
 @Checkpoint("subvolume deleted")
 def delete(folder: Path, subvolume_id: int) -> None:
-    """Deletes the subvolume of that id on the filesystem of `folder`. By id, because a name may have changed hands meanwhile."""
+    """Deletes the subvolume of that id on the filesystem of `folder`. By id, because a name may have changed hands meanwhile.
+
+    On a full filesystem the kernel takes what this needs out of its reserve, which may be in use; a commit gives it back.
+    """
     with opened(folder) as fd:
-        ioctl(fd, _SNAP_DESTROY_V2, bytearray(_ARGS_V2_BY_ID.pack(0, 0, _SPEC_BY_ID, subvolume_id)))
+        for attempt in range(_ATTEMPTS):
+            try:
+                ioctl(fd, _SNAP_DESTROY_V2, bytearray(_ARGS_V2_BY_ID.pack(0, 0, _SPEC_BY_ID, subvolume_id)))
+                return
+            except OSError as error:
+                if error.errno != errno.ENOSPC or attempt == _ATTEMPTS - 1:
+                    raise
+            btrfs.ioctl.sync(fd)
+            time.sleep(_PAUSE * attempt)
 
 
 def below(folder: Path, subvolume_id: int) -> list[int]:
