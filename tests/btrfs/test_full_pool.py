@@ -164,7 +164,7 @@ def test_without_room_for_metadata_what_is_marked_is_deleted(no_metadata: Expiri
 def test_without_room_for_metadata_several_can_delete_at_the_same_moment(make_btrfs: Callable[..., Path]) -> None:
     """Each takes what it needs for a moment out of what the kernel keeps in reserve, which is not enough for all of them."""
     top = make_btrfs(size="300M", mkfs=("-m", "single"))
-    names = [str(number) for number in range(24)]
+    names = [str(number) for number in range(64)]
     for name in names:
         create(top / name)
     ids = [found.id for name in names if (found := describe(top / name))]

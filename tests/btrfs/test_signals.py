@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM, a terminal that goes away: the first stops cleanly and keeps what came, a second one at once."""
 
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -236,9 +237,10 @@ def test_a_first_signal_lets_the_hook_after_come_to_its_end_and_a_second_one_doe
 
 def test_a_signal_in_the_pause_before_another_attempt_ends_the_pause(nights: Nights, web: Path, backupd_running: Start) -> None:
     nights.host("web", web, attempts=3)
-    nights.in_the_middle(2_000_000, end="dies")
+    came = nights.top / "came"
+    nights.in_the_middle(2_000_000, f"touch {shlex.quote(str(came))}", end="dies")
     process = backupd_running("--config", nights.config, "run", "web")
-    wait_for(lambda: receivers(nights))
+    wait_for(came.exists)
     wait_for(lambda: not receivers(nights))
     time.sleep(0.3)
     took, stdout = stopped(process)
