@@ -30,7 +30,6 @@ from btrkeep.pool import quota
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 
-_LEVELS = {health.UNKNOWN: "yellow", health.NOTE: "cyan", health.WARNING: "yellow", health.ERROR: "red"}
 _MOST_BEHIND = 20
 
 
@@ -132,7 +131,7 @@ class _Status:
                 words = f"{in_doubt_words(self.in_doubt)}: `backupd verify --after-crash` does that"
                 click.echo(click.style("in doubt: ", fg="yellow") + words)
         for one in clock_findings(self.site.clock_doubt, self.synchronised):
-            click.echo(click.style("clock: ", fg=_LEVELS[one.level]) + printable(one.text))
+            click.echo(click.style("clock: ", fg=colours.LEVEL[one.level]) + printable(one.text))
         _show_pool(self.verdict)
 
 
@@ -392,9 +391,9 @@ def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str
 def _show_pool(verdict: health.PoolVerdict) -> None:
     """Prints nothing if everything was checked and is well."""
     for one in verdict.findings:
-        click.echo(f"pool: {click.style(one.level, fg=_LEVELS[one.level], bold=True)}: {printable(one.text)}")
+        click.echo(f"pool: {click.style(one.level, fg=colours.LEVEL[one.level], bold=True)}: {printable(one.text)}")
     if verdict.unlooked:
-        click.echo(f"pool: {click.style('not looked at', fg=_LEVELS[health.UNKNOWN])}: {', '.join(verdict.unlooked)}")
+        click.echo(f"pool: {click.style('not looked at', fg=colours.LEVEL[health.UNKNOWN])}: {', '.join(verdict.unlooked)}")
     if verdict.level != health.OK:
         click.echo("`backupd check` says what to do")
 
