@@ -15,6 +15,7 @@ from backupd.cli.import_live import ImportDisplay
 from backupd.cli.import_plan import planned, say_plan
 from backupd.cli.import_suggest import suggested
 from backupd.drill.comparison import compare, write_left_out
+from backupd.expire.words import names_in_words
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.context import PoolContext
@@ -123,6 +124,10 @@ def command(
     else:
         more = f", {here:,} were here already" if here else ""
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
+        if strange := sorted({one["host"] for one in done.backups} - site.config.hosts.keys()):
+            prose(
+                f"not configured yet: {names_in_words(strange)}. `backupd host add` has the next night go on from what was imported"
+            )
     return cancellation.exit_status(done.status)
 
 

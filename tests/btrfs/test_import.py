@@ -303,6 +303,15 @@ def test_a_full_pool_ends_it_with_what_is_whole(make_btrfs: Callable[..., Path],
     assert not (nights.pool / "hosts/old1/.working").exists()
 
 
+def test_hosts_that_no_night_would_back_up_are_named_at_the_end(nights: Nights, ext4: Path) -> None:
+    root = dated(ext4, 1, one_file)
+    nights.host("new1", root)
+    for host, said in (("old1", True), ("new1", False)):
+        done = nights.backupd("import", "tree", root, "--host", host, "--verify", "none")
+        assert ("not configured yet: old1. `backupd host add`" in done.stdout) == said
+        assert ("not configured" in done.stdout) == said
+
+
 def test_a_rotation_meanwhile_puts_no_other_tree_in_its_place(nights: Nights, ext4: Path) -> None:
     """The folder is renamed, and another gets its name, just before its files are copied."""
     root = dated(ext4, 1, one_file)
