@@ -17,16 +17,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import groupby
+from mmap import mmap
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
 from backupd.actions.shared_damage import FoundDamage
-from backupd.actions.verify_pass import VerifyPass
+from backupd.actions.verify_pass import STREAMS, VerifyPass
 from backupd.files.backup_selector import Restorable
-from backupd.files.file_digest import DAMAGED, FileRead, PlainSum, read_file
+from backupd.files.file_digest import DAMAGED, FileRead, PlainSum, read_file, read_small
 from backupd.files.name_batches import FolderNames, name_batches
-from backupd.files.tree import Tree, open_seen
+from backupd.files.tree import Tree, open_seen_direct
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.sums import read_sums
 from btrkeep.decisions.due import latest
@@ -35,8 +36,7 @@ from btrkeep.fs.sparse import PIECE
 from btrkeep.pool.subvolume import describe
 from btrkeep.treescan.written import written_files
 
-_STREAMS = 8  # more than processors: each of small files waits for the disk most of the time
-_WAITING = 2 * _STREAMS  # what was handed out, so that no thread waits for the next
+_WAITING = 2 * STREAMS  # what was handed out, so that no thread waits for the next
 _MOST_RECORDS = 200_000  # that are held in memory
 _LONGEST = 300.0  # seconds of reading that a kill may cost
 _TELL = 0.5  # seconds, also while all threads read large files
@@ -105,7 +105,7 @@ class BackupReader:
 
     def take(self, tree: Tree) -> None:
         """Reads. Raises OSError."""
-        with closing(name_batches(tree, self._unreadable)) as batches, ThreadPoolExecutor(_STREAMS) as streams:
+        with closing(name_batches(tree, self._unreadable)) as batches, ThreadPoolExecutor(STREAMS) as streams:
             while not self.is_walked and not self._work.is_over:
                 with Checksums(self._folder) as known:
                     self.is_walked = self._take_some(tree, batches, known, streams)
@@ -196,17 +196,18 @@ class BackupReader:
 
     def _read_batch(self, tree: Tree, batch: list[FolderNames], known: Checksums) -> _BatchRead:
         done = _BatchRead()
-        for some in batch:
-            try:
-                if done.error is None and not done.is_cut:
-                    self._read_names(tree, some, known, done)
-            except OSError as error:
-                done.error = error
-            finally:
-                os.close(some.folder)
+        with self._work.buffer() as buffer:
+            for some in batch:
+                try:
+                    if done.error is None and not done.is_cut:
+                        self._read_names(tree, some, known, done, buffer)
+                except OSError as error:
+                    done.error = error
+                finally:
+                    os.close(some.folder)
         return done
 
-    def _read_names(self, tree: Tree, some: FolderNames, known: Checksums, done: _BatchRead) -> None:
+    def _read_names(self, tree: Tree, some: FolderNames, known: Checksums, done: _BatchRead, buffer: mmap) -> None:
         """Raises OSError for what is no damage."""
         looked = [(name, status) for name in some.names if (status := self._look(some, name)) is not None]
         done.names += len(looked)
@@ -221,35 +222,31 @@ class BackupReader:
             if file.size > PIECE:
                 done.large.append(file)
                 continue
+            if not self._work.keep_pace():
+                done.is_cut = True
+                return
             try:
-                fd = open_seen(name, some.folder)
+                fd = open_seen_direct(name, some.folder)
+                done.read.append((read_small(fd, file.path, file.size, file.key, buffer), file.before))
             except OSError as error:
                 self._unreadable(file.path, error)
-            else:
-                self._read(fd, file, done)
 
     def _read_large(self, tree: Tree, file: _FileToRead) -> _BatchRead:
         done = _BatchRead()
+        plain = PlainSum() if self._sum_of(file.path, file.key) else None
         try:
-            self._read(tree.open_file(file.path), file, done)
+            with self._work.reading(file.path) as goes_on:
+                found = read_file(tree.open_file(file.path), file.path, file.size, file.key, goes_on, plain)
+            if found is None:
+                done.is_cut = True
+            else:
+                done.read.append((found, file.before))
         except OSError as error:
             try:
                 self._unreadable(file.path, error)
             except OSError:
                 done.error = error
         return done
-
-    def _read(self, fd: int, file: _FileToRead, done: _BatchRead) -> None:
-        plain, work = PlainSum() if self._sum_of(file.path, file.key) else None, self._work
-        if file.size <= PIECE:
-            found = read_file(fd, file.path, file.size, file.key, work.keep_pace, plain)
-        else:
-            with work.reading(file.path) as goes_on:
-                found = read_file(fd, file.path, file.size, file.key, goes_on, plain)
-        if found is None:
-            done.is_cut = True
-        else:
-            done.read.append((found, file.before))
 
     def _look(self, some: FolderNames, name: bytes) -> os.stat_result | None:
         """Returns the status of a plain file, None of anything else. Of a symlink reads where it leads: it may be damaged, too."""

@@ -5,13 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from mmap import mmap
 from threading import Lock
 
+from backupd.files.file_digest import small_buffer
 from backupd.repo.checksums import Key
 from btrkeep.fs.sparse import PIECE
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.procfs import IoPressure
 
+STREAMS = 8  # more than processors: each of small files waits for the disk most of the time
 _LOOK = 1.0  # seconds between two looks at the pressure
 
 
@@ -51,6 +54,7 @@ class VerifyPass:
         """Calls `tell` after some files, and while a large one is read, from the thread that made this."""
         self.now, self.scope, self.cancellation, self.tell = now, scope, cancellation, tell
         self.count = ReadCount()
+        self._buffers = [small_buffer() for _ in range(STREAMS)]  # those that no thread uses
         self._under_way: dict[bytes, int] = {}
         self.bad: dict[tuple[str, Key], int] = {}
         """By host and file, the first damaged byte of each damaged file that was read."""
@@ -70,6 +74,15 @@ class VerifyPass:
         """Calls `tell`."""
         self.count.under_way = sum(list(self._under_way.values()))
         self.tell(self.count)
+
+    @contextmanager
+    def buffer(self) -> Iterator[mmap]:
+        """Lends a buffer for `read_small`. For each of STREAMS threads, one at a time."""
+        lent = self._buffers.pop()
+        try:
+            yield lent
+        finally:
+            self._buffers.append(lent)
 
     @contextmanager
     def reading(self, path: bytes) -> Iterator[Callable[[], bool]]:

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from mmap import MAP_ANONYMOUS, MAP_POPULATE, MAP_SHARED, PAGESIZE, mmap
 from typing import NamedTuple
 
 from backupd.repo.checksums import NO_DIGEST, Key
@@ -52,6 +53,74 @@ class PlainSum:
         self._sum.update(_ZEROS[: length % _BLOCK])
 
 
+class _DataSum:
+    """SHA-256 of a file without its holes and its blocks of zeros. Where one ends, its end is part of the sum."""
+
+    def __init__(self) -> None:
+        self._sum, self._end = sha256(), 0
+
+    def add(self, position: int, data: bytes) -> None:
+        """Adds the data at that position, which must lie behind all that was added before."""
+        for first, behind in runs_without_zeros(data):
+            if position + first != self._end:
+                self._sum.update(b"hole up to %d" % (position + first))
+            self._end = position + behind
+            self._sum.update(data if behind - first == len(data) else data[first:behind])
+
+    def digest(self) -> bytes:
+        return self._sum.digest()
+
+
+def small_buffer() -> mmap:
+    """Makes a buffer of PIECE bytes for `read_small`.
+
+    Shared: of a private one a fork may take the pages away from a read that is under way (open(2), O_DIRECT). All its pages are
+    there from the beginning: into one that is not, btrfs reads by way of the memory.
+    """
+    return mmap(-1, PIECE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE)
+
+
+def read_small(fd: int, path: bytes, size: int, key: Key, buffer: mmap) -> FileRead:
+    """Reads a file of at most PIECE bytes, opened with O_DIRECT, into a `small_buffer`; closes it. With its plain sum.
+
+    The digest is that of `read_file`. The data comes from the disk past the memory, into the same few pages each time, which takes
+    less than `read_file`. Raises OSError for what is no damage.
+    """
+    with memoryview(buffer) as room:
+        try:
+            # compressed and inline data come by way of the memory all the same, as does all that this kernel cannot read directly
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if not _fills(fd, room, 0, size):
+                bad = _first_bad(fd, room, size)
+                return FileRead(path, key, bad, NO_DIGEST, bad)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+        with room[:size] as data:
+            plain = digest = sha256(data).digest()
+    if 0 in buffer[:size:_BLOCK]:  # there may be zeros that are left out
+        without_zeros = _DataSum()
+        without_zeros.add(0, buffer[:size])
+        digest = without_zeros.digest()
+    return FileRead(path, key, size, digest, None, plain)
+
+
+def _first_bad(fd: int, room: memoryview, size: int) -> int:
+    """Returns the first byte of a file that cannot be read; 0 if all can be, which a moment ago could not."""
+    return next((place for place in range(0, size, _BLOCK) if not _fills(fd, room, place, min(_BLOCK, size - place))), 0)
+
+
+def _fills(fd: int, room: memoryview, position: int, length: int) -> bool:
+    """Reads so many bytes and up to the end of their page, as O_DIRECT wants it; returns False if they are not all there."""
+    try:
+        with room[: -(-length // PAGESIZE) * PAGESIZE] as part:
+            return os.preadv(fd, [part], position) >= length
+    except OSError as error:
+        if error.errno not in DAMAGED:
+            raise
+        return False
+
+
 def read_file(
     fd: int, path: bytes, size: int, key: Key, goes_on: Callable[[], bool], plain: PlainSum | None = None
 ) -> FileRead | None:
@@ -62,7 +131,7 @@ def read_file(
     The digest is what `sha256sum` says, unless there are holes or blocks of zeros, which are alike, for a deduplicator may turn one
     into the other: these are left out, and where one ends its end is part of it.
     """
-    digest, position, last, count = sha256(), 0, 0, 0
+    digest, position, count = _DataSum(), 0, 0
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         try:
@@ -75,11 +144,7 @@ def read_file(
                     data = os.pread(fd, min(PIECE, end - position), position)
                     if not data:
                         raise OSError(errno.EIO, "the file is shorter than it says")
-                    for first, behind in runs_without_zeros(data):
-                        if position + first != last:
-                            digest.update(b"hole up to %d" % (position + first))
-                        last = position + behind
-                        digest.update(data if behind - first == len(data) else data[first:behind])
+                    digest.add(position, data)
                     if plain:
                         plain.add(position, data)
                     position += len(data)

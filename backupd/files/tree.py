@@ -308,9 +308,12 @@ def open_plain(name: bytes, folder: int) -> int:
         os.close(held)
 
 
-def open_seen(name: bytes, folder: int) -> int:
-    """Opens a file of a read-only subvolume that a look has just found to be a plain one: it is still. Raises OSError."""
-    return os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
+def open_seen_direct(name: bytes, folder: int) -> int:
+    """Opens a file of a read-only subvolume that a look has just found to be a plain one: it is still. With O_DIRECT.
+
+    Raises OSError.
+    """
+    return os.open(name, _READ | os.O_NOFOLLOW | os.O_DIRECT, dir_fd=folder)
 
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME | os.O_CLOEXEC

@@ -95,14 +95,26 @@ def damage(top: Path, *contents: bytes, devices: Sequence[int] = (0,)) -> None:
     loops = btrfs.devices_of(top)
     with _unmounted(top, loops):
         for number in devices:
-            image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loops[number]).stdout.strip())
-            data = image.read_bytes()
-            with image.open("r+b") as file:
-                for content in contents:
-                    place = data.find(content)
-                    assert place > 0
-                    file.seek(place)
-                    file.write(bytes(len(content)))
+            _overwrite(loops[number], contents)
+
+
+def damage_in_use(top: Path, *contents: bytes) -> None:
+    """Does so on the only device while it is mounted: what lies in memory stays as it was."""
+    work("sync", "-f", top)
+    (loop,) = btrfs.devices_of(top)
+    _overwrite(loop, contents)
+    work("blockdev", "--flushbufs", loop)
+
+
+def _overwrite(loop: str, contents: Sequence[bytes]) -> None:
+    image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loop).stdout.strip())
+    data = image.read_bytes()
+    with image.open("r+b") as file:
+        for content in contents:
+            place = data.find(content)
+            assert place > 0
+            file.seek(place)
+            file.write(bytes(len(content)))
 
 
 def leaves(subvolume: Path, top: Path, key: str = "") -> list[int]:

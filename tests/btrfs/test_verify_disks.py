@@ -1,17 +1,20 @@
 """`backupd verify` on failing disks: one copy of two, and metadata. `find`, `sha256sum` and the damaged place are the truth."""
 
+import hashlib
 import os
 import re
 from collections.abc import Callable
+from mmap import PROT_READ, mmap
 from pathlib import Path
 
 import pytest
 
-from tests.beds.faults import damage, damage_metadata, leaves
+from backupd.files.file_digest import read_file, read_small, small_buffer
+from tests.beds.faults import damage, damage_in_use, damage_metadata, leaves
 from tests.beds.nights import Nights
 from tests.beds.watch import rows
 from tests.beds.work import work
-from tests.btrfs.test_verify import verify
+from tests.btrfs.test_verify import MIB, bytes_read, records, verify
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
@@ -51,6 +54,83 @@ def test_a_file_with_many_names_is_read_once_and_is_damaged_under_each(make_btrf
     done = verify(nights, status=1)
     assert done["files"] == 2
     assert {path for (path,) in rows(nights, "select path from damage")} == {f"{tree}/bad/{number}" for number in range(100)}
+
+
+@pytest.mark.parametrize("options", ["nodatasum", "noatime", "compress-force=zstd"])
+def test_small_files_of_all_sizes_come_from_the_disk_and_damage_has_its_place(
+    make_btrfs: Callable[..., Path], tree: Path, options: str
+) -> None:
+    """Inline, compressed, of odd sizes, with zeros: sha256sum tells their digests, and no memory hides what the disk has."""
+    nights = Nights(make_btrfs(size="300M", options=options))
+    nights.tables["verify"] = {"new_files": "none"}
+    sizes = (0, 1, 2000, 4095, 4096, 4097, 65_536, 1_000_001, MIB - 1, MIB, MIB + 1)
+    for size in sizes:
+        (tree / str(size)).write_bytes((os.urandom(size // 16 + 1).hex() * 8)[:size].encode())
+    (tree / "zeros").write_bytes(b"some" + bytes(50_000) + b"more")
+    victim = b"text" * 32_768 + os.urandom(168_928)  # of a file that is compressed in part what is read may end before the damage
+    (tree / "victim").write_bytes(victim)
+    nights.host("web", tree)
+    nights.run("web")
+    assert verify(nights)["backups"][0]["read"] == len(sizes) + 2
+    kept, data = records(nights, "web"), nights.data("web", tree)
+    for size in sizes:
+        assert kept[(data / str(size)).stat().st_ino] == hashlib.sha256((tree / str(size)).read_bytes()).digest()
+    for path in data.iterdir():  # lies in memory now
+        path.read_bytes()
+    before = bytes_read(nights.top)
+    (done,) = verify(nights)["backups"]
+    assert bytes_read(nights.top) - before >= len(victim) + MIB  # compressed, the others take half of their 4 MiB
+    assert (done["state"], done["compared"]) == ("whole", len(sizes) + 2)
+    damage(nights.top, victim[200_704:204_800])
+    (done,) = verify(nights, status=1)["backups"]
+    assert (done["damaged"], done["compared"]) == ([f"{tree}/victim"], len(sizes) + 1)
+    start = 0 if options == "nodatasum" else 200_704  # without checksums nobody knows where; what is random is not compressed
+    assert rows(nights, "select path, start from damage") == [(f"{tree}/victim", start)]
+
+
+@pytest.mark.parametrize("options", ["nodatasum", "noatime"])
+def test_a_small_file_that_a_program_has_mapped_is_read_from_the_disk(
+    make_btrfs: Callable[..., Path], tree: Path, options: str
+) -> None:
+    """The kernel does not drop these pages when it is asked to: they tell what was there before the damage."""
+    nights = Nights(make_btrfs(size="300M", options=options))
+    victim = os.urandom(300_000)
+    (tree / "victim").write_bytes(victim)
+    nights.host("web", tree)
+    nights.run("web")
+    verify(nights)
+    with (nights.data("web", tree) / "victim").open("rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as mapped:
+        assert mapped[:] == victim
+        damage_in_use(nights.top, victim[200_704:204_800])
+        (done,) = verify(nights, status=1)["backups"]
+        assert mapped[:] == victim
+    assert done["damaged"] == [f"{tree}/victim"]
+    start = 0 if options == "nodatasum" else 200_704
+    assert rows(nights, "select path, start from damage") == [(f"{tree}/victim", start)]
+
+
+def test_zeros_and_holes_are_alike_in_a_small_file_and_where_they_are_counts(shared_btrfs: Path) -> None:
+    """A deduplicator may turn one into the other. What is read as a large file has the same digest."""
+    block, data = bytes(4096), os.urandom(4096)
+    dense = data + 3 * block + data + b"more" + bytes(500)
+    contents = {"dense": dense, "moved": data + block + data + 2 * block + b"more" + bytes(500), "cut": dense[:-1]}
+    for name, content in contents.items():
+        (shared_btrfs / name).write_bytes(content)
+    (shared_btrfs / "sparse").write_bytes(dense)
+    work("fallocate", "--punch-hole", "--offset", "4096", "--length", "12288", shared_btrfs / "sparse")
+    work("sync", "-f", shared_btrfs)
+    assert (shared_btrfs / "sparse").stat().st_blocks < (shared_btrfs / "dense").stat().st_blocks
+    found, key, buffer = {}, bytes(24), small_buffer()
+    for name in (*contents, "sparse"):
+        path = shared_btrfs / name
+        small = read_small(os.open(path, os.O_RDONLY | os.O_DIRECT), b"x", path.stat().st_size, key, buffer)
+        large = read_file(os.open(path, os.O_RDONLY), b"x", path.stat().st_size, key, lambda: True)
+        assert large is not None
+        assert small.digest == large.digest
+        assert small.plain == hashlib.sha256(path.read_bytes()).digest()
+        found[name] = small.digest
+    assert found["dense"] == found["sparse"]
+    assert len(set(found.values())) == 3
 
 
 def unreadable(data: Path) -> tuple[set[str], int]:
