@@ -42,7 +42,6 @@ from btrkeep.decisions.receive_meaning import HINTS, receive_cause
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
 from btrkeep.fs.exchange import exchange
-from btrkeep.fs.ticks import ticks, wait_for_tick
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.send import NEWEST
 from btrkeep.pool.subvolume import (
@@ -59,6 +58,7 @@ from btrkeep.pool.subvolume import (
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import run
+from btrkeep.ticks import ticks, wait_for_tick
 
 _SUBVOLUME, _PARENT = "backup", "parent"
 _TOP = "/pool"
@@ -161,7 +161,7 @@ class Receiving:
     def _last_tick(self, look: Callable[[], None]) -> int:
         """Waits until the program has read all that was passed on to it; until when it may have changed something.
 
-        What the next stream changes must be dated later (btrkeep/fs/ticks.py). `look` may raise; raises BrokenPipeError.
+        What the next stream changes must be dated later (btrkeep/ticks.py). `look` may raise; raises BrokenPipeError.
         """
         while is_unread(self._program.input):
             look()

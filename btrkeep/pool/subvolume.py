@@ -21,8 +21,8 @@ from btrfs import ctree
 from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.fs.ticks import ticks, wait_for_tick
 from btrkeep.ioctl import ioctl, ior, iow, iowr
+from btrkeep.ticks import ticks, wait_for_tick
 
 ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
 """The inode number of every subvolume's root folder."""

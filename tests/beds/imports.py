@@ -17,6 +17,7 @@ BOTTOM = (
     "btrkeep.ioctl",
     "btrkeep.metric_table",
     "btrkeep.procfs",
+    "btrkeep.ticks",
     "btrkeep.units",
 )
 SCAN = ("btrkeep.treescan",)  # reads trees; nothing below it knows of pools
