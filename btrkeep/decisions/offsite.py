@@ -39,7 +39,8 @@ def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None])
     names = {machine: host for host, machine in machines.items() if machine}
     found = []
     for one in there:
-        if (host := names.get(one.machine, one.host)) != one.host:
+        own = machines.get(one.host) == one.machine  # also if somebody has copied the folder, and its id with it
+        if not own and (host := names.get(one.machine, one.host)) != one.host:
             found.append(replace(one, host=host, label=one.host))
         else:
             found.append(replace(one, former=one.machine not in names and bool(one.machine) and one.host in machines))

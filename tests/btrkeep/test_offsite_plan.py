@@ -81,3 +81,11 @@ def test_copies_of_a_former_machine_do_not_make_room_for_more_to_go_of_the_one_t
         assert removal.going == ()
         share = removal.guarded.left_out["web1"]
         assert share.going / share.total > 0.5
+
+
+def test_a_folder_that_somebody_has_copied_with_its_notes_gives_away_no_copies() -> None:
+    """Both hosts have one id then. Each keeps what is there by its name, and a history of its own."""
+    found = [replace(one, machine="m") for one in (*there("web1", 9, 8), *there("web2", 2, 1))]
+    both = placed(found, {"web1": "m", "web2": "m"})
+    assert [(one.host, one.label, one.former) for one in both] == [("web1", "", False)] * 2 + [("web2", "", False)] * 2
+    assert to_remove(both, (), DAILY, ZoneInfo("UTC"), NOW, EVERYBODY).going == ()
