@@ -156,6 +156,7 @@ class HostCopies:
 
         def look() -> None:
             nonlocal looked
+            far.look()  # also while nothing is read from there
             self.watched.follow(far.bytes - before)
             if far.bytes - before > longest:
                 raise NotReceived(

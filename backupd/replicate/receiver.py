@@ -27,7 +27,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from backupd.replicate.stream_guard import StreamGuard
-from backupd.replicate.wire import ConnectionBroken, is_unread, widen, write_all
+from backupd.replicate.wire import ConnectionBroken, is_unread, widen, write_watched
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named
@@ -122,6 +122,7 @@ class Receiving:
             command = _command(self._pool, self._host, calls)
             self._program = self._running.enter_context(piped(command, keep_open=() if calls is None else (calls,)))
             widen(self._program.input)  # what follows can come while a backup before it is being sealed
+            os.set_blocking(self._program.input, False)  # one that is stopped would keep us from our end
             self._held = held.pop_all()
         return self
 
@@ -147,7 +148,7 @@ class Receiving:
             last = self._last_tick(look)
             for piece in pieces:
                 for passed in guard.pass_on(piece):
-                    write_all(self._program.input, passed)
+                    write_watched(self._program.input, passed, look)
                     wait_for_tick(last)  # the first command makes the subvolume, those after it change it
                 look()
         except BrokenPipeError:  # it says why

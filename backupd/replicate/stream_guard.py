@@ -21,6 +21,7 @@ _ATTRIBUTE = struct.Struct("<HH")
 _SUBVOL, _SNAPSHOT, _CLONE, _END, _NEWEST = 1, 2, 16, 21, 26
 _UUID, _PATH, _CLONE_UUID = 1, 15, 20
 _LONGEST = 1 << 24  # bytes of a command; the kernel's are below 200 KiB
+_LONGEST_KEPT = 1 << 16  # of one that is changed: its paths are two at most, of 4096 bytes
 
 
 class BadStream(OperatorError):
@@ -71,6 +72,8 @@ class StreamGuard:
             if self._named and number in (_SUBVOL, _SNAPSHOT):
                 raise BadStream("the stream has more than one subvolume")
             if not self._named or (self.parent_mark and number == _CLONE):
+                if length > _LONGEST_KEPT:  # in small pieces it would take hours to gather
+                    raise BadStream(f"the stream has a command that is none ({number}, {length} bytes)")
                 if len(data) - at < _COMMAND.size + length:
                     break
                 changed = self._changed(number, data[at + _COMMAND.size : at + _COMMAND.size + length], checksum)

@@ -159,3 +159,16 @@ def write_all(fd: int, content: bytes | memoryview) -> None:
     left = memoryview(content)
     while left:
         left = left[os.write(fd, left) :]
+
+
+def write_watched(pipe: int, content: bytes | memoryview, look: Callable[[], None]) -> None:
+    """The same into a pipe whose writes do not wait. `look` is called now and then while nobody reads, and may raise."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLOUT)
+    left = memoryview(content)
+    while left:
+        try:
+            left = left[os.write(pipe, left) :]
+        except BlockingIOError:
+            if not poll.poll(_LOOK):
+                look()

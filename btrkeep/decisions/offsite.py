@@ -39,7 +39,8 @@ def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None])
     names = {machine: host for host, machine in machines.items() if machine}
     found = []
     for one in there:
-        if (host := names.get(one.machine, one.host)) != one.host:
+        own = machines.get(one.host) == one.machine  # also if somebody has copied the folder, and its id with it
+        if not own and (host := names.get(one.machine, one.host)) != one.host:
             found.append(replace(one, host=host, label=one.host))
         else:
             found.append(replace(one, former=one.machine not in names and bool(one.machine) and one.host in machines))
@@ -114,9 +115,24 @@ def to_remove(
         gone = {one.name for one in decide(candidates, policy, zone, now) if not one.keep}
         last = max(whole, default="")
         going += [one for one in found if (one.name < last if one.id in incomplete else one.name in gone)]
-    there_of, going_of = (Counter(one.host for one in some) for some in (there, going))
-    shares = {host: Share(going_of[host], count) for host, count in there_of.items()}
-    guarded = too_many(shares, forced)
+    guarded = too_many(_shares(of_machine, going), forced)
     if guarded.stop:
         return Removal((), guarded)
     return Removal(tuple(one for one in going if one.host not in guarded.left_out), guarded)
+
+
+def _shares(
+    of_machine: Mapping[tuple[str, str], Collection[OffsiteSnapshot]], going: Iterable[OffsiteSnapshot]
+) -> dict[str, Share]:
+    """Returns by host how much of it would go. Of two machines of that name one that loses nothing does not count: it would make
+    the share of the other one look smaller.
+    """
+    going_of = Counter((one.host, one.machine) for one in going)
+    shares: dict[str, Share] = {}
+    for (host, machine), found in of_machine.items():
+        lost, before = going_of[host, machine], shares.get(host, Share(0, 0))
+        if bool(lost) == bool(before.going):
+            shares[host] = Share(before.going + lost, before.total + len(found))
+        elif lost:
+            shares[host] = Share(lost, len(found))
+    return shares

@@ -112,3 +112,11 @@ def test_a_stream_without_its_end_is_not_whole() -> None:
     guard = StreamGuard(OURS, None, b".receiving", 1)
     list(guard.pass_on(HEADER + subvolume() + FILES))
     assert not guard.whole
+
+
+@pytest.mark.parametrize(("first", "number"), [(b"", 2), (subvolume(parent=PARENT), 16)], ids=["the first one", "a clone"])
+def test_a_command_that_is_to_be_changed_is_refused_by_its_length_before_it_is_kept(first: bytes, number: int) -> None:
+    """It is kept until all of it is there: if it came by single bytes, the work would grow with the square of its length."""
+    guard = StreamGuard(OURS, PARENT, b"backup", 1, OTHER)
+    with pytest.raises(BadStream):
+        list(guard.pass_on(HEADER + first + struct.pack("<IHI", 1 << 20, number, 0)))

@@ -69,3 +69,23 @@ def test_too_much_of_all_at_once_removes_nothing() -> None:
     found = [one for number in range(60) for one in there(f"web{number}", 0, 1, 2, 3)]
     removal = to_remove(found, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
     assert (removal.going, bool(removal.guarded.stop)) == ((), True)
+
+
+def test_copies_of_a_former_machine_do_not_make_room_for_more_to_go_of_the_one_that_has_its_name() -> None:
+    """The limit is a share of what may go: 12 of 20 is too much at once, however many are there of another machine."""
+    former = [replace(one, machine="f") for one in there("web1", *(100 + 31 * month for month in range(25)))]
+    present = [replace(one, machine="p") for one in there("web1", *range(20))]
+    policy = Retention(daily=7, monthly=60, min_keep=1)
+    for found in (present, [*former, *present]):
+        removal = to_remove(placed(found, {"web1": "p"}), (), policy, ZoneInfo("UTC"), NOW, NOBODY)
+        assert removal.going == ()
+        share = removal.guarded.left_out["web1"]
+        assert share.going / share.total > 0.5
+
+
+def test_a_folder_that_somebody_has_copied_with_its_notes_gives_away_no_copies() -> None:
+    """Both hosts have one id then. Each keeps what is there by its name, and a history of its own."""
+    found = [replace(one, machine="m") for one in (*there("web1", 9, 8), *there("web2", 2, 1))]
+    both = placed(found, {"web1": "m", "web2": "m"})
+    assert [(one.host, one.label, one.former) for one in both] == [("web1", "", False)] * 2 + [("web2", "", False)] * 2
+    assert to_remove(both, (), DAILY, ZoneInfo("UTC"), NOW, EVERYBODY).going == ()
