@@ -34,16 +34,18 @@ class OffsiteSnapshot:
 def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None]) -> list[OffsiteSnapshot]:
     """Returns what is there with the names that the hosts have in the pool now.
 
-    `machines` has the id of each host of the pool; None for one of which nothing was sent so far.
+    `machines` has the id of each host of the pool; None for one of which nothing was sent so far. One that two have, because
+    somebody has copied a folder, leads from no name to another one.
     """
-    names = {machine: host for host, machine in machines.items() if machine}
+    known = Counter(filter(None, machines.values()))
+    names = {machine: host for host, machine in machines.items() if machine and known[machine] == 1}
     found = []
     for one in there:
-        own = machines.get(one.host) == one.machine  # also if somebody has copied the folder, and its id with it
+        own = bool(one.machine) and machines.get(one.host) == one.machine
         if not own and (host := names.get(one.machine, one.host)) != one.host:
             found.append(replace(one, host=host, label=one.host))
         else:
-            found.append(replace(one, former=one.machine not in names and bool(one.machine) and one.host in machines))
+            found.append(replace(one, former=not own and bool(one.machine) and one.host in machines))
     return found
 
 

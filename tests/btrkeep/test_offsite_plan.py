@@ -89,3 +89,5 @@ def test_a_folder_that_somebody_has_copied_with_its_notes_gives_away_no_copies()
     both = placed(found, {"web1": "m", "web2": "m"})
     assert [(one.host, one.label, one.former) for one in both] == [("web1", "", False)] * 2 + [("web2", "", False)] * 2
     assert to_remove(both, (), DAILY, ZoneInfo("UTC"), NOW, EVERYBODY).going == ()
+    moved = placed(found, {"old1": "m", "web2": "m"})
+    assert [(one.host, one.label) for one in moved] == [("web1", "")] * 2 + [("web2", "")] * 2
