@@ -150,6 +150,7 @@ class Soak:
             "copies": counts[1],
             "catalogue": state,
             "sources": self.site.hosts.total_bytes,
+            "held": self.look.held(),
             **first,
             "second": second,
         }

@@ -45,6 +45,11 @@ class Look:
             if lost := must_be_kept(list(seen)) - there.get(host, {}).keys():
                 yield f"lost in pool {which + 1}: {host} {sorted(lost)}"
 
+    def held(self) -> int:
+        """Returns the bytes that what the retention keeps in the first pool has to take (soak_held.py)."""
+        held = self._site.hosts.held
+        return sum(held.bytes_of(host, map(moment_of, must_be_kept(list(seen)))) for host, seen in self._seen[0].items())
+
     def other_options(self) -> Iterator[str]:
         """Yields the pools that are mounted with other options than in the beginning."""
         for was, pool in zip(self._options, self._site.pools, strict=True):

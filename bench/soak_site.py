@@ -15,6 +15,7 @@ from backupd.rehearse.churn import BLOCK, Change, ChangeFile, DeleteFile, HostFi
 from backupd.rehearse.model import HostModel
 from bench import cut_truth
 from bench.common import FAKESSH
+from bench.soak_held import HeldExtents
 from tests.beds import TOP, btrfs, work
 from tests.beds.nights import Nights
 from tests.beds.watch import KILL_AT
@@ -58,6 +59,7 @@ class Hosts:
         self.sources = btrfs.make("512M", options="noatime")
         self.names = tuple(f"host{number:03}" for number in range(count))
         self.truth = Truth()
+        self.held = HeldExtents()
         self._files = {name: HostFiles(model(name, files), seed, LARGEST) for name in self.names}
         self._random = random.Random(seed)
         self._noise = self._random.randbytes(_NOISE)
@@ -79,7 +81,9 @@ class Hosts:
             top.mkdir(exist_ok=True)
             for change in files.first() if new else files.night():
                 self._apply(top, change)
+                self.held.change(name, change)
             self.note(name, moment)
+            self.held.note(name, moment)
 
     def note(self, host: str, moment: datetime) -> None:
         """What a host's files are now is the truth from `moment` on."""

@@ -90,8 +90,8 @@ def judged(nights: Sequence[Mapping[str, Any]], commands: Sequence[str], hosts: 
             found[f"{name}: {what}"] = trend([_of(night, name, what) for night in late], LIMITS[what])
     for what in _POOL:
         found[what] = trend([night.get(what) for night in late], LIMITS[what])
-    used = [night["used"] / night["sources"] if "sources" in night else None for night in late]
-    found["used for each byte of the hosts"] = trend(used, LIMITS["used"])
+    used = [night["used"] / night["held"] if "held" in night else None for night in late]
+    found["used for each byte that the kept backups hold"] = trend(used, LIMITS["used"])
     sizes = [night["catalogue"] for night in late if "catalogue" in night]
     allowed = HISTORY * hosts * PER / median(sizes) if sizes else 0.0
     found["catalogue"] = trend([night.get("catalogue") for night in late], allowed)

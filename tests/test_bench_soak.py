@@ -1,17 +1,20 @@
 """The soak: what it concludes from made-up nights, which faults it draws, and once through in a tiny size with planted defects."""
 
 import random
+import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backupd.rehearse.churn import ChangeFile, DeleteFile, WriteFile
 from bench.soak import COMMANDS, Soak
 from bench.soak_faults import CALM, KINDS, SERVER_OFF, Fault, plan
+from bench.soak_held import HeldExtents
 from bench.soak_look import must_be_kept
 from bench.soak_picture import draw
 from bench.soak_site import HORIZON, Hosts, Site, Truth
@@ -35,7 +38,7 @@ def noisy(seed: int, nights: int, leak: float = 0.0) -> list[float]:
 def as_nights(memory: list[float], history: int = 300) -> list[dict[str, Any]]:
     """Readings of 100 hosts. Only the memory of `run` changes, and the catalogue grows by `history` bytes for each of them."""
     done = {"seconds": 5.0, "cpu": 1.0, "memory": 40.0, "status": 0}
-    same = {**dict.fromkeys(("score", "fragments", "allocated", "used", "backups"), 1000), "size": 2000, "sources": 500}
+    same = {**dict.fromkeys(("score", "fragments", "allocated", "used", "backups"), 1000), "size": 2000, "held": 500}
     return [
         {
             "night": night,
@@ -54,6 +57,62 @@ def test_a_planted_leak_is_found_and_nothing_else_is_called_creeping() -> None:
     assert {one["verdict"] for name, one in found.items() if name != "run: memory"} == {STEADY}
     assert found["run: memory"]["low"] > LIMITS["memory"]
     assert found["run: memory"]["growth"] == pytest.approx(100 * 0.25 / MEMORY, rel=0.3)
+
+
+def test_what_is_used_may_grow_with_what_the_kept_backups_hold_and_no_faster() -> None:
+    """Extents that are changed in place are held for long; what a deleted backup has left behind is a leak."""
+    nights = as_nights([MEMORY] * 60)
+    grown = [{**night, "used": 4 * (500 + number), "held": 500 + number} for number, night in enumerate(nights)]
+    leaked = [{**night, "used": night["used"] + 8 * number} for number, night in enumerate(grown)]
+    name = "used for each byte that the kept backups hold"
+    assert judged(grown, COMMANDS, 100)[name]["verdict"] == STEADY
+    assert judged(leaked, COMMANDS, 100)[name]["verdict"] == CREEPS
+
+
+def test_an_extent_is_held_as_a_whole_as_a_filesystem_holds_it(module_btrfs: Path) -> None:
+    """Compared with what btrfs says of the same changes in snapshots."""
+    held, moments = HeldExtents(), [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 5)]
+    block = 16384
+    nights = (
+        (WriteFile("a", 8 * block), WriteFile("b", 3 * block)),
+        (ChangeFile("a", 8 * block, ((0, block), (4 * block, 2 * block))), DeleteFile("b")),
+        (ChangeFile("a", 8 * block, ((block, 3 * block), (6 * block, block))),),
+        (ChangeFile("a", 8 * block, ((7 * block, block),)),),
+    )
+    live = module_btrfs / "live"
+    work("btrfs", "subvolume", "create", live)
+    for moment, changes in zip(moments, nights, strict=True):
+        for change in changes:
+            held.change("web", change)
+            match change:
+                case WriteFile():
+                    (live / change.name).write_bytes(random.randbytes(change.size))
+                case DeleteFile():
+                    (live / change.name).unlink()
+                case ChangeFile():
+                    with (live / change.name).open("r+b") as file:
+                        for offset, length in change.pieces:
+                            file.seek(offset)
+                            file.write(random.randbytes(length))
+        held.note("web", moment)
+        work("btrfs", "filesystem", "sync", module_btrfs)
+        work("btrfs", "subvolume", "snapshot", "-r", live, module_btrfs / f"{moment.day}")
+    work("btrfs", "subvolume", "delete", live)
+    for first in range(4):
+        assert held.bytes_of("web", moments[first:]) == sum(extents(module_btrfs, range(first + 1, 5)).values())
+    assert held.bytes_of("web", moments[2:3]) == 15 * block  # of a file of 8
+
+
+def extents(top: Path, days: Iterable[int]) -> dict[int, int]:
+    """The extents that the snapshots have a part of, and their whole sizes, as the trees on the disk have them."""
+    device = work("findmnt", "-n", "-o", "SOURCE", "-T", top).stdout.strip().partition("[")[0]
+    found: dict[int, int] = {}
+    for day in days:
+        number = work("btrfs", "inspect-internal", "rootid", top / str(day)).stdout.strip()
+        dumped = work("btrfs", "inspect-internal", "dump-tree", "-t", number, device).stdout
+        for at, size in re.findall(r"extent data disk byte ([1-9]\d*) nr (\d+)", dumped):
+            found[int(at)] = int(size)
+    return found
 
 
 @pytest.mark.slow
