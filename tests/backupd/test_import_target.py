@@ -3,13 +3,16 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backupd.run.importing.copying import copy_tree
-from backupd.run.importing.target_names import link_names, remove_names, require_folders
+from backupd.run.importing.copying import Same, copy_changed, copy_tree
+from backupd.run.importing.target_names import link_names, remove_names
+from backupd.run.importing.tree_links import TreeLinks, look_at
 
 
 @pytest.fixture
@@ -42,8 +45,6 @@ def test_nothing_is_removed_or_linked_through_a_symlink(target: Path, names: lis
         assert refused.value.filename == names[0].decode()
     with pytest.raises(NotADirectoryError):
         link_names(target, [[names[0], b"z"]])
-    with pytest.raises(NotADirectoryError):
-        require_folders(target, names)
     assert all_below(outside) == before
     assert (target / "z").read_text() == "linked"
 
@@ -53,7 +54,6 @@ def test_names_are_removed_linked_and_let_through_where_all_above_them_are_folde
     (target / "real/tree/file").write_text("x")
     (target / "real/new").mkdir()
     os.utime(target / "real/new", ns=(1, 2))
-    require_folders(target, [b"", b"z", b"real/tree/file", b"real/none/file"])
     remove_names(target, [b"real/tree", b"a", b"real/none"])
     assert [path.name for path in (target / "real").iterdir() if path.name != "new"] == ["deep"]
     assert not (target / "a").is_symlink()
@@ -91,10 +91,11 @@ def test_a_file_that_is_exchanged_between_the_look_and_the_copy_is_refused(tmp_p
     else:
         other.symlink_to("/etc/passwd")
     there, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
+    links = look_at(source, None, lambda: True)
     exchanged = before_it_is_opened(b"name", lambda: other.rename(source / "home/name"))
     try:
         with pytest.raises(OSError, match="name") as refused:
-            copy_tree(there, here, (), lambda: True)
+            copy_tree(there, here, links, lambda: True)
     finally:
         os.close(there)
         os.close(here)
@@ -103,14 +104,186 @@ def test_a_file_that_is_exchanged_between_the_look_and_the_copy_is_refused(tmp_p
     assert list((target / "home").iterdir()) == []
 
 
-def before_it_is_opened(name: bytes, deed: Callable[[], object]) -> list[bool]:
-    """Does it once, when this process is about to open that name. The list that it returns has an item from then on."""
+@pytest.mark.parametrize("way", ["first", "changed", "compared"])
+def test_no_name_is_linked_to_a_file_that_took_the_place_of_the_one_that_was_looked_at(tmp_path: Path, way: str) -> None:
+    """`a` and `b` are one file. What its owner puts in the place of one meanwhile must not be the other, which is not his."""
+    before, source, target = (tmp_path / name for name in ("before", "source", "target"))
+    for folder in (before, source, target):
+        folder.mkdir()
+    (source / "a").write_text("theirs")
+    (source / "b").hardlink_to(source / "a")
+    links = look_at(source, before if way == "changed" else None, lambda: True)
+    (tmp_path / "evil").write_text("mine")
+    (tmp_path / "evil").rename(source / links.groups[0][0].decode())
+    copy = copy_changed if way == "changed" else partial(copy_tree, same=Same.CONTENT if way == "compared" else Same.NONE)
+    there, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
+    try:
+        with pytest.raises(OSError, match="changed meanwhile"):
+            copy(there, here, links, lambda: True)
+    finally:
+        os.close(there)
+        os.close(here)
+
+
+@pytest.mark.parametrize("time", [1, 3])
+@pytest.mark.parametrize("same", list(Same))
+def test_a_folder_that_is_exchanged_for_a_symlink_meanwhile_leads_to_no_secret(tmp_path: Path, same: Same, time: int) -> None:
+    """Before it is looked into, or between that and the copy; names are copied, or compared with what an earlier import made."""
+    source, target, secret = (tmp_path / name for name in ("source", "target", "secret"))
+    for folder in (source / "home", target / "home", secret):
+        folder.mkdir(parents=True)
+        (folder / "name").write_text("secret" if folder == secret else folder.parent.name)
+    there, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
+
+    def exchange() -> None:
+        (source / "home").rename(tmp_path / "away")
+        (source / "home").symlink_to(secret)
+
+    links = look_at(source, None, lambda: True)
+    exchanged = before_it_is_opened(b"home", exchange, time)  # the second time is that of the backup's own
+    try:
+        with pytest.raises(NotADirectoryError):
+            copy_tree(there, here, links, lambda: True, same)
+    finally:
+        os.close(there)
+        os.close(here)
+    assert exchanged == [True]
+    assert (target / "home/name").read_text() == "target"
+
+
+def before_it_is_opened(name: bytes, deed: Callable[[], object], time: int = 1) -> list[bool]:
+    """Does it once, when this process is about to open that name for the `time`th time. The list that it returns has an item from
+    then on.
+    """
     done: list[bool] = []
+    times = count(1)
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and arguments[0] == name and not done:
+        if event == "open" and arguments[0] == name and next(times) == time:
             done.append(True)
             deed()
 
     sys.addaudithook(hear)
     return done
+
+
+def copied(copy: Callable[..., object], source: Path, target: Path, links: TreeLinks) -> None:
+    there, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
+    try:
+        copy(there, here, links, lambda: True)
+    finally:
+        os.close(there)
+        os.close(here)
+
+
+@pytest.mark.parametrize("same", list(Same))
+@pytest.mark.parametrize("deed", ["removed", "added", "exchanged", "folder removed"])
+def test_a_folder_that_changed_after_the_look_is_refused_for_the_next_tree_is_compared_with_the_look(
+    tmp_path: Path, deed: str, same: Same
+) -> None:
+    """The next tree has what this one had. What is not copied here would never be: its folder is as it was looked at."""
+    first, target = tmp_path / "1", tmp_path / "target"
+    (first / "d").mkdir(parents=True)
+    (first / "a").write_text("old")
+    (first / "d/b").write_text("old")
+    target.mkdir()
+    links = look_at(first, None, lambda: True)
+    if deed == "removed":
+        (first / "a").unlink()
+    elif deed == "added":
+        (first / "c").write_text("new")
+    elif deed == "exchanged":
+        (first / "new").write_text("new")
+        (first / "new").rename(first / "a")
+    else:
+        (first / "d/b").unlink()
+        (first / "d").rmdir()
+    with pytest.raises(OSError, match="changed meanwhile"):
+        copied(partial(copy_tree, same=same), first, target, links)
+
+
+def test_a_changed_name_has_to_be_the_file_that_was_looked_at(tmp_path: Path) -> None:
+    before, source, target = (tmp_path / name for name in ("before", "source", "target"))
+    for folder in (before, source, target):
+        folder.mkdir()
+    (source / "a").write_text("seen")
+    links = look_at(source, before, lambda: True)
+    (tmp_path / "other").write_text("evil")
+    (tmp_path / "other").rename(source / "a")
+    with pytest.raises(OSError, match="exchanged"):
+        copied(copy_changed, source, target, links)
+    assert not (target / "a").exists()
+
+
+def test_a_symlink_is_the_one_that_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a` and `b` are one symlink. The owner of `a` puts another in its place after its inode was looked at."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "a").symlink_to("theirs")
+    (source / "b").hardlink_to(source / "a")
+    links = look_at(source, None, lambda: True)
+    (tmp_path / "evil").symlink_to("mine")
+    real = os.readlink
+
+    def exchanged(*words: Any, **more: Any) -> Any:
+        if (tmp_path / "evil").is_symlink():
+            was = source.stat()
+            (tmp_path / "evil").rename(source / links.groups[0][0].decode())
+            os.utime(source, ns=(was.st_atime_ns, was.st_mtime_ns))
+        return real(*words, **more)
+
+    monkeypatch.setattr(os, "readlink", exchanged)
+    copied(copy_tree, source, target, links)
+    assert not (tmp_path / "evil").is_symlink()
+    assert real(target / links.groups[0][0].decode()) == "theirs"
+
+
+@pytest.mark.parametrize("same", [Same.NONE, Same.CONTENT])
+@pytest.mark.parametrize("size", [1, 600_000])
+def test_a_file_that_is_written_to_while_it_is_copied_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, same: Same
+) -> None:
+    """Half of it is of before and half of after: no backup has ever had that."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    for folder in (source, target):
+        (folder / "file").write_bytes(b"a" * size)
+        os.utime(folder / "file", (1, 1))
+    links = look_at(source, None, lambda: True)
+    real, done = os.preadv, list[bool]()
+
+    def changing(*words: Any) -> int:
+        length = real(*words)
+        if not done:
+            done.append(True)
+            with (source / "file").open("r+b") as file:
+                file.seek(size - 1)
+                file.write(b"b")
+        return length
+
+    monkeypatch.setattr(os, "preadv", changing)
+    with pytest.raises(OSError, match="changed meanwhile"):
+        copied(partial(copy_tree, same=same), source, target, links)
+
+
+@pytest.mark.parametrize("way", ["first", "changed"])
+def test_a_folder_has_the_attributes_that_were_looked_at_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """They change while its files are copied. The next tree, whose folder is as it was, would have them, too."""
+    before, source, target = (tmp_path / name for name in ("before", "source", "target"))
+    for folder in (before, source, target):
+        folder.mkdir()
+    (source / "file").write_text("x")
+    links = look_at(source, before if way == "changed" else None, lambda: True)
+    real = os.preadv
+
+    def changing(*words: Any) -> int:
+        source.chmod(0o700)
+        return real(*words)
+
+    monkeypatch.setattr(os, "preadv", changing)
+    with pytest.raises(OSError, match="changed meanwhile"):
+        copied(copy_changed if way == "changed" else copy_tree, source, target, links)

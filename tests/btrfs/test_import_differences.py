@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 
-from backupd.run.importing.tree_links import FolderDigests, look_at
+from backupd.run.importing.copying import Same, copy_tree
+from backupd.run.importing.target_names import remove_names
+from backupd.run.importing.tree_links import FolderDigests, look_at, superfluous
 from tests.beds import manifest, work
 from tests.beds.everything import everything
 from tests.beds.nights import Nights
@@ -61,6 +64,56 @@ def test_what_a_later_tree_brings_has_all_its_attributes(nights: Nights, ext4: P
     assert (newest / "kind").stat().st_ino == (newest / "shared/kind too").stat().st_ino
 
 
+@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("same", [Same.SIZE_AND_TIME, Same.CONTENT])
+def test_what_another_import_has_made_becomes_what_the_tree_is(nights: Nights, ext4: Path, same: Same, delta: bool) -> None:
+    """Over all that a tree can hold: names of other kinds, with other attributes, too many, too few, of the same size and time."""
+    tree, copy = ext4 / "tree", nights.top / "copy"
+    everything(tree / "all")
+    (tree / "large").write_bytes(os.urandom(1 << 20))
+    (tree / "was folder").write_text("file")
+    (tree / "was file").mkdir()
+    (tree / "was link").mkdir()
+    (tree / "link").symlink_to("large")
+    for name in ("kept", "deceives", "grew", "shrank", "ours"):
+        (tree / name).write_text(name * 1000)
+    work("rsync", "-aAX", f"{tree}/", f"{copy}/")
+    for name in ("was folder", "link", "all/owners_and_modes/mode4755"):
+        (copy / name).unlink(missing_ok=True)
+    (copy / "was folder/in it").mkdir(parents=True)
+    (copy / "was file").rmdir()
+    (copy / "was file").write_text("file")
+    (copy / "was link").rmdir()
+    (copy / "was link").symlink_to(ext4)
+    (copy / "link").symlink_to("elsewhere")
+    (copy / "too many/in it").mkdir(parents=True)
+    (copy / "all/too many").write_text("x")
+    (copy / "grew").write_text("g")
+    (copy / "shrank").write_text("s" * 9000)
+    (copy / "deceives").write_text("DECEIVES" * 1000)
+    os.utime(copy / "deceives", ns=(0, (tree / "deceives").stat().st_mtime_ns))
+    os.setxattr(copy / "ours", "user.ours", b"1")
+    (copy / "ours").chmod(0o600)
+    with (copy / "large").open("r+b") as file:
+        file.seek(300_000)
+        file.write(bytes(5000))
+    kept = (copy / "kept").stat()
+    links = replace(look_at(tree, None, lambda: True), doubted=[b"deceives"], groups=[])
+    there, here = (os.open(folder, os.O_RDONLY) for folder in (tree, copy))
+    try:
+        remove_names(copy, superfluous(there, here, links.digests, lambda: True))
+        done = copy_tree(there, here, links, lambda: True, same, delta=delta)
+    finally:
+        os.close(there)
+        os.close(here)
+    assert (
+        work("rsync", "-n", "-aAXc", "--numeric-ids", "--modify-window=-1", "--delete", "-i", f"{tree}/", f"{copy}/").stdout == ""
+    )
+    assert ((copy / "kept").stat().st_ino, (copy / "kept").stat().st_ctime_ns) == (kept.st_ino, kept.st_ctime_ns)
+    assert not delta or done.written < 100_000
+    assert {one.name for one in ext4.iterdir()} <= {"tree", "lost+found"}
+
+
 def test_of_the_tree_before_only_the_folders_are_read_that_are_not_as_they_were(tmp_path: Path) -> None:
     """The others are known from when it was looked at itself: here they are gone since."""
     first, second = tmp_path / "1", tmp_path / "2"
@@ -87,3 +140,68 @@ def test_a_digest_is_found_among_those_that_begin_like_it() -> None:
         digests.add(one)
     digests.sort()
     assert [digests.has(one) for one in every] == [True] * 50 + [False] * 50
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_what_cannot_be_read_of_the_backup_before_is_made_anew(make_btrfs: Callable[..., Path], ext4: Path, delta: bool) -> None:
+    """Else one bad sector of the pool would end each import into the host."""
+    top, tree = make_btrfs(size="300M", mkfs=("-d", "single")), ext4 / "tree"
+    tree.mkdir()
+    content = os.urandom(300_000)
+    for place in (tree / "file", top / "copy/file"):
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(content)
+        os.utime(place, (1, 1))
+    spoil(top, content[200_704 : 200_704 + 4096])
+    with pytest.raises(OSError, match="Input/output"):
+        (top / "copy/file").read_bytes()
+    links = look_at(tree, None, lambda: True)
+    there, here = (os.open(folder, os.O_RDONLY) for folder in (tree, top / "copy"))
+    try:
+        copy_tree(there, here, links, lambda: True, Same.CONTENT, delta=delta)
+    finally:
+        os.close(there)
+        os.close(here)
+    assert differing(tree, top / "copy") == ""
+
+
+def spoil(top: Path, content: bytes) -> None:
+    """Overwrites on the disk what has that content."""
+    work("btrfs", "filesystem", "sync", top)
+    device = work("findmnt", "-n", "-o", "SOURCE", "-T", top).stdout.strip().partition("[")[0]
+    with Path(device).open("r+b") as disk:
+        data = disk.read()
+        disk.seek(data.index(content))
+        disk.write(bytes(len(content)))
+        disk.flush()
+        os.fsync(disk.fileno())
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("same", [Same.NONE, Same.CONTENT])
+def test_holes_of_terabytes_are_not_read(nights: Nights, ext4: Path, same: Same, delta: bool) -> None:
+    """As lastlog has them, or as somebody makes one who wants the import not to end."""
+    tree, copy = ext4 / "tree", nights.top / "copy"
+    for place, size in ((tree / "same", 12 << 40), (copy / "same", 12 << 40), (tree / "grew", 12 << 40), (copy / "grew", 5000)):
+        place.parent.mkdir(exist_ok=True)
+        with place.open("wb") as file:
+            file.write(b"begin")
+            file.truncate(size)
+            file.seek(size - 5000)
+            file.write(b"end of " + place.parts[-2].encode())
+    links = look_at(tree, None, lambda: True)
+    there, here = (os.open(folder, os.O_RDONLY) for folder in (tree, copy))
+    try:
+        copy_tree(there, here, links, lambda: True, same, delta=delta)
+    finally:
+        os.close(there)
+        os.close(here)
+    for name in ("same", "grew"):
+        assert (copy / name).stat().st_size == 12 << 40
+        assert (copy / name).stat().st_blocks < 1000
+        with (copy / name).open("rb") as file:
+            assert file.read(6) == b"begin\0"
+            file.seek((12 << 40) - 5000)
+            assert file.read() == b"end of tree" + bytes(5000 - 11)

@@ -1,101 +1,133 @@
-"""Copies names of an old tree into a backup, with everything of them that `rsync --archive --acls --xattrs` keeps.
+"""Makes names of a backup what an old tree has, with everything of them that `rsync --archive --acls --xattrs` keeps.
 
-A tree differs from the one before it in few names. To start rsync for them takes longer than to copy them, and on a first tree it
-has to compare every name with itself. All is done through descriptors of folders, never through a symlink.
+A tree differs from the one before it in few names. To start rsync for them takes longer than to copy them, and rsync opens a file
+by its whole path: whoever owns a folder there can lead it elsewhere. Here all is done through descriptors of folders, never through
+a symlink, and what is not what was looked at, or is written to meanwhile, is refused.
 """
 
 import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
+from heapq import merge
 from typing import NamedTuple
 
-from backupd.run.importing.tree_links import TreeLinks, walk_tree
-from btrkeep.fs.openat import FILE, by_descriptor, open_folder
+from backupd.run.importing.tree_links import Attributes, TreeLinks, attributes_of, walk_again
+from btrkeep.fs.openat import FILE, open_folder
 from btrkeep.fs.sparse import data_runs
 
 _PIECE = 128 << 10  # bytes; as many zeros, from a multiple of it on, become a hole
+_BLOCK = 4096  # what is changed in place is changed in whole ones, which is what two files can share
 _ZEROS = bytes(_PIECE)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a name, a symlink too, without what opening a device does
 _ACLS = ("system.posix_acl_access", "system.posix_acl_default")
 _LABEL = "security.selinux"  # the kernel gives one to every file, and takes it from none
 
 
+class Same(Enum):
+    """Which file of the backup is taken for that of the tree: none, one with the same size and time, or with the same content."""
+
+    NONE = "none"
+    SIZE_AND_TIME = "size and time"
+    CONTENT = "content"
+
+
 @dataclass(slots=True)
 class CopiedNames:
-    """How many names were made that are no folders, and how many bytes of data were read for them."""
+    """How many names were made or changed that are no folders, the bytes of these files, and how many of them were written."""
 
     names: int = 0
     bytes: int = 0
+    written: int = 0
+
+    def add(self, other: "CopiedNames") -> None:
+        """Adds what another has counted."""
+        self.names, self.bytes, self.written = self.names + other.names, self.bytes + other.bytes, self.written + other.written
 
 
 class _Folder(NamedTuple):
-    """A folder whose attributes are to be those of the source, and what is to be copied in it. All its folders exist."""
-
-    path: bytes
-    names: list[bytes]
-
-
-def copy_tree(source: int, target: int, skip: Container[bytes], goes_on: Callable[[], bool]) -> CopiedNames:
-    """Copies all below the open folder `source` into the empty folder `target`, but for the paths in `skip`. Raises OSError, whose
-    filename is the path in the tree. If `goes_on` returns False, it ends early.
+    """A folder, its attributes when it was looked at, and what is to be copied in it, with the inode that each name had then. All
+    its folders exist in the backup.
     """
 
+    path: bytes
+    attributes: Attributes
+    names: list[tuple[bytes, int, Same]]
+
+
+def copy_tree(
+    source: int, target: int, links: TreeLinks, goes_on: Callable[[], bool], same: Same = Same.NONE, *, delta: bool = False
+) -> CopiedNames:
+    """Makes all below the open folder `target` what `source` has, but for further names of hard links, and for names that are only
+    in the target. None may be a folder in one and something else in the other. `delta`: files are changed in place.
+
+    Raises OSError, whose filename is the path in the tree. If `goes_on` returns False, it ends early.
+    """
+    skip, doubted = links.further, set(links.doubted)
+
     def folders() -> Iterator[_Folder]:
-        with closing(walk_tree(source, goes_on)) as walked:
+        with closing(walk_again(source, links.digests, goes_on)) as walked:
             for one in walked:
-                with _opened(target, one.path) as made:
-                    for name in one.folders:
-                        os.mkdir(name, 0o700, dir_fd=made)
+                _make_folders(target, one.path, one.folders)
                 begin = one.path + b"/" if one.path else b""
-                yield _Folder(one.path, [entry.name for entry in one.others if begin + entry.name not in skip])
+                names = [(entry.name, begin + entry.name, entry.inode()) for entry in one.others]
+                wanted = [(name, inode, path in doubted) for name, path, inode in names if path not in skip]
+                how = [(name, inode, Same.CONTENT if doubt else same) for name, inode, doubt in wanted]
+                yield _Folder(one.path, attributes_of(one.fd, one.status), how)
 
-    return _copied(source, target, folders(), goes_on)
+    return _copied(source, target, folders(), goes_on, delta=delta)
 
 
-def copy_changed(source: int, target: int, links: TreeLinks, skip: Container[bytes], goes_on: Callable[[], bool]) -> CopiedNames:
-    """Copies the changed names, but for those in `skip`, into a copy of the tree before. Raises as `copy_tree`."""
-    names, inner = dict[bytes, list[bytes]](), dict[bytes, list[bytes]]()
-    for path in links.changed:
+def copy_changed(source: int, target: int, links: TreeLinks, goes_on: Callable[[], bool], *, delta: bool = False) -> CopiedNames:
+    """Copies the changed names into a copy of the tree before. What follows is as with `copy_tree`."""
+    names, inner = dict[bytes, list[tuple[bytes, int, Same]]](), dict[bytes, list[bytes]]()
+    skip, doubted = links.further, set(links.doubted)
+    for path, inode in links.changed.items():
         if path not in skip:
             above, _, name = path.rpartition(b"/")
-            names.setdefault(above, []).append(name)
+            names.setdefault(above, []).append((name, inode, Same.CONTENT if path in doubted else Same.NONE))
     for path in links.folders:
         above, _, name = path.rpartition(b"/")
         if path:
             inner.setdefault(above, []).append(name)
 
     def folders() -> Iterator[_Folder]:
-        for path in links.folders:  # each one comes after the one above it
-            with _opened(target, path) as made:
-                for name in inner.get(path, ()):
-                    with suppress(FileExistsError):
-                        os.mkdir(name, 0o700, dir_fd=made)
-            yield _Folder(path, names.get(path, []))
+        for path, attributes in links.folders.items():  # each one comes after the one above it
+            _make_folders(target, path, inner.get(path, ()))
+            yield _Folder(path, attributes, names.get(path, []))
 
-    return _copied(source, target, folders(), goes_on)
+    return _copied(source, target, folders(), goes_on, delta=delta)
 
 
-def _copied(source: int, target: int, folders: Iterator[_Folder], goes_on: Callable[[], bool]) -> CopiedNames:
+def _make_folders(target: int, path: bytes, names: Iterable[bytes]) -> None:
+    with _opened(target, path) as made:
+        for name in names:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=made)
+
+
+def _copied(source: int, target: int, folders: Iterator[_Folder], goes_on: Callable[[], bool], *, delta: bool) -> CopiedNames:
     """Two threads take folder after folder: this one, and another if there can be one. More would make a disk seek. What one of
     them raises ends the other.
     """
     found, lock, failed = CopiedNames(), threading.Lock(), threading.Event()
 
     def work() -> None:
-        buffer = bytearray(_PIECE)
+        copier = _Copier(source, target, lambda: not failed.is_set() and goes_on(), delta=delta)
         try:
-            while not failed.is_set() and goes_on():
+            while copier.goes_on():
                 with lock:
                     if (one := next(folders, None)) is None:
                         return
-                done = _copy_folder(source, target, one, buffer, lambda: not failed.is_set() and goes_on())
+                done = copier.folder(one)
                 with lock:
-                    found.names, found.bytes = found.names + done.names, found.bytes + done.bytes
+                    found.add(done)
         except BaseException:
             failed.set()
             raise
@@ -119,47 +151,196 @@ def _opened(root: int, path: bytes) -> Iterator[int]:
         os.close(fd)
 
 
-def _copy_folder(source: int, target: int, folder: _Folder, buffer: bytearray, goes_on: Callable[[], bool]) -> CopiedNames:
-    found, path = CopiedNames(), folder.path
-    try:
-        with _opened(source, folder.path) as there, _opened(target, folder.path) as here:
-            inherits = bool(folder.names and os.listxattr(here))
-            for name in folder.names:
-                path = folder.path + b"/" + name
-                if not goes_on():
-                    break
-                found.bytes += _copy(there, here, name, buffer, inherits)
-                found.names += 1
-            path = folder.path
-            _keep_attributes(there, here, os.fstat(there))
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
-    return found
+class _Copier:
+    """Copies folder after folder in one thread."""
 
+    def __init__(self, source: int, target: int, goes_on: Callable[[], bool], *, delta: bool) -> None:
+        self._source, self._target, self._delta = source, target, delta
+        self.goes_on = goes_on
+        self._buffer, self._other = bytearray(_PIECE), bytearray(_PIECE)
 
-def _copy(there: int, here: int, name: bytes, buffer: bytearray, inherits: bool) -> int:
-    """Makes the name in the folder `here`, in the place of what has it. Returns how many bytes of data it has.
-
-    `inherits`: what is made there may get attributes from the folder, which has some itself.
-    """
-    found = os.stat(name, dir_fd=there, follow_symlinks=False)
-    if not stat.S_ISREG(found.st_mode):
-        _make_special(there, here, name, found)
-        return 0
-    old = os.open(name, os.O_RDONLY | FILE, dir_fd=there)
-    try:
-        seen, found = found, os.fstat(old)
-        if not stat.S_ISREG(found.st_mode) or found.st_ino != seen.st_ino:
-            raise OSError(errno.EAGAIN, "it was exchanged meanwhile: is the history changed?")
-        new = _created(here, name)
+    def folder(self, folder: _Folder) -> CopiedNames:
+        """Copies its names, and then its attributes. Raises OSError with the path."""
+        found, path = CopiedNames(), folder.path
+        begin = path + b"/" if path else b""
         try:
-            _copy_data(old, new, found, buffer)
-            _keep_attributes(old, new, found, has_some=inherits)
+            with _opened(self._source, path) as there, _opened(self._target, path) as here:
+                inherits = bool(folder.names and os.listxattr(here))
+                for name, inode, same in folder.names:
+                    path = begin + name
+                    if not self.goes_on():
+                        break
+                    self._name(_Place(there, here, name, inode, inherits), same, found)
+                path, status = folder.path, os.fstat(there)
+                if attributes_of(there, status) != folder.attributes:
+                    raise _changed()
+                _correct_attributes(there, here, status, os.fstat(here))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
+        return found
+
+    def _name(self, place: "_Place", same: Same, counts: CopiedNames) -> None:
+        if not stat.S_ISREG(os.stat(place.name, dir_fd=place.there, follow_symlinks=False).st_mode):  # to open it may have effects
+            counts.names += _make_special(place)
+            return
+        with _opened_name(place, os.O_RDONLY | FILE) as (old, found):
+            if not stat.S_ISREG(found.st_mode):
+                raise _changed()
+            kept = (same is not Same.NONE or self._delta) and self._keep(old, place, found, same, counts)
+            if not kept:
+                self._make(old, place, found)
+                counts.add(CopiedNames(1, found.st_size, found.st_size))
+            after = os.fstat(old)
+            if (after.st_size, after.st_mtime_ns) != (found.st_size, found.st_mtime_ns):
+                raise _changed()
+
+    def _make(self, old: int, place: "_Place", found: os.stat_result) -> None:
+        """Makes the file, in the place of what has its name."""
+        new = _created(place.here, place.name)
+        try:
+            self._copy_data(old, new, found)
+            _keep_attributes(old, new, found, has_some=place.inherits)
         finally:
             os.close(new)
+
+    def _keep(self, old: int, place: "_Place", found: os.stat_result, same: Same, counts: CopiedNames) -> bool:
+        """Keeps the file that has the name, whose inode has no other one: prepare() splits them. Returns whether it can be kept."""
+        if (has := _status(place.here, place.name)) is None or not stat.S_ISREG(has.st_mode) or has.st_nlink != 1:
+            return False
+        new = os.open(place.name, (os.O_RDWR if self._delta else os.O_RDONLY) | FILE, dir_fd=place.here)
+        try:
+            is_as_large = has.st_size == found.st_size
+            if not (same is Same.SIZE_AND_TIME and is_as_large and has.st_mtime_ns == found.st_mtime_ns):
+                if self._delta:
+                    written = self._change(old, new, found.st_size, is_as_large)
+                    if written or not is_as_large:
+                        counts.add(CopiedNames(1, found.st_size, written))
+                    has = os.fstat(new)
+                elif same is not Same.CONTENT or not is_as_large or next(self._different(old, new, found.st_size), None):
+                    return False
+            _correct_attributes(old, new, found, has)
+        except _Damaged:
+            return False
+        finally:
+            os.close(new)
+        return True
+
+    def _change(self, old: int, new: int, size: int, is_as_large: bool) -> int:
+        """Makes the content of the new file that of the old one. Returns how many bytes were written."""
+        written = 0
+        if not is_as_large:
+            os.truncate(new, size)
+        for at, some in self._different(old, new, size):
+            _write(new, some, at)
+            written += len(some)
+        return written
+
+    def _different(self, old: int, new: int, size: int) -> Iterator[tuple[int, memoryview]]:
+        """Yields where two open files of that size differ: an offset, and what the old one has there, in whole blocks. What is a
+        hole in both is not read. Raises _Damaged.
+        """
+        one, other = memoryview(self._buffer), memoryview(self._other)
+        for position, length in _pieces_of_either(old, new, size):
+            if not self.goes_on():
+                return
+            _read(old, one[:length], position)
+            try:
+                _read(new, other[:length], position)
+            except OSError as error:
+                raise _Damaged from error
+            if one[:length] == other[:length]:
+                continue
+            begin = None
+            for at in range(0, length, _BLOCK):
+                if one[at : min(at + _BLOCK, length)] == other[at : min(at + _BLOCK, length)]:
+                    if begin is not None:
+                        yield position + begin, one[begin:at]
+                    begin = None
+                elif begin is None:
+                    begin = at
+            if begin is not None:
+                yield position + begin, one[begin:length]
+
+    def _copy_data(self, old: int, new: int, found: os.stat_result) -> None:
+        """Holes stay holes. Raises OSError, also when the file is shorter than it was."""
+        size, end, piece = found.st_size, 0, memoryview(self._buffer)
+        runs: Iterable[tuple[int, int]] = data_runs(old, size) if found.st_blocks * 512 < size else ((0, size),)
+        for position, until in runs:
+            while position < until and self.goes_on():
+                length = min(_PIECE - position % _PIECE, until - position)
+                _read(old, piece[:length], position)
+                if length < _PIECE or not self._buffer.startswith(_ZEROS):
+                    _write(new, piece[:length], position)
+                    end = position + length
+                position += length
+        if end < size:
+            os.truncate(new, size)
+
+
+class _Damaged(Exception):
+    """A file of the backup cannot be read, so it has to be made anew."""
+
+
+class _Place(NamedTuple):
+    """A name in an open folder of the tree and in that of the backup, and the inode that it had in the tree at the look at that.
+    `inherits`: what is made in the backup may get attributes from its folder, for that has some.
+    """
+
+    there: int
+    here: int
+    name: bytes
+    inode: int
+    inherits: bool
+
+
+@contextmanager
+def _opened_name(place: _Place, flags: int) -> Iterator[tuple[int, os.stat_result]]:
+    """Opens the name in the tree. Raises OSError also if it is another file than was looked at."""
+    fd = os.open(place.name, flags, dir_fd=place.there)
+    try:
+        if (found := os.fstat(fd)).st_ino != place.inode:
+            raise OSError(errno.EAGAIN, "it was exchanged meanwhile: is the history changed?")
+        yield fd, found
     finally:
-        os.close(old)
-    return found.st_size
+        os.close(fd)
+
+
+def _pieces_of_either(one: int, other: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yields offset and length of what is data in one of two open files, in whole blocks. Both may have a hole of many TiB."""
+    position = 0
+    for begin, end in merge(data_runs(one, size), data_runs(other, size)):
+        position, end = max(position, begin - begin % _BLOCK), min(end + -end % _BLOCK, size)
+        while position < end:
+            length = min(_PIECE, end - position)
+            yield position, length
+            position += length
+
+
+def _read(fd: int, into: memoryview, position: int) -> None:
+    """Raises OSError if there is not as much."""
+    done = 0
+    while done < len(into):
+        length = os.preadv(fd, [into[done:]], position + done)
+        if not length:
+            raise OSError(errno.EIO, "it is shorter than it was: is the history changed meanwhile?")
+        done += length
+
+
+def _write(fd: int, data: memoryview, position: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], position + done)
+
+
+def _changed() -> OSError:
+    return OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?")
+
+
+def _status(folder: int, name: bytes) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
 
 
 def _created(here: int, name: bytes) -> int:
@@ -170,38 +351,56 @@ def _created(here: int, name: bytes) -> int:
         return os.open(name, _NEW, 0o600, dir_fd=here)
 
 
-def _copy_data(old: int, new: int, found: os.stat_result, buffer: bytearray) -> None:
-    """Holes stay holes. Raises OSError, also when the file is shorter than it was."""
-    size, end, piece = found.st_size, 0, memoryview(buffer)
-    runs: Iterable[tuple[int, int]] = data_runs(old, size) if found.st_blocks * 512 < size else ((0, size),)
-    for position, until in runs:
-        while position < until:
-            length = os.preadv(old, [piece[: min(_PIECE - position % _PIECE, until - position)]], position)
-            if not length:
-                raise OSError(errno.EIO, "it is shorter than it was: is the history changed meanwhile?")
-            if length < _PIECE or not buffer.startswith(_ZEROS):
-                end = position
-                while end < position + length:
-                    end += os.pwrite(new, piece[end - position : length], end)
-            position += length
-    if end < size:
-        os.ftruncate(new, size)
+def _make_special(place: _Place) -> bool:
+    """Makes a symlink, a device node, a named pipe or a socket, unless there is the same. Returns whether anything was changed."""
+    with _opened_name(place, _UNOPENED) as (old, found):
+        if stat.S_ISREG(found.st_mode):
+            raise _changed()
+        leads_to = os.readlink(b"", dir_fd=old) if stat.S_ISLNK(found.st_mode) else None
+        if (has := _same_special(place, found, leads_to)) is None:
+            _replace_special(place, found, leads_to)
+        new = os.open(place.name, _UNOPENED, dir_fd=place.here)
+        try:
+            paths = b"/proc/self/fd/%d" % old, b"/proc/self/fd/%d" % new
+            if has and _has_attributes(*paths, found, has):
+                return False
+            os.chown(place.name, found.st_uid, found.st_gid, dir_fd=place.here, follow_symlinks=False)
+            _keep_xattrs(*paths)
+            if leads_to is None:
+                os.chmod(place.name, stat.S_IMODE(found.st_mode), dir_fd=place.here)
+            os.utime(place.name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=place.here, follow_symlinks=False)
+        finally:
+            os.close(new)
+    return True
 
 
-def _make_special(there: int, here: int, name: bytes, found: os.stat_result) -> None:
-    """Makes a symlink, a device node, a named pipe or a socket."""
+def _same_special(place: _Place, found: os.stat_result, leads_to: bytes | None) -> os.stat_result | None:
+    """Returns the status of what has the name in the backup, if it is the same but for attributes."""
+    has = _status(place.here, place.name)
+    if has is None or (stat.S_IFMT(has.st_mode), has.st_rdev) != (stat.S_IFMT(found.st_mode), found.st_rdev):
+        return None
+    return has if leads_to is None or os.readlink(place.name, dir_fd=place.here) == leads_to else None
+
+
+def _replace_special(place: _Place, found: os.stat_result, leads_to: bytes | None) -> None:
+    """Makes it, in the place of what has its name."""
     with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=here)
-    is_symlink = stat.S_ISLNK(found.st_mode)
-    if is_symlink:
-        os.symlink(os.readlink(name, dir_fd=there), name, dir_fd=here)
+        os.unlink(place.name, dir_fd=place.here)
+    if leads_to is None:
+        os.mknod(place.name, stat.S_IFMT(found.st_mode) | 0o600, found.st_rdev, dir_fd=place.here)
     else:
-        os.mknod(name, stat.S_IFMT(found.st_mode) | 0o600, found.st_rdev, dir_fd=here)
-    os.chown(name, found.st_uid, found.st_gid, dir_fd=here, follow_symlinks=False)
-    _keep_xattrs(by_descriptor(there, name), by_descriptor(here, name))
-    if not is_symlink:
-        os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=here)
-    os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=here, follow_symlinks=False)
+        os.symlink(leads_to, place.name, dir_fd=place.here)
+
+
+def _correct_attributes(old: int, new: int, found: os.stat_result, has: os.stat_result) -> None:
+    """Does as `_keep_attributes` where something differs: what is written to an inode costs a leaf of its own in the backup."""
+    if not _has_attributes(old, new, found, has):
+        _keep_attributes(old, new, found)
+
+
+def _has_attributes(old: int | bytes, new: int | bytes, found: os.stat_result, has: os.stat_result) -> bool:
+    one, other = ((some.st_mode, some.st_uid, some.st_gid, some.st_mtime_ns) for some in (found, has))
+    return one == other and _values(old) == _values(new)
 
 
 def _keep_attributes(old: int, new: int, found: os.stat_result, *, has_some: bool = True) -> None:
@@ -214,18 +413,21 @@ def _keep_attributes(old: int, new: int, found: os.stat_result, *, has_some: boo
 
 def _keep_xattrs(old: int | bytes, new: int | bytes, *, has_some: bool = True) -> None:
     """Extended attributes, and ACLs, which are such; others that the new one has from its folder, if it `has_some`, go."""
-    follow = isinstance(old, int)
-    wanted = _xattrs(old)
+    wanted = _values(old)
     for name in _xattrs(new) if has_some else ():
         if name not in wanted and name != _LABEL:
-            os.removexattr(new, name, follow_symlinks=follow)
-    for name in wanted:
-        os.setxattr(new, name, os.getxattr(old, name, follow_symlinks=follow), follow_symlinks=follow)
+            os.removexattr(new, name)
+    for name, value in wanted.items():
+        os.setxattr(new, name, value)
+
+
+def _values(of: int | bytes) -> dict[str, bytes]:
+    return {name: os.getxattr(of, name) for name in _xattrs(of)}
 
 
 def _xattrs(of: int | bytes) -> list[str]:
     try:
-        names = os.listxattr(of, follow_symlinks=isinstance(of, int))
+        names = os.listxattr(of)
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise

@@ -1,16 +1,14 @@
-"""Makes a backup of one tree of an old history, by the steps of a night: `.working` from the backup before it, rsync, the final
-name.
+"""Makes a backup of one tree of an old history, by the steps of a night: `.working` from the backup before it, the tree's files,
+the final name.
 
-After a tree that this import has made a backup of, and for a first one, the inodes tell what is to be copied (tree_links.py), and
-copying.py copies it. All else is rsync's: it compares sizes and times, and content where the inodes show that these may deceive.
-Both read only new data, and get the tree by a descriptor, so that a rotation meanwhile does not put another in its place.
+After a tree that this import has made a backup of, and for a first one, the inodes tell what is to be copied (tree_links.py). After
+any other backup all names are compared by sizes and times, and by content where the inodes show that these may deceive. Each tree
+is worked on by a descriptor, so that a rotation meanwhile does not put another in its place.
 """
 
 import asyncio
 import os
-import signal
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,14 +19,14 @@ from typing import NamedTuple, TypeVar
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record
 from backupd.repo.final_backups import discard, final_backups, require_own
 from backupd.repo.room import require_room
-from backupd.rsync.output import Output, bounded
+from backupd.rsync.output import bounded
 from backupd.rsync.version import Rsync
 from backupd.run import work_subvolume as working
 from backupd.run.fresh_sums import NO_SUMS
-from backupd.run.importing.copying import CopiedNames, copy_changed, copy_tree
+from backupd.run.importing.copying import CopiedNames, Same, copy_changed, copy_tree
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.target_names import link_names, remove_names, require_folders
-from backupd.run.importing.tree_links import FolderDigests, TreeLinks, look_at
+from backupd.run.importing.target_names import link_names, remove_names
+from backupd.run.importing.tree_links import FolderDigests, TreeLinks, look_at, superfluous
 from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE
@@ -43,13 +41,11 @@ from btrkeep.pool.room import read_room
 from btrkeep.pool.subvolume import inodes_made
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.cancellation import Cancellation, Cancelled
-from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.units import backup_name, format_time, printable
 
 _TICK = 0.2
 _TICKS = 25  # between two looks at the room
 _TOLD = 5  # ticks between two words about the progress
-_LONGEST = 1 << 16  # bytes of messages that are kept
 _Result = TypeVar("_Result")
 _Names = TypeVar("_Names")
 
@@ -256,17 +252,20 @@ def _follows(trees: _Trees, prepared: Prepared) -> bool:
 
 
 async def _looked(site: ImportSite, trees: _Trees, prepared: Prepared) -> TreeLinks:
-    """Compares the tree with the one before it, if the base is of that one. Raises Cancelled, OperatorError, OSError."""
+    """Compares the tree with the one before it, if the base is of that one. Raises Cancelled, OperatorError."""
     site.tell(TreeProgress(trees.tree.host))
     own = _own_base(site, trees, prepared)
-    if own and own.ahead and own.ahead.tree == trees.tree:
-        while not (await asyncio.wait((own.ahead.found,), timeout=_TICK))[0]:
-            if not site.goes_on:
-                own.ahead.stop.set()
-        links = own.ahead.found.result()
-    else:
-        old, known = trees.old if _follows(trees, prepared) else None, own.folders if own else None
-        links = await asyncio.to_thread(look_at, trees.source, old, lambda: site.goes_on, known)
+    try:
+        if own and own.ahead and own.ahead.tree == trees.tree:
+            while not (await asyncio.wait((own.ahead.found,), timeout=_TICK))[0]:
+                if not site.goes_on:
+                    own.ahead.stop.set()
+            links = own.ahead.found.result()
+        else:
+            old, known = trees.old if _follows(trees, prepared) else None, own.folders if own else None
+            links = await asyncio.to_thread(look_at, trees.source, old, lambda: site.goes_on, known)
+    except OSError as error:
+        raise _not_all(_words_of(error)) from error
     _require_going(site)
     return links
 
@@ -275,7 +274,7 @@ async def _filled(site: ImportSite, trees: _Trees, prepared: Prepared, links: Tr
     """Copies the tree's content into `.working`. Returns the numbers, as PathResult has them.
 
     After a tree that this very import has copied, only the differences are copied, and of a first one all. After any other backup
-    rsync compares all names: by size and time if that is the backup of the previous tree, else by content.
+    all names are compared: by size and time if that is the backup of the previous tree, else by content.
     """
     tree, source, base = trees.tree, trees.source, prepared.base
     target = prepared.path / DATA / tree.path.strip("/")
@@ -284,42 +283,27 @@ async def _filled(site: ImportSite, trees: _Trees, prepared: Prepared, links: Tr
     if target.is_file():  # of a host whose source path it was
         target.unlink()
     target.mkdir(mode=0o755, parents=True, exist_ok=True)  # what stands above it is a folder: see config_of
-    grew = _follows(trees, prepared) and links.is_compared
+    grew, gone = _follows(trees, prepared) and links.is_compared, list[bytes]()
+    copy: Callable[..., CopiedNames] = copy_tree
     if base is None:
-        numbers = _numbers(links, None, await _copied(site, source, target, partial(copy_tree, skip=links.further)))
+        pass
     elif grew and _own_base(site, trees, prepared):
-        await _in_the_target(site, remove_names, target, links.gone)
-        numbers = await _differences(site, source, target, links, base)
+        copy, gone = copy_changed, links.gone
     else:
-        by_content = () if grew else ("--checksum",)
-        numbers = (await _rsync(site, _command(site, source, target, "--delete", *by_content))).numbers
-        numbers = _with_literal(site, numbers)
-    if links.doubted and grew:
-        again = _with_literal(site, (await _some(site, source, target, links, set(links.doubted), "--checksum")).numbers)
-        for number in ("literal", "transferred_bytes"):
-            numbers[number] = numbers.get(number, 0) + again.get(number, 0)
+        copy = partial(copy_tree, same=Same.SIZE_AND_TIME if grew else Same.CONTENT)
+        gone = await _threaded(site, source, target, partial(superfluous, seen=links.digests))
+    await _in_the_target(site, remove_names, target, gone)
+    copied = await _threaded(site, source, target, partial(copy, links=links, delta=site.delta))
     await _in_the_target(site, link_names, target, links.groups)
-    return numbers
+    return _numbers(links, base if grew else None, copied, len(gone))
 
 
-async def _differences(site: ImportSite, source: Path, target: Path, links: TreeLinks, base: Record) -> dict[str, int]:
-    """Copies what differs from the tree before, but for what is doubted."""
-    if not site.delta:
-        skip = links.further | set(links.doubted)
-        return _numbers(links, base, await _copied(site, source, target, partial(copy_changed, links=links, skip=skip)))
-    said = await _some(site, source, target, links, set(links.changed) - set(links.doubted))
-    return said.numbers | _totals(links, base)
-
-
-def _numbers(links: TreeLinks, base: Record | None, copied: CopiedNames) -> dict[str, int]:
-    """Returns them as rsync says them, when it was not rsync that copied."""
-    made = {"created": copied.names, "deleted": len(links.gone), "transferred": copied.names, "matched": 0}
-    return made | {"transferred_bytes": copied.bytes, "literal": copied.bytes} | _totals(links, base)
-
-
-def _with_literal(site: ImportSite, numbers: dict[str, int]) -> dict[str, int]:
-    """What is copied as a whole on one machine rsync does not count as literal."""
-    return numbers if site.delta else numbers | {"literal": numbers.get("transferred_bytes", 0)}
+def _numbers(links: TreeLinks, base: Record | None, copied: CopiedNames, gone: int) -> dict[str, int]:
+    """Returns them as rsync says them."""
+    made = {"created": copied.names, "deleted": gone, "transferred": copied.names, "matched": copied.bytes - copied.written}
+    before = (base.total("bytes") or 0) if base else 0
+    totals = {"files": links.files, "regular": links.files, "bytes": bounded(before + links.grown)}
+    return made | {"transferred_bytes": copied.bytes, "literal": copied.written} | totals
 
 
 class _Ticker:
@@ -334,22 +318,6 @@ class _Ticker:
         self._tell(replace(self._begun, files=max(0, min(self._begun.of, made))))
 
 
-def _totals(links: TreeLinks, base: Record | None) -> dict[str, int]:
-    """Returns the totals of the whole tree, of which a part was copied."""
-    before = (base.total("bytes") or 0) if base else 0
-    return {"files": links.files, "regular": links.files, "bytes": bounded(before + links.grown)}
-
-
-async def _some(site: ImportSite, source: Path, target: Path, links: TreeLinks, names: set[bytes], *more: str) -> Output:
-    """Copies these names by rsync; folders in which something changed get their attributes and times back."""
-    await _in_the_target(site, require_folders, target, [*links.folders, *names])
-    with tempfile.NamedTemporaryFile(prefix="btrkeep-import-") as file:
-        file.writelines((name or b".") + b"\0" for name in (*sorted(links.folders), *sorted(names)))
-        file.flush()
-        listed = ("--no-implied-dirs", f"--files-from={file.name}", "--from0", *more)
-        return await _rsync(site, _command(site, source, target, *listed))
-
-
 async def _in_the_target(site: ImportSite, change: Callable[[Path, _Names], None], target: Path, names: _Names) -> None:
     """Has a function of target_names.py do it. Raises OperatorError, Cancelled, PoolUnusable."""
     try:
@@ -357,7 +325,7 @@ async def _in_the_target(site: ImportSite, change: Callable[[Path, _Names], None
     except OSError as error:
         _require_going(site)
         require_room(site.pool, site.config)
-        raise _not_all(f"{error.filename or 'its root'}: {error.strerror}") from error
+        raise _not_all(_words_of(error)) from error
 
 
 def _require_going(site: ImportSite) -> None:
@@ -374,51 +342,24 @@ def require_no_other_work(pool: Pool, host: str) -> None:
         raise OperatorError(f"{host} has an unfinished backup", hint)
 
 
-def _command(site: ImportSite, source: Path, target: Path, *more: str) -> tuple[str, ...]:
-    """Returns the command, without --hard-links: nearly each file has a name in another tree, so rsync would remember them all."""
-    return (
-        *ENDS_WITH_US,
-        "rsync",
-        *("--archive", "--acls", "--xattrs", "--sparse", "--numeric-ids", "--modify-window=-1", "--stats", "--no-human-readable"),
-        *(("--inplace", "--no-whole-file") if site.delta else ("--whole-file",)),
-        *more,
-        f"{source}/",
-        f"{target}/",
-    )
-
-
-async def _rsync(site: ImportSite, command: Sequence[str]) -> Output:
-    """Returns rsync's output. Raises Cancelled, PoolUnusable, and OperatorError with its first words when not all was copied."""
-    output, said = Output(), bytearray()
-    group = Group.start(command, on_stdout=output.feed, on_stderr=lambda data: said.extend(data[: max(0, _LONGEST - len(said))]))
-    status = await _watched(site, group.wait(), lambda: group.signal(signal.SIGKILL))
-    _require_going(site)
-    if status < 0:
-        require_room(site.pool, site.config)
-    if status:
-        words = said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
-        raise _not_all(words[0])
-    return output
-
-
-async def _copied(site: ImportSite, source: Path, target: Path, copy: Callable[..., CopiedNames]) -> CopiedNames:
-    """Has a function of copying.py copy in threads. Raises the exceptions of `_rsync`."""
+async def _threaded(site: ImportSite, source: Path, target: Path, work: Callable[..., _Result]) -> _Result:
+    """Has a function work in threads with the two folders, open. Raises Cancelled, PoolUnusable, OperatorError."""
     stop = Event()
 
-    def work() -> CopiedNames:
+    def open_both() -> _Result:
         with ExitStack() as held:
             fds = [os.open(one, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for one in (source, target)]
             for fd in fds:
                 held.callback(os.close, fd)
-            return copy(*fds, goes_on=lambda: not stop.is_set())
+            return work(*fds, goes_on=lambda: not stop.is_set())
 
     why = "the room of the pool came to an end"
     try:
-        found = await _watched(site, asyncio.to_thread(work), stop.set)
+        found = await _watched(site, asyncio.to_thread(open_both), stop.set)
         if not stop.is_set():
             return found
     except OSError as error:
-        why = f"{error.filename or 'its root'}: {error.strerror}"
+        why = _words_of(error)
     finally:
         stop.set()
     _require_going(site)
@@ -437,6 +378,10 @@ async def _watched(site: ImportSite, work: Awaitable[_Result], stop: Callable[[]
         if not site.goes_on or (ticks % _TICKS == 0 and lacks_room(read_room(site.pool.path), site.config.pool.min_free)):
             stop()
     return await task
+
+
+def _words_of(error: OSError) -> str:
+    return f"{os.fsdecode(error.filename or 'its root')}: {error.strerror}"
 
 
 def _not_all(why: str) -> OperatorError:

@@ -77,20 +77,6 @@ def _removed_at_last(root: int) -> Iterator[int]:
         os.utime(root, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def require_folders(target: Path, names: Iterable[bytes]) -> None:
-    """Raises OSError unless all that stands above these names, as far as it is there, are folders: some rsyncs follow symlinks."""
-    seen = set[bytes]()
-    with _root(target) as root:
-        for path in names:
-            above = path.rpartition(b"/")[0]
-            if above and above not in seen:
-                seen.add(above)
-                try:
-                    os.close(open_folder(root, above.split(b"/")))
-                except FileNotFoundError:  # it is made, in the folder above
-                    continue
-
-
 @contextmanager
 def _root(target: Path) -> Iterator[int]:
     fd = os.open(target, FOLDER)

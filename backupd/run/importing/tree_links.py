@@ -5,12 +5,13 @@ only those that are not as they were, for a digest of each is kept from when tha
 inode but the same size and time may have other content, which rsync would not notice.
 """
 
+import errno
 import os
 import stat
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from operator import methodcaller
@@ -22,6 +23,8 @@ from btrkeep.fs.openat import FOLDER, open_folder
 from btrkeep.units import printable
 
 _DIGEST = 16  # bytes
+Attributes = tuple[object, ...]
+"""Owner, mode, time and extended attributes of a folder, to be compared."""
 
 
 class FolderDigests:
@@ -59,19 +62,19 @@ class FolderDigests:
 class TreeLinks:
     """A tree compared with the one before it; all names are relative to it.
 
-    `changed`: what is no folder and has another inode, and `doubted` the files of these that are as large and as old as before.
-    `folders`: those that are new or have other attributes, and those in which a name came, went or changed; the tree itself is
-    b"", and each comes after the one above it. `gone`: names that are not there any more, or are of another kind. `groups`: names
-    that are hard links of each other, those first that the tree before has with the same inode. `files`: how many regular files
-    there are; `new_bytes`: the room on the disk of those that have another inode, each file once; `grown`: by how many bytes files
-    and symlinks are more than before. `digests`: of all folders, for the tree after it.
+    `changed`: what is no folder and has another inode, with that; `doubted`: files of these that are as large and old as before.
+    `folders`: those that are new or have other attributes, and those in which a name came, went or changed, with their attributes;
+    the tree itself is b"", and each comes after the one above it. `gone`: names that are not there any more, or are of another
+    kind. `groups`: names that are hard links of each other, those first that the tree before has with the same inode. `files`: how
+    many regular files there are; `new_bytes`: the room on the disk of those that have another inode, each file once; `grown`: by
+    how many bytes files and symlinks are more than before. `digests`: of all folders, for the tree after it.
 
-    `is_compared`: whether there was a tree before whose inodes could be compared; the four lists are empty without.
+    `is_compared`: whether there was a tree before whose inodes could be compared; the first four are empty without.
     """
 
-    changed: list[bytes] = field(default_factory=list)
+    changed: dict[bytes, int] = field(default_factory=dict)
     doubted: list[bytes] = field(default_factory=list)
-    folders: list[bytes] = field(default_factory=list)
+    folders: dict[bytes, Attributes] = field(default_factory=dict)
     gone: list[bytes] = field(default_factory=list)
     groups: list[list[bytes]] = field(default_factory=list)
     files: int = 0
@@ -98,6 +101,11 @@ class WalkedFolder(NamedTuple):
     others: list["os.DirEntry[bytes]"]
     files: int
 
+    @property
+    def inodes(self) -> "array[int]":
+        """Returns those of the rest."""
+        return array("Q", [entry.inode() for entry in self.others])
+
 
 def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known: FolderDigests | None = None) -> TreeLinks:
     """Compares the trees; without `before`, or if that is on another filesystem, all is new. `known`: of the tree before, when that
@@ -114,16 +122,15 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known:
     try:
         comparison = _Comparison(found, roots[1] if len(roots) > 1 else None)
         for folder in walk_tree(roots[0], goes_on):
-            numbers = array("Q", [entry.inode() for entry in folder.others])
-            inodes.add(numbers)
+            inodes.add(folder.inodes)
             found.files += folder.files
-            digest = _digest(folder, numbers)
+            digest = _digest(folder)
             found.digests.add(digest)
             if were is None or not were.has(digest):
                 comparison.take(folder)
         found.digests.sort()
         if twice := inodes.twice():
-            found.groups = _groups(roots[0], twice, set(found.changed), goes_on)
+            found.groups = _groups(roots[0], twice, found, goes_on)
             found.new_bytes -= _counted_again(roots[0], found)
     finally:
         for fd in roots:
@@ -131,13 +138,13 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known:
     return found
 
 
-def _digest(folder: WalkedFolder, inodes: "array[int]") -> bytes:
+def _digest(folder: WalkedFolder) -> bytes:
     """Of all that makes a folder another one: of what it has by name and inode, not of what is in its folders.
 
     No two folders have the same text: how many numbers and names follow stands in its beginning, and no name has a NUL in it.
     """
-    said = folder.path, sorted(folder.folders), _attributes(folder.fd, folder.status), len(inodes)
-    text = repr(said).encode() + inodes.tobytes() + b"\0".join([entry.name for entry in folder.others])
+    said = folder.path, sorted(folder.folders), attributes_of(folder.fd, folder.status), len(folder.others)
+    text = repr(said).encode() + folder.inodes.tobytes() + b"\0".join([entry.name for entry in folder.others])
     return blake2b(text, digest_size=_DIGEST).digest()
 
 
@@ -161,7 +168,7 @@ class _Comparison:
             old = _names(above) if above is not None else {}
             self._was_none |= {begin + name for name in folder.folders if old.get(name) != _FOLDER}
             now = {entry.name: entry.inode() for entry in folder.others} | dict.fromkeys(folder.folders, _FOLDER)
-            gone = [name for name, was in old.items() if name not in now or (now[name] == _FOLDER) != (was == _FOLDER)]
+            gone = _gone(old, now)
             found.grown -= sum(_size_of(above, name) for name in gone if above is not None)
             changed = [entry for entry in folder.others if old.get(entry.name) != now[entry.name]]
             for entry in changed:
@@ -171,8 +178,9 @@ class _Comparison:
                 return
             found.gone += [begin + name for name in gone]
             has_others = gone or changed or old.keys() != now.keys()
-            if above is None or has_others or _attributes(folder.fd, folder.status) != _attributes(above, os.fstat(above)):
-                found.folders.append(folder.path)
+            attributes = attributes_of(folder.fd, folder.status)
+            if above is None or has_others or attributes != attributes_of(above, os.fstat(above)):
+                found.folders[folder.path] = attributes
         finally:
             if above is not None:
                 os.close(above)
@@ -183,16 +191,16 @@ class _Comparison:
         is_file = stat.S_ISREG(now.st_mode)
         found.new_bytes += now.st_blocks * 512 if is_file else 0
         if self._before is not None:
-            found.changed.append(path)
+            found.changed[path] = entry.inode()
             if is_file and then and _is_alike(now, then):
                 found.doubted.append(path)
 
 
 def _counted_again(tree: int, found: TreeLinks) -> int:
     """Bytes that were counted for more than one name of a file, or for a further name of a file of the tree before."""
-    changed, total = set(found.changed), 0
+    total = 0
     for names in found.groups:
-        mine = [name for name in names if name in changed] if found.is_compared else names
+        mine = [name for name in names if name in found.changed] if found.is_compared else names
         again = len(mine) - (len(mine) == len(names))
         if again:
             status = os.stat(names[0], dir_fd=tree, follow_symlinks=False)
@@ -218,14 +226,36 @@ class _Inodes:
         return set(found[1:][found[1:] == found[:-1]].tolist())
 
 
-def _groups(tree: int, twice: set[int], changed: set[bytes], goes_on: Callable[[], bool]) -> list[list[bytes]]:
+def superfluous(tree: int, copy: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> list[bytes]:
+    """Returns the names in an open copy that the open tree has not, or of another kind (TreeLinks.gone). Raises as `walk_again`."""
+    found = list[bytes]()
+    for folder in walk_again(tree, seen, goes_on):
+        try:
+            fd = open_folder(copy, folder.path.split(b"/") if folder.path else ())
+        except (FileNotFoundError, NotADirectoryError):  # what stands there instead was found in the folder above
+            continue
+        try:
+            now = dict.fromkeys((entry.name for entry in folder.others), 0) | dict.fromkeys(folder.folders, _FOLDER)
+            begin = folder.path + b"/" if folder.path else b""
+            found += [begin + name for name in _gone(_names(fd), now)]
+        finally:
+            os.close(fd)
+    return found
+
+
+def _gone(old: Mapping[bytes, int], now: Mapping[bytes, int]) -> list[bytes]:
+    """Returns the names that are not there any more, or are a folder in one and something else in the other."""
+    return [name for name, was in old.items() if name not in now or (now[name] == _FOLDER) != (was == _FOLDER)]
+
+
+def _groups(tree: int, twice: set[int], found: TreeLinks, goes_on: Callable[[], bool]) -> list[list[bytes]]:
     names = dict[int, list[bytes]]()
-    for folder in walk_tree(tree, goes_on):
+    for folder in walk_again(tree, found.digests, goes_on):
         begin = folder.path + b"/" if folder.path else b""
         for entry in folder.others:
             if entry.inode() in twice:
                 names.setdefault(entry.inode(), []).append(begin + entry.name)
-    return [sorted(some, key=changed.__contains__) for some in names.values() if len(some) > 1]
+    return [sorted(some, key=found.changed.__contains__) for some in names.values() if len(some) > 1]
 
 
 def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
@@ -259,6 +289,17 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
             os.close(fd)
 
 
+def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
+    """Does as `walk_tree` with a tree that was looked at. Raises OSError for a folder that is not as it was `seen`: a name in it
+    came, went or became another file, so what was found out about the tree is not true any more.
+    """
+    with closing(walk_tree(tree, goes_on)) as walked:
+        for folder in walked:
+            if not seen.has(_digest(folder)):
+                raise OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?", os.fsdecode(folder.path))
+            yield folder
+
+
 _INODE = methodcaller("inode")
 _FOLDER = -1  # in the place of an inode number: no program links folders
 
@@ -269,8 +310,8 @@ def _names(folder: int) -> dict[bytes, int]:
         return {one.name: _FOLDER if one.is_dir(follow_symlinks=False) else one.inode() for one in entries}
 
 
-def _attributes(folder: int, found: os.stat_result) -> tuple[object, ...]:
-    """Returns owner, mode, time and extended attributes (ACLs among them) of an open folder with that status."""
+def attributes_of(folder: int, found: os.stat_result) -> Attributes:
+    """Returns those of an open folder with that status, ACLs among them."""
     names = list[str]()
     with suppress(OSError):  # a filesystem without them
         names = sorted(os.listxattr(folder))
