@@ -228,7 +228,9 @@ def test_a_symlink_is_the_one_that_was_looked_at(tmp_path: Path, monkeypatch: py
 
     def exchanged(*words: Any, **more: Any) -> Any:
         if (tmp_path / "evil").is_symlink():
+            was = source.stat()
             (tmp_path / "evil").rename(source / links.groups[0][0].decode())
+            os.utime(source, ns=(was.st_atime_ns, was.st_mtime_ns))
         return real(*words, **more)
 
     monkeypatch.setattr(os, "readlink", exchanged)
@@ -264,3 +266,24 @@ def test_a_file_that_is_written_to_while_it_is_copied_is_refused(
     monkeypatch.setattr(os, "preadv", changing)
     with pytest.raises(OSError, match="changed meanwhile"):
         copied(partial(copy_tree, same=same), source, target, links)
+
+
+@pytest.mark.parametrize("way", ["first", "changed"])
+def test_a_folder_has_the_attributes_that_were_looked_at_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """They change while its files are copied. The next tree, whose folder is as it was, would have them, too."""
+    before, source, target = (tmp_path / name for name in ("before", "source", "target"))
+    for folder in (before, source, target):
+        folder.mkdir()
+    (source / "file").write_text("x")
+    links = look_at(source, before if way == "changed" else None, lambda: True)
+    real = os.preadv
+
+    def changing(*words: Any) -> int:
+        source.chmod(0o700)
+        return real(*words)
+
+    monkeypatch.setattr(os, "preadv", changing)
+    with pytest.raises(OSError, match="changed meanwhile"):
+        copied(copy_changed if way == "changed" else copy_tree, source, target, links)

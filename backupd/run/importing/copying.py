@@ -17,7 +17,7 @@ from enum import Enum
 from heapq import merge
 from typing import NamedTuple
 
-from backupd.run.importing.tree_links import TreeLinks, walk_again
+from backupd.run.importing.tree_links import Attributes, TreeLinks, attributes_of, walk_again
 from btrkeep.fs.openat import FILE, open_folder
 from btrkeep.fs.sparse import data_runs
 
@@ -52,11 +52,12 @@ class CopiedNames:
 
 
 class _Folder(NamedTuple):
-    """A folder whose attributes are to be those of the source, and what is to be copied in it, with the inode that each name had
-    when it was looked at. All its folders exist.
+    """A folder, its attributes when it was looked at, and what is to be copied in it, with the inode that each name had then. All
+    its folders exist in the backup.
     """
 
     path: bytes
+    attributes: Attributes
     names: list[tuple[bytes, int, Same]]
 
 
@@ -77,7 +78,8 @@ def copy_tree(
                 begin = one.path + b"/" if one.path else b""
                 names = [(entry.name, begin + entry.name, entry.inode()) for entry in one.others]
                 wanted = [(name, inode, path in doubted) for name, path, inode in names if path not in skip]
-                yield _Folder(one.path, [(name, inode, Same.CONTENT if doubt else same) for name, inode, doubt in wanted])
+                how = [(name, inode, Same.CONTENT if doubt else same) for name, inode, doubt in wanted]
+                yield _Folder(one.path, attributes_of(one.fd, one.status), how)
 
     return _copied(source, target, folders(), goes_on, delta=delta)
 
@@ -96,9 +98,9 @@ def copy_changed(source: int, target: int, links: TreeLinks, goes_on: Callable[[
             inner.setdefault(above, []).append(name)
 
     def folders() -> Iterator[_Folder]:
-        for path in links.folders:  # each one comes after the one above it
+        for path, attributes in links.folders.items():  # each one comes after the one above it
             _make_folders(target, path, inner.get(path, ()))
-            yield _Folder(path, names.get(path, []))
+            yield _Folder(path, attributes, names.get(path, []))
 
     return _copied(source, target, folders(), goes_on, delta=delta)
 
@@ -169,8 +171,10 @@ class _Copier:
                     if not self.goes_on():
                         break
                     self._name(_Place(there, here, name, inode, inherits), same, found)
-                path = folder.path
-                _correct_attributes(there, here, os.fstat(there), os.fstat(here))
+                path, status = folder.path, os.fstat(there)
+                if attributes_of(there, status) != folder.attributes:
+                    raise _changed()
+                _correct_attributes(there, here, status, os.fstat(here))
         except OSError as error:
             raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
         return found

@@ -46,7 +46,6 @@ from btrkeep.units import backup_name, format_time, printable
 _TICK = 0.2
 _TICKS = 25  # between two looks at the room
 _TOLD = 5  # ticks between two words about the progress
-_LONGEST = 1 << 16  # bytes of messages that are kept
 _Result = TypeVar("_Result")
 _Names = TypeVar("_Names")
 
@@ -253,17 +252,20 @@ def _follows(trees: _Trees, prepared: Prepared) -> bool:
 
 
 async def _looked(site: ImportSite, trees: _Trees, prepared: Prepared) -> TreeLinks:
-    """Compares the tree with the one before it, if the base is of that one. Raises Cancelled, OperatorError, OSError."""
+    """Compares the tree with the one before it, if the base is of that one. Raises Cancelled, OperatorError."""
     site.tell(TreeProgress(trees.tree.host))
     own = _own_base(site, trees, prepared)
-    if own and own.ahead and own.ahead.tree == trees.tree:
-        while not (await asyncio.wait((own.ahead.found,), timeout=_TICK))[0]:
-            if not site.goes_on:
-                own.ahead.stop.set()
-        links = own.ahead.found.result()
-    else:
-        old, known = trees.old if _follows(trees, prepared) else None, own.folders if own else None
-        links = await asyncio.to_thread(look_at, trees.source, old, lambda: site.goes_on, known)
+    try:
+        if own and own.ahead and own.ahead.tree == trees.tree:
+            while not (await asyncio.wait((own.ahead.found,), timeout=_TICK))[0]:
+                if not site.goes_on:
+                    own.ahead.stop.set()
+            links = own.ahead.found.result()
+        else:
+            old, known = trees.old if _follows(trees, prepared) else None, own.folders if own else None
+            links = await asyncio.to_thread(look_at, trees.source, old, lambda: site.goes_on, known)
+    except OSError as error:
+        raise _not_all(_words_of(error)) from error
     _require_going(site)
     return links
 
@@ -323,7 +325,7 @@ async def _in_the_target(site: ImportSite, change: Callable[[Path, _Names], None
     except OSError as error:
         _require_going(site)
         require_room(site.pool, site.config)
-        raise _not_all(f"{error.filename or 'its root'}: {error.strerror}") from error
+        raise _not_all(_words_of(error)) from error
 
 
 def _require_going(site: ImportSite) -> None:
@@ -357,7 +359,7 @@ async def _threaded(site: ImportSite, source: Path, target: Path, work: Callable
         if not stop.is_set():
             return found
     except OSError as error:
-        why = f"{error.filename or 'its root'}: {error.strerror}"
+        why = _words_of(error)
     finally:
         stop.set()
     _require_going(site)
@@ -376,6 +378,10 @@ async def _watched(site: ImportSite, work: Awaitable[_Result], stop: Callable[[]
         if not site.goes_on or (ticks % _TICKS == 0 and lacks_room(read_room(site.pool.path), site.config.pool.min_free)):
             stop()
     return await task
+
+
+def _words_of(error: OSError) -> str:
+    return f"{os.fsdecode(error.filename or 'its root')}: {error.strerror}"
 
 
 def _not_all(why: str) -> OperatorError:

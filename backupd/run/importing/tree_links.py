@@ -23,6 +23,8 @@ from btrkeep.fs.openat import FOLDER, open_folder
 from btrkeep.units import printable
 
 _DIGEST = 16  # bytes
+Attributes = tuple[object, ...]
+"""Owner, mode, time and extended attributes of a folder, to be compared."""
 
 
 class FolderDigests:
@@ -61,18 +63,18 @@ class TreeLinks:
     """A tree compared with the one before it; all names are relative to it.
 
     `changed`: what is no folder and has another inode, with that; `doubted`: files of these that are as large and old as before.
-    `folders`: those that are new or have other attributes, and those in which a name came, went or changed; the tree itself is
-    b"", and each comes after the one above it. `gone`: names that are not there any more, or are of another kind. `groups`: names
-    that are hard links of each other, those first that the tree before has with the same inode. `files`: how many regular files
-    there are; `new_bytes`: the room on the disk of those that have another inode, each file once; `grown`: by how many bytes files
-    and symlinks are more than before. `digests`: of all folders, for the tree after it.
+    `folders`: those that are new or have other attributes, and those in which a name came, went or changed, with their attributes;
+    the tree itself is b"", and each comes after the one above it. `gone`: names that are not there any more, or are of another
+    kind. `groups`: names that are hard links of each other, those first that the tree before has with the same inode. `files`: how
+    many regular files there are; `new_bytes`: the room on the disk of those that have another inode, each file once; `grown`: by
+    how many bytes files and symlinks are more than before. `digests`: of all folders, for the tree after it.
 
     `is_compared`: whether there was a tree before whose inodes could be compared; the first four are empty without.
     """
 
     changed: dict[bytes, int] = field(default_factory=dict)
     doubted: list[bytes] = field(default_factory=list)
-    folders: list[bytes] = field(default_factory=list)
+    folders: dict[bytes, Attributes] = field(default_factory=dict)
     gone: list[bytes] = field(default_factory=list)
     groups: list[list[bytes]] = field(default_factory=list)
     files: int = 0
@@ -141,7 +143,7 @@ def _digest(folder: WalkedFolder) -> bytes:
 
     No two folders have the same text: how many numbers and names follow stands in its beginning, and no name has a NUL in it.
     """
-    said = folder.path, sorted(folder.folders), _attributes(folder.fd, folder.status), len(folder.others)
+    said = folder.path, sorted(folder.folders), attributes_of(folder.fd, folder.status), len(folder.others)
     text = repr(said).encode() + folder.inodes.tobytes() + b"\0".join([entry.name for entry in folder.others])
     return blake2b(text, digest_size=_DIGEST).digest()
 
@@ -176,8 +178,9 @@ class _Comparison:
                 return
             found.gone += [begin + name for name in gone]
             has_others = gone or changed or old.keys() != now.keys()
-            if above is None or has_others or _attributes(folder.fd, folder.status) != _attributes(above, os.fstat(above)):
-                found.folders.append(folder.path)
+            attributes = attributes_of(folder.fd, folder.status)
+            if above is None or has_others or attributes != attributes_of(above, os.fstat(above)):
+                found.folders[folder.path] = attributes
         finally:
             if above is not None:
                 os.close(above)
@@ -307,8 +310,8 @@ def _names(folder: int) -> dict[bytes, int]:
         return {one.name: _FOLDER if one.is_dir(follow_symlinks=False) else one.inode() for one in entries}
 
 
-def _attributes(folder: int, found: os.stat_result) -> tuple[object, ...]:
-    """Returns owner, mode, time and extended attributes (ACLs among them) of an open folder with that status."""
+def attributes_of(folder: int, found: os.stat_result) -> Attributes:
+    """Returns those of an open folder with that status, ACLs among them."""
     names = list[str]()
     with suppress(OSError):  # a filesystem without them
         names = sorted(os.listxattr(folder))
