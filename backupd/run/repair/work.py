@@ -25,7 +25,6 @@ from backupd.repo.final_backups import (
     FinalBackup,
     discard,
     final_backups,
-    keep_names,
     own_backup,
     point_latest,
     recover,
@@ -51,6 +50,7 @@ from btrkeep.fs.reflink import clone
 from btrkeep.fs.sparse import data_runs, pieces
 from btrkeep.pool import quota
 from btrkeep.pool.room import read_room
+from btrkeep.pool.subvolume import commit
 from btrkeep.pool.syncfs import syncing
 from btrkeep.units import backup_name, counted
 
@@ -86,7 +86,7 @@ def repair(site: ExpiryContext, plan: RepairPlan) -> RepairDone:
         name = _make(site, plan)
     elif row := row_of(pool, backup.host, name):  # which a kill may have kept from the catalogue
         site.catalogue.put_backup(row)
-    keep_names(pool)  # before the damaged one may go
+    commit(pool.path)  # its name is on the disk before the damaged one may go
     _carry_notes(site, plan, name)
     return RepairDone(plan, name, _give_up(site, plan, name))
 
