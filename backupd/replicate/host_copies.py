@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from backupd.replicate.far_pool import FarPool
-from backupd.replicate.marked import require_marked, take_notes
+from backupd.replicate.marked import drop_empty_mark, require_marked, take_notes
 from backupd.replicate.outcome import (
     Fetched,
     ReplicationContext,
@@ -93,6 +93,7 @@ class HostCopies:
         lock = held.enter_context(take_lock(site.pool.host_lock(host), what, since, sealed=is_sealed))
         site.pool.host(host).mkdir(mode=0o700, exist_ok=True)
         require_marked(site, self.far, host)
+        held.callback(drop_empty_mark, site.pool, host)
         discard_received(site.pool, host)
         held.callback(point_latest, site.pool, host)
         return lock

@@ -83,6 +83,19 @@ def test_a_worker_that_cannot_be_started_is_done_without(two: TwoPools) -> None:
         assert fetched == ([1, 1] if threads == 2 else [0, 0]), threads
 
 
+def test_a_host_of_which_nothing_came_can_be_backed_up_here(two: TwoPools) -> None:
+    """A server that was taken over lists names as it likes, and sends nothing: nobody's first night fails of that."""
+    (two.source / "large").write_bytes(os.urandom(1 << 20))
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.over_ssh('python3 -c "$RELAY" cut 700000 < <("$@")')
+    told = two.fetch(status=1)[0]
+    assert (told["fetched"], two.names(two.second.pool)) == ([], [])
+    two.second.ssh("")
+    two.second.host("web1", two.source)
+    two.second.backupd("run", "web1", "--now", "2026-03-20T22:00:00Z")
+    assert len(two.names(two.second.pool)) == 1
+
+
 def test_a_sender_that_is_killed_leaves_nothing_and_the_next_one_fetches_it(two: TwoPools, tmp_path: Path) -> None:
     (two.source / "large").write_bytes(os.urandom(6_000_000))
     first = two.night("2026-03-01T22:00:00Z", "a")
