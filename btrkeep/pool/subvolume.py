@@ -174,7 +174,7 @@ def marked_copies(folder: Path, origin: str) -> list[int]:
 def delete(folder: Path, subvolume_id: int) -> None:
     """Deletes the subvolume of that id on the filesystem of `folder`. By id, because a name may have changed hands meanwhile.
 
-    On a full filesystem the kernel takes what this needs out of its reserve, which may be in use; a commit gives it back.
+    On a full filesystem the kernel takes what this needs out of its reserve, which may be in use: it is tried again after a commit.
     """
     with opened(folder) as fd:
         for attempt in range(_ATTEMPTS):

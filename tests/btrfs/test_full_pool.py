@@ -3,15 +3,12 @@
 import json
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import take_lock
-from btrkeep.pool.subvolume import create, delete, describe
 from tests.beds import work
 from tests.beds.btrfs import MIB, fill, fill_metadata, fits, makes
 from tests.beds.expiries import LATER, NOW, Expiries, at
@@ -159,20 +156,6 @@ def test_without_room_for_metadata_what_is_marked_is_deleted(no_metadata: Expiri
     assert not makes(no_metadata.pool / "empty")
     done = no_metadata.backupd("expire", "--wait", *at(LATER), check=False)
     assert no_metadata.left("web") == before[2:], done.stdout + done.stderr
-
-
-def test_without_room_for_metadata_several_can_delete_at_the_same_moment(make_btrfs: Callable[..., Path]) -> None:
-    """Each takes what it needs for a moment out of what the kernel keeps in reserve, which is not enough for all of them."""
-    top = make_btrfs(size="300M", mkfs=("-m", "single"))
-    names = [str(number) for number in range(64)]
-    for name in names:
-        create(top / name)
-    ids = [found.id for name in names if (found := describe(top / name))]
-    fill_metadata(top)
-    assert not makes(top / "empty")
-    with ThreadPoolExecutor(len(ids)) as threads:
-        list(threads.map(partial(delete, top), ids))
-    assert [name for name in names if (top / name).exists()] == []
 
 
 def test_a_pool_of_an_older_version_gets_the_files_of_its_locks_with_the_next_run(nights: Nights) -> None:
