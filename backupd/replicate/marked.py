@@ -10,6 +10,7 @@ from backupd.replicate.outcome import (
     ReplicationContext,
 )
 from backupd.repo.final_backups import final_backups
+from backupd.repo.listing import names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, read_notes, write_notes
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.replication import (
@@ -65,11 +66,14 @@ def require_marked(site: ReplicationContext, far: FarPool, host: str) -> None:
 
 
 def drop_empty_mark(pool: Pool, host: str) -> None:
-    """Takes the mark of a host back of which nothing came: it would keep its first backup from being made here. Needs its lock."""
+    """Takes the mark of a host back of which nothing came: it would keep its first backup from being made here. Needs its lock.
+
+    A copy whose record cannot be read is one all the same.
+    """
     folder = pool.host(host)
     with suppress(OSError):  # it fetches nothing, and says why
         notes = read_notes(folder)
-        if notes.replica and not any(final_backups(pool, host)):
+        if notes.replica and not names_of(pool, host):
             write_notes(folder, replace(notes, replica=None))
 
 

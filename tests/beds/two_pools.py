@@ -2,14 +2,19 @@
 
 import json
 import shlex
+import shutil
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
+from tests.beds.watch import wait_for
 
+NOW = "2026-03-20T12:00:00Z"
 RELAY = """
 import os, sys, time
 def put(data):  # rsync has made the pipe that it reads from one that does not wait
@@ -51,7 +56,7 @@ class TwoPools:
         return self.names(self.first.pool)[-1]  # a second later on a crowded machine
 
     def fetch(self, *words: str, status: int = 0, env: Mapping[str, str] | None = None) -> Any:
-        done = self.second.backupd("replicate", "--json", *words, "--now", "2026-03-20T12:00:00Z", check=False, env=env)
+        done = self.second.backupd("replicate", "--json", *words, "--now", NOW, check=False, env=env)
         assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
         return json.loads(done.stdout) if done.stdout else done.stderr
@@ -66,6 +71,35 @@ class TwoPools:
         self.second.settings("ssh", command=str(file))
         self.second.tables["replica.office"]["from"] = "ssh://root@first"
         self.second.write()
+
+    @contextmanager
+    def replicating(self, real: Path, receive: str) -> Iterator["subprocess.Popen[str]"]:
+        """`backupd replicate` by ssh, in which these lines of the shell stand in for `btrfs receive`. The real program is copied to
+        `real`; `streams` has what came.
+        """
+        program, btrfs = self.second.top / "btrfs", Path(shutil.which("btrfs") or "").resolve()
+        shutil.copy(btrfs, real)
+        program.write_text(f'#!/bin/bash\n[ "$1" = receive ] || exec {shlex.quote(str(real))} "$@"\n{receive}\n')
+        program.chmod(0o755)
+        self.over_ssh(f'"$@" | tee -a {shlex.quote(str(self.streams))}')
+        mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
+        words = ["unshare", "--mount", "sh", "-c", mounted, str(program), str(btrfs), sys.executable, "-m", "backupd"]
+        words += ["--config", str(self.second.config), "replicate", "--now", NOW]
+        with subprocess.Popen(words, cwd=TOP, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    @property
+    def streams(self) -> Path:
+        """What the first pool has sent to `replicating`."""
+        return self.second.top / "streams"
+
+    def wait_for_streams(self, count: int) -> None:
+        """Until so many have begun."""
+        path = self.streams
+        wait_for(lambda: path.exists() and path.read_bytes().count(b"btrfs-stream") >= count, 60, "nothing came")
 
     def names(self, pool: Path, host: str = "web1") -> list[str]:
         folder = pool / "hosts" / host

@@ -7,8 +7,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +14,11 @@ from uuid import UUID
 
 import pytest
 
-from tests.beds import TOP, work
+from tests.beds import work
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools, shown
-from tests.beds.watch import rows, wait_for
+from tests.beds.watch import rows
 
 pytestmark = pytest.mark.btrfs
 NOW = ("--now", "2026-03-20T12:00:00Z")
@@ -154,19 +152,11 @@ def test_another_copy_that_appears_meanwhile_makes_no_backup_of_what_is_put_upon
     A `btrfs receive` that waits with its work stands before the real one.
     """
     names = [two.night(f"2026-03-0{day}T22:00:00Z", str(day)) for day in (1, 2)]
-    program, streams, host = two.second.top / "btrfs", two.second.top / "streams", two.second.pool / "hosts/web1"
+    host = two.second.pool / "hosts/web1"
     host.mkdir()
-    btrfs = Path(shutil.which("btrfs") or "").resolve()
-    shutil.copy(btrfs, host / "btrfs")  # where the cell sees it
     waits = 'cd "${!#}/.."; while [ ! -e go-on ] && [ $SECONDS -lt 30 ]; do :; done; exec ./btrfs "$@"'
-    program.write_text(f'#!/bin/bash\n[ "$1" = receive ] || exec {shlex.quote(str(host))}/btrfs "$@"\n{waits}\n')
-    program.chmod(0o755)
-    two.over_ssh(f'"$@" | tee -a {shlex.quote(str(streams))}')
-    mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
-    words = ["unshare", "--mount", "sh", "-c", mounted, str(program), str(btrfs), sys.executable, "-m", "backupd"]
-    words += ["--config", str(two.second.config), "replicate", *NOW]
-    with subprocess.Popen(words, cwd=TOP, stderr=subprocess.PIPE, text=True) as fetching:
-        wait_for(lambda: streams.exists() and streams.read_bytes().count(b"btrfs-stream") == 2, 60, "nothing came")
+    with two.replicating(host / "btrfs", waits) as fetching:  # where the cell sees it
+        two.wait_for_streams(2)
         time.sleep(1)
         work("btrfs", "subvolume", "create", host / "other")
         work("cp", "-a", f"{two.first.backup('web1', names[0])}/.", host / "other")
