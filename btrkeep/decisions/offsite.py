@@ -42,7 +42,7 @@ def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None])
     found = []
     for one in there:
         own = bool(one.machine) and machines.get(one.host) == one.machine
-        if not own and (host := names.get(one.machine, one.host)) != one.host:
+        if (host := names.get(one.machine, one.host)) != one.host:
             found.append(replace(one, host=host, label=one.host))
         else:
             found.append(replace(one, former=not own and bool(one.machine) and one.host in machines))

@@ -191,6 +191,9 @@ def test_holes_of_terabytes_are_not_read(nights: Nights, ext4: Path, same: Same,
             file.truncate(size)
             file.seek(size - 5000)
             file.write(b"end of " + place.parts[-2].encode())
+    with (copy / "same").open("r+b") as file:  # where the tree has a hole
+        file.seek(6 << 40)
+        file.write(b"stray")
     links = look_at(tree, None, lambda: True)
     there, here = (os.open(folder, os.O_RDONLY) for folder in (tree, copy))
     try:
@@ -203,5 +206,7 @@ def test_holes_of_terabytes_are_not_read(nights: Nights, ext4: Path, same: Same,
         assert (copy / name).stat().st_blocks < 1000
         with (copy / name).open("rb") as file:
             assert file.read(6) == b"begin\0"
+            file.seek(6 << 40)
+            assert file.read(5) == bytes(5)
             file.seek((12 << 40) - 5000)
             assert file.read() == b"end of tree" + bytes(5000 - 11)
