@@ -21,15 +21,7 @@ from backupd.files.tree import Tree, components, entry_of, joined
 from backupd.repo.backup_json import Record
 from backupd.repo.backup_json import write as write_record
 from backupd.repo.catalogue_row import backup_row
-from backupd.repo.final_backups import (
-    FinalBackup,
-    discard,
-    final_backups,
-    own_backup,
-    point_latest,
-    recover,
-    require_own,
-)
+from backupd.repo.final_backups import FinalBackup, discard, final_backups, own_backup, point_latest, recover, require_own
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, hold_of, read_notes, write_notes
 from backupd.repo.read_lock import read
@@ -50,7 +42,6 @@ from btrkeep.fs.reflink import clone
 from btrkeep.fs.sparse import data_runs, pieces
 from btrkeep.pool import quota
 from btrkeep.pool.room import read_room
-from btrkeep.pool.subvolume import commit
 from btrkeep.pool.syncfs import syncing
 from btrkeep.units import backup_name, counted
 
@@ -86,7 +77,6 @@ def repair(site: ExpiryContext, plan: RepairPlan) -> RepairDone:
         name = _make(site, plan)
     elif row := row_of(pool, backup.host, name):  # which a kill may have kept from the catalogue
         site.catalogue.put_backup(row)
-    commit(pool.path)  # its name is on the disk before the damaged one may go
     _carry_notes(site, plan, name)
     return RepairDone(plan, name, _give_up(site, plan, name))
 
