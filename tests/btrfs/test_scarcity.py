@@ -14,6 +14,8 @@ from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, rows, wait_for
 
 Make = Callable[..., Path]
+# Of 10 MiB that are to stay: what is on its way when a transfer is stopped takes more of them on a busy machine.
+NEVER_FULL = 2 * MIB
 
 
 def large_tree(folder: Path, files: int) -> Path:
@@ -66,7 +68,7 @@ def test_the_transfer_that_grows_fastest_is_stopped_and_the_others_come_to_their
     assert "the pool has too little room" in found["greedy"]["error"]
     assert "it wrote " in found["greedy"]["error"]
     assert tight.differences("modest", tight.source / "modest") == []
-    assert room(tight.top) > 4 * MIB
+    assert room(tight.top) > NEVER_FULL
     assert sum(path.stat().st_blocks * 512 for path in tight.working("greedy").rglob("*") if path.is_file()) > 30 * MIB
     assert rows(tight, "select outcome from run where host = 'greedy'") == [("partial",)]
     assert disagreements(tight) == []
@@ -82,7 +84,7 @@ def test_a_host_that_is_named_is_watched_too_and_goes_on_when_there_is_room(tigh
     doctor = json.loads(tight.backupd("doctor", "--json", check=False).stdout)["findings"]
     commands = [line for one in doctor if one["name"] in ("room", "used", "unallocated") for line in one["commands"]]
     assert any("discard greedy --dry-run" in line for line in commands)
-    assert room(tight.top) > 4 * MIB
+    assert room(tight.top) > NEVER_FULL
     for number in range(1, 6):
         (tight.source / "greedy" / str(number)).unlink()
     tight.settings("pool", min_free="0%")
