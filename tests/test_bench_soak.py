@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backupd.rehearse.churn import ChangeFile, DeleteFile, WriteFile
+from backupd.rehearse.churn import Change, ChangeFile, DeleteFile, WriteFile
 from bench.soak import COMMANDS, Soak
 from bench.soak_faults import CALM, KINDS, SERVER_OFF, Fault, plan
 from bench.soak_held import HeldExtents
@@ -73,7 +73,7 @@ def test_an_extent_is_held_as_a_whole_as_a_filesystem_holds_it(module_btrfs: Pat
     """Compared with what btrfs says of the same changes in snapshots."""
     held, moments = HeldExtents(), [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 5)]
     block = 16384
-    nights = (
+    nights: tuple[tuple[Change, ...], ...] = (
         (WriteFile("a", 8 * block), WriteFile("b", 3 * block)),
         (ChangeFile("a", 8 * block, ((0, block), (4 * block, 2 * block))), DeleteFile("b")),
         (ChangeFile("a", 8 * block, ((block, 3 * block), (6 * block, block))),),
