@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out the tests marked slow")
     parser.addoption("--long", action="store_true", help="only the long forms: a whole year, each Debian")
     parser.addoption("--unit", action="store_true", help="only what is quick, without root, btrfs, servers, browsers")
+    parser.addoption("--share", type=leftout.share, metavar="K/N", help="what --unit runs, and the K-th of N shares of all others")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -93,6 +94,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=leftout.reason("long", "--long")))
     if config.getoption("--unit"):
         _only(leftout.is_unit, config, items)
+    if share := config.getoption("--share"):
+        _only(lambda item: leftout.is_unit(item) or leftout.is_of_share(item.nodeid, *share), config, items)
     if config.getoption("--long"):
         _only(lambda item: item.get_closest_marker("long") is not None, config, items)
     items[:] = dealing.dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))

@@ -43,3 +43,16 @@ def test_the_loop_of_a_minute_is_what_runs_anywhere(folder: str, fixtures: tuple
 def test_a_module_of_which_nothing_is_in_the_loop_is_not_imported(tmp_path: Path, text: str, unit: bool) -> None:
     (tmp_path / "test_it.py").write_text(text)
     assert leftout.has_unit(tmp_path / "test_it.py") is unit
+
+
+def test_each_test_is_in_one_share() -> None:
+    names = [f"tests/test_it.py::test_it[{number}]" for number in range(1000)]
+    parts = [{name for name in names if leftout.is_of_share(name, which, 3)} for which in (1, 2, 3)]
+    assert sorted(name for part in parts for name in part) == sorted(names)
+    assert min(map(len, parts)) > 250
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        leftout.share(text)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -55,6 +56,19 @@ def is_unit(item: pytest.Item) -> bool:
     """Whether `--unit` runs it. `item` has the markers that its fixtures bring along."""
     is_longer = any(mark.name in _LONGER for mark in item.iter_markers())
     return item.path.parent.name not in _ELSEWHERE and not is_longer and _SERVED.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def share(text: str) -> tuple[int, int]:
+    """Reads "K/N". Raises ValueError for what is none of N shares."""
+    which, of = map(int, text.split("/"))
+    if not 1 <= which <= of:
+        raise ValueError(text)
+    return which, of
+
+
+def is_of_share(test: str, which: int, of: int) -> bool:
+    """Returns True if the test is in that share: its name alone decides, so the cases of one test are in all shares."""
+    return zlib.crc32(test.encode()) % of == which - 1
 
 
 _REASON = re.compile(r"left out: (.+)")
