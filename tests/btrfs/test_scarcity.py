@@ -29,18 +29,18 @@ def large_tree(folder: Path, files: int) -> Path:
 
 @pytest.fixture
 def tight(make_btrfs: Make, shared_btrfs: Path, tmp_path: Path) -> Nights:
-    """A pool with room for 140 MiB, of which 10 are to stay; `greedy` has 192, and `modest` two megabytes that come slowly."""
+    """A pool with room for 80 MiB, of which 10 are to stay; `greedy` has 192, and `modest` two megabytes that come later."""
     nights = Nights(make_btrfs(size="400M"))
     nights.config = tmp_path / "main.toml"
     nights.settings("pool", min_free="10%")
     nights.source = shared_btrfs / "source"
     nights.source.mkdir()
-    nights.host("greedy", large_tree(nights.source / "greedy", 6), bandwidth="40MB")
+    nights.host("greedy", large_tree(nights.source / "greedy", 6), bandwidth="15MB")
     with (nights.top / "ballast").open("wb") as ballast:
-        os.posix_fallocate(ballast.fileno(), 0, room(nights.top) - 140 * MIB)
+        os.posix_fallocate(ballast.fileno(), 0, room(nights.top) - 80 * MIB)
     (nights.source / "modest").mkdir()
     (nights.source / "modest" / "file").write_bytes(os.urandom(2_000_000))
-    nights.host("modest", nights.source / "modest", bandwidth="700KB")
+    nights.host("modest", nights.source / "modest", bandwidth="300KB")
     return nights
 
 
