@@ -116,8 +116,8 @@ def notes(site: Site) -> Iterator[Step]:
     yield Step(("expire", *at(NOW)))
     yield Step(("unexpire", "web", names[1], "--why", "needed", *at(NOW)), (0, 1))
     yield Step(("release", "web", names[0], *at(NOW)), (0, 1))
-    yield Step(("delete", f"db@{names[2]}", "--reason", "secret", *at(NOW)), (0, 1))
-    yield Step(("delete", f"db@{names[3]}", "--reason", "secret", "--now-without-grace", *at(NOW)), (0, 1, 2))
+    yield Step(("delete", f"db@{names[2]}", "--why", "secret", *at(NOW)), (0, 1))
+    yield Step(("delete", f"db@{names[3]}", "--why", "secret", "--now-without-grace", *at(NOW)), (0, 1, 2))
 
 
 def rename(site: Site) -> Iterator[Step]:

@@ -27,12 +27,16 @@ from btrkeep.units import format_time
 
 @dataclass(frozen=True, slots=True)
 class BackupToDelete:
-    """A backup to be deleted. `marked`: since when it has expired; `expires`: when it may be deleted."""
+    """A backup to be deleted. `marked`: since when it has expired; `expires`: when it may be deleted.
+
+    `had_expired`: it had expired before somebody asked for its deletion.
+    """
 
     name: str
     why: str
     marked: datetime
     expires: datetime
+    had_expired: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +125,9 @@ def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) 
 
 def _to_delete(one: Candidate, asked: DeletionRequest, grace: timedelta, now: datetime) -> BackupToDelete:
     """Keeps the mark of a backup that has expired before, and its reason unless a new one is given."""
-    marked = one.marked(now) or now
-    return BackupToDelete(one.name, asked.why or (one.asked.why if one.asked else ""), marked, marked + grace)
+    before = one.marked(now)
+    marked = before or now
+    return BackupToDelete(one.name, asked.why or (one.asked.why if one.asked else ""), marked, marked + grace, before is not None)
 
 
 def _notes_with_marks(seen: HostOnPool, backups: Iterable[BackupToDelete], asked: DeletionRequest) -> Notes:

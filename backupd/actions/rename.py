@@ -22,8 +22,7 @@ from backupd.repo.recalled import recall_looks
 from backupd.repo.reconcile import row_of
 from btrkeep.catalogue import Catalogue
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.config.problems import quoted
-from btrkeep.config.sources import name_fault
+from btrkeep.config.sources import require_host_name
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import EXPIRE_LOCK, NIGHT_LOCK, VERIFY_LOCK, take_lock
 from btrkeep.pool.marker import Pool
@@ -45,11 +44,7 @@ def locked(pool: Pool, old: str, new: str, since: str) -> Iterator[None]:
 
 def validate_names(old: str, new: str) -> None:
     """Raises UsageError for a name that no host can have, and for the one that it has."""
-    if fault := name_fault(new):
-        raise UsageError(
-            f"{quoted(new)} cannot be a host's name: {fault}",
-            "a name is made of letters, digits, . _ and -, such as web2.example.org",
-        )
+    require_host_name(new)
     if old == new:
         raise UsageError(f"{old} has that name already", "name another one")
 

@@ -22,7 +22,7 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -
 
     A suspect backup has finished, but lost or missed too much; `backupd list HOST` says what. Look at it. If it is right after
     all (much was deleted on purpose, say), accept it: the next backup is based on it then, and older ones may expire. `latest` as
-    NAME is the newest suspect one.
+    NAME is the newest suspect one. HOST@NAME in one word does as well.
     """
     with locked_host(ctx, host, "accept") as (site, moment):
         accepted = accept(site.pool, site.catalogue, host, name, why, moment)

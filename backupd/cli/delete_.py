@@ -26,7 +26,7 @@ from btrkeep.units import format_time, printable
 
 @click.command("delete")
 @click.argument("backups", nargs=-1, required=True, metavar="HOST@BACKUP...", shell_complete=complete_which)
-@click.option("--reason", default="", metavar="TEXT", help="Why; shown by `list`, `retention explain` and `log`.")
+@click.option("--why", "--reason", default="", metavar="TEXT", help="The reason; shown by `list`, `retention explain` and `log`.")
 @click.option("--force", is_flag=True, help="Delete even the last complete backup of a host.")
 @click.option("--now-without-grace", "at_once", is_flag=True, help="Delete at once. It cannot be undone.")
 @dry_run_option("what would be done")
@@ -35,7 +35,7 @@ from btrkeep.units import format_time, printable
 def command(
     ctx: click.Context,
     backups: tuple[str, ...],
-    reason: str,
+    why: str,
     force: bool,
     at_once: bool,
     dry_run: bool,
@@ -53,7 +53,7 @@ def command(
     the host, or, with --now-without-grace, an expiry is running.
     """
     wanted = _by_host(backups)
-    asked = DeletionRequest(" ".join(reason.split()), force, at_once)
+    asked = DeletionRequest(" ".join(why.split()), force, at_once)
     with opened(ctx, writes=not dry_run) as site:
         moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
         expiry = ExpiryContext(site.config, site.pool, site.catalogue, moment, expiry_sinks(as_json=as_json))
@@ -137,7 +137,7 @@ def _lines(one: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, str
             yield f"{name} " + ("would be deleted at once" if dry_run else _became((one.host, backup.name) in gone))
         else:
             expires = format_time(backup.expires)
-            what = "would expire" if dry_run else "has expired"
+            what = "had expired already" if backup.had_expired else "would expire" if dry_run else "has expired"
             yield f"{name} {what}: it can be restored until {expires}, then `backupd expire` deletes it"
     if not asked.at_once and not dry_run:
         yield f"until then `backupd unexpire {one.host} NAME` takes one back"

@@ -27,8 +27,8 @@ from btrkeep.units import format_time
 def command(ctx: click.Context, host: str, name: str, until: date | None, why: str, as_json: bool) -> int:
     """Keep the backup NAME of HOST whatever the retention says, for ever or until DATE.
 
-    `latest` as NAME is the newest complete one. An existing hold is replaced. An expired backup is taken back.
-    `backupd release` ends the hold.
+    `latest` as NAME is the newest complete one; HOST@NAME in one word does as well. An existing hold is replaced. An expired backup
+    is taken back. `backupd release` ends the hold.
     """
     with locked_host(ctx, host, "hold") as (site, moment):
         new = Hold(_end(until, site.config.pool.zone, moment) if until else None, why)

@@ -17,7 +17,8 @@ from btrkeep.cli.progress import prose
 def command(ctx: click.Context, host: str, name: str, as_json: bool) -> int:
     """End the hold of the backup NAME of HOST.
 
-    From now on the retention decides about it again, as about all others. `latest` as NAME is the newest one that is held.
+    From now on the retention decides about it again, as about all others. `latest` as NAME is the newest one that is held;
+    HOST@NAME in one word does as well.
     """
     with locked_host(ctx, host, "release") as (site, _):
         done = release(site.pool, site.catalogue, host, name, site.clock.now())

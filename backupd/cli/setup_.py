@@ -16,7 +16,7 @@ from backupd.hosts.files import Files, add_host
 from btrkeep.cli import echo_json, json_option
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.problems import InvalidValue, RefusedItems
-from btrkeep.config.sources import name_fault, parse_address, parse_sources
+from btrkeep.config.sources import parse_address, parse_sources, require_host_name
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
@@ -192,8 +192,7 @@ def _port(text: str) -> int | None:
 
 
 def _name(text: str) -> str:
-    if fault := name_fault(text):
-        raise UsageError(f"{text!r} cannot be a host's name: {fault}", "letters and digits, and . _ - after the first")
+    require_host_name(text)
     return text
 
 

@@ -20,7 +20,7 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -
     """Take back the expired backup NAME of HOST during its grace.
 
     It is held for 30 days, so that there is time to look at it, or at the policy; `backupd hold` changes that, `backupd release`
-    ends it. `latest` as NAME is the newest one that has expired.
+    ends it. `latest` as NAME is the newest one that has expired; HOST@NAME in one word does as well.
     """
     with locked_host(ctx, host, "unexpire") as (site, moment):
         done = unexpire(site.pool, site.catalogue, host, name, why, moment)

@@ -13,7 +13,7 @@ from backupd.hosts.edit import new_host, with_host_keys, without_host
 from btrkeep.config import Config, load
 from btrkeep.config.files import documents
 from btrkeep.config.problems import Problems
-from btrkeep.config.sources import name_fault
+from btrkeep.config.sources import require_host_name
 from btrkeep.errors import ConfigError, OperatorError, UsageError, did_you_mean
 
 
@@ -79,8 +79,7 @@ class Files:
 
 def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:
     """Creates a file for the host and returns its path. Raises UsageError if the host exists, ConfigError if a key is wrong."""
-    if fault := name_fault(name):
-        raise UsageError(f"{name!r} cannot be a host's name: {fault}", "letters and digits, and . _ - after the first")
+    require_host_name(name)
     with files.alone():
         if there := files.hosts().get(name):
             raise UsageError(f"the host {name} is in {there} already", f"`backupd host set {name} KEY=VALUE` changes it")

@@ -13,6 +13,8 @@ from btrkeep.config.problems import Problems, nearest
 from btrkeep.errors import ConfigError
 
 _WHERE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+_TABLE = re.compile(r"\('[^)]*\)")  # ('host', 'web1'), where tomllib names one
+_NAME = re.compile(r"'([^']*)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +113,5 @@ def _syntax(error: Exception, content: bytes) -> str:
         return f"is no TOML: {message}"
     lines = content.decode("utf-8-sig").splitlines() or [""]
     line, column = (match[1], match[2]) if match[1] else (len(lines), len(lines[-1]) + 1)
-    return f"line {line}, column {column}: {message[: match.start()]}"
+    said = _TABLE.sub(lambda names: f"[{'.'.join(_NAME.findall(names[0]))}]", message[: match.start()])
+    return f"line {line}, column {column}: {said}"

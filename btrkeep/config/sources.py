@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.config.problems import InvalidValue, RefusedItems, quoted
+from btrkeep.errors import UsageError
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
@@ -112,6 +113,12 @@ def literal_pattern(path: str) -> str:
     return re.sub(r"([\\*?\[])", r"\\\1", path)
 
 
+def require_host_name(name: str) -> None:
+    """Raises UsageError if no host can have that name."""
+    if fault := name_fault(name):
+        raise UsageError(f"{quoted(name)} cannot be a host's name: it {fault}", "choose one such as web2.example.org")
+
+
 def name_fault(name: str) -> str:
     """Returns why `name` cannot be the folder of a host, a group or a pool, as what follows after the name; "" if it can.
 
@@ -124,7 +131,7 @@ def name_fault(name: str) -> str:
     if name[0] in ".-":
         return f"begins with {quoted(name[0])}, as no name may"
     if not all(char.isalnum() or char in "._-" for char in name):
-        return "is no folder name: letters and digits, and . _ - after the first"
+        return "has other characters than letters, digits, . _ and -"
     if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
         return f"is longer than {_LONGEST_NAME} bytes"
     import unicodedata  # only names beyond ASCII pay for it

@@ -89,6 +89,17 @@ def test_a_deleted_backup_expires_with_its_reason_although_a_rule_keeps_it_and_g
     assert pool.consistent() == []
 
 
+def test_what_had_expired_before_is_said_to_have_and_gets_the_new_reason(pool: Expiries, host: str, now: datetime) -> None:
+    third = pool.names(host)[2]
+    words = ("delete", f"{host}@{third}", "--why")
+    assert " has expired: " in pool.backupd(*words, "one", *at(now)).stdout
+    later = now + timedelta(hours=1)
+    assert " had expired already: " in pool.backupd(*words, "two", "--dry-run", *at(later)).stdout
+    assert " had expired already: " in pool.backupd(*words, "two", *at(later)).stdout
+    explained = {one["name"]: one for one in json.loads(pool.backupd("retention", "explain", host, "--json", *at(later)).stdout)}
+    assert explained[third]["reasons"] == ["deleted by hand: two"]
+
+
 def test_a_deletion_is_taken_back_by_unexpire(pool: Expiries, host: str, now: datetime) -> None:
     third = pool.names(host)[2]
     pool.backupd("delete", f"{host}@latest", *at(now))

@@ -74,7 +74,7 @@ def of_host(folder: Path, line: str) -> list[str]:
         ('enabled = "yes"', 'enabled = "yes": expected true or false, without quotes'),
         ("optional = 1", "optional = 1: expected true or false, without quotes"),
         ('rsync_path = " "', 'rsync_path = " ": expected a command on one line, such as "sudo rsync"'),
-        ('group = "a/b"', 'group = "a/b": is no folder name: letters and digits, and . _ - after the first'),
+        ('group = "a/b"', 'group = "a/b": has other characters than letters, digits, . _ and -'),
         (
             'before = "/bin/true"',
             'before = "/bin/true": expected a list of words, none of them empty, such as ["/usr/local/bin/dump",',
@@ -172,6 +172,7 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
         (f"{POOL}[backup]\nconcurrency = -0x1", "line 4, column 17: "),
         (f"{POOL}[backup]\nconcurrency = true", "backup.concurrency = true: expected a whole number"),
         (f"{POOL}[backup]\nattempts = {'9' * 5000}", "is no TOML: Exceeds the limit"),
+        (f"{POOL}[host.web1]\n[host.web1]\n", "line 4, column 11: Cannot declare [host.web1] twice"),
         (f"{POOL}[backup]\nquux = 0x{'f' * 5000}", "backup.quux = 0xffff"),
         (f'{POOL}[backup]\npaths = ["/x"]', 'backup.paths = ["/x"]: belongs in [group.NAME] or [host.NAME], not in [backup]'),
         (f'{POOL}[backup]\nwindow = "22:00-22:00"', 'backup.window = "22:00-22:00": start and end are the same'),
