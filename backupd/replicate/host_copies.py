@@ -49,6 +49,10 @@ class Watched(Protocol):
     def may_go_on(self) -> bool:
         """Whether one more backup is to be begun, and nothing else works in the pool."""
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether all of it is to end now."""
+
     def expect(self, size: int | None) -> None:
         """Takes the announced bytes of the backup that is coming, None if unknown."""
 
@@ -172,7 +176,7 @@ class HostCopies:
         return far.bytes - before
 
     def _publish(self, receiving: Receiving, came: Mapping[str, tuple[Fetch, int, float]]) -> None:
-        for expected, subvolume, record in receiving.publish():
+        for expected, subvolume, record in receiving.publish(lambda: self.watched.is_stopped):
             self._tell(*came[expected.name], subvolume, record)
 
     def _tell(self, fetch: Fetch, size: int, seconds: float, subvolume: Subvolume, record: Record) -> None:
