@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from backupd.replicate.far_pool import FarPool
-from backupd.replicate.marked import drop_empty_mark, require_marked, take_notes
+from backupd.replicate.marked import require_marked, take_notes
 from backupd.replicate.outcome import (
     Fetched,
     ReplicationContext,
@@ -19,7 +19,7 @@ from backupd.repo.backup_json import Record
 from backupd.repo.compared import forget_compared
 from backupd.repo.final_backups import own_backup, point_latest
 from backupd.repo.notes_json import read_notes
-from backupd.repo.received import discard_received
+from backupd.repo.received import discard_received, drop_empty_mark
 from backupd.repo.reconcile import final_row
 from backupd.repo.room import require_room
 from backupd.repo.verified import forget_verified
