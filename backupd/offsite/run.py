@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from backupd.expire.clocks import clock_doubt
-from backupd.offsite.repository import KnownRepository, local_time, machine_of, snapshots, tags_of
+from backupd.offsite.repository import MOST_AT_ONCE, KnownRepository, local_time, machine_of, note_machines, snapshots, tags_of
 from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, limit_words
 from backupd.replicate.outcome import HostFailed
 from backupd.repo.final_backups import find_base
@@ -38,7 +38,6 @@ _PAUSE = 1.0
 _GIVEN_UP = (
     "restic could never read all of {name}; the next backup is sent, or this one with {host} named: see dmesg, `backupd scrub`"
 )
-_MOST_AT_ONCE = 500  # ids in one command
 
 
 class IncompleteSnapshot(ResticFailed):
@@ -245,12 +244,15 @@ class OffsiteRun:
             return
         known = KnownRepository(self.catalogue, self.settings.name)
         there = snapshots(self.restic, self.pool)
-        summary.removal = self.removal(there, forced)
-        going = [one.id for one in summary.removal.going]
+        look, going = self.cancellation.raise_if_cancelled, list[str]()
         try:
-            for first in range(0, len(going), _MOST_AT_ONCE):
-                ids = going[first : first + _MOST_AT_ONCE]
-                self.restic.ask("forget", *ids, look=self.cancellation.raise_if_cancelled)
+            if note_machines(self.restic, there, known.incomplete(there), look):
+                there = snapshots(self.restic, self.pool)
+            summary.removal = self.removal(there, forced)
+            going = [one.id for one in summary.removal.going]
+            for first in range(0, len(going), MOST_AT_ONCE):
+                ids = going[first : first + MOST_AT_ONCE]
+                self.restic.ask("forget", *ids, look=look)
                 summary.removed += len(ids)
         except Cancelled:
             summary.cancelled = True

@@ -20,6 +20,7 @@ from btrkeep.pool.marker import open_pool
 from btrkeep.process.progress import ProgressSinks, Waiting
 from tests.beds.cli import backupd_start
 from tests.beds.watch import wait_for
+from tests.beds.work import work
 from tests.btrfs.test_offsite import Offsite
 
 pytestmark = pytest.mark.btrfs
@@ -106,6 +107,41 @@ def test_a_copy_of_the_former_machine_is_none_of_the_new_one(far: Offsite) -> No
     far.run("--now", "2026-03-05T23:00:00Z")
     (copy,) = far.night.json("status", "--now", "2026-03-05T23:30:00Z")["copies"]
     assert [one["host"] for one in copy["lag"]] == ["old1"]
+
+
+def without_machines(far: Offsite) -> str:
+    """Makes the snapshots that are there such of an older version, which knew no ids; returns the id of web1."""
+    machine = str(json.loads((far.night.pool / "hosts/web1/notes.json").read_text())["machine"])
+    far.restic("tag", "--remove", f"machine:{machine}")
+    assert "machine:" not in far.restic("snapshots", "--json")
+    return machine
+
+
+def test_what_an_older_version_sent_is_of_the_host_whose_backup_it_is(far: Offsite) -> None:
+    """Where the pool still has that backup, so there is proof; what has none is removed by nobody, and keeps nothing else."""
+    machine = without_machines(far)
+    assert left(far) == [("web1", "2026-03-02"), ("web1", "2026-03-03")]
+    work("btrfs", "subvolume", "delete", far.night.pool / "hosts/web1" / far.night.names("web1")[1])
+    for day, going in (("06", []), ("07", ["2026-03-03"])):
+        far.backup(f"2026-03-{day}T22:00:00Z")
+        far.run("--now", f"2026-03-{day}T23:00:00Z")
+        of_machine = json.loads(far.restic("snapshots", "--json", "--tag", f"machine:{machine}"))
+        assert ("2026-03-03" in [one["time"][:10] for one in of_machine]) == (not going)
+        assert ("web1", "2026-03-02") in left(far)
+
+
+def test_what_an_older_version_sent_of_a_renamed_host_is_not_of_the_one_that_has_its_name(far: Offsite) -> None:
+    machine = without_machines(far)
+    far.night.backupd("rename", "web1", "old1", "--yes")
+    far.night.tables["host"]["old1"] = {**far.night.tables["host"].pop("web1"), "enabled": False}
+    far.night.write()
+    far.run("--now", "2026-03-04T12:00:00Z")
+    another_machine(far, (5, 6, 7))
+    assert left(far) == [("old1", "2026-03-03"), *[("web1", f"2026-03-0{day}") for day in (2, 3, 6, 7)]]
+    of_old = json.loads(far.restic("snapshots", "--json", "--tag", f"machine:{machine}"))
+    assert [(one["hostname"], one["time"][:10]) for one in of_old] == [
+        ("web1", "2026-03-02"), ("web1", "2026-03-03"), ("old1", "2026-03-03"),
+    ]  # fmt: skip
 
 
 @contextmanager
