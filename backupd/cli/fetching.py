@@ -107,7 +107,8 @@ def fetch_one(site: PoolContext, replica: ReplicaSettings, wanted: Wanted, conne
             _tell_dashboard(site, observer.notice)
         if wanted.is_session and not summary.cancelled:
             before = read_session(site.catalogue, replica.name)
-            session = _session(before, (context.now, site.clock.now()), far.id, plan, listed, summary, begun)
+            of_it = {name: host for name, host in listed.items() if host.copy_of != site.pool.id}
+            session = _session(before, (context.now, site.clock.now()), far.id, plan, of_it, summary, begun)
             note_session(site.catalogue, replica.name, session)
     return _report(summary, context.cancellation, wanted.as_json)
 
@@ -188,7 +189,9 @@ def _session(
     summary: ReplicationSummary,
     begun: float,
 ) -> ReplicaSession:
-    """Returns the record of a replication of all hosts. `times`: when it began and ended."""
+    """Returns the record of a replication of all hosts. `times`: when it began and ended; `listed`: without hosts that the other
+    pool fetches from here.
+    """
     why = {one.host: obstacle_words(one) for one in plan.unwanted} | {one.host: one.error for one in summary.failed}
     here = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
     behind = [
