@@ -22,7 +22,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.explain import explain
-from btrkeep.decisions.replication import HostFetches, NearBackup, demotion_obstacle, obstacle_words
+from btrkeep.decisions.replication import HostFetches, NearBackup, Obstacle, demotion_obstacle, obstacle_words
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import counted, format_time
@@ -40,35 +40,39 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool
 
     The way back after `promote`: this server was away, the other one has backed up meanwhile. From then on
     the retention of the replica decides what is kept here, not that of the host. `replicate` fetches what was made there, as
-    differences. A HOST may be a pattern, such as '*'. Refused when the other pool has no backup of
-    the host in common with this one, or fetches it itself. Backups that only this pool has are named; they do not go to the other.
+    differences. A HOST may be a pattern, such as '*'; hosts that the other pool does not back up stay as they are then. Refused
+    when the other pool has no backup of a host in common with this one, or when one that is named is not backed up there. Backups
+    that only this pool has are named; they do not go to the other.
     """
     with opened(ctx, writes=not dry_run) as site:
         replica = chosen_replicas(site, name)[0]
         own = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica is None]
         problem = f"is backed up here and fetched by replica {name}"
         chosen = hosts_named(hosts, [host for host in own if wants(replica, host)], problem)
-        if words := _expiring(site, replica, chosen):
-            prose(words, err=as_json)
-        if not dry_run:
-            confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
         since = format_time(site.clock.now())
         only_here: dict[str, list[str]] = {}
         common = common_with(site.pool, replica.name)
-        configured = [host for host in chosen if host in site.config.hosts]
         with ExitStack() as held:
             far = held.enter_context(connected(send_command(site.config, replica, [])))
             if far.id == site.pool.id:
                 raise OperatorError("that is this very pool", "name the replica of another one")
+            there = {host.name: host for host in far.hosts() if host.name in chosen}
+            stay = {host: why for host in chosen if host not in hosts and (why := _not_theirs(host, there.get(host)))}
+            if not (chosen := [host for host in chosen if host not in stay]):
+                host, why = next(iter(stay.items()))
+                raise OperatorError(f"{host}: {why}", "nothing was changed")
+            configured = [host for host in chosen if host in site.config.hosts]
+            if words := _expiring(site, replica, chosen):
+                prose(words, err=as_json)
             if not dry_run:
+                confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
                 held.enter_context(writing(site.pool))
                 for host in chosen:
                     held.enter_context(take_lock(site.pool.host_lock(host), "backupd demote", since))
-            there = {host.name: host for host in far.hosts() if host.name in chosen}
             for host in chosen:  # all of them are looked at before the first is changed
                 only_here[host], common[host] = _require_demotable(site, host, there.get(host))
             if dry_run:
-                return _tell(chosen, configured, only_here, as_json=as_json, dry_run=True)
+                return _tell(chosen, configured, only_here, stay, as_json=as_json, dry_run=True)
             write_common(site.pool, replica.name, common)  # here and there, before either side expires what the difference is to
             far.note_common(replica.name, common)
             for host in chosen:
@@ -76,15 +80,23 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool
                 mark = {"pool": far.id, "name": replica.name, "at": since}
                 write_notes(folder, replace(read_notes(folder), replica=mark))
             tell_copies(site.pool, site.catalogue)
-    return _tell(chosen, configured, only_here, as_json=as_json, dry_run=False)
+    return _tell(chosen, configured, only_here, stay, as_json=as_json, dry_run=False)
 
 
 def _tell(
-    chosen: Sequence[str], configured: Sequence[str], only_here: Mapping[str, Sequence[str]], *, as_json: bool, dry_run: bool
+    chosen: Sequence[str],
+    configured: Sequence[str],
+    only_here: Mapping[str, Sequence[str]],
+    stay: Mapping[str, str],
+    *,
+    as_json: bool,
+    dry_run: bool,
 ) -> int:
     if as_json:
-        echo_json({"dry_run": dry_run, "hosts": chosen, "configured": configured, "only_here": only_here})
+        echo_json({"dry_run": dry_run, "hosts": chosen, "configured": configured, "only_here": only_here, "stay": stay})
         return 0
+    for host, why in stay.items():
+        prose(f"{host}: stays: {why}")
     prose(f"{counted(len(chosen), 'host')} {'would be ' if dry_run else ''}demoted: {', '.join(chosen)}")
     for host, names in only_here.items():
         if names:
@@ -92,6 +104,13 @@ def _tell(
     if configured:
         prose(f"still configured: {', '.join(configured)}. Take them out of the configuration, or the next run fails for them")
     return 0
+
+
+def _not_theirs(host: str, far: FarHost | None) -> str:
+    """Returns why the other pool does not back the host up; "" if it does."""
+    if not far or not far.backups:
+        return obstacle_words(HostFetches(host, obstacle=Obstacle.NOT_THERE))
+    return "the other pool has copies of it, and does not back it up" if far.copy_of else ""
 
 
 def _expiring(site: PoolContext, replica: ReplicaSettings, hosts: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -91,8 +91,8 @@ def fetch_one(site: PoolContext, replica: ReplicaSettings, wanted: Wanted, conne
             _lock_and_reconcile(site, replica, held, observer.notice, damaged=wanted.damaged)
         context, far = _begun(site, replica, wanted, observer, held, connect)
         plan, listed = make_plan(context, far, wanted.hosts, damaged=wanted.damaged)
-        _require_listed(replica, wanted.hosts, listed)
         without = wanted.unusable()
+        _require_listed(replica, wanted.hosts, {*listed, *(one.host for one in without)})
         if wanted.dry_run:
             for one in without:
                 observer.notice(f"{one.host}: {one.error}")
@@ -107,7 +107,8 @@ def fetch_one(site: PoolContext, replica: ReplicaSettings, wanted: Wanted, conne
             _tell_dashboard(site, observer.notice)
         if wanted.is_session and not summary.cancelled:
             before = read_session(site.catalogue, replica.name)
-            session = _session(before, (context.now, site.clock.now()), far.id, plan, listed, summary, begun)
+            of_it = {name: host for name, host in listed.items() if host.copy_of != site.pool.id}
+            session = _session(before, (context.now, site.clock.now()), far.id, plan, of_it, summary, begun)
             note_session(site.catalogue, replica.name, session)
     return _report(summary, context.cancellation, wanted.as_json)
 
@@ -170,7 +171,7 @@ def _lock_and_reconcile(
         notice(done.sentence)
 
 
-def _require_listed(replica: ReplicaSettings, hosts: tuple[str, ...], listed: Mapping[str, FarHost]) -> None:
+def _require_listed(replica: ReplicaSettings, hosts: tuple[str, ...], listed: Collection[str]) -> None:
     """Raises UsageError if one of the named hosts cannot be fetched, Refused if none can."""
     if unlisted := next((host for host in hosts if host not in listed), None):
         raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")
@@ -188,7 +189,9 @@ def _session(
     summary: ReplicationSummary,
     begun: float,
 ) -> ReplicaSession:
-    """Returns the record of a replication of all hosts. `times`: when it began and ended."""
+    """Returns the record of a replication of all hosts. `times`: when it began and ended; `listed`: without hosts that the other
+    pool fetches from here.
+    """
     why = {one.host: obstacle_words(one) for one in plan.unwanted} | {one.host: one.error for one in summary.failed}
     here = {one.host: one.name for one in sorted(summary.fetched, key=lambda one: one.name)}
     behind = [

@@ -7,6 +7,8 @@ import click
 
 from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
+from backupd.cli.replicate_ import complete_replica
+from backupd.replicate.marked import mark_of
 from backupd.repo.common import drop_common
 from backupd.repo.context import writing
 from backupd.repo.listing import hosts_of
@@ -21,20 +23,23 @@ from btrkeep.units import counted, format_time
 
 @click.command("promote")
 @click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_host_of_pool)
+@click.option("--replica", "name", metavar="NAME", shell_complete=complete_replica, help="Only hosts that this replica fetches.")
 @dry_run_option("which hosts would be taken over")
 @yes_option
 @json_option
 @pass_context
-def command(ctx: click.Context, hosts: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> int:
+def command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Take over HOSTs, whose backups were fetched from another pool: from now on this pool backs them up.
 
-    For when the other backup server is gone. A HOST may be a pattern, such as '*'. The next run of a host continues from the
+    For when the other backup server is gone. A HOST may be a pattern, such as '*', which is all that is fetched from any pool:
+    with several, --replica says which. The next run of a host continues from the
     newest copy, so nothing is transferred again that is here. Nothing is fetched for it any more; its configuration, [host.HOST],
     is yours to add.
     """
     with opened(ctx, writes=not dry_run) as site:
-        copies = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica]
-        chosen = hosts_named(hosts, copies, "is fetched from another pool")
+        marks = {host: mark for host in hosts_of(site.pool) if (mark := mark_of(read_notes(site.pool.host(host))))}
+        copies = [host for host, mark in marks.items() if name in (None, mark.replica)]
+        chosen = hosts_named(hosts, copies, f"is fetched by replica {name}" if name else "is fetched from another pool")
         missing = [host for host in chosen if host not in site.config.hosts]
         if dry_run:
             return _tell(chosen, missing, "would be promoted", as_json=as_json, dry_run=True)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -12,8 +12,10 @@ from uuid import uuid4
 
 from backupd.offsite.restic import Restic, ResticFailed
 from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.backup_json import read as read_record
+from backupd.repo.final_backups import own_final
 from backupd.repo.listing import hosts_of
-from backupd.repo.notes_json import read_notes, write_notes
+from backupd.repo.notes_json import Notes, read_notes, write_notes
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.copies import COPIED, OFFSITE_THERE, copied_backups_text, note_stored, offsite_newest, read_offsite
@@ -25,6 +27,8 @@ from btrkeep.units import parse_backup_name
 
 _OURS = "btrkeep"
 _ID = re.compile(r"[0-9a-f]{8,64}")
+MOST_AT_ONCE = 500
+"""Ids in one command of restic."""
 _POOL, _BACKUP, _MACHINE = "pool:", "backup:", "machine:"
 
 
@@ -62,16 +66,52 @@ def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
         found = [one for each in said if (one := _snapshot(each))]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ResticFailed(f"restic's list of snapshots cannot be understood: {error!r}") from None
-    return placed(found, _machines(pool))
+    notes = _notes(pool)
+    machines = {host: of.machine for host, of in notes.items()}
+    return placed([one if one.machine else _proven(pool, notes, one) for one in found], machines)
 
 
-def _machines(pool: Pool) -> dict[str, str | None]:
-    """Returns the ids of the pool's hosts. One whose notes cannot be read is left out: nobody knows which machine it is."""
-    found: dict[str, str | None] = {}
+def note_machines(restic: Restic, there: Iterable[OffsiteSnapshot], incomplete: Collection[str], look: Callable[[], None]) -> bool:
+    """Has the repository keep the ids of machines that `snapshots` has found out; whether there were any. The ids of those
+    snapshots change, and the key must be one that can delete. Raises ResticFailed, and what `look` raises.
+    """
+    found: dict[str, list[str]] = {}
+    for one in there:
+        if one.proven and one.id not in incomplete:
+            found.setdefault(one.machine, []).append(one.id)
+    for machine, ids in found.items():
+        for first in range(0, len(ids), MOST_AT_ONCE):
+            restic.ask("tag", "--add", f"{_MACHINE}{machine}", *ids[first : first + MOST_AT_ONCE], look=look)
+    return bool(found)
+
+
+def _notes(pool: Pool) -> dict[str, Notes]:
+    """Returns the notes of the pool's hosts. One whose notes cannot be read is left out: nobody knows which machine it is."""
+    found: dict[str, Notes] = {}
     for host in hosts_of(pool):
         with suppress(UnreadableRecord):
-            found[host] = read_notes(pool.host(host)).machine
+            found[host] = read_notes(pool.host(host))
     return found
+
+
+def _proven(pool: Pool, notes: Mapping[str, Notes], one: OffsiteSnapshot) -> OffsiteSnapshot:
+    """Returns a snapshot without the id of a machine (of an older version, or of a pool that was read-only) with that of the host
+    in whose folder its backup is, as one of a host of that name. Without that proof it may be of anybody who had the name.
+    """
+    found = {
+        of.machine
+        for host, of in notes.items()
+        if of.machine and one.host in (host, *of.was) and _is_of(pool.host(host) / one.name, host, one.host)
+    }
+    return replace(one, machine=found.pop(), proven=True) if len(found) == 1 else one
+
+
+def _is_of(path: Path, host: str, name: str) -> bool:
+    """Returns True if that is a backup of the host, made when it had that name."""
+    with suppress(UnreadableRecord):
+        if own_final(path, host) and (record := read_record(path)):
+            return record.host == name
+    return False
 
 
 def _snapshot(said: dict[str, Any]) -> OffsiteSnapshot | None:

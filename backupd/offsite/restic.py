@@ -112,7 +112,7 @@ class Restic:
                         if line.get("message_type") == "status":
                             continue  # one each second, for days
                     found.append(line)
-                status = program.wait()
+                status = program.wait(look)
                 said = program.said()
         except ProgramFailed as error:
             raise ResticFailed(self._clean(error.message), error.hint) from None

@@ -6,7 +6,7 @@ It waits for a night, an expiry and a balance, and holds the backup that it read
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from backupd.expire.clocks import clock_doubt
-from backupd.offsite.repository import KnownRepository, local_time, machine_of, snapshots, tags_of
+from backupd.offsite.repository import MOST_AT_ONCE, KnownRepository, local_time, machine_of, note_machines, snapshots, tags_of
 from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, limit_words
 from backupd.replicate.outcome import HostFailed
 from backupd.repo.final_backups import find_base
@@ -25,7 +25,7 @@ from btrkeep.config import Config
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.offsite import OffsiteSnapshot, Removal, given_up, to_remove, to_send
 from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Forced
-from btrkeep.errors import OperatorError
+from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import at_work
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation, Cancelled
@@ -38,7 +38,6 @@ _PAUSE = 1.0
 _GIVEN_UP = (
     "restic could never read all of {name}; the next backup is sent, or this one with {host} named: see dmesg, `backupd scrub`"
 )
-_MOST_AT_ONCE = 500  # ids in one command
 
 
 class IncompleteSnapshot(ResticFailed):
@@ -100,7 +99,9 @@ OffsiteEvent = OffsitePlan | Sent | OffsiteProgress | HostFailed | Notice | Wait
 
 @dataclass(slots=True)
 class OffsiteRun:
-    """A run to one repository. After `seconds_left` no further backup is begun."""
+    """A run to one repository. After `seconds_left` no further backup is begun. `patience`: the seconds, for all hosts together,
+    in which it waits for other commands that work on a host of which nothing was sent so far.
+    """
 
     config: Config
     pool: Pool
@@ -111,6 +112,8 @@ class OffsiteRun:
     observer: ProgressSinks[OffsiteEvent]
     seconds_left: float | None = None
     cancellation: Cancellation = field(default_factory=Cancellation)
+    patience: float = 600.0
+    _patient_until: float | None = field(default=None, init=False)
 
     def plan(self, named: Sequence[str]) -> tuple[OffsiteSummary, list[OffsiteSnapshot], list[tuple[str, str]]]:
         """Reads the repository and returns its contents and the backups to send; hosts that were given up have failed. Raises
@@ -142,7 +145,7 @@ class OffsiteRun:
         incomplete, unheard = set(known.incomplete(there)), set[tuple[str, str]]()
         known.note(there, incomplete)
         end = time.monotonic() + self.seconds_left if self.seconds_left is not None else None
-        for host, name in sendings:
+        for host, name in self._in_turn(sendings):
             try:
                 self._wait()
                 if end is not None and time.monotonic() > end:
@@ -164,18 +167,51 @@ class OffsiteRun:
                 self._fail(summary, host, error.strerror or str(error))
             known.note(there, incomplete, unheard)
 
+    def _in_turn(self, sendings: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        """Yields them; last those of hosts whose id cannot be noted yet, for another command works on them."""
+        later = []
+        for one in sendings:
+            if self._is_busy(one[0]):
+                later.append(one)
+            else:
+                yield one
+        yield from later
+
+    def _is_busy(self, host: str) -> bool:
+        try:
+            machine_of(self.pool, host, format_time(self.now))
+        except LockHeld:
+            return True
+        except OperatorError:  # that is told when it is sent
+            return False
+        return False
+
+    def _machine(self, host: str) -> str:
+        """Returns the id of the host, which cannot be noted while another command works on the host. Raises LockHeld,
+        UnreadableRecord, Cancelled.
+        """
+        while True:
+            try:
+                return machine_of(self.pool, host, format_time(self.now))
+            except LockHeld as error:
+                self._patient_until = self._patient_until or time.monotonic() + self.patience
+                if time.monotonic() > self._patient_until:
+                    raise
+                self.observer(Waiting(error.message))
+            self.cancellation.sleep(_PAUSE)
+            self.cancellation.raise_if_cancelled()
+
     def _fail(self, summary: OffsiteSummary, host: str, why: str) -> None:
         failed = HostFailed(host, why)
         summary.failed.append(failed)
         self.observer(failed)
 
     def _send(self, host: str, name: str, summary: OffsiteSummary, there: list[OffsiteSnapshot], incomplete: set[str]) -> None:
-        path = self.pool.host(host) / name
+        path, machine = self.pool.host(host) / name, self._machine(host)
         base = find_base(self.pool, host, self.now)
         if base is None or base.path != path:
             raise OperatorError(f"{name} is not its newest complete backup any more", "the next run sends that")
         begun = time.monotonic()
-        machine = machine_of(self.pool, host, format_time(self.now))
         words = ("--host", host, "--time", local_time(base.record.started), *tags_of(self.pool, name, machine))
         words += (*_parent_words(there, host, machine), *limit_words(self.settings))
         with read(path):
@@ -208,12 +244,15 @@ class OffsiteRun:
             return
         known = KnownRepository(self.catalogue, self.settings.name)
         there = snapshots(self.restic, self.pool)
-        summary.removal = self.removal(there, forced)
-        going = [one.id for one in summary.removal.going]
+        look, going = self.cancellation.raise_if_cancelled, list[str]()
         try:
-            for first in range(0, len(going), _MOST_AT_ONCE):
-                ids = going[first : first + _MOST_AT_ONCE]
-                self.restic.ask("forget", *ids, look=self.cancellation.raise_if_cancelled)
+            if note_machines(self.restic, there, known.incomplete(there), look):
+                there = snapshots(self.restic, self.pool)
+            summary.removal = self.removal(there, forced)
+            going = [one.id for one in summary.removal.going]
+            for first in range(0, len(going), MOST_AT_ONCE):
+                ids = going[first : first + MOST_AT_ONCE]
+                self.restic.ask("forget", *ids, look=look)
                 summary.removed += len(ids)
         except Cancelled:
             summary.cancelled = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from backupd.replicate.far_pool import FarPool
-from backupd.replicate.marked import drop_empty_mark, require_marked, take_notes
+from backupd.replicate.marked import require_marked, take_notes
 from backupd.replicate.outcome import (
     Fetched,
     ReplicationContext,
@@ -19,7 +19,7 @@ from backupd.repo.backup_json import Record
 from backupd.repo.compared import forget_compared
 from backupd.repo.final_backups import own_backup, point_latest
 from backupd.repo.notes_json import read_notes
-from backupd.repo.received import discard_received
+from backupd.repo.received import discard_received, drop_empty_mark
 from backupd.repo.reconcile import final_row
 from backupd.repo.room import require_room
 from backupd.repo.verified import forget_verified
@@ -48,6 +48,10 @@ class Watched(Protocol):
 
     def may_go_on(self) -> bool:
         """Whether one more backup is to be begun, and nothing else works in the pool."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether all of it is to end now."""
 
     def expect(self, size: int | None) -> None:
         """Takes the announced bytes of the backup that is coming, None if unknown."""
@@ -172,7 +176,7 @@ class HostCopies:
         return far.bytes - before
 
     def _publish(self, receiving: Receiving, came: Mapping[str, tuple[Fetch, int, float]]) -> None:
-        for expected, subvolume, record in receiving.publish():
+        for expected, subvolume, record in receiving.publish(lambda: self.watched.is_stopped):
             self._tell(*came[expected.name], subvolume, record)
 
     def _tell(self, fetch: Fetch, size: int, seconds: float, subvolume: Subvolume, record: Record) -> None:

@@ -1,7 +1,6 @@
 """The notes of a host that is fetched: whose copy it is, and the holds and acceptances that come along."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -10,7 +9,6 @@ from backupd.replicate.outcome import (
     ReplicationContext,
 )
 from backupd.repo.final_backups import final_backups
-from backupd.repo.listing import names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, read_notes, write_notes
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.replication import (
@@ -63,18 +61,6 @@ def require_marked(site: ReplicationContext, far: FarPool, host: str) -> None:
         raise OperatorError(obstacle_words(HostFetches(host, obstacle=Obstacle.OF_ANOTHER_REPLICA, text=other)))
     elif mark != wanted:  # the replica has another name now
         write_notes(folder, replace(notes, replica={**(notes.replica or {}), "name": site.replica.name}))
-
-
-def drop_empty_mark(pool: Pool, host: str) -> None:
-    """Takes the mark of a host back of which nothing came: it would keep its first backup from being made here. Needs its lock.
-
-    A copy whose record cannot be read is one all the same.
-    """
-    folder = pool.host(host)
-    with suppress(OSError):  # it fetches nothing, and says why
-        notes = read_notes(folder)
-        if notes.replica and not names_of(pool, host):
-            write_notes(folder, replace(notes, replica=None))
 
 
 def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: str) -> None:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -59,11 +59,14 @@ from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import run
 from btrkeep.ticks import ticks, wait_for_tick
+from btrkeep.units import format_duration
 
 _SUBVOLUME, _PARENT = "backup", "parent"
 _TOP = "/pool"
 _CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
 _LOOK = 0.0005  # seconds
+_PATIENCE = 1800.0  # seconds in which `btrfs receive` has to take something, or to end
+_GRACE = 5.0  # seconds that it has for its end when somebody stops the replication
 _KNOWS_NEWEST = 6  # btrfs-progs 6.0 and later
 
 
@@ -140,21 +143,22 @@ class Receiving:
         """
         name = f"{_SUBVOLUME}{len(self._names) + 1}" if self._names else _SUBVOLUME
         self._names.append(name)
+        patient = partial(_within, _PATIENCE, look)
         self._is_cut = True
         parent, mark = self._parent(expected.parent)
         parent_uuid = expected.parent.uuid if expected.parent else None
         guard = StreamGuard(expected.uuid, parent_uuid, name.encode(), version, mark)
         try:
-            last = self._last_tick(look)
+            last = self._last_tick(patient())
             for piece in pieces:
                 for passed in guard.pass_on(piece):
-                    write_watched(self._program.input, passed, look)
+                    write_watched(self._program.input, passed, patient())
                     wait_for_tick(last)  # the first command makes the subvolume, those after it change it
                 look()
         except BrokenPipeError:  # it says why
-            raise self._fault() or NotReceived("btrfs receive has ended too early") from None
+            raise self._fault(patient()) or NotReceived("btrfs receive has ended too early") from None
         if not guard.whole:
-            raise self._fault() or ConnectionBroken("the stream has no end")
+            raise self._fault(patient()) or ConnectionBroken("the stream has no end")
         with Checkpoint("stream received"):
             self._is_cut = False
             self._came.append(_Come(expected, self._folder / name, parent))
@@ -213,12 +217,13 @@ class Receiving:
         """Has the cell end by itself: no further stream comes."""
         self._program.end_input()
 
-    def publish(self) -> Iterator[tuple[Expected, Subvolume, Record]]:
+    def publish(self, is_stopped: Callable[[], bool]) -> Iterator[tuple[Expected, Subvolume, Record]]:
         """Ends the cell, and gives each backup that has come its name, if it is whole; yields what it is. All of it is on the disk.
 
-        Raises NotReceived at the first one that is not, OSError.
+        When it `is_stopped` the program has a few seconds left for its end. Raises NotReceived at the first one that is not whole,
+        OSError.
         """
-        fault = None if self._is_cut else self._fault()
+        fault = None if self._is_cut else self._fault(_until(is_stopped))
         self._running.close()  # nothing in the cell can change anything from here on
         whole = list[tuple[_Come, Record]]()
         trouble = fault
@@ -239,15 +244,45 @@ class Receiving:
         if trouble:
             raise trouble
 
-    def _fault(self) -> NotReceived | None:
-        """Waits for the end of the program; what it complains of."""
-        status = self._program.wait()
+    def _fault(self, look: Callable[[], None]) -> NotReceived | None:
+        """Waits for the end of the program; what it complains of. Raises what `look` raises, but for NotReceived."""
+        try:
+            status = self._program.wait(look)
+        except NotReceived as error:
+            self._program.kill()  # at once: the cell was made long ago
+            return error
         heard = self._program.said()
         said = [line for line in heard if line.startswith(("ERROR", PROGRAM))]
         if not status:
             return None
         why = said[0].removeprefix("ERROR: ") if said else f"exit status {status}"
         return NotReceived(f"btrfs receive: {why}", HINTS[receive_cause(heard)])
+
+
+def _within(seconds: float, look: Callable[[], None]) -> Callable[[], None]:
+    """Returns the same look, which raises NotReceived if it is called for longer: `btrfs receive` stands still."""
+    end = time.monotonic() + seconds
+
+    def limited() -> None:
+        look()
+        if time.monotonic() > end:
+            why = f"btrfs receive does not go on: it took nothing, or did not end, for {format_duration(seconds)}"
+            raise NotReceived(why, "see the kernel's messages (dmesg): is the pool frozen, or a disk of it?")
+
+    return limited
+
+
+def _until(is_stopped: Callable[[], bool]) -> Callable[[], None]:
+    """Returns a look for the end of the program, which has less time for it from the moment on when somebody stops all of it."""
+    hurry: Callable[[], None] | None = None
+
+    def look() -> None:
+        nonlocal hurry
+        if is_stopped():
+            hurry = hurry or _within(_GRACE, lambda: None)
+            hurry()
+
+    return _within(_PATIENCE, look)
 
 
 @dataclass(frozen=True, slots=True)

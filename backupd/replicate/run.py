@@ -236,7 +236,7 @@ class _Work:
                 if far := lent:
                     held.callback(setattr, far, "look", far.look)
                     far.look = self._require_going
-                while not self._is_over and (planned := self._next()):
+                while not self.is_over and (planned := self._next()):
 
                     def fetch(planned: HostFetches = planned) -> None:
                         nonlocal far
@@ -267,7 +267,8 @@ class _Work:
         return False
 
     @property
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Returns True if all of it is to end now."""
         return self._ends or bool(self.site.cancellation) or self._unusable is not None
 
     @property
@@ -275,10 +276,10 @@ class _Work:
         """After the end of the window what has begun goes on."""
         if self._end is not None and time.monotonic() > self._end:
             self.summary.out_of_time = True
-        return self._is_over or self.summary.out_of_time
+        return self.is_over or self.summary.out_of_time
 
     def _require_going(self) -> None:
-        if self._is_over:
+        if self.is_over:
             raise OperatorError("stopped")
 
     def _next(self) -> HostFetches | None:
@@ -297,7 +298,7 @@ class _Work:
 
     def _wait(self, finisher: Finisher) -> None:
         """Gives way to a night, an expiry and a balance."""
-        while not self._is_over and (who := self._others()):
+        while not self.is_over and (who := self._others()):
             finisher.hurry()  # the locks of hosts are to be free
             self._events.put((Waiting(who), None))
             self.site.cancellation.sleep(_PAUSE)
@@ -340,6 +341,10 @@ class _HostWatched:
 
     def follow(self, size: int) -> None:
         self.progress.coming = size
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._work.is_over
 
     def tell(self, done: Fetched, row: Backup) -> None:
         self.progress.named += done.bytes

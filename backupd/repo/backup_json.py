@@ -85,7 +85,8 @@ class PathResult:
 class Record:
     """One backup.json. `name` is None until the backup is final; `settings` are those that a continued run must share.
 
-    `split`: before the run's rsync no file had more than one link (hardlinks.py), so its links are all younger than the subvolume.
+    `links_split`: before the run's rsync no file had more than one link (hardlinks.py), so its links are all younger than the
+    subvolume. Earlier records say `split`, which is not believed: it was wrong in the nights after a `promote`.
 
     `doubted`: files that have the time of doubt.py are not known to be on the disk. The file has it only when it is so.
 
@@ -124,7 +125,7 @@ class Record:
     protocol: int | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     version: str = ""
-    split: bool = False
+    links_split: bool = False
     doubted: bool = False
     stopped_for: str | None = None
     written: int | None = None

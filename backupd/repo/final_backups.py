@@ -13,6 +13,7 @@ from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.notes_json import Notes, effective_state, read_notes
+from backupd.repo.received import drop_empty_mark
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.checkpoints import Checkpoint
@@ -71,8 +72,9 @@ def is_named(name: str, host: str, folder: Path) -> bool:
 
 def require_own(pool: Pool, host: str) -> None:
     """Raises OperatorError for a host that is fetched from another pool, because a backup made here would begin a separate
-    history.
+    history. One of which nothing has come, because the replication was killed, is no copy any more. Needs the host's lock.
     """
+    drop_empty_mark(pool, host)
     if fetched := read_notes(pool.host(host)).replica:
         raise OperatorError(
             f"its backups are copies, fetched from another pool (replica {fetched.get('name')})",

@@ -170,10 +170,10 @@ def _linked_since(base: FinalBackup | None) -> int:
     """Returns the generation before which no file in a snapshot of `base` can have been linked: a hundredth of the tree to search.
 
     Every run splits before its rsync, so the links in a backup were made after the snapshot that it started from. A base that does
-    not record this (of another version, or made by hand) is searched as a whole, and so is a subvolume without a base, and one that
-    came from another pool: it was made here after all of its links.
+    not record this (of an earlier version, or made by hand) is searched as a whole, and so is a subvolume without a base, and one
+    that came from another pool: it was made here after all of its links.
     """
-    is_known = base is not None and base.record.split and not base.subvolume.received_uuid
+    is_known = base is not None and base.record.links_split and not base.subvolume.received_uuid
     return base.subvolume.created if base and is_known else 0
 
 
@@ -358,9 +358,9 @@ def finalise(
     The record is written before the sync, so a read-only `.working` always has a true one; the name comes last. On a full pool the
     record takes the reserve: all the rest is there by now.
 
-    `limits` None: the sums of the base still hold. `split`: Record's.
+    `limits` None: the sums of the base still hold. `split`: `links_split` of the record.
     """
-    named = replace(_without_doubt(prepared, record), name=_free_name(pool, record), split=split)
+    named = replace(_without_doubt(prepared, record), name=_free_name(pool, record), links_split=split)
     with_reserve(pool.path, lambda: records.write(prepared.path, named))
     _sync_or_discard(prepared, disk)
     if limits:

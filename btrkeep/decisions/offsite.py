@@ -19,7 +19,8 @@ class OffsiteSnapshot:
     """A backup in the repository: restic's id of it, the host, our name of the backup, and when that began.
 
     `machine`: the id that the host had in the pool, "" where none could be noted. `label`: the name that the host had when it was
-    sent, if it has another one now; `former`: another machine has that name now.
+    sent, if it has another one now; `former`: another machine has that name now. `proven`: the repository does not say the machine,
+    but the pool has the backup.
     """
 
     id: str
@@ -29,6 +30,7 @@ class OffsiteSnapshot:
     machine: str = ""
     label: str = ""
     former: bool = False
+    proven: bool = False
 
 
 def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None]) -> list[OffsiteSnapshot]:

@@ -254,7 +254,8 @@ OBSTACLES: Mapping[Obstacle, str] = {
     Obstacle.RENAMED_THERE: "it was {text}: `backupd rename {text} {host}` here too",
     Obstacle.FORGOTTEN_HERE: "it is forgotten here: `backupd forget {host} --undo` takes that back",
     Obstacle.OTHER_BACKUP: "{text} is another backup there than here, of the same name; nothing is fetched",
-    Obstacle.BOTH_BACK_UP: "both pools back it up: `backupd demote {text} {host}` in the one that is not to",
+    Obstacle.BOTH_BACK_UP: "both pools back it up: `backupd demote {text} {host}` if this one is not to, otherwise `demote` "
+    "there, with the name of its replica of this pool",
     Obstacle.NOBODY_BACKS_UP: "each of the two pools takes it for a copy of the other's: `backupd promote {host}` in one of them",
     Obstacle.NOT_THERE: "the other pool has no backup of it",
     Obstacle.NOTHING_COMMON: "the two pools have no backup of it in common: rename one of the two",

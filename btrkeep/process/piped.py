@@ -4,13 +4,14 @@ import contextlib
 import os
 import select
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, wait_for_end
 
 _TO_ITS_END = 5.0  # seconds that it has after the end of its input
 _MOST = 1 << 16  # bytes of its messages
+_LOOK = 500  # ms between two looks while it is waited for
 
 
 class PipedProgram:
@@ -28,9 +29,18 @@ class PipedProgram:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
-    def wait(self) -> int:
-        """Returns its exit status after it has ended, negative for a signal."""
+    def wait(self, look: Callable[[], None]) -> int:
+        """Returns its exit status after it has ended, negative for a signal. `look` is called now and then, and may raise."""
         self.end_input()
+        if self._process.returncode is None:
+            process = os.pidfd_open(self._process.pid)
+            try:
+                ended = select.poll()
+                ended.register(process, select.POLLIN)
+                while not ended.poll(_LOOK):
+                    look()
+            finally:
+                os.close(process)
         return self._process.wait()
 
     def said(self) -> list[str]:

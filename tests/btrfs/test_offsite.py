@@ -7,7 +7,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -364,55 +363,6 @@ def test_what_restic_could_not_read_whole_does_not_count(far: Offsite) -> None:
     assert len(far.run("--now", "2026-03-03T12:00:00Z")["sent"]) == 1
     assert sorted(one["whole"] for one in json.loads(far.offsite("list", "--json").stdout)) == [False, True]
     assert far.copies("2026-03-03T12:00:00Z")["state"] == "ok"
-
-
-@contextmanager
-def s3(folder: Path) -> Iterator[str]:
-    """An S3 endpoint, moto's, in an environment of its own that pip makes there: 300 MB."""
-    work(sys.executable, "-m", "venv", folder)
-    work(folder / "bin/pip", "-q", "install", "moto[server]")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen([folder / "bin/moto_server", "-H", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
-    try:
-        end = time.monotonic() + 60
-        with socket.socket() as trial:
-            while trial.connect_ex(("127.0.0.1", port)):
-                assert time.monotonic() < end
-                time.sleep(0.1)
-        yield f"s3:http://127.0.0.1:{port}/copies"
-    finally:
-        server.kill()
-        server.wait()
-
-
-@pytest.mark.long
-def test_object_storage_takes_it_and_gives_it_back(far: Offsite) -> None:
-    fill(far.night.source)
-    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": KEY}
-    with s3(far.away / "moto") as url:
-        file = far.secret("environment", "".join(f"{name}={value}\n" for name, value in credentials.items()))
-        far.settings(repository=url, environment_file=str(file))
-        far.offsite("init", "far")
-        for day in (1, 2):
-            far.backup(f"2026-03-0{day}T22:00:00Z")
-            far.run("--now", f"2026-03-0{day}T23:00:00Z")
-        far.offsite("check", "--sample", "100%")
-        words = (
-            "restic",
-            "--repo",
-            url,
-            "--password-file",
-            str(far.password),
-            "restore",
-            "latest",
-            "--target",
-            str(far.away / "back"),
-        )
-        subprocess.run(words, check=True, env={**os.environ, **credentials}, stdout=subprocess.DEVNULL)
-    shown = far.away / "back/btrkeep/data" / str(far.night.source).lstrip("/")
-    assert work("rsync", "-n", "-aHAXci", "--delete", f"{far.night.source}/", f"{shown}/").stdout == ""
 
 
 @pytest.mark.long

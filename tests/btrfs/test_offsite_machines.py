@@ -1,12 +1,26 @@
 """A repository in which two machines had one name, one after the other: plain restic says what is left of each."""
 
+import fcntl
 import json
 import shutil
+import signal
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from backupd.offsite.restic import restic_of
+from backupd.offsite.run import OffsiteEvent, OffsiteRun
+from btrkeep.catalogue import Catalogue
+from btrkeep.config import load
+from btrkeep.pool.marker import open_pool
+from btrkeep.process.progress import ProgressSinks, Waiting
+from tests.beds.cli import backupd_start
+from tests.beds.watch import wait_for
+from tests.beds.work import work
 from tests.btrfs.test_offsite import Offsite
 
 pytestmark = pytest.mark.btrfs
@@ -93,3 +107,104 @@ def test_a_copy_of_the_former_machine_is_none_of_the_new_one(far: Offsite) -> No
     far.run("--now", "2026-03-05T23:00:00Z")
     (copy,) = far.night.json("status", "--now", "2026-03-05T23:30:00Z")["copies"]
     assert [one["host"] for one in copy["lag"]] == ["old1"]
+
+
+def without_machines(far: Offsite) -> str:
+    """Makes the snapshots that are there such of an older version, which knew no ids; returns the id of web1."""
+    machine = str(json.loads((far.night.pool / "hosts/web1/notes.json").read_text())["machine"])
+    far.restic("tag", "--remove", f"machine:{machine}")
+    assert "machine:" not in far.restic("snapshots", "--json")
+    return machine
+
+
+def test_what_an_older_version_sent_is_of_the_host_whose_backup_it_is(far: Offsite) -> None:
+    """Where the pool still has that backup, so there is proof; what has none is removed by nobody, and keeps nothing else."""
+    machine = without_machines(far)
+    assert left(far) == [("web1", "2026-03-02"), ("web1", "2026-03-03")]
+    work("btrfs", "subvolume", "delete", far.night.pool / "hosts/web1" / far.night.names("web1")[1])
+    for day, going in (("06", []), ("07", ["2026-03-03"])):
+        far.backup(f"2026-03-{day}T22:00:00Z")
+        far.run("--now", f"2026-03-{day}T23:00:00Z")
+        of_machine = json.loads(far.restic("snapshots", "--json", "--tag", f"machine:{machine}"))
+        assert ("2026-03-03" in [one["time"][:10] for one in of_machine]) == (not going)
+        assert ("web1", "2026-03-02") in left(far)
+
+
+def test_what_an_older_version_sent_of_a_renamed_host_is_not_of_the_one_that_has_its_name(far: Offsite) -> None:
+    machine = without_machines(far)
+    far.night.backupd("rename", "web1", "old1", "--yes")
+    far.night.tables["host"]["old1"] = {**far.night.tables["host"].pop("web1"), "enabled": False}
+    far.night.write()
+    far.run("--now", "2026-03-04T12:00:00Z")
+    another_machine(far, (5, 6, 7))
+    assert left(far) == [("old1", "2026-03-03"), *[("web1", f"2026-03-0{day}") for day in (2, 3, 6, 7)]]
+    of_old = json.loads(far.restic("snapshots", "--json", "--tag", f"machine:{machine}"))
+    assert [(one["hostname"], one["time"][:10]) for one in of_old] == [
+        ("web1", "2026-03-02"), ("web1", "2026-03-03"), ("old1", "2026-03-03"),
+    ]  # fmt: skip
+
+
+@contextmanager
+def at_work(far: Offsite, host: str) -> Iterator[None]:
+    """Another command works on the host meanwhile."""
+    with (far.night.pool / f".btrkeep/locks/host-{host}").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def new(make_btrfs: Callable[..., Path]) -> Iterator[Offsite]:
+    """Two hosts, web2 and web3, of which nothing was sent so far."""
+    made = Offsite(make_btrfs())
+    made.night.tables["host"] = {}
+    made.offsite("init", "far")
+    for name in ("web2", "web3"):
+        (made.night.top / name).mkdir()
+        (made.night.top / name / "file").write_text(name)
+        made.night.host(name, made.night.top / name)
+    made.night.backupd("run", "web2", "web3", "--now", "2026-03-04T22:00:00Z")
+    yield made
+    shutil.rmtree(made.away)
+
+
+def test_the_first_copy_of_a_host_that_is_being_worked_on_is_sent_when_that_has_ended(new: Offsite) -> None:
+    with at_work(new, "web2"):
+        sends = backupd_start("--config", new.night.config, "offsite", "run", "--json", "--now", "2026-03-04T23:00:00Z")
+        wait_for(lambda: any(host == "web3" for host, _ in left(new)), 30, "the other host was not sent")
+        time.sleep(1.5)
+        assert sends.poll() is None
+    said, err = sends.communicate(timeout=30)
+    assert sends.returncode == 0, err
+    assert [one["host"] for one in json.loads(said)[0]["sent"]] == ["web3", "web2"]
+    tagged = [one["tags"] for one in json.loads(new.restic("snapshots", "--json", "--host", "web2"))]
+    noted = json.loads((new.night.pool / "hosts/web2/notes.json").read_text())["machine"]
+    assert [tag for tags in tagged for tag in tags if tag.startswith("machine:")] == [f"machine:{noted}"]
+
+
+def test_a_host_that_is_worked_on_for_long_is_left_to_the_next_run(new: Offsite) -> None:
+    config, now = load("main", new.night.config), datetime(2026, 3, 4, 23, tzinfo=UTC)
+    settings = config.offsites["far"]
+    waits = list[Waiting]()
+    with at_work(new, "web2"), Catalogue.open(config.pool.state) as catalogue:
+        restic = restic_of(settings, config.pool.state, config.pool.path)
+        observer: ProgressSinks[OffsiteEvent] = ProgressSinks(lambda event: waits.append(event) if type(event) is Waiting else None)
+        run = OffsiteRun(config, open_pool(config.pool.path), catalogue, settings, restic, now, observer, patience=1.0)
+        summary, there, sendings = run.plan([])
+        run.send(summary, there, sendings)
+    assert [one.host for one in summary.sent] == ["web3"]
+    (failed,) = summary.failed
+    assert failed.host == "web2"
+    assert "the lock is held" in failed.error
+    assert waits
+    assert not any(host == "web2" for host, _ in left(new))
+    assert [one["host"] for one in new.run("--now", "2026-03-04T23:30:00Z")["sent"]] == ["web2"]
+
+
+def test_a_signal_ends_the_wait_for_a_host(new: Offsite) -> None:
+    with at_work(new, "web2"):
+        sends = backupd_start("--config", new.night.config, "offsite", "run", "--now", "2026-03-04T23:00:00Z")
+        wait_for(lambda: any(host == "web3" for host, _ in left(new)), 30, "the other host was not sent")
+        sends.send_signal(signal.SIGTERM)
+        err = sends.communicate(timeout=20)[1]
+    assert (sends.returncode, "Traceback" in err) == (143, False), err
+    assert not (new.night.pool / "hosts/web2/notes.json").exists()

@@ -3,10 +3,12 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.beds.two_pools import TwoPools
+from tests.beds.two_pools import TwoPools, shown
+from tests.beds.watch import wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.slow]
 
@@ -24,3 +26,24 @@ def test_a_receiver_that_reads_nothing_does_not_keep_a_replication_from_its_end(
     assert not (two.second.pool / "hosts/web1/.receiving").exists()
     assert two.fetch()[0]["planned"] == 2
     assert two.names(two.second.pool) == names
+
+
+def test_a_receiver_that_stops_after_its_last_stream_does_not_keep_a_replication_from_its_end(two: TwoPools) -> None:
+    name = two.night("2026-03-01T22:00:00Z", "a")
+    host = two.second.pool / "hosts/web1"
+    host.mkdir()
+    receives = 'cd "${!#}/.."; ./btrfs "$@"; while [ $SECONDS -lt 90 ]; do :; done'
+    with two.replicating(host / "btrfs", receives) as fetching:  # where the cell sees it
+        wait_for(lambda: is_sealed(host / ".receiving/backup"), 30, "nothing came")
+        time.sleep(0.5)
+        fetching.send_signal(signal.SIGTERM)
+        said = fetching.communicate(timeout=40)[1]
+    assert fetching.returncode == 143, said
+    assert "Traceback" not in said, said
+    assert not (host / ".receiving").exists()
+    assert two.fetch()[0]["status"] == 0
+    assert two.names(two.second.pool) == [name]
+
+
+def is_sealed(path: Path) -> bool:
+    return path.exists() and shown(path).get("Flags") == "readonly"

@@ -14,6 +14,7 @@ import pytest
 
 from tests.beds import TOP, work
 from tests.beds.two_pools import TwoPools
+from tests.beds.watch import killed
 
 pytestmark = pytest.mark.btrfs
 
@@ -94,6 +95,33 @@ def test_a_host_of_which_nothing_came_can_be_backed_up_here(two: TwoPools) -> No
     two.second.host("web1", two.source)
     two.second.backupd("run", "web1", "--now", "2026-03-20T22:00:00Z")
     assert len(two.names(two.second.pool)) == 1
+
+
+@pytest.mark.parametrize("checkpoint", ["notes.json replaced", "stream received"])
+def test_a_host_that_a_killed_replication_has_marked_can_be_backed_up_here(two: TwoPools, checkpoint: str) -> None:
+    """Nothing of it came, so nothing here is of the other pool; what the kill left of its first backup is gone too."""
+    two.night("2026-03-01T22:00:00Z", "a")
+    killed(two.second, "after", checkpoint, "replicate", "office", "--now", "2026-03-20T12:00:00Z")
+    folder = two.second.pool / "hosts/web1"
+    assert "replica" in json.loads((folder / "notes.json").read_text())
+    two.second.host("web1", two.source)
+    two.second.backupd("run", "web1", "--now", "2026-03-20T22:00:00Z")
+    assert len(two.names(two.second.pool)) == 1
+    assert not (folder / ".receiving").exists()
+    told = two.fetch(status=1)[0]
+    assert "backed up into this pool itself" in told["failed"][0]["error"]
+
+
+def test_a_host_whose_copy_cannot_be_read_is_not_backed_up_here(two: TwoPools) -> None:
+    name = two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    copy = two.second.backup("web1", name)
+    work("btrfs", "property", "set", "-f", copy, "ro", "false")
+    (copy / "backup.json").write_text("{")
+    two.second.host("web1", two.source)
+    said = two.second.backupd("run", "web1", "--now", "2026-03-20T22:00:00Z", check=False)
+    assert said.returncode == 1
+    assert "its backups are copies" in said.stdout + said.stderr
 
 
 def test_a_sender_that_is_killed_leaves_nothing_and_the_next_one_fetches_it(two: TwoPools, tmp_path: Path) -> None:

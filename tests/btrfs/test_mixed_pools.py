@@ -1,0 +1,77 @@
+"""Pools that have hosts of their own and copies of another's, in both directions, and what changes places between them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds.nights import Nights
+from tests.beds.two_pools import TwoPools
+
+pytestmark = pytest.mark.btrfs
+NOW = ("--now", "2026-03-20T12:00:00Z")
+
+
+def own(nights: Nights, host: str) -> None:
+    source = nights.source / host
+    source.mkdir()
+    (source / "file").write_text(host)
+    nights.host(host, source)
+    nights.backupd("run", host, "--now", "2026-03-01T22:00:00Z")
+
+
+@pytest.fixture
+def both(make_btrfs: Callable[..., Path]) -> TwoPools:
+    """The first pool has web1 and alone1, the second one has db1; each fetches from the other, the second one web1 alone."""
+    made = TwoPools(make_btrfs(), make_btrfs(), hosts=["web*"])
+    made.night("2026-03-01T22:00:00Z", "a")
+    own(made.first, "alone1")
+    own(made.second, "db1")
+    made.first.tables["replica.back"] = {"from": str(made.second.pool)}
+    made.first.write()
+    made.fetch()
+    made.first.backupd("replicate", "back", *NOW)
+    return made
+
+
+def copies(nights: Nights) -> dict[str, str]:
+    """The hosts that the pool itself calls copies, with their replicas."""
+    found = {path.parent.name: json.loads(path.read_text()).get("replica") for path in nights.pool.glob("hosts/*/notes.json")}
+    return {host: mark["name"] for host, mark in found.items() if mark}
+
+
+def test_demote_leaves_the_hosts_alone_that_the_other_pool_does_not_back_up(both: TwoPools) -> None:
+    both.second.backupd("promote", "*", "--yes")
+    both.second.host("web1", both.source)
+    both.second.backupd("run", "web1", "--now", "2026-03-05T22:00:00Z")
+    said = json.loads(both.first.backupd("demote", "back", "*", "--dry-run", "--json", *NOW).stdout)
+    assert (said["hosts"], list(said["stay"])) == (["web1"], ["alone1"])
+    told = both.first.backupd("demote", "back", "*", "--yes", *NOW).stdout
+    assert "alone1: stays: the other pool has no backup of it" in " ".join(told.split())
+    assert copies(both.first) == {"web1": "back", "db1": "back"}
+    assert copies(both.second) == {}
+    refused = both.first.backupd("demote", "back", "alone1", "web1", "--yes", *NOW, check=False)
+    assert (refused.returncode != 0, copies(both.first)) == (True, {"web1": "back", "db1": "back"})
+    done = json.loads(both.first.backupd("replicate", "back", "--json", *NOW).stdout)[0]
+    assert [one["host"] for one in done["fetched"]] == ["web1"]
+    both.second.backupd("demote", "office", "*", "--yes", *NOW, check=False)  # each is fetched by the first one, or is not wanted
+    assert copies(both.second) == {}
+
+
+def test_promote_takes_the_hosts_of_one_replica_alone(both: TwoPools, make_btrfs: Callable[..., Path]) -> None:
+    lab = Nights(make_btrfs(), "--rehearsal")
+    own(lab, "lab1")
+    both.second.tables["replica.lab"] = {"from": str(lab.pool)}
+    both.second.write()
+    both.second.backupd("replicate", "lab", *NOW)
+    assert copies(both.second) == {"web1": "office", "lab1": "lab"}
+    both.second.backupd("promote", "*", "--replica", "office", "--yes")
+    assert copies(both.second) == {"lab1": "lab"}
+    refused = both.second.backupd("promote", "*", "--replica", "nowhere", "--yes", check=False)
+    assert (refused.returncode, copies(both.second)) == (2, {"lab1": "lab"})
+
+
+def test_what_the_other_pool_fetches_from_here_does_not_count_as_a_host_of_the_copy(both: TwoPools) -> None:
+    (told,) = both.first.json("status", *NOW)["copies"]
+    assert (told["replica"], told["hosts"]) == ("back", 1)

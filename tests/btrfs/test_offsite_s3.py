@@ -1,0 +1,121 @@
+"""Offsite copies in an S3 endpoint that runs here, also with object lock, whose versions nobody can delete. The long forms."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.beds import work
+from tests.btrfs.test_offsite import KEY, Offsite, far, fill
+
+pytestmark = pytest.mark.btrfs
+__all__ = ["far"]
+
+
+@contextmanager
+def s3(folder: Path) -> Iterator[str]:
+    """An S3 endpoint, moto's, in an environment of its own that pip makes there: 300 MB."""
+    work(sys.executable, "-m", "venv", folder)
+    work(folder / "bin/pip", "-q", "install", "moto[server]")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([folder / "bin/moto_server", "-H", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        with socket.socket() as trial:
+            while trial.connect_ex(("127.0.0.1", port)):
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        yield f"s3:http://127.0.0.1:{port}/copies"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.long
+def test_object_storage_takes_it_and_gives_it_back(far: Offsite) -> None:
+    fill(far.night.source)
+    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": KEY}
+    with s3(far.away / "moto") as url:
+        file = far.secret("environment", "".join(f"{name}={value}\n" for name, value in credentials.items()))
+        far.settings(repository=url, environment_file=str(file))
+        far.offsite("init", "far")
+        for day in (1, 2):
+            far.backup(f"2026-03-0{day}T22:00:00Z")
+            far.run("--now", f"2026-03-0{day}T23:00:00Z")
+        far.offsite("check", "--sample", "100%")
+        words = (
+            "restic",
+            "--repo",
+            url,
+            "--password-file",
+            str(far.password),
+            "restore",
+            "latest",
+            "--target",
+            str(far.away / "back"),
+        )
+        subprocess.run(words, check=True, env={**os.environ, **credentials}, stdout=subprocess.DEVNULL)
+    shown = far.away / "back/btrkeep/data" / str(far.night.source).lstrip("/")
+    assert work("rsync", "-n", "-aHAXci", "--delete", f"{far.night.source}/", f"{shown}/").stdout == ""
+
+
+LOCKED = """
+import boto3, sys
+s3 = boto3.client("s3", endpoint_url=sys.argv[2], region_name="us-east-1")
+if sys.argv[1] == "make":
+    s3.create_bucket(Bucket="copies", ObjectLockEnabledForBucket=True)
+    rule = {"DefaultRetention": {"Mode": "COMPLIANCE", "Days": 30}}
+    s3.put_object_lock_configuration(Bucket="copies", ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": rule})
+else:
+    for one in s3.list_object_versions(Bucket="copies")["Versions"]:
+        try:
+            s3.delete_object(Bucket="copies", Key=one["Key"], VersionId=one["VersionId"])
+        except s3.exceptions.ClientError as error:
+            print(error.response["Error"]["Code"])
+        else:
+            print("deleted", one["Key"])
+    s3.put_object(Bucket="copies", Key="config", Body=b"garbage", ChecksumAlgorithm="SHA256")
+"""
+
+
+@pytest.mark.long
+def test_what_somebody_with_the_server_s_key_has_deleted_comes_back_from_a_bucket_with_object_lock(far: Offsite) -> None:
+    """restic writes to such a bucket, and forgets and prunes there; every version stays, and rclone reads the bucket of before."""
+    fill(far.night.source)
+    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": KEY}
+    with s3(far.away / "moto") as url:
+        endpoint, python = url.removeprefix("s3:").removesuffix("/copies"), far.away / "moto/bin/python"
+        file = far.secret("environment", "".join(f"{name}={value}\n" for name, value in credentials.items()))
+        work(python, "-c", LOCKED, "make", endpoint, env=credentials)
+        far.settings(repository=url, environment_file=str(file))
+        far.offsite("init", "far")
+        for day in (1, 2):
+            far.backup(f"2026-03-0{day}T22:00:00Z")
+            far.run("--now", f"2026-03-0{day}T23:00:00Z")
+        time.sleep(1.5)
+        before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        time.sleep(1.5)
+        words = ("restic", "--repo", url, "--password-file", far.password, "--no-cache")
+        ids = [one["id"] for one in json.loads(work(*words, "snapshots", "--json", env=credentials).stdout)]
+        work(*words, "forget", *ids, "--prune", env=credentials)
+        said = set(work(python, "-c", LOCKED, "attack", endpoint, env=credentials).stdout.splitlines())
+        assert said == {"AccessDenied"}
+        assert work(*words, "snapshots", env=credentials, check=False).returncode != 0
+        remote = {"TYPE": "s3", "PROVIDER": "Other", "ENDPOINT": endpoint, "ACCESS_KEY_ID": "testing", "SECRET_ACCESS_KEY": KEY}
+        there = {"RCLONE_CONFIG": "/dev/null", **{f"RCLONE_CONFIG_FAR_{name}": text for name, text in remote.items()}}
+        there |= {"AWS_CA_BUNDLE": ""}  # with one of a proxy rclone refuses every S3
+        work("rclone", "copy", "--s3-version-at", before, "far:copies", far.away / "copy", env=there)
+    plain = ("restic", "--repo", far.away / "copy", "--password-file", far.password, "--no-cache")
+    work(*plain, "check", "--read-data")
+    work(*plain, "restore", "latest", "--target", far.away / "back")
+    shown = far.away / "back/btrkeep/data" / str(far.night.source).lstrip("/")
+    assert work("rsync", "-n", "-aHAXci", "--delete", f"{far.night.source}/", f"{shown}/").stdout == ""
