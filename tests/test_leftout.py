@@ -46,10 +46,11 @@ def test_a_module_of_which_nothing_is_in_the_loop_is_not_imported(tmp_path: Path
 
 
 def test_each_test_is_in_one_share() -> None:
-    names = [f"tests/test_it.py::test_it[{number}]" for number in range(1000)]
+    names = [f"tests/test_{number}.py::test_it" for number in range(1000)]
     parts = [{name for name in names if leftout.is_of_share(name, which, 3)} for which in (1, 2, 3)]
     assert sorted(name for part in parts for name in part) == sorted(names)
     assert min(map(len, parts)) > 250
+    assert leftout.is_of_share("tests/test_1.py::test_a", 1, 2) == leftout.is_of_share("tests/test_1.py::test_b[1]", 1, 2)
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b"])
