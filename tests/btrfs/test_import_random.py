@@ -1,6 +1,7 @@
 """Random histories of `rsync --link-dest` are imported, killed now and then, and compared with rsync, which knows nothing of us."""
 
-# ruff: noqa: PTH  names are bytes, which Path does not take
+# Names are bytes, which Path does not take.
+# ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH114, PTH118, PTH123, PTH211
 import os
 import random
 import shutil
