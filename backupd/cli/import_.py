@@ -26,7 +26,7 @@ from backupd.rsync.version import rsync_version
 from backupd.run.importing.compared_trees import ComparedTrees
 from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
 from backupd.run.importing.rsnapshot_conf import read_conf
-from backupd.run.importing.run import ImportedBackup, ImportSite, import_tree, known_backups, opened_tree
+from backupd.run.importing.run import ImportedBackup, ImportSite, TreeNotCopied, import_tree, known_backups, opened_tree
 from backupd.run.importing.takeover import subvolumes_left_out, take_over
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, prose
@@ -38,6 +38,8 @@ from btrkeep.process.service import Status
 from btrkeep.process.threads import running_threads
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
+_ATTEMPTS = 3  # at a tree that somebody changes meanwhile
+_AGAIN = "the same command tries again. If somebody changes files there, have him stop, or make the history read-only meanwhile"
 _THREADS = 2  # of a host: a tree is made while the next one is looked at
 
 
@@ -86,6 +88,8 @@ def command(
     tree before is the same file, and is not read; hard links within a tree are kept. A backup is as old as its tree. The next night
     of the host goes on from the newest one.
 
+    A tree that somebody changes while it is copied is tried three times, then named and left out; the others are imported.
+
     It can be stopped and run again: what is here already is passed over, or compared if that was not done yet. Without --host each
     host has the name that it has there; NAME=THERE chooses and renames. A tree needs --host NAME.
 
@@ -120,10 +124,12 @@ def command(
         keep_names(site.pool)
     if as_json:
         found: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
-        echo_json(found | {"compared": done.compared})
+        echo_json(found | {"not_imported": done.not_imported, "compared": done.compared})
     else:
         more = f", {here:,} were here already" if here else ""
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
+        if lost := done.not_imported:
+            prose(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
         if strange := sorted({one["host"] for one in done.backups} - site.config.hosts.keys()):
             prose(
                 f"not configured yet: {names_in_words(strange)}. `backupd host add` has the next night go on from what was imported"
@@ -162,7 +168,7 @@ async def _take_over(site: ImportSite, tree: OldTree, _before: OldTree | None, _
 
 @dataclass(slots=True)
 class _Import:
-    """An import of all hosts and its results: backups, failed hosts with the reasons, and comparisons."""
+    """An import of all hosts and its results: backups, failed hosts with the reasons, trees that were given up, comparisons."""
 
     site: PoolContext
     work: ImportSite
@@ -173,6 +179,7 @@ class _Import:
     as_json: bool = field(kw_only=True)
     backups: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    not_imported: list[dict[str, str]] = field(default_factory=list)
     compared: list[dict[str, Any]] = field(default_factory=list)
     status: int = int(Exit.OK)
     _unusable: PoolUnusable | None = None
@@ -205,12 +212,15 @@ class _Import:
         except PoolUnusable as error:
             self._unusable = self._unusable or error
         except (OperatorError, OSError) as error:
-            self.failed[host] = str(error)
-            self.status = max(self.status, int(Exit.LOCKED if isinstance(error, LockHeld) else Exit.ATTENTION))
-            complain(OperatorError(f"{host}: {error}", error.hint if isinstance(error, OperatorError) else ""))
+            self._note_failure(host, error)
+
+    def _note_failure(self, host: str, error: OperatorError | OSError) -> None:
+        self.failed[host] = f"{self.failed[host]}; {error}" if host in self.failed else str(error)
+        self.status = max(self.status, int(Exit.LOCKED if isinstance(error, LockHeld) else Exit.ATTENTION))
+        complain(OperatorError(f"{host}: {error}", error.hint if isinstance(error, OperatorError) else ""))
 
     async def _host(self, host: str, trees: Sequence[OldTree]) -> None:
-        before, known = None, known_backups(self.site.pool, host)
+        newest, before, known = None, None, known_backups(self.site.pool, host)
         new = [one for one in trees if backup_name(one.started) not in known]
         for tree, after in zip_longest(trees, trees[1:]):
             if here := known.get(backup_name(tree.started)):
@@ -218,14 +228,33 @@ class _Import:
             else:
                 self.says.say(f"{host}: {new.index(tree)} of {counted(len(new), 'tree')}")
                 self.display.begin(host, new.index(tree) + 1, len(new))
-                made = await self.make(self.work, tree, before, after if after in new else None)
+                made = await self._made(tree, before, after if after in new else None)
+                if made is None:
+                    continue
                 self._note(tree, made)
                 record = made.record
                 if made.nested:
                     self._say_nested(tree, made)
-            if (self.verify == "all" or (self.verify == "newest" and tree is trees[-1])) and self._is_unproven(record):
+            if self.verify == "all" and self._is_unproven(record):
                 await self._compare(tree, record)
-            before = tree
+            newest, before = record, tree
+        if self.verify == "newest" and newest and before and self._is_unproven(newest):
+            await self._compare(before, newest)
+
+    async def _made(self, tree: OldTree, before: OldTree | None, after: OldTree | None) -> ImportedBackup | None:
+        """Makes the backup of a tree; None if that is given up, which must not keep the other trees from being imported: whoever
+        owns a folder of the history may change it all the time.
+        """
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                return await self.make(self.work, tree, before, after)
+            except TreeNotCopied as error:
+                if left and error.is_changed:
+                    continue
+                self.not_imported.append({"host": tree.host, "tree": str(tree.folder), "why": str(error)})
+                self._note_failure(tree.host, error)
+                return None
+        raise AssertionError
 
     def _say_nested(self, tree: OldTree, made: ImportedBackup) -> None:
         said = f"{counted(made.nested, 'empty folder')} in the place of subvolumes left out"

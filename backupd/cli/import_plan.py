@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.tree_links import look_at
+from backupd.run.importing.run import named
+from backupd.run.importing.tree_links import UnprovenTree, look_at
 from btrkeep.cli import echo_json, table
 from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError
@@ -29,7 +30,10 @@ def planned(
         before, digests, files, size = None, None, 0, 0
         for tree in trees if reads else ():
             if tree in new:
-                found = look_at(tree.folder, before, lambda: not cancellation, digests)
+                try:
+                    found = look_at(tree.folder, before, lambda: not cancellation, digests)
+                except UnprovenTree as error:
+                    raise named(tree, error) from error
                 files, size, digests = found.files, size + found.new_bytes, found.digests
             else:
                 digests = None

@@ -15,12 +15,13 @@ from backupd.cli.rehearse_view import (
     change,
     conclusion,
     extent_words,
+    range_words,
     remarks,
     settings_words,
 )
 from backupd.rehearse.judge import VariantJudgement, Verdict
 from backupd.rehearse.model import NightReading
-from backupd.rehearse.pictures import COLOURS, Band, Interval, curves, intervals
+from backupd.rehearse.pictures import Band, Interval, curves, intervals, look_of
 from backupd.rehearse.variants import QUESTIONS
 from btrkeep import __version__
 from btrkeep.units import format_duration, format_size, printable
@@ -54,7 +55,6 @@ img{width:100%;max-width:18rem;image-rendering:pixelated;border:1px solid var(--
 .numbers td[data-of]::before{content:attr(data-of);color:var(--grey);text-align:left}}
 @media print{:root{color-scheme:light}main{max-width:none}}
 """
-_DASHES = ("solid", "dashed", "dashed", "dotted", "dashed", "dotted")
 _SHOWN = (  # name, what a chart says below its name, the number of a night, how the axis writes it
     ("score", "the lower, the less of it is in small pieces", lambda night: night.score, "number"),
     ("fragments", "free extents in data block groups", lambda night: night.fragments, "number"),
@@ -105,10 +105,10 @@ def _variants(result: RehearsalResult) -> Iterator[str]:
 
 
 def _mark(number: int) -> str:
-    which = number % len(COLOURS)
+    look = look_of(number)
     return (
         f'<i style="display:inline-block;width:1.8rem;margin-right:.5rem;vertical-align:middle;'
-        f'border-top:.2rem {_DASHES[which]} var(--c{which})"></i>'
+        f'border-top:.2rem {look.dash} var(--c{look.colour})"></i>'
     )
 
 
@@ -142,7 +142,7 @@ def _numbers(one: VariantJudgement, question: str | None) -> Iterator[str]:
             amount(each.measure, each.first),
             amount(each.measure, each.second),
             change(each.median),
-            f"{change(each.least)} to {change(each.most)}",
+            range_words(each.least, each.most),
             f"{max(each.lower, each.higher)} of {each.lower + each.higher}" if each.lower + each.higher else "-",
         )
         kind = {Verdict.BETTER: "better", Verdict.WORSE: "worse"}.get(each.verdict, "")

@@ -189,6 +189,8 @@ def remarks(result: RehearsalResult) -> Iterator[str]:
             )
     if result.runs and not any(night.deleted for run in result.runs for night in run.nights):
         yield "no backup was old enough to be deleted: nothing is said of expiry; use more --days, or a shorter retention"
+    if result.judgements:
+        yield "a change is the median of pairs with the same seed; the amounts are medians by themselves, and may differ otherwise"
     if len(result.judgements) * len(MEASURES) > 1 and result.plan.seeds >= FEWEST:
         yield "of so many measures, one in fifteen may seem to differ by chance alone; more seeds make that rarer"
 
@@ -225,7 +227,7 @@ def _comparison_table(one: VariantJudgement, question: str | None) -> Iterator[s
             amount(each.measure, each.first),
             amount(each.measure, each.second),
             change(each.median),
-            f"{change(each.least)} to {change(each.most)}",
+            range_words(each.least, each.most),
             f"{max(each.lower, each.higher)} of {each.lower + each.higher}" if each.lower + each.higher else "-",
             str(each.verdict),
         )
@@ -254,6 +256,12 @@ def change(share: float) -> str:
         return "from 0"
     times = 1 / (1 - share) if share > 0 else 1 + share
     return f"{times - 1:+.0%}" if times < 2 else f"x {times:,.1f}"
+
+
+def range_words(least: float, most: float) -> str:
+    """A range of changes; one of a single value is that."""
+    first, last = change(least), change(most)
+    return first if first == last else f"{first} to {last}"
 
 
 def conclusion(result: RehearsalResult) -> Iterator[str]:

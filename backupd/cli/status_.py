@@ -10,6 +10,7 @@ import click
 from backupd.cli import colours
 from backupd.cli.context import complete_host, opened, pass_context, require_host
 from backupd.expire.clocks import clock_synchronised
+from backupd.expire.words import names_in_words
 from backupd.health.look import look_at_pool
 from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
 from backupd.repo.context import PoolContext
@@ -17,7 +18,7 @@ from btrkeep.catalogue import KILLED, Dedupe, Progress
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.copies import CopyStatus, RunningFetch, copy_statuses, read_running
+from btrkeep.decisions.copies import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses, read_running
 from btrkeep.decisions.copy_words import running_words
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doubt
 from btrkeep.decisions.dedupe_words import dedupe_words
@@ -44,8 +45,8 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
     late: the newest complete backup is older than 1.5 times `every`. failing: the newest run brought no complete backup. suspect:
     the newest backup lost or missed too much. never: there is no complete backup yet.
 
-    Below the hosts stand the replicas that are fetched into this pool: ok, late, failing or never; and what is wrong with the pool
-    itself, as `backupd check` has it.
+    Below the hosts stand those that have backups but are not configured, as after an import; the replicas that are fetched into
+    this pool: ok, late, failing or never; and what is wrong with the pool itself, as `backupd check` has it.
 
     With HOST, that one alone and at length, with its newest backup in each copy. --copies lists these of all hosts.
     """
@@ -69,6 +70,7 @@ class _Status:
     site: PoolContext
     moment: datetime
     hosts: list[HostStatus]
+    unconfigured: Mapping[str, int]
     running: list[Progress]
     copies: list[CopyStatus[CopySettings]]
     fetching: Mapping[str, RunningFetch]
@@ -90,6 +92,7 @@ class _Status:
         ]
         return {
             "hosts": hosts,
+            "unconfigured": [{"host": name, "backups": count} for name, count in self.unconfigured.items()],
             "running": [_progress_as_json(entry) for entry in self.running],
             "copies": [_copy_as_json(copy, self.fetching.get(copy.replica.name)) for copy in self.copies],
             "drill": _drill_as_json(self.drills),
@@ -113,11 +116,13 @@ class _Status:
             if self.hosts:
                 _show_one(self.hosts[0], self.running, self.moment, self.looks.get(host))
             else:
-                click.echo(f"{printable(host)} has backups but is not configured any more")
+                has = counted(self.unconfigured[host], "backup") if host in self.unconfigured else "backups"
+                click.echo(f"{printable(host)} has {has} but is not configured")
             _show_damaged({name: one for name, one in self.damaged.items() if name == host})
             _show_lags(self.copies, host)
         else:
             _show_all(self.hosts, self.running, self.moment, has_copies=bool(self.copies))
+            _show_unconfigured(self.unconfigured)
             _show_copies(self.copies, self.fetching)
             if with_copies:
                 _show_lags(self.copies)
@@ -142,6 +147,7 @@ def _read_status(site: PoolContext, host: str | None, synchronised: bool | None)
         site,
         moment,
         hosts=_statuses(site, host, moment),
+        unconfigured=_unconfigured(site, host),
         running=[entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)],
         copies=copy_statuses(site.config.copies, site.catalogue, moment),
         fetching={name: it for name in site.config.replicas if (it := read_running(site.catalogue, name)) and _alive(it)},
@@ -162,6 +168,13 @@ def _statuses(site: PoolContext, host: str | None, moment: datetime) -> list[Hos
     facts = site.catalogue.host_facts(latest(moment))
     hosts = [config for config in site.config.hosts.values() if host in (None, config.name)]
     return [host_status(config, facts.get(config.name), zone, moment) for config in hosts]
+
+
+def _unconfigured(site: PoolContext, host: str | None) -> dict[str, int]:
+    """Returns how many backups each host has that is not configured, and that no replica fetches from another pool."""
+    known = site.config.hosts.keys() | copies_of(site.catalogue.get_fact(COPIES)).fetched.keys()
+    counts = site.catalogue.backup_counts()
+    return {name: counts[name] for name in sorted(counts.keys() - known) if host in (None, name)}
 
 
 def _alive(entry: Progress | RunningFetch) -> bool:
@@ -257,6 +270,14 @@ def _show_all(found: list[HostStatus], running: list[Progress], now: datetime, *
         click.echo(f"{counted(len(found), 'host')}: {', '.join(states)}")
     elif not has_copies:
         click.echo("no host is configured")
+
+
+def _show_unconfigured(hosts: Mapping[str, int]) -> None:
+    """Prints the hosts that have backups and get no more, in one line; nothing if there are none."""
+    if hosts:
+        shown = names_in_words([f"{printable(name)} ({counted(count, 'backup')})" for name, count in hosts.items()])
+        head = click.style("not configured, so not backed up: ", fg="yellow")
+        click.echo(f"{head}{shown}; `backupd host add NAME` goes on from them, `backupd forget NAME` gives them up")
 
 
 def _show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -18,6 +19,15 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 INK, LINE, GREY = "#222222", "#dddddd", "#777777"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+_DASHES = (
+    "solid",
+    "dashed",
+    "dotted",
+    "double",
+    "dashed",
+    "dotted",
+)  # neighbours differ, since a colour that comes again has the next
+_MARKS = "osD^vP"
 _IN_PAGE = {
     INK: "currentColor",
     LINE: "var(--line)",
@@ -27,6 +37,23 @@ _IN_PAGE = {
 _SIZE = (5.6, 2.9)  # inches
 _ROW = 0.36
 _CLOCK = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
+
+
+class VariantLook(NamedTuple):
+    """How a variant is drawn. `colour`: its number in COLOURS; `style`: a line of matplotlib; `dash`: a border of CSS."""
+
+    colour: int
+    style: Any
+    dash: str
+    mark: str
+
+
+def look_of(number: int) -> VariantLook:
+    """Returns the look of the variant with that number. Where colours come again, lines and marks are others."""
+    colour = number % len(COLOURS)
+    other = (number + number // len(COLOURS)) % len(COLOURS)
+    return VariantLook(colour, STYLES[other], _DASHES[other], _MARKS[other])
+
 
 Band = Sequence[tuple[float, float, float]]
 """Of each night the least, the median and the most."""
@@ -57,7 +84,8 @@ def curves(
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
     for number, (name, band) in enumerate(bands.items()):
-        colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
+        look = look_of(number)
+        colour, style = COLOURS[look.colour], look.style
         nights = range(1, len(band) + 1)
         mark = "o" if len(band) == 1 else ""
         axes.fill_between(
@@ -99,11 +127,12 @@ def intervals(rows: Sequence[Interval], names: Sequence[str], words: Callable[[f
         if row.name != before:
             labels.append((at, row.name))
         before = row.name
-        colour = COLOURS[row.variant % len(COLOURS)]
+        look = look_of(row.variant)
+        colour = COLOURS[look.colour]
         axes.plot([row.least, row.most], [at, at], color=colour, linewidth=1.8, solid_capstyle="butt")
-        axes.plot([row.median], [at], color=colour, marker="osD^vP"[row.variant % 6], markersize=5, linestyle="")
+        axes.plot([row.median], [at], color=colour, marker=look.mark, markersize=5, linestyle="")
     for number in sorted({row.variant for row in rows}):
-        axes.plot([], [], color=COLOURS[number % len(COLOURS)], marker="osD^vP"[number % 6], linewidth=1.8, label=names[number])
+        axes.plot([], [], color=COLOURS[look_of(number).colour], marker=look_of(number).mark, linewidth=1.8, label=names[number])
     axes.axvline(0, color=INK, linewidth=1)
     widest = max((max(abs(row.least), abs(row.most)) for row in rows), default=0.1)
     axes.set_xlim(-max(widest, 0.02) * 1.08, max(widest, 0.02) * 1.08)

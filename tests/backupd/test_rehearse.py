@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backupd.cli.rehearse_view import range_words
 from backupd.rehearse.churn import ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
 from backupd.rehearse.judge import FEWEST, Verdict, best, compare, judged, sign_test
 from backupd.rehearse.learn import TYPICAL, learned
 from backupd.rehearse.model import Fleet, HostModel, NightReading, RehearsedBalance, RehearsedRun, VariantSettings
+from backupd.rehearse.pictures import COLOURS, look_of
 from backupd.rehearse.scale import MOST_FILES, MOST_HOSTS, expected_bytes, scaled
 from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS, parse_variant, variants_of
 from btrkeep.catalogue import Backup
@@ -273,3 +275,18 @@ def test_only_seeds_that_both_have_come_to_are_compared() -> None:
     assert all(one.lower + one.higher <= 1 for one in found.comparisons)
     [nothing] = judged(runs[:2], ["a", "b"])
     assert nothing.comparisons == ()
+
+
+def test_no_two_of_many_variants_look_alike() -> None:
+    """More than there are colours; of two with the same colour the line and the mark tell."""
+    looks = [look_of(number) for number in range(2 * len(COLOURS))]
+    assert len({(one.colour, one.dash) for one in looks}) == len(looks)
+    assert len({(one.colour, repr(one.style)) for one in looks}) == len(looks)
+    assert len({(one.colour, one.mark) for one in looks}) == len(looks)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "words"), [(0, 0, "same"), (1, 1, "from 0"), (-0.25, 0, "-25% to same"), (-0.1, 0.5, "-10% to x 2.0")]
+)
+def test_a_range_of_one_value_is_that(least: float, most: float, words: str) -> None:
+    assert range_words(least, most) == words

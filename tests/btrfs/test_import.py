@@ -312,6 +312,23 @@ def test_hosts_that_no_night_would_back_up_are_named_at_the_end(nights: Nights, 
         assert ("not configured" in done.stdout) == said
 
 
+def test_status_counts_and_names_hosts_that_nobody_backs_up(nights: Nights, ext4: Path) -> None:
+    """Imported ones and such that were taken out of the configuration alike; both say what to do next."""
+    root = dated(ext4, 2, one_file)
+    imported(nights, "tree", root, "--host", "attic")
+    shown = nights.backupd("status").stdout
+    assert "not configured, so not backed up: attic (2 backups)" in " ".join(shown.split())
+    assert "`backupd host add NAME`" in shown
+    assert "`backupd forget NAME`" in shown
+    assert nights.json("status")["unconfigured"] == [{"host": "attic", "backups": 2}]
+    assert "attic has 2 backups but is not configured" in nights.backupd("status", "attic").stdout
+    assert nights.json("status", "attic")["unconfigured"] == [{"host": "attic", "backups": 2}]
+
+    nights.host("attic", nights.source)
+    assert "not configured, so" not in nights.backupd("status").stdout
+    assert nights.json("status")["unconfigured"] == []
+
+
 def test_a_rotation_meanwhile_puts_no_other_tree_in_its_place(nights: Nights, ext4: Path) -> None:
     """The folder is renamed, and another gets its name, just before its files are copied."""
     root = dated(ext4, 1, one_file)

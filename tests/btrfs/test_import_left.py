@@ -1,8 +1,10 @@
 """What an import makes of its own remains and of a night's, and with too few threads."""
 
 import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -128,3 +130,60 @@ def test_what_a_power_cut_left_of_an_import_is_begun_anew(nights: Nights, ext4: 
     assert len(nights.names("attic")) == 3
     assert not working.exists()
     assert nights.json("rebuild")["trouble"] == []
+
+
+_RENAMES = "import os, sys; os.chdir(sys.argv[1])\nwhile True: os.rename('mine', 'mine too'); os.rename('mine too', 'mine')"
+
+
+@contextmanager
+def never_at_rest(folder: Path) -> Iterator[None]:
+    """Somebody gives a file of his other names all the time."""
+    (folder / "mine").write_text("x")
+    process = subprocess.Popen([sys.executable, "-c", _RENAMES, folder])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def many_at_home(source: Path, number: int) -> None:
+    """To copy it takes so long that a process of whoever changes it gets a turn."""
+    (source / "home").mkdir(exist_ok=True)
+    for one in range(200):
+        (source / "home" / f"file{number}-{one}").write_text(f"{number}")
+    (source / f"other{number}").write_bytes(os.urandom(10_000))
+
+
+@pytest.mark.parametrize("busy", [1, 2, 3])
+def test_a_tree_that_is_never_at_rest_is_given_up_and_the_others_are_imported(nights: Nights, ext4: Path, busy: int) -> None:
+    """Whoever owns a folder of the old history must not keep the rest of it from being saved."""
+    root = dated(ext4, 3, many_at_home)
+    trees = {f"2026-03-0{day}T000000Z": root / f"2026-03-0{day}" for day in (1, 2, 3)}
+    moved = f"2026-03-0{busy}T000000Z"
+    with never_at_rest(trees[moved] / "home"):
+        told = imported(nights, "tree", root, "--host", "old1", status=1)
+    assert nights.names("old1") == sorted(trees.keys() - {moved})
+    assert [one["tree"] for one in told["not_imported"]] == [str(trees[moved])]
+    assert told["not_imported"][0]["host"] == "old1"
+    assert str(trees[moved]) in told["failed"]["old1"]
+    assert [one["name"] for one in told["compared"]] == nights.names("old1")[-1:]
+    assert not (nights.pool / "hosts/old1/.working").exists()
+    for name in nights.names("old1"):
+        assert differing(trees[name], data(nights, "old1", name)) == ""
+
+    done = nights.backupd("import", "tree", root, "--host", "old1")  # he sleeps
+    assert "1 backup imported, 2 were here already" in done.stdout
+    for name, tree in trees.items():
+        assert differing(tree, data(nights, "old1", name)) == ""
+
+
+def test_what_is_given_up_is_said_with_what_to_do_next(nights: Nights, ext4: Path) -> None:
+    root = dated(ext4, 1, many_at_home)
+    with never_at_rest(root / "2026-03-01/home"):
+        done = nights.backupd("import", "tree", root, "--host", "old1", check=False)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 1
+    assert f"{root}/2026-03-01: not all of it could be copied: " in said
+    assert "1 tree not imported" in said
+    assert "the same command tries again" in said

@@ -120,7 +120,7 @@ def test_links_lead_to_the_files(olga: FlaskClient) -> None:
 
 def test_a_host_that_is_not_configured_any_more_says_so(olga: FlaskClient) -> None:
     shown = words(olga.get("/hosts/old1").text)
-    assert "It is not in the configuration any more: nothing is backed up, and its backups are kept" in shown
+    assert "It is not configured: nothing is backed up, and its backups are kept" in shown
     assert "no retention policy" in shown
     assert "Run now" not in shown
 

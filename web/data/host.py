@@ -369,7 +369,7 @@ def sentence(row: HostRow, config: HostConfig | None) -> str:
     if row.state == COPY:
         return f"It is a copy: its backups are fetched from another pool, and nothing is backed up here; {ago}."
     if row.state == UNCONFIGURED or config is None:
-        return f"It is not in the configuration any more: nothing is backed up, and its backups are kept; {ago}."
+        return f"It is not configured: nothing is backed up, and its backups are kept; {ago}."
     if row.state == "suspect":
         return f"The newest backup lost or missed too much, so it counts for nothing until somebody accepts it; {ago}."
     if row.state == "failing":

@@ -24,7 +24,7 @@ from web.source import RequestContext
 
 PER_PAGE = 100
 UNCONFIGURED = "unconfigured"
-"""The state of a host that has backups, but is not in the configuration any longer."""
+"""The state of a host that has backups, but is not configured: not any more, or not yet, as after an import."""
 COPY = "copy"
 """The state of a host whose backups are fetched from another pool: no backup is made here."""
 ALL_STATES = (*STATES, UNCONFIGURED, COPY)
@@ -154,7 +154,7 @@ def _not_ours(name: str, facts: HostFacts | None, now: datetime, replica: str | 
     """Returns the status of a host that is known only from its backups: no backup is due here."""
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
-    words = "not in the configuration any more: nothing is backed up, and its backups are kept"
+    words = "not configured: nothing is backed up, and its backups are kept"
     if replica:
         return HostStatus(name, COPY, last, age, None, None, (f"copy: fetched from another pool by replica {replica}",))
     return HostStatus(name, UNCONFIGURED, last, age, None, None, (words,))

@@ -322,7 +322,7 @@ def _read(fd: int, into: memoryview, position: int) -> None:
     while done < len(into):
         length = os.preadv(fd, [into[done:]], position + done)
         if not length:
-            raise OSError(errno.EIO, "it is shorter than it was: is the history changed meanwhile?")
+            raise OSError(errno.EAGAIN, "it is shorter than it was: is the history changed meanwhile?")
         done += length
 
 

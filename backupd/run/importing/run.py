@@ -7,6 +7,7 @@ is worked on by a descriptor, so that a rotation meanwhile does not put another 
 """
 
 import asyncio
+import errno
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,7 +27,7 @@ from backupd.run.fresh_sums import NO_SUMS
 from backupd.run.importing.copying import CopiedNames, Same, copy_changed, copy_tree
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.target_names import link_names, remove_names
-from backupd.run.importing.tree_links import FolderDigests, TreeLinks, look_at, superfluous
+from backupd.run.importing.tree_links import FolderDigests, TreeLinks, UnprovenTree, look_at, superfluous
 from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE
@@ -43,11 +44,21 @@ from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.units import backup_name, format_time, printable
 
+_CHANGED = (errno.EAGAIN, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
+"""What an attempt ends with if a name goes, or becomes another one, while the tree is copied."""
 _TICK = 0.2
 _TICKS = 25  # between two looks at the room
 _TOLD = 5  # ticks between two words about the progress
 _Result = TypeVar("_Result")
 _Names = TypeVar("_Names")
+
+
+class TreeNotCopied(OperatorError):
+    """Nothing of this one tree was kept. `is_changed`: somebody changed it meanwhile, so another attempt may do."""
+
+    def __init__(self, tree: OldTree, why: str, *, is_changed: bool = False) -> None:
+        super().__init__(f"{tree.folder}: not all of it could be copied: {printable(why)}", "nothing of this tree was kept")
+        self.is_changed = is_changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +275,10 @@ async def _looked(site: ImportSite, trees: _Trees, prepared: Prepared) -> TreeLi
         else:
             old, known = trees.old if _follows(trees, prepared) else None, own.folders if own else None
             links = await asyncio.to_thread(look_at, trees.source, old, lambda: site.goes_on, known)
+    except UnprovenTree as error:
+        raise named(trees.tree, error) from error
     except OSError as error:
-        raise _not_all(_words_of(error)) from error
+        raise _not_all(trees.tree, error) from error
     _require_going(site)
     return links
 
@@ -276,7 +289,7 @@ async def _filled(site: ImportSite, trees: _Trees, prepared: Prepared, links: Tr
     After a tree that this very import has copied, only the differences are copied, and of a first one all. After any other backup
     all names are compared: by size and time if that is the backup of the previous tree, else by content.
     """
-    tree, source, base = trees.tree, trees.source, prepared.base
+    tree, base = trees.tree, prepared.base
     target = prepared.path / DATA / tree.path.strip("/")
     of = len(links.changed) if links.is_compared else links.files
     site = replace(site, tick=_Ticker(site.tell, TreeProgress(tree.host, 0, max(1, of)), prepared.path))
@@ -291,10 +304,10 @@ async def _filled(site: ImportSite, trees: _Trees, prepared: Prepared, links: Tr
         copy, gone = copy_changed, links.gone
     else:
         copy = partial(copy_tree, same=Same.SIZE_AND_TIME if grew else Same.CONTENT)
-        gone = await _threaded(site, source, target, partial(superfluous, seen=links.digests))
-    await _in_the_target(site, remove_names, target, gone)
-    copied = await _threaded(site, source, target, partial(copy, links=links, delta=site.delta))
-    await _in_the_target(site, link_names, target, links.groups)
+        gone = await _threaded(site, trees, target, partial(superfluous, seen=links.digests))
+    await _in_the_target(site, tree, remove_names, target, gone)
+    copied = await _threaded(site, trees, target, partial(copy, links=links, delta=site.delta))
+    await _in_the_target(site, tree, link_names, target, links.groups)
     return _numbers(links, base if grew else None, copied, len(gone))
 
 
@@ -318,14 +331,16 @@ class _Ticker:
         self._tell(replace(self._begun, files=max(0, min(self._begun.of, made))))
 
 
-async def _in_the_target(site: ImportSite, change: Callable[[Path, _Names], None], target: Path, names: _Names) -> None:
+async def _in_the_target(
+    site: ImportSite, tree: OldTree, change: Callable[[Path, _Names], None], target: Path, names: _Names
+) -> None:
     """Has a function of target_names.py do it. Raises OperatorError, Cancelled, PoolUnusable."""
     try:
         await asyncio.to_thread(change, target, names)
     except OSError as error:
         _require_going(site)
         require_room(site.pool, site.config)
-        raise _not_all(_words_of(error)) from error
+        raise _not_all(tree, error) from error
 
 
 def _require_going(site: ImportSite) -> None:
@@ -342,29 +357,29 @@ def require_no_other_work(pool: Pool, host: str) -> None:
         raise OperatorError(f"{host} has an unfinished backup", hint)
 
 
-async def _threaded(site: ImportSite, source: Path, target: Path, work: Callable[..., _Result]) -> _Result:
+async def _threaded(site: ImportSite, trees: _Trees, target: Path, work: Callable[..., _Result]) -> _Result:
     """Has a function work in threads with the two folders, open. Raises Cancelled, PoolUnusable, OperatorError."""
     stop = Event()
 
     def open_both() -> _Result:
         with ExitStack() as held:
-            fds = [os.open(one, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for one in (source, target)]
+            fds = [os.open(one, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for one in (trees.source, target)]
             for fd in fds:
                 held.callback(os.close, fd)
             return work(*fds, goes_on=lambda: not stop.is_set())
 
-    why = "the room of the pool came to an end"
+    failed = TreeNotCopied(trees.tree, "the room of the pool came to an end")
     try:
         found = await _watched(site, asyncio.to_thread(open_both), stop.set)
         if not stop.is_set():
             return found
     except OSError as error:
-        why = _words_of(error)
+        failed = _not_all(trees.tree, error)
     finally:
         stop.set()
     _require_going(site)
     require_room(site.pool, site.config)
-    raise _not_all(why)
+    raise failed
 
 
 async def _watched(site: ImportSite, work: Awaitable[_Result], stop: Callable[[], object]) -> _Result:
@@ -380,12 +395,14 @@ async def _watched(site: ImportSite, work: Awaitable[_Result], stop: Callable[[]
     return await task
 
 
-def _words_of(error: OSError) -> str:
-    return f"{os.fsdecode(error.filename or 'its root')}: {error.strerror}"
+def _not_all(tree: OldTree, error: OSError) -> TreeNotCopied:
+    where = os.fsdecode(error.filename or "its root")
+    return TreeNotCopied(tree, f"{where}: {error.strerror}", is_changed=error.errno in _CHANGED)
 
 
-def _not_all(why: str) -> OperatorError:
-    return OperatorError(f"not all of it could be copied: {printable(why)}", "nothing of this tree was kept")
+def named(tree: OldTree, error: OperatorError) -> OperatorError:
+    """Returns the error with the tree that it is about."""
+    return OperatorError(f"{tree.folder}: {error.message}", error.hint)
 
 
 def import_record(site: ImportSite, tree: OldTree, first: Record, numbers: Mapping[str, int]) -> Record:

@@ -20,11 +20,17 @@ from typing import NamedTuple
 
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, open_folder
+from btrkeep.pool.mounts import mount_id
+from btrkeep.procfs import mounts
 from btrkeep.units import printable
 
 _DIGEST = 16  # bytes
 Attributes = tuple[object, ...]
 """Owner, mode, time and extended attributes of a folder, to be compared."""
+
+
+class UnprovenTree(OperatorError):
+    """The inode numbers in a tree do not prove which files are the same."""
 
 
 class FolderDigests:
@@ -109,8 +115,7 @@ class WalkedFolder(NamedTuple):
 
 def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known: FolderDigests | None = None) -> TreeLinks:
     """Compares the trees; without `before`, or if that is on another filesystem, all is new. `known`: of the tree before, when that
-    was looked at; without, all of it is read. Raises OSError, and OperatorError if one contains a mount or a subvolume, because
-    inode numbers are meaningless then.
+    was looked at; without, all of it is read. Raises OSError, and UnprovenTree, as `walk_tree` does.
 
     Memory: eight bytes for each name, 16 for each folder, and the names of changes and of hard links. `goes_on` is called in each
     folder; if it returns False, the findings so far are returned.
@@ -259,17 +264,17 @@ def _groups(tree: int, twice: set[int], found: TreeLinks, goes_on: Callable[[], 
 
 
 def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
-    """Yields each folder below the open folder, that itself first, and each after the one above it. Raises OSError, OperatorError
-    for a mount or a subvolume.
+    """Yields each folder below the open folder, that itself first, and each after the one above it. Raises OSError, UnprovenTree
+    for a mount or a subvolume, and for a filesystem whose inode numbers prove nothing: one file tells.
     """
-    waiting, device = [b""], os.fstat(tree).st_dev
+    waiting, device, is_proven = [b""], os.fstat(tree).st_dev, False
     while waiting and goes_on():
         path = waiting.pop()
         fd = open_folder(tree, path.split(b"/") if path else ())
         try:
             status = os.fstat(fd)
             if status.st_dev != device:
-                raise OperatorError(
+                raise UnprovenTree(
                     f"{printable(path)} in it is another filesystem or subvolume", "import that as a tree of its own"
                 )
             inner, files, others = (list["os.DirEntry[bytes]"]() for _ in range(3))
@@ -280,6 +285,9 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
                     else:
                         (inner if entry.is_dir(follow_symlinks=False) else others).append(entry)
             others += files
+            if others and not is_proven:
+                _require_inodes(fd, path, others[-1], device)
+                is_proven = True
             for some in inner, others:
                 some.sort(key=_INODE)
             names = [entry.name for entry in inner]
@@ -287,6 +295,37 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
             yield WalkedFolder(path, fd, status, names, others, len(files))
         finally:
             os.close(fd)
+
+
+def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", device: int) -> None:
+    """Raises UnprovenTree if the inode number in a listing is not that of the file, or is of another filesystem's.
+
+    libfuse makes numbers up unless the filesystem has its own, and overlayfs has files of several filesystems in one folder.
+    """
+    try:
+        found = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
+        if (found.st_dev, found.st_ino) == (device, entry.inode()):
+            return
+        if found.st_dev == device and found.st_ino == _names(folder).get(entry.name):  # it was exchanged: what copies it notices
+            return
+    except FileNotFoundError:
+        return
+    name, kind = printable(path + b"/" + entry.name if path else entry.name), _filesystem_of(folder)
+    if found.st_dev != device:
+        raise UnprovenTree(
+            f"{name} in it is of another filesystem than its folder ({kind}), so inode numbers do not tell what is the same file",
+            f"if it is a layer of overlayfs, {_COPY_IT}; if it is a mount, import without it",
+        )
+    raise UnprovenTree(
+        f"{name} in it has another inode number in the listing than by itself, so {kind} does not tell what is the same file",
+        f"mount the history without FUSE, or {_COPY_IT}",
+    )
+
+
+def _filesystem_of(folder: int) -> str:
+    """Returns the type of filesystem of an open folder, as mountinfo has it."""
+    number = mount_id(folder)
+    return next((one.filesystem for one in mounts() if one.id == number), "its filesystem")
 
 
 def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
@@ -300,6 +339,7 @@ def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> G
             yield folder
 
 
+_COPY_IT = "copy all its trees with one `rsync -aHAX`, where its disk is, to a filesystem such as ext4, and import that"
 _INODE = methodcaller("inode")
 _FOLDER = -1  # in the place of an inode number: no program links folders
 

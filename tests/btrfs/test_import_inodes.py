@@ -1,0 +1,90 @@
+"""Histories on filesystems whose inode numbers do not tell which files are the same: a real one of FUSE, and overlayfs."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.beds import nbd, work
+from tests.beds.nights import Nights
+from tests.beds.old_trees import data, differing, imported
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+
+
+@pytest.fixture
+def nights(make_btrfs: Callable[..., Path]) -> Nights:
+    return Nights(make_btrfs(size="400M"))
+
+
+@pytest.fixture
+def mounts() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def overlay(stack: ExitStack, place: Path, *options: str) -> Path:
+    """A folder of two layers that are filesystems of their own, in which the same inode numbers occur."""
+    lower, upper, shown = (place / name for name in ("lower", "upper", "dated"))
+    for one in (lower, upper, shown):
+        one.mkdir()
+    for one in (lower, upper):
+        work("mount", "-t", "tmpfs", "none", one)
+        stack.callback(work, "umount", one)
+    tree = lower / "2026-03-01"
+    tree.mkdir()
+    for number in range(30):
+        (tree / f"low{number}").write_text(f"low {number}")
+    for name in ("up", "work"):
+        (upper / name).mkdir()
+    layers = f"lowerdir={lower},upperdir={upper}/up,workdir={upper}/work"
+    work("mount", "-t", "overlay", "overlay", "-o", ",".join((layers, *options)), shown)
+    stack.callback(work, "umount", shown)
+    for number in range(30):
+        (shown / "2026-03-01" / f"up{number}").write_text(f"upper {number}")
+    return shown
+
+
+def is_refused(nights: Nights, root: Path, *words: str) -> None:
+    told = imported(nights, "tree", root, "--host", "old1", "--verify", "none", status=1)
+    assert not (nights.pool / "hosts/old1/latest").exists()
+    for dry in ((), ("--dry-run",)):
+        done = nights.backupd("import", "tree", root, "--host", "old1", *dry, check=False)
+        assert done.returncode == 1
+        said = " ".join(done.stderr.split())
+        for word in (*words, "2026-03-01", "rsync -aHAX"):
+            assert word in said, f"{word!r} is not in {said!r}"
+        assert "exchanged" not in said
+        assert "rotated" not in said
+    assert words[0] in told["failed"]["old1"]
+
+
+def test_files_of_two_layers_with_the_same_inode_number_are_not_taken_for_hard_links(
+    nights: Nights, tmp_path: Path, mounts: ExitStack
+) -> None:
+    """Two files of two filesystems, one listing: one would get the other's content."""
+    is_refused(nights, overlay(mounts, tmp_path, "xino=off"), "another filesystem than its folder", "overlay")
+
+
+def test_an_overlay_whose_numbers_tell_the_layers_apart_is_imported(nights: Nights, tmp_path: Path, mounts: ExitStack) -> None:
+    root = overlay(mounts, tmp_path, "xino=on")
+    if (root / "2026-03-01/up0").stat().st_dev != root.stat().st_dev:
+        pytest.skip("this kernel's tmpfs leaves no room in its inode numbers")
+    imported(nights, "tree", root, "--host", "old1", "--verify", "none")
+    [name] = nights.names("old1")
+    assert differing(root / "2026-03-01", data(nights, "old1", name)) == ""
+
+
+@pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a filesystem of FUSE ({nbd.why_not()})")
+def test_fuse_without_inode_numbers_is_said_to_be_that(nights: Nights, tmp_path: Path, mounts: ExitStack) -> None:
+    """libfuse gives all names the same number in a listing, and one that it has made up when they are looked at."""
+    tree = tmp_path / "dated" / "2026-03-01"
+    tree.mkdir(parents=True)
+    words = ("nbdfuse", f"{tree}/", "--command", "nbdkit", "-s", "memory", "64K")
+    server = mounts.enter_context(subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    mounts.callback(server.terminate)
+    nbd.wait_for((tree / "nbd").exists)
+    mounts.callback(work, "umount", "--lazy", tree)
+    is_refused(nights, tree.parent, "another inode number", "fuse does not tell")
