@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from bench.soak_site import Site
@@ -30,6 +30,7 @@ from tests.beds.faults import damage
 KILLED = ("run killed", "expire killed", "replicate killed", "balance killed")
 OF_A_HOST = ("source away", "host unreachable", "host stalls", "connection lost", "unreadable file")
 FULL = ("pool full", "state full")
+_UNTIL_CURED = timedelta(minutes=75)
 CATALOGUE_LOST, SERVER_OFF = "catalogue lost", "server off"
 KINDS = (*KILLED, *OF_A_HOST, *FULL, CATALOGUE_LOST, SERVER_OFF)
 CALM = 3
@@ -66,7 +67,9 @@ def plan(seed: int, nights: int, hosts: int, most: int = 2) -> list[tuple[Fault,
 
 @contextmanager
 def caused(site: Site, faults: Sequence[Fault], moment: datetime) -> Iterator[None]:
-    """Those of hosts and full disks are there while the block runs, a backup of the hosts that begins after `moment`."""
+    """Those of hosts and full disks are there while the block runs, backups of the hosts that begin after `moment` and at most an
+    hour later.
+    """
     with ExitStack() as stack:
         for fault in faults:
             host = site.hosts.names[fault.host]
@@ -105,6 +108,7 @@ def _make_unreadable(stack: ExitStack, site: Site, host: str, moment: datetime) 
     path, content = site.hosts.source(host) / "unreadable", os.urandom(20_000)
     path.write_bytes(content)
     site.hosts.note(host, moment)
+    stack.callback(site.hosts.note, host, moment + _UNTIL_CURED)  # runs after the file is gone
     work("btrfs", "filesystem", "sync", site.hosts.sources)
     damage(site.hosts.sources, content)
     stack.callback(path.unlink)

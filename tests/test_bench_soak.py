@@ -186,7 +186,7 @@ NIGHTS = (
     (),
     (Fault("run killed", 0, 0.4), Fault("unreadable file", 1, 0), Fault("source away", 2, 0)),
     (Fault("state full", 0, 0), Fault("expire killed", 0, 0.6), Fault("replicate killed", 0, 0.6)),
-    (Fault("pool full", 0, 0.2), Fault("host unreachable", 1, 0), Fault("balance killed", 0, 0)),
+    (Fault("pool full", 0, 0.2), Fault("host unreachable", 1, 0), Fault("balance killed", 0, 0), Fault("unreadable file", 3, 0)),
     (Fault("catalogue lost", 0, 0), Fault("connection lost", 3, 0.3)),
     (Fault(SERVER_OFF, 0, 0),),
     (),
