@@ -10,12 +10,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from backupd.actions.backup_reader import BackupReader
 from backupd.actions.shared_damage import FoundDamage, backups_that_share
 from backupd.actions.verify_pass import ReadCount, ReadScope, VerifyPass
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import Tree, tree_of_backup
+from backupd.repo.damages import enter_damages
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
 from backupd.repo.verified import read_verified, verified_row, write_verified
@@ -67,11 +69,9 @@ class Verifier(VerifyPass):
             self._write_down(backup, replace(since, damages=before.damages, damaged=before.damaged) if before else since)
         known = self.catalogue.damages(backup.host, backup.name)
         bad = {os.fsencode(one.path) for one in known if one.found_by == "verify" and one.fate is None}
-        look = BackupReader(self, backup, self.pool.host(backup.host), begun, bad)
-        try:
-            look.take(tree)
-        finally:  # damage is known also when a full pool takes no notes
-            self._enter_damages(backup, look)
+        look = BackupReader(self, backup, self.pool.host(backup.host), begun, bad, partial(self._enter_found, backup))
+        look.take(tree)
+        self._drop_mended(backup, look)
         has_looked = look.read or look.bad or look.is_whole
         found = Verification(
             begun,
@@ -85,20 +85,30 @@ class Verifier(VerifyPass):
         self._write_down(backup, found, look.shared)
         return found
 
-    def _enter_damages(self, backup: Restorable, look: BackupReader) -> None:
-        """Enters damages in the catalogue, also of other backups that share what is damaged, which are read another day."""
-        found = [self._damage(backup.host, backup.name, one) for one in look.bad]
-        if look.is_walked:
-            self.catalogue.replace_damages(backup.host, backup.name, "verify", found)
-        else:  # what was not come to is as it was
-            self.catalogue.put_damages(found)
-        if look.is_whole:  # what others could not read is as it was read here, unless they met it since
-            known = self.catalogue.damages(backup.host, backup.name)
-            later = [one for one in known if one.found_by == "device" and one.found_at >= look.since]
-            self.catalogue.replace_damages(backup.host, backup.name, "device", later)
-        for name, files in backups_that_share(self.pool, backup.host, backup.name, look.bad):
-            self.catalogue.put_damages(self._damage(backup.host, name, one) for one in files)
-            look.shared[name] = [one.path for one in files]
+    def _enter_found(self, backup: Restorable, found: Sequence[FoundDamage]) -> dict[str, list[bytes]]:
+        """Enters damages in the catalogue, at once also of the host's other backups that share what is damaged, which are read
+        another day: the next night looks at its base alone. Returns the paths by other backup.
+        """
+        others = dict(backups_that_share(self.pool, backup.host, backup.name, found))
+        every = {backup.name: found, **others}
+        self.catalogue.put_damages(self._damage(backup.host, name, one) for name, files in every.items() for one in files)
+        return {name: [one.path for one in files] for name, files in others.items()}
+
+    def _drop_mended(self, backup: Restorable, look: BackupReader) -> None:
+        """Takes out what was damaged before and is not now: what was not come to is as it was.
+
+        What others could not read is as it was read here, unless they met it since.
+        """
+        bad = {(os.fsdecode(one.path), one.start) for one in look.bad}
+
+        def is_mended(one: Damage) -> bool:
+            if one.name != backup.name:
+                return False
+            if one.found_by == "device":
+                return look.is_whole and one.found_at < look.since
+            return one.found_by == "verify" and look.is_walked and (one.path, one.start) not in bad
+
+        enter_damages(self.pool, self.catalogue, [backup.host], (), is_mended)
 
     def _damage(self, host: str, name: str, file: FoundDamage) -> Damage:
         return Damage(host, name, os.fsdecode(file.path), file.start, 0, "verify", self.now)

@@ -177,9 +177,9 @@ def test_a_kill_leaves_what_was_known_or_what_is(make_btrfs: Callable[..., Path]
     scrub(nights)
     assert rows(nights, "select start, length, found_by from damage") == [(4096, 4096, "scrub")]
     remove(nights, nights.names("web")[0], nights.data("web", tree) / "file")
-    killed(nights, "before", "damages of all replaced", "scrub")
+    killed(nights, "before", "damages written", "scrub")
     assert rows(nights, "select count(*) from damage") == [(1,)]
-    killed(nights, "after", "damages of all replaced", "scrub")
+    killed(nights, "after", "damages written", "scrub")
     assert rows(nights, "select count(*) from damage") == [(0,)]
 
 
@@ -232,3 +232,36 @@ def test_a_copy_whose_checksum_was_recorded_is_proven_and_another_is_not(make_bt
     work("rm", nights.pool / "hosts/web/checksums")  # nothing is recorded any more
     (found,) = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
     assert found["proven"] == []
+
+
+def test_what_a_scrub_and_the_devices_found_outlives_the_catalogue(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    content, other = os.urandom(MIB), os.urandom(MIB)
+    (tree / "file").write_bytes(content)
+    (tree / "met").write_bytes(other)
+    nights.host("web", tree)
+    nights.run("web")
+    nights.run("web")
+    damage(nights.top, content[4096:8192])
+    damage(nights.top, content[65536:69632])
+    found = scrub(nights)["damaged"]
+    assert [one["places"] for one in found] == [[{"start": start, "length": 4096} for start in (4096, 65536)]]
+    damage(nights.top, other[4096:8192])
+    assert work("sha256sum", met := nights.data("web", tree) / "met", check=False).returncode
+    device, root = Path(btrfs.devices_of(nights.top)[0]).name, nights.subvolume("web")["Subvolume ID"]
+    place = f"root {root} ino {met.stat().st_ino} off 4096 csum 0x1 expected csum 0x2 mirror 1"
+    Path("/dev/kmsg").write_text(f"<4>BTRFS warning (device {device}): csum failed {place}\n")  # the kernel may leave it out
+    known = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
+    assert [one["found_by"] for one in known] == [["scrub"], ["device"]]
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild")
+    assert json.loads(nights.backupd("damaged", "--json", check=False).stdout) == known
+    assert {one["verified"]["state"] for one in nights.listed("web")} == {"damaged"}
+    assert "2 files" in nights.backupd("list", "web").stdout
+
+    nights.run("web")  # has both from the host
+    assert nights.differences("web", tree) == []
+    for old in nights.names("web")[:-1]:
+        remove(nights, old, *(nights.data("web", tree, old) / one for one in ("file", "met")))
+    assert scrub(nights)["damaged"] == []
+    assert json.loads((nights.pool / "hosts/web/damaged.json").read_text())["backups"] == {}
