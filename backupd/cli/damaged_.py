@@ -76,7 +76,7 @@ def _look(site: PoolContext) -> str:
     errors = counted(found.seen.unnamed, "error")
     return (
         f"{errors} of reading that devices counted since {format_time(found.seen.since)}, not named by the kernel's log{why}: "
-        "`backupd scrub` or `backupd verify` finds what they damaged"
+        "`backupd scrub` finds what they damaged"
     )
 
 

@@ -29,7 +29,7 @@ from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
-from btrkeep.decisions.device_errors import SeenErrors, forget_unnamed, grown
+from btrkeep.decisions.device_errors import SeenErrors, forget_own, grown
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -126,8 +126,7 @@ def command(
             _tell_catalogue(site, chosen)
             run.read([one for one, _ in chosen], moment, sample, seconds, pace)
             errors = look_at_read_errors(site, site.clock.now())
-            if not which and run.whole == len(chosen) > 0:  # all was read after what was counted before
-                forget_unnamed(site.catalogue, errors.seen, moment, max(0, run.own_errors - errors.lines))
+            forget_own(site.catalogue, errors.seen, moment, max(0, run.own_errors - errors.lines))
     return run.report()
 
 
@@ -144,9 +143,6 @@ class _VerifyRun:
     """What is printed of each backup."""
     unreadable: int = 0
     """The backups of which no file could be read."""
-    whole: int = 0
-    """The backups that were read from their first file to their last."""
-
     own_errors: int = 0
     """What the devices counted while backups were read that have damage: most of it these reads have met."""
 
@@ -204,7 +200,6 @@ class _VerifyRun:
                     self.unreadable += isinstance(error, DataUnreadable)
                     continue
             self.progress.clear()
-            self.whole += done.begun == moment and done.is_over
             self._add(backup, done)
 
     def _add(self, backup: Restorable, done: Verification) -> None:

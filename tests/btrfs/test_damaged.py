@@ -247,7 +247,8 @@ def test_what_a_scrub_and_the_devices_found_outlives_the_catalogue(make_btrfs: C
     found = scrub(nights)["damaged"]
     assert [one["places"] for one in found] == [[{"start": start, "length": 4096} for start in (4096, 65536)]]
     damage(nights.top, other[4096:8192])
-    assert work("sha256sum", met := nights.data("web", tree) / "met", check=False).returncode
+    met = nights.data("web", tree) / "met"
+    assert work("sha256sum", met, check=False).returncode
     device, root = Path(btrfs.devices_of(nights.top)[0]).name, nights.subvolume("web")["Subvolume ID"]
     place = f"root {root} ino {met.stat().st_ino} off 4096 csum 0x1 expected csum 0x2 mirror 1"
     Path("/dev/kmsg").write_text(f"<4>BTRFS warning (device {device}): csum failed {place}\n")  # the kernel may leave it out
