@@ -31,7 +31,7 @@ from btrkeep.cli.progress import prose
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
 from btrkeep.decisions.device_errors import SeenErrors, forget_own, grown
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.verification import Verification, VerificationState, verified
+from btrkeep.decisions.verification import Verification, VerificationState, is_empty, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.process.cancellation import Cancellation
@@ -252,7 +252,8 @@ def _last(known: Verification | None, now: datetime) -> float:
 def _fields(backup: Restorable, found: Verification | None) -> dict[str, Any]:
     if found is None:
         return {"host": backup.host, "name": backup.name, "state": str(VerificationState.NEVER)}
-    state = verified(found, None, found.damages, found.at).state  # as this look alone has it
+    empty = is_empty(backup.record.state, backup.record.files)
+    state = verified(found, None, found.damages, found.at, empty=empty).state  # as this look alone has it
     return {"host": backup.host, "name": backup.name, "state": str(state), **verification_fields(found)}
 
 
