@@ -12,9 +12,10 @@ _DROP = "DELETE FROM verification WHERE host = :host AND name = :name"
 _DROP_COMPARED = "DELETE FROM comparison WHERE host = :host AND name = :name"
 _IS_EMPTY = "coalesce(coalesce(backup.outcome, backup.state) = 'failed' AND coalesce(backup.files, 0) = 0, 0)"
 _NEWEST = f"""SELECT host, max(looked) AS "looked [moment]"
-    FROM (SELECT verification.host, CASE WHEN read > 0 THEN at ELSE whole END AS looked FROM verification
-        LEFT JOIN backup ON backup.host = verification.host AND backup.name = verification.name
-        WHERE NOT {_IS_EMPTY})
+    FROM (SELECT host, CASE WHEN read > 0 THEN at
+            WHEN EXISTS (SELECT 1 FROM backup
+                WHERE backup.host = verification.host AND backup.name = verification.name AND {_IS_EMPTY})
+            THEN NULL ELSE whole END AS looked FROM verification)
     WHERE looked <= :until GROUP BY host"""
 # One index seek for each host. The least `finished` of all its backups would take reading every row of the table.
 _OLDEST = """SELECT host.name,
@@ -60,7 +61,7 @@ class VerificationStore(CatalogueSession):
         return {host: finished for host, finished in self._reader.all(_OLDEST) if finished}
 
     def hosts_with_backups(self, finished: datetime, subvolume_id: int) -> set[str]:
-        """The hosts with a final backup that was finished before, whose subvolume's id is not higher, and of which something came."""
+        """The hosts with a final backup that was finished before, whose subvolume's id is not higher, and of which some came."""
         return {host for (host,) in self._reader.all(_HOSTS, {"finished": finished, "subvolume_id": subvolume_id})}
 
     def looked_at(
