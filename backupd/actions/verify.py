@@ -91,7 +91,11 @@ class Verifier(VerifyPass):
         """
         others = dict(backups_that_share(self.pool, backup.host, backup.name, found))
         every = {backup.name: found, **others}
-        self.catalogue.put_damages(self._damage(backup.host, name, one) for name, files in every.items() for one in files)
+        lengths = {
+            (one.name, one.path, one.start): one.length for one in self.catalogue.damages(backup.host)
+        }  # as a scrub has them
+        rows = [self._damage(backup.host, name, one) for name, files in every.items() for one in files]
+        self.catalogue.put_damages(replace(row, length=lengths.get((row.name, row.path, row.start), 0)) for row in rows)
         return {name: [one.path for one in files] for name, files in others.items()}
 
     def _drop_mended(self, backup: Restorable, look: BackupReader) -> None:

@@ -255,10 +255,16 @@ def test_what_a_scrub_and_the_devices_found_outlives_the_catalogue(make_btrfs: C
     known = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
     assert [one["found_by"] for one in known] == [["scrub"], ["device"]]
     (nights.state / "catalogue.sqlite").unlink()
+    lost = nights.backupd("damaged", check=False)
+    assert (lost.returncode, "nothing is known" in lost.stdout) == (1, False)
+    assert nights.backupd("repair", "--dry-run", check=False).returncode == 1
     nights.backupd("rebuild")
     assert json.loads(nights.backupd("damaged", "--json", check=False).stdout) == known
     assert {one["verified"]["state"] for one in nights.listed("web")} == {"damaged"}
     assert "2 files" in nights.backupd("list", "web").stdout
+    nights.backupd("verify", check=False)  # knows of no file how much of it is damaged, and takes no scrub's word back
+    after = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
+    assert [one["places"] for one in after] == [one["places"] for one in known]
 
     nights.run("web")  # has both from the host
     assert nights.differences("web", tree) == []
