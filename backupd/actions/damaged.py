@@ -37,7 +37,7 @@ class ScrubDamage:
     elsewhere: tuple[int, ...] = ()
     """Addresses of data that no backup has: of an unfinished one, or of somebody's own subvolume."""
     unnamed: int = 0
-    """Errors that could not be put right, and that the kernel did not name."""
+    """Errors that could not be put right, and that the kernel did not name, or whose files cannot be known."""
     why: str = ""
     """Why the kernel's log could not be read."""
 
@@ -58,6 +58,7 @@ def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
     with opened(site.pool.path) as fd:
         resolver = Resolver(fd, backups_by_id(site))
         rows, elsewhere = _read_all(site, resolver, done.faults.vaddrs, {one.vaddr for one in done.faults.trees}, now)
+    unnamed += resolver.lost
     there = set(backups_by_id(site).values())  # one may have been deleted meanwhile
     rows = [one for one in rows if (one.host, one.name) in there]
     has_named_all = done.outcome == "finished" and not (unnamed or unread)

@@ -11,7 +11,7 @@ import click
 
 from backupd.actions.after_crash import boot_record, has_backups_in_doubt, in_doubt_verifier, note_stop, read_in_doubt, record_boot
 from backupd.actions.read_errors import look_at_read_errors, read_counters
-from backupd.actions.verify import Verifier
+from backupd.actions.verify import Verifier, unreadable_backups
 from backupd.actions.verify_pass import ReadScope
 from backupd.cli.against_source import compare_hosts
 from backupd.cli.context import opened, pace_option, pass_context, time_option
@@ -125,6 +125,8 @@ def command(
                     run.read_in_doubt()
             _tell_catalogue(site, chosen)
             run.read([one for one, _ in chosen], moment, sample, seconds, pace)
+            if not after_crash:
+                run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(site.pool))
             errors = look_at_read_errors(site, site.clock.now())
             forget_own(site.catalogue, errors.seen, moment, max(0, run.own_errors - errors.lines))
     return run.report()
@@ -201,6 +203,17 @@ class _VerifyRun:
                     continue
             self.progress.clear()
             self._add(backup, done)
+
+    def tell_unreadable(self, hosts: Sequence[str]) -> None:
+        """Names the backups of which nothing can be read, not even what they are."""
+        for host, name in unreadable_backups(self.site.pool, hosts):
+            self.passes[-1].note_unreadable(host, name)
+            self.unreadable += 1
+            complain(
+                OperatorError(
+                    f"nothing of {printable(host)}@{name} can be read", "see the kernel's messages (dmesg) and `backupd scrub`"
+                )
+            )
 
     def _add(self, backup: Restorable, done: Verification) -> None:
         self.found.append(_fields(backup, done))

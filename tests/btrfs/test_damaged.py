@@ -272,3 +272,32 @@ def test_what_a_scrub_and_the_devices_found_outlives_the_catalogue(make_btrfs: C
         remove(nights, old, *(nights.data("web", tree, old) / one for one in ("file", "met")))
     assert scrub(nights)["damaged"] == []
     assert json.loads((nights.pool / "hosts/web/damaged.json").read_text())["backups"] == {}
+
+
+def test_a_backup_of_which_nothing_can_be_read_is_damaged_and_hides_no_other_damage(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    nights = Nights(make_btrfs(size="300M", mkfs=("-m", "single")))
+    content, lost = os.urandom(MIB), os.urandom(MIB)
+    (tree / "file").write_bytes(content)
+    nights.host("web", tree)
+    nights.run("web")
+    work("rm", tree / "file")
+    (tree / "other").write_bytes(lost)
+    nights.run("web")
+    first, last = nights.names("web")
+    damage_metadata(nights.top, *leaves(nights.pool / "hosts/web" / last, nights.top))
+    damage(nights.top, content[4096:8192])
+    damage(nights.top, lost[4096:8192])
+    done = nights.backupd("scrub", "--json", check=False)
+    assert "could not be looked up" not in done.stderr
+    found = json.loads(done.stdout)
+    assert found["unnamed"] > 0  # whose file it is nobody can know
+    assert [(one["path"], one["backups"]) for one in found["damaged"]] == [(f"{tree}/file", [first])]
+    done = nights.backupd("verify", check=False)
+    assert (done.returncode, f"nothing of web@{last} can be read" in done.stderr) == (1, True)
+    assert [one["verified"]["state"] for one in nights.listed("web")] == ["damaged", "damaged"]
+    assert rows(nights, f"select path from damage where name = '{last}'") == [("/",)]
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild", check=False)
+    assert rows(nights, "select distinct name, path from damage order by name") == [(first, f"{tree}/file"), (last, "/")]
