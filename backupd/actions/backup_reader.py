@@ -10,7 +10,7 @@ import random
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -72,14 +72,28 @@ class BackupReader:
     too.
     """
 
-    def __init__(self, work: VerifyPass, backup: Restorable, folder: Path, since: datetime, known_bad: Collection[bytes]) -> None:
-        """`folder`: of the host. `since`: when the pass over this backup began. `known_bad`: damaged paths, to be read again."""
+    def __init__(
+        self,
+        work: VerifyPass,
+        backup: Restorable,
+        folder: Path,
+        since: datetime,
+        known_bad: Collection[bytes],
+        enter: Callable[[Sequence[FoundDamage]], Mapping[str, Sequence[bytes]]],
+    ) -> None:
+        """`folder`: of the host. `since`: when the pass over this backup began. `known_bad`: damaged paths, to be read again.
+
+        `enter` writes down what is damaged, and returns which paths in which other backups are, too.
+        """
+        self._enter = enter
         self._known_bad = known_bad
         self._work, self._host, self._folder, self.since = work, backup.host, folder, since
         self._now = _microseconds(work.now)
         self._since, self._until = _microseconds(since), _microseconds(latest(work.now))  # later: the clock was ahead
         self.read, self.compared, self.bytes = 0, 0, 0
         self.bad: list[FoundDamage] = []
+        self._entered = 0
+        """How many of them are written down."""
         self._damaged_before = work.count.damaged
         self.shared: dict[str, list[bytes]] = {}
         """The host's other backups that have some of them, by name: which paths."""
@@ -108,13 +122,24 @@ class BackupReader:
         with closing(name_batches(tree, self._unreadable)) as batches, ThreadPoolExecutor(STREAMS) as streams:
             while not self.is_walked and not self._work.is_over:
                 with Checksums(self._folder) as known:
-                    self.is_walked = self._take_some(tree, batches, known, streams)
+                    try:
+                        self.is_walked = self._take_some(tree, batches, known, streams)
+                    finally:  # before it is read as known: a kill leaves no damage that the next night builds on
+                        self._enter_bad()
                     if self._found:
                         known.write(self._found, self._now if self._work.scope.forgets else None)
                 self._found.clear()
         if self.is_walked:  # what could not even be opened by its first name
             self.bad += [FoundDamage(path, 0) for paths in self._other_names.values() for path in paths]
+            self._enter_bad()
         self.is_whole = self.is_whole and self.is_walked
+
+    def _enter_bad(self) -> None:
+        """Writes down what was found damaged since the last time."""
+        found = self.bad[self._entered :]
+        self._entered = len(self.bad)
+        for name, paths in (self._enter(found) if found else {}).items():
+            self.shared.setdefault(name, []).extend(paths)
 
     # --- by the thread that hands out
 

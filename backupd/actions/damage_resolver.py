@@ -40,6 +40,8 @@ class Resolver:
 
     def __init__(self, fd: int, backups: Backups) -> None:
         self._owners, self._names, self._backups = Owners(fd), InodeNames(fd), backups
+        self.lost = 0
+        """How many addresses or backups have not all their names, because metadata on the way to them cannot be read."""
 
     def places(self, vaddr: int) -> list[FilePlace] | None:
         """Returns every name, in every backup, of the files that have the byte at `vaddr`. None: nobody refers to it."""
@@ -49,7 +51,7 @@ class Resolver:
         """Yields each address with its places, in order. Looks up the names of many together, which is faster."""
         some, count = list[_Referred](), 0
         for vaddr in vaddrs:
-            references = self._owners.references(vaddr)
+            references = self._references(vaddr)
             some.append((vaddr, references))
             count += len(references or ())
             if len(some) >= _MOST_ADDRESSES or count >= _MOST_REFERENCES:
@@ -69,6 +71,15 @@ class Resolver:
                     continue  # gone, or no plain file: the line is of a filesystem that was on the device before
                 return (self.places(vaddr) if vaddr is not None else None) or [one]
         return []
+
+    def _references(self, vaddr: int) -> list[Reference] | None:
+        try:
+            return self._owners.references(vaddr)
+        except OSError as error:
+            if error.errno not in DAMAGED:
+                raise
+            self.lost += 1
+            return None
 
     def _named(self, some: list[_Referred]) -> Iterator[tuple[int, list[FilePlace] | None]]:
         paths = self._paths_of(some)
@@ -91,7 +102,14 @@ class Resolver:
                     wanted.setdefault(subvolume, set()).add(inode)
         found, before, paths = dict[int, _Paths](), None, _Paths()
         for subvolume, inodes in wanted.items():
-            if (names := self._names.of_many(subvolume, inodes)) is not before:
+            try:
+                names = self._names.of_many(subvolume, inodes)
+            except OSError as error:
+                if error.errno not in DAMAGED:
+                    raise
+                self.lost += 1
+                continue
+            if names is not before:
                 before, paths = names, {inode: _as_on_host(some) for inode, some in names.items()}
             found[subvolume] = paths
         return found

@@ -15,6 +15,8 @@ from backupd.actions.damaged_places import BLOCK, backups_by_id, is_bad, merged
 from backupd.actions.read_errors import look_at_read_errors
 from backupd.actions.scrub import Scrubbed
 from backupd.repo.context import PoolContext
+from backupd.repo.damages import enter_damages
+from backupd.repo.listing import hosts_of
 from btrkeep.catalogue import Damage
 from btrkeep.decisions.device_errors import forget_unnamed
 from btrkeep.decisions.verification import FinishedScrub, note_scrub, read_begin
@@ -35,7 +37,7 @@ class ScrubDamage:
     elsewhere: tuple[int, ...] = ()
     """Addresses of data that no backup has: of an unfinished one, or of somebody's own subvolume."""
     unnamed: int = 0
-    """Errors that could not be put right, and that the kernel did not name."""
+    """Errors that could not be put right, and that the kernel did not name, or whose files cannot be known."""
     why: str = ""
     """Why the kernel's log could not be read."""
 
@@ -56,15 +58,12 @@ def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
     with opened(site.pool.path) as fd:
         resolver = Resolver(fd, backups_by_id(site))
         rows, elsewhere = _read_all(site, resolver, done.faults.vaddrs, {one.vaddr for one in done.faults.trees}, now)
+    unnamed += resolver.lost
     there = set(backups_by_id(site).values())  # one may have been deleted meanwhile
     rows = [one for one in rows if (one.host, one.name) in there]
     has_named_all = done.outcome == "finished" and not (unnamed or unread)
-    if has_named_all:
-        site.catalogue.replace_found_by("scrub", rows)
-        if begun:
-            site.catalogue.replace_found_by("device", (), begun)
-    else:
-        site.catalogue.put_damages(rows)
+    hosts = {*hosts_of(site.pool), *(one.host for one in site.catalogue.damages())}
+    enter_damages(site.pool, site.catalogue, hosts, rows, lambda one: has_named_all and _is_outdated(one, begun))
     if done.outcome == "finished" and done.begun:
         is_whole = not (unnamed or unread or done.faults.trees)
         note_scrub(site.catalogue, FinishedScrub(done.begun, now, is_whole, begin.newest))
@@ -72,6 +71,11 @@ def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
     if has_named_all:
         forget_unnamed(site.catalogue, errors.seen, begun, sum(done.errors.get(kind, 0) for kind in _COUNTED))
     return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_trouble)
+
+
+def _is_outdated(one: Damage, begun: datetime | None) -> bool:
+    """Whether a scrub that began then, and has named everything, has looked at that place since."""
+    return one.found_by == "scrub" or (one.found_by == "device" and begun is not None and one.found_at <= begun)
 
 
 def _read_all(

@@ -10,6 +10,7 @@ from datetime import datetime
 from backupd.actions.damage_resolver import FilePlace, Resolver
 from backupd.actions.damaged_places import backups_by_id, is_bad, merged
 from backupd.repo.context import PoolContext
+from backupd.repo.damages import enter_damages
 from btrkeep.catalogue import Damage
 from btrkeep.decisions.device_errors import SeenErrors, grown, note_seen, read_seen, seen_now
 from btrkeep.pool.allocation import ERRORS, read_allocation
@@ -51,9 +52,9 @@ def look_at_read_errors(site: PoolContext, now: datetime, *, were_met: bool = Fa
     after = replace(seen_now(seen, counters, named, boot, log.last, now), counters=read_counters(site))
     if log.why:
         return ReadErrors((), len(failures), after, log.why)
-    known = {(one.host, one.name, one.path) for one in site.catalogue.damages()}
-    found = [one for one in merged(bad, "device", now) if (one.host, one.name, one.path) not in known]
-    site.catalogue.put_damages(found)
+    known, every = {(one.host, one.name, one.path) for one in site.catalogue.damages()}, list(merged(bad, "device", now))
+    found = [one for one in every if (one.host, one.name, one.path) not in known]
+    enter_damages(site.pool, site.catalogue, (one.host for one in every), found)
     note_seen(site.catalogue, after)
     return ReadErrors(tuple(found), len(failures), after)
 

@@ -7,22 +7,26 @@ the next time. A file that several backups share is read once in a pass.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from backupd.actions.backup_reader import BackupReader
 from backupd.actions.shared_damage import FoundDamage, backups_that_share
 from backupd.actions.verify_pass import ReadCount, ReadScope, VerifyPass
 from backupd.files.backup_selector import Restorable
-from backupd.files.tree import Tree, tree_of_backup
+from backupd.files.file_digest import DAMAGED
+from backupd.files.tree import DataUnreadable, Tree, tree_of_backup
+from backupd.repo.backup_json import RECORD
+from backupd.repo.damages import enter_damages
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
 from backupd.repo.verified import read_verified, verified_row, write_verified
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification
-from btrkeep.pool.marker import Pool
+from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.process.cancellation import Cancellation
 
 _NAMED = 100  # damaged files that verified.json names
@@ -51,8 +55,20 @@ class Verifier(VerifyPass):
         """One backup. Raises OperatorError when it is being deleted or gone, DataUnreadable, and OSError for an error that is no
         damage.
         """
-        with read(backup.path), tree_of_backup(backup.path) as tree:
-            return self._verify(backup, tree)
+        with read(backup.path):
+            try:
+                tree = tree_of_backup(backup.path)
+            except DataUnreadable:
+                self.note_unreadable(backup.host, backup.name)
+                raise
+            with tree:
+                return self._verify(backup, tree)
+
+    def note_unreadable(self, host: str, name: str) -> None:
+        """Writes down that no file of that backup can be read: it is damaged as a whole."""
+        found = read_verified(self.pool.host(host)).get(name) or Verification(self.now, self.now)
+        self.catalogue.put_damages([Damage(host, name, "/", 0, 0, "verify", self.now)])
+        self._write_down(host, name, _with_damages(found, found, [b"/"], are_all=False))
 
     def _verify(self, backup: Restorable, tree: Tree) -> Verification:
         before = read_verified(self.pool.host(backup.host)).get(backup.name)
@@ -64,14 +80,14 @@ class Verifier(VerifyPass):
         whole = before.whole if before and not was_ahead else None
         if goes_on is None:  # a kill must not cost more than the files that were not written down
             since = Verification(begun, begun, whole=whole)
-            self._write_down(backup, replace(since, damages=before.damages, damaged=before.damaged) if before else since)
+            self._write_down(
+                backup.host, backup.name, replace(since, damages=before.damages, damaged=before.damaged) if before else since
+            )
         known = self.catalogue.damages(backup.host, backup.name)
         bad = {os.fsencode(one.path) for one in known if one.found_by == "verify" and one.fate is None}
-        look = BackupReader(self, backup, self.pool.host(backup.host), begun, bad)
-        try:
-            look.take(tree)
-        finally:  # damage is known also when a full pool takes no notes
-            self._enter_damages(backup, look)
+        look = BackupReader(self, backup, self.pool.host(backup.host), begun, bad, partial(self._enter_found, backup))
+        look.take(tree)
+        self._drop_mended(backup, look)
         has_looked = look.read or look.bad or look.is_whole
         found = Verification(
             begun,
@@ -82,36 +98,61 @@ class Verifier(VerifyPass):
             self.now if look.is_whole else whole,
         )
         found = _with_damages(found, before, [one.path for one in look.bad], are_all=look.is_walked)
-        self._write_down(backup, found, look.shared)
+        self._write_down(backup.host, backup.name, found, look.shared)
         return found
 
-    def _enter_damages(self, backup: Restorable, look: BackupReader) -> None:
-        """Enters damages in the catalogue, also of other backups that share what is damaged, which are read another day."""
-        found = [self._damage(backup.host, backup.name, one) for one in look.bad]
-        if look.is_walked:
-            self.catalogue.replace_damages(backup.host, backup.name, "verify", found)
-        else:  # what was not come to is as it was
-            self.catalogue.put_damages(found)
-        if look.is_whole:  # what others could not read is as it was read here, unless they met it since
-            known = self.catalogue.damages(backup.host, backup.name)
-            later = [one for one in known if one.found_by == "device" and one.found_at >= look.since]
-            self.catalogue.replace_damages(backup.host, backup.name, "device", later)
-        for name, files in backups_that_share(self.pool, backup.host, backup.name, look.bad):
-            self.catalogue.put_damages(self._damage(backup.host, name, one) for one in files)
-            look.shared[name] = [one.path for one in files]
+    def _enter_found(self, backup: Restorable, found: Sequence[FoundDamage]) -> dict[str, list[bytes]]:
+        """Enters damages in the catalogue, at once also of the host's other backups that share what is damaged, which are read
+        another day: the next night looks at its base alone. Returns the paths by other backup.
+        """
+        others = dict(backups_that_share(self.pool, backup.host, backup.name, found))
+        every = {backup.name: found, **others}
+        lengths = {
+            (one.name, one.path, one.start): one.length for one in self.catalogue.damages(backup.host)
+        }  # as a scrub has them
+        rows = [self._damage(backup.host, name, one) for name, files in every.items() for one in files]
+        self.catalogue.put_damages(replace(row, length=lengths.get((row.name, row.path, row.start), 0)) for row in rows)
+        return {name: [one.path for one in files] for name, files in others.items()}
+
+    def _drop_mended(self, backup: Restorable, look: BackupReader) -> None:
+        """Takes out what was damaged before and is not now: what was not come to is as it was.
+
+        What others could not read is as it was read here, unless they met it since.
+        """
+        bad = {(os.fsdecode(one.path), one.start) for one in look.bad}
+
+        def is_mended(one: Damage) -> bool:
+            if one.name != backup.name:
+                return False
+            if one.found_by == "device":
+                return look.is_whole and one.found_at < look.since
+            return one.found_by == "verify" and look.is_walked and (one.path, one.start) not in bad
+
+        enter_damages(self.pool, self.catalogue, [backup.host], (), is_mended)
 
     def _damage(self, host: str, name: str, file: FoundDamage) -> Damage:
         return Damage(host, name, os.fsdecode(file.path), file.start, 0, "verify", self.now)
 
-    def _write_down(self, backup: Restorable, found: Verification, shared: Mapping[str, Sequence[bytes]] | None = None) -> None:
+    def _write_down(self, host: str, backup: str, found: Verification, shared: Mapping[str, Sequence[bytes]] | None = None) -> None:
         """`shared`: paths of damaged files in other backups. One of these that was never read is left to be the next that is."""
-        folder, there = self.pool.host(backup.host), names_of(self.pool, backup.host)
+        folder, there = self.pool.host(host), names_of(self.pool, host)
         known = {name: one for name, one in read_verified(folder).items() if name in there}
         for name, paths in (shared or {}).items():
             if other := known.get(name):
                 known[name] = _with_damages(other, other, paths, are_all=False)
-        write_verified(folder, known | {backup.name: found})
-        self.catalogue.put_verifications([verified_row(backup.host, backup.name, found)])
+        write_verified(folder, known | {backup: found})
+        self.catalogue.put_verifications([verified_row(host, backup, found)])
+
+
+def unreadable_backups(pool: Pool, hosts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields host and name of those whose folder or record the disk cannot give back, so that nobody can choose them."""
+    for host in hosts:
+        for name in sorted(names_of(pool, host) - {WORKING}):
+            try:
+                (pool.host(host) / name / RECORD).read_bytes()
+            except OSError as error:
+                if error.errno in DAMAGED:
+                    yield host, name
 
 
 def _with_damages(found: Verification, before: Verification | None, paths: Sequence[bytes], *, are_all: bool) -> Verification:

@@ -36,7 +36,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
 
     What the devices have counted since the last time is looked for first, in the kernel's log.
 
-    Exit status 0: nothing is damaged; 1: something is.
+    Exit status 0: nothing is damaged; 1: something is, or the catalogue was lost, which knows it.
     """
     with opened(ctx) as site:
         unnamed = _look(site)
@@ -51,11 +51,11 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
         echo_json([as_json_object(one) for one in found])
     elif found:
         show(found)
-    else:
+    elif not site.lost:
         prose("nothing is known to be damaged")
     if unnamed and not as_json:
         prose(unnamed)
-    return int(Exit.ATTENTION if found else Exit.OK)
+    return int(Exit.ATTENTION if found or site.lost else Exit.OK)
 
 
 def _look(site: PoolContext) -> str:
@@ -76,7 +76,7 @@ def _look(site: PoolContext) -> str:
     errors = counted(found.seen.unnamed, "error")
     return (
         f"{errors} of reading that devices counted since {format_time(found.seen.since)}, not named by the kernel's log{why}: "
-        "`backupd scrub` or `backupd verify` finds what they damaged"
+        "`backupd scrub` finds what they damaged"
     )
 
 

@@ -14,6 +14,7 @@ from backupd.cli.names import backups_argument, confirmed, require_host_or_folde
 from backupd.cli.sinks import expiry_sinks
 from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import find, parse_which
+from backupd.health.doubts import lost
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.notes_json import read_notes
 from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner
@@ -76,10 +77,15 @@ def command(
     expires, as with `backupd delete`; when it is held, or a replica or an unfinished backup grows from it, or a copy is not proven,
     it does not, and the repaired copy is held. The hold and the acceptance that it has the copy has, too.
 
-    Exit status 0: no damaged file is left that was not repaired; 1: some is; 3: a host is being backed up; 4: the pool is unusable.
+    Exit status 0: no damaged file is left that was not repaired; 1: some is, or the catalogue was lost; 3: a host is being backed
+    up; 4: the pool is unusable.
     """
     cancellation = Cancellation()
     with opened(ctx, writes=not dry_run) as site, cancellation.listening():
+        if site.lost:  # what is damaged is not known: that is no answer
+            if not dry_run:  # otherwise it is said
+                complain(lost(site.config.pool.state))
+            return int(Exit.ATTENTION)
         try:
             plans = list(_plans(site, which, [one.absolute() for one in folders], cancellation, unproven=unproven))
         except Cancelled:

@@ -11,7 +11,7 @@ import click
 
 from backupd.actions.after_crash import boot_record, has_backups_in_doubt, in_doubt_verifier, note_stop, read_in_doubt, record_boot
 from backupd.actions.read_errors import look_at_read_errors, read_counters
-from backupd.actions.verify import Verifier
+from backupd.actions.verify import Verifier, unreadable_backups
 from backupd.actions.verify_pass import ReadScope
 from backupd.cli.against_source import compare_hosts
 from backupd.cli.context import opened, pace_option, pass_context, time_option
@@ -29,9 +29,9 @@ from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
-from btrkeep.decisions.device_errors import SeenErrors, forget_unnamed, grown
+from btrkeep.decisions.device_errors import SeenErrors, forget_own, grown
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.verification import Verification, VerificationState, verified
+from btrkeep.decisions.verification import Verification, VerificationState, is_empty, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.process.cancellation import Cancellation
@@ -125,9 +125,10 @@ def command(
                     run.read_in_doubt()
             _tell_catalogue(site, chosen)
             run.read([one for one, _ in chosen], moment, sample, seconds, pace)
+            if not after_crash:
+                run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(site.pool))
             errors = look_at_read_errors(site, site.clock.now())
-            if not which and run.whole == len(chosen) > 0:  # all was read after what was counted before
-                forget_unnamed(site.catalogue, errors.seen, moment, max(0, run.own_errors - errors.lines))
+            forget_own(site.catalogue, errors.seen, moment, max(0, run.own_errors - errors.lines))
     return run.report()
 
 
@@ -144,9 +145,6 @@ class _VerifyRun:
     """What is printed of each backup."""
     unreadable: int = 0
     """The backups of which no file could be read."""
-    whole: int = 0
-    """The backups that were read from their first file to their last."""
-
     own_errors: int = 0
     """What the devices counted while backups were read that have damage: most of it these reads have met."""
 
@@ -204,8 +202,18 @@ class _VerifyRun:
                     self.unreadable += isinstance(error, DataUnreadable)
                     continue
             self.progress.clear()
-            self.whole += done.begun == moment and done.is_over
             self._add(backup, done)
+
+    def tell_unreadable(self, hosts: Sequence[str]) -> None:
+        """Names the backups of which nothing can be read, not even what they are."""
+        for host, name in unreadable_backups(self.site.pool, hosts):
+            self.passes[-1].note_unreadable(host, name)
+            self.unreadable += 1
+            complain(
+                OperatorError(
+                    f"nothing of {printable(host)}@{name} can be read", "see the kernel's messages (dmesg) and `backupd scrub`"
+                )
+            )
 
     def _add(self, backup: Restorable, done: Verification) -> None:
         self.found.append(_fields(backup, done))
@@ -257,7 +265,8 @@ def _last(known: Verification | None, now: datetime) -> float:
 def _fields(backup: Restorable, found: Verification | None) -> dict[str, Any]:
     if found is None:
         return {"host": backup.host, "name": backup.name, "state": str(VerificationState.NEVER)}
-    state = verified(found, None, found.damages, found.at).state  # as this look alone has it
+    empty = is_empty(backup.record.state, backup.record.files)
+    state = verified(found, None, found.damages, found.at, empty=empty).state  # as this look alone has it
     return {"host": backup.host, "name": backup.name, "state": str(state), **verification_fields(found)}
 
 

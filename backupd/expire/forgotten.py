@@ -15,6 +15,7 @@ from backupd.expire.queue import CleanerQueue
 from backupd.expire.site import ExpiryContext
 from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG
 from backupd.repo.compared import COMPARED
+from backupd.repo.damages import DAMAGED
 from backupd.repo.final_backups import LATEST, unfinished
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import NOTES, read_notes
@@ -25,7 +26,7 @@ from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.pool.subvolume import delete
 from btrkeep.units import printable
 
-_FILES = {name + end for name in (NOTES, CHECKSUMS, CHECKSUMS_LOG, VERIFIED, COMPARED) for end in ("", ".new")}
+_FILES = {name + end for name in (NOTES, CHECKSUMS, CHECKSUMS_LOG, VERIFIED, DAMAGED, COMPARED) for end in ("", ".new")}
 _LINKS = {LATEST, f".{LATEST}.new"}
 
 

@@ -17,6 +17,7 @@ from backupd.replicate.receiver import Expected, NotReceived, Receiving, newest_
 from backupd.replicate.rsync_engine import fetch_by_rsync
 from backupd.repo.backup_json import Record
 from backupd.repo.compared import forget_compared
+from backupd.repo.damages import forget_damaged
 from backupd.repo.final_backups import own_backup, point_latest
 from backupd.repo.notes_json import read_notes
 from backupd.repo.received import discard_received, drop_empty_mark
@@ -184,6 +185,7 @@ class HostCopies:
         if fetch.again:
             forget_verified(folder, name)
             forget_compared(folder, name)
+            forget_damaged(self.site.pool, self.host, name)
         parent = fetch.parent.name if fetch.parent else None
         row = final_row(self.site.pool, self.host, record, subvolume, read_notes(folder))
         self.watched.tell(Fetched(self.host, name, parent, size, seconds, fetch.again), row)

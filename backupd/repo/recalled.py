@@ -1,4 +1,4 @@
-"""What verified.json and compared.json record of a host's backups, put back into a catalogue that has forgotten it."""
+"""What verified.json, damaged.json and compared.json record, put back into a catalogue that has forgotten it."""
 
 import os
 from collections import Counter
@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from backupd.repo.compared import compared_row, differing_of, read_compared
+from backupd.repo.damages import read_damaged
 from backupd.repo.verified import damages_of, read_verified, verified_row
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.pool.marker import Pool
@@ -28,8 +29,9 @@ def forgotten_damages(
         if every and counts[name] <= len(one.damaged) < one.damages:
             found[name] = replace(one, damaged=(*one.damaged, *map(os.fsdecode, every(pool, host, name))))
     compared = {name: one for name, one in read_compared(folder).backups.items() if name in names}
-    damages = [*differing_of(host, compared), *damages_of(host, found)]
-    return list({(one.name, one.path): one for one in damages if (one.name, one.path) not in rows}.values())
+    placed = [one for one in read_damaged(folder, host) if one.name in names]
+    damages = [*differing_of(host, compared), *damages_of(host, found), *placed]
+    return list({(one.name, one.path, one.start): one for one in damages if (one.name, one.path) not in rows}.values())
 
 
 def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[str], every: EveryDamage | None = None) -> None:

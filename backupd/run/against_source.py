@@ -209,10 +209,11 @@ class SourceComparison:
         for path in differing:
             entry = tree.stat(path)
             found.append(FoundDamage(path, 0, key_of(entry.inode, entry.changed, entry.size)))
-        self.catalogue.put_damages(_damage(backup.host, backup.name, one, now) for one in found)
-        for name, files in backups_that_share(self.pool, backup.host, backup.name, found):
-            if name > backup.name:
-                self.catalogue.put_damages(_damage(backup.host, name, one, now) for one in files)
+        every = {
+            name: files for name, files in backups_that_share(self.pool, backup.host, backup.name, found) if name > backup.name
+        }
+        every[backup.name] = found
+        self.catalogue.put_damages(_damage(backup.host, name, one, now) for name, files in every.items() for one in files)
 
     def _write_down(self, backup: Restorable, comparison: Comparison, known: HostComparisons) -> None:
         """Records the result in the pool, then in the catalogue. A comparison without files replaces no other one."""

@@ -28,7 +28,7 @@ from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Bal
 from btrkeep.catalogue.model_damage import FOUND_BY, Damage
 from btrkeep.catalogue.model_sample import SPANS, Job, Sample, SampleMark
 from btrkeep.catalogue.model_summary import BackupOutcome, BalanceTotals, ExpiryTotals, HostRuns, Night, PastRuns, RunTotals
-from btrkeep.catalogue.model_verification import ComparedBackup, VerifiedBackup
+from btrkeep.catalogue.model_verification import ComparedBackup, LookedAt, VerifiedBackup
 from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
 from btrkeep.catalogue.sqlite import CatalogueBusy, CatalogueDamaged, CatalogueFull, CatalogueUnusable
 from btrkeep.catalogue.store import Catalogue
@@ -64,6 +64,7 @@ __all__ = [
     "HostFacts",
     "HostRuns",
     "Job",
+    "LookedAt",
     "Night",
     "PastRuns",
     "Progress",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +39,19 @@ class ComparedBackup:
     """Those that the host has changed since, or has no more."""
     differing: int
     """Those with another content, though size and time are the same."""
+
+
+class LookedAt(NamedTuple):
+    """What decides the verification state of a backup: `btrkeep.decisions.verification.state_of`. Times that are to come count as
+    never.
+    """
+
+    is_damaged: bool
+    is_in_doubt: bool
+    """A crash of this server may have damaged it, and it was not read since."""
+    is_empty: bool
+    """It failed, and nothing came."""
+    is_whole: bool
+    """A scrub or `backupd verify` has read all of it."""
+    is_begun: bool
+    """Some of its files were read, or were equal to the host's and none was another."""

@@ -4,36 +4,39 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from btrkeep.catalogue.model_verification import ComparedBackup, VerifiedBackup
+from btrkeep.catalogue.model_verification import ComparedBackup, LookedAt, VerifiedBackup
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.tables import comparison, verification
 
 _DROP = "DELETE FROM verification WHERE host = :host AND name = :name"
 _DROP_COMPARED = "DELETE FROM comparison WHERE host = :host AND name = :name"
-_NEWEST = """SELECT host, max(looked) AS "looked [moment]"
-    FROM (SELECT host, CASE WHEN read > 0 THEN at ELSE whole END AS looked FROM verification)
+_IS_EMPTY = "coalesce(coalesce(backup.outcome, backup.state) = 'failed' AND coalesce(backup.files, 0) = 0, 0)"
+_NEWEST = f"""SELECT host, max(looked) AS "looked [moment]"
+    FROM (SELECT host, CASE WHEN read > 0 THEN at
+            WHEN EXISTS (SELECT 1 FROM backup
+                WHERE backup.host = verification.host AND backup.name = verification.name AND {_IS_EMPTY})
+            THEN NULL ELSE whole END AS looked FROM verification)
     WHERE looked <= :until GROUP BY host"""
 # One index seek for each host. The least `finished` of all its backups would take reading every row of the table.
 _OLDEST = """SELECT host.name,
         (SELECT one.finished FROM backup AS one WHERE one.host = host.name AND one.name <> '' AND one.finished IS NOT NULL
         ORDER BY one.started LIMIT 1) AS "finished [moment]"
     FROM host ORDER BY host.name"""
-_HOSTS = "SELECT DISTINCT host FROM backup WHERE name <> '' AND finished < :finished AND subvolume_id <= :subvolume_id"
+_HOSTS = f"""SELECT DISTINCT host FROM backup
+    WHERE name <> '' AND finished < :finished AND subvolume_id <= :subvolume_id AND NOT {_IS_EMPTY}"""
 _NEWEST_ID = "SELECT max(subvolume_id) FROM backup WHERE name <> ''"
-_OF_EACH = """WITH damaged AS (SELECT DISTINCT host, name FROM damage WHERE fate IS NULL), judged AS (
-    SELECT backup.host, backup.name, CASE
-        WHEN damaged.host IS NOT NULL THEN 'damaged'
-        WHEN backup.finished < :begun AND backup.subvolume_id <= :newest THEN 'whole'
-        WHEN verification.whole <= :until THEN 'whole'
-        WHEN verification.read > 0 OR (comparison.alike > 0 AND comparison.differing = 0) THEN 'in part'
-        ELSE 'never' END AS state
+_LOOKS = f"""WITH damaged AS (SELECT DISTINCT host, name FROM damage WHERE fate IS NULL)
+    SELECT backup.host, backup.name, damaged.host IS NOT NULL AS is_damaged, {_IS_EMPTY} AS is_empty,
+        coalesce(backup.finished < :begun AND backup.subvolume_id <= :newest, 0)
+            OR coalesce(verification.whole <= :until, 0) AS is_whole,
+        coalesce(verification.read > 0, 0) OR coalesce(comparison.alike > 0 AND comparison.differing = 0, 0) AS is_begun
     FROM backup
     LEFT JOIN damaged ON damaged.host = backup.host AND damaged.name = backup.name
     LEFT JOIN verification ON verification.host = backup.host AND verification.name = backup.name AND verification.at <= :until
     LEFT JOIN comparison ON comparison.host = backup.host AND comparison.name = backup.name AND comparison.at <= :until
-    WHERE backup.name <> '')"""
-_STATES = f"{_OF_EACH} SELECT state, count(*) FROM judged GROUP BY state"
-_STATE_OF_EACH = f"{_OF_EACH} SELECT host, name, state FROM judged"
+    WHERE backup.name <> ''"""
+_COUNT_LOOKS = f"""SELECT is_damaged, is_empty, is_whole, is_begun, count(*) FROM ({_LOOKS})
+    GROUP BY is_damaged, is_empty, is_whole, is_begun"""
 
 
 class VerificationStore(CatalogueSession):
@@ -49,7 +52,7 @@ class VerificationStore(CatalogueSession):
 
     def newest_verifications(self, until: datetime) -> dict[str, datetime]:
         """Returns when a backup of each host was last read, partly or completely, not later than `until`. Verifications that read
-        no file do not count.
+        no file do not count, nor do those of failed backups that have none.
         """
         return dict(self._reader.all(_NEWEST, {"until": until}))
 
@@ -58,22 +61,26 @@ class VerificationStore(CatalogueSession):
         return {host: finished for host, finished in self._reader.all(_OLDEST) if finished}
 
     def hosts_with_backups(self, finished: datetime, subvolume_id: int) -> set[str]:
-        """The hosts with a final backup that was finished before, and whose subvolume's id is not higher."""
+        """The hosts with a final backup that was finished before, whose subvolume's id is not higher, and of which some came."""
         return {host for (host,) in self._reader.all(_HOSTS, {"finished": finished, "subvolume_id": subvolume_id})}
 
-    def verification_states(
+    def looked_at(
         self, until: datetime, begun: datetime | None, newest: int, in_doubt: Collection[tuple[str, str]]
-    ) -> Counter[str]:
-        """Counts final backups by verification state, as btrkeep.decisions.verification.verified has it.
+    ) -> Counter[LookedAt]:
+        """Counts final backups by what is known of them.
 
         `until`: later verifications are ignored. `begun`, `newest`: of the scrub that read all of what there was; None: there was
         none. `in_doubt`: hosts and names of the backups that a crash may have damaged.
         """
         values = {"until": until, "begun": begun, "newest": newest}
+        found = Counter[LookedAt]()
         if not in_doubt:
-            return Counter(dict(self._reader.all(_STATES, values)))
-        every = self._reader.all(_STATE_OF_EACH, values)
-        return Counter("in doubt" if state != "damaged" and (host, name) in in_doubt else state for host, name, state in every)
+            for is_damaged, *rest, count in self._reader.all(_COUNT_LOOKS, values):
+                found[LookedAt(bool(is_damaged), False, *map(bool, rest))] += count
+            return found
+        for host, name, is_damaged, *rest in self._reader.all(_LOOKS, values):
+            found[LookedAt(bool(is_damaged), (host, name) in in_doubt, *map(bool, rest))] += 1
+        return found
 
     def newest_subvolume(self) -> int:
         """The highest id of a final backup's subvolume; 0 without any."""

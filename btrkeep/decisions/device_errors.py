@@ -55,16 +55,29 @@ def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: st
 
 
 def forget_unnamed(facts: FactWriter, seen: SeenErrors, until: datetime | None, own: int = 0) -> None:
-    """Clears the unexplained errors found up to that moment, at which somebody began who has read everything and named all damage.
+    """Clears the unexplained errors found up to that moment, at which a scrub began that has named all errors it found.
 
-    What was counted later another reader may have met, in a place that was read already: that stays, but for as many as that
-    somebody's `own` reads added. None: nobody knows when it was.
+    What was counted later another reader may have met, in a place that was read already: that stays, but for as many as the scrub's
+    `own` reads added. None: nobody knows when it was.
     """
     later = tuple(one for one in seen.unexplained if until is None or one[0] > until)
-    if own and later:
-        rest = sum(count for _, count in later) - own
-        later = ((later[-1][0], rest),) if rest > 0 else ()
-    note_seen(facts, replace(seen, unexplained=later))
+    note_seen(facts, replace(seen, unexplained=_without_own(later, own)))
+
+
+def forget_own(facts: FactWriter, seen: SeenErrors, since: datetime, own: int) -> None:
+    """Clears as many of the unexplained errors found after that moment as somebody's own reads added, who has named the files.
+
+    What was counted before stays: it may lie where only a scrub looks, in metadata or an unfinished backup.
+    """
+    before, later = ([one for one in seen.unexplained if (one[0] > since) == is_later] for is_later in (False, True))
+    note_seen(facts, replace(seen, unexplained=(*before, *_without_own(tuple(later), own))))
+
+
+def _without_own(later: tuple[tuple[datetime, int], ...], own: int) -> tuple[tuple[datetime, int], ...]:
+    if not (own and later):
+        return later
+    rest = sum(count for _, count in later) - own
+    return ((later[-1][0], rest),) if rest > 0 else ()
 
 
 def note_seen(facts: FactWriter, seen: SeenErrors) -> None:

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
-from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerifiedBackup
+from btrkeep.backup_states import FAILED
+from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, LookedAt, VerifiedBackup
 from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
@@ -130,6 +131,24 @@ class Verified:
     damaged: str = ""
 
 
+def state_of(one: LookedAt) -> VerificationState:
+    """Returns the verification state. Damage comes first, however old: data does not repair itself."""
+    if one.is_damaged:
+        return VerificationState.DAMAGED
+    if one.is_in_doubt:
+        return VerificationState.IN_DOUBT
+    if one.is_empty:  # to have read all of nothing proves nothing
+        return VerificationState.NEVER
+    if one.is_whole:
+        return VerificationState.WHOLE
+    return VerificationState.IN_PART if one.is_begun else VerificationState.NEVER
+
+
+def is_empty(state: str, files: int | None) -> bool:
+    """Returns True if a backup with that final state failed, and nothing came."""
+    return state == FAILED and not files
+
+
 def verified(
     found: ReadPass | None,
     scrub: FinishedScrub | None,
@@ -138,32 +157,36 @@ def verified(
     source: ComparedBackup | None = None,
     in_doubt: datetime | None = None,
     damaged: str = "",
+    *,
+    empty: bool = False,
 ) -> Verified:
-    """Returns the verification state of a backup. `scrub`: one that has read all of it; `damages`: number of its files known to be
-    damaged, `damaged`: the path of one of them; `in_doubt`: since when a crash may have damaged it.
+    """Returns the verification state of a backup, and who has looked, and when. `scrub`: one that has read all of it; `damages`:
+    number of its files known to be damaged, `damaged`: the path of one of them; `in_doubt`: since when a crash may have damaged it;
+    `empty`: `is_empty`.
 
-    Damage comes first, however old: data does not repair itself. Then the newest source that read the whole backup, then the newest
-    one that did not. Times in the future come from a clock that was ahead and are ignored.
+    The newest source that read the whole backup counts, then the newest one that did not. Times in the future come from a clock
+    that was ahead and are ignored.
     """
     until = latest(now)
-    if found and found.at > until:
-        found = None
-    if source and source.at > until:
-        source = None
-    if damages:
-        return Verified(VerificationState.DAMAGED, at=found.at if found else None, damages=damages, source=source, damaged=damaged)
-    if in_doubt:
-        return Verified(VerificationState.IN_DOUBT, at=in_doubt, source=source)
+    found = found if found and found.at <= until else None
+    source = source if source and source.at <= until else None
     whole = found.whole if found and found.whole and found.whole <= until else None
-    if scrub and (whole is None or whole <= scrub.finished):
-        return Verified(VerificationState.WHOLE, VerifiedBy.SCRUB, scrub.finished, source=source)
-    if found and whole:
-        return Verified(VerificationState.WHOLE, VerifiedBy.VERIFY, whole, found.read, found.compared, source=source)
-    if source and source.alike and not source.differing and (found is None or not found.read or found.at <= source.at):
-        return Verified(VerificationState.IN_PART, VerifiedBy.SOURCE, source.at, source=source)
-    if found and found.read:
-        return Verified(VerificationState.IN_PART, VerifiedBy.VERIFY, found.at, found.read, found.compared, source=source)
-    return Verified(VerificationState.NEVER, source=source)
+    is_alike = source is not None and source.alike > 0 and not source.differing
+    is_begun = bool(found and found.read) or is_alike
+    state = state_of(LookedAt(damages > 0, in_doubt is not None, empty, bool(scrub or whole), is_begun))
+    match state:
+        case VerificationState.DAMAGED:
+            return Verified(state, at=found.at if found else None, damages=damages, source=source, damaged=damaged)
+        case VerificationState.IN_DOUBT:
+            return Verified(state, at=in_doubt, source=source)
+        case VerificationState.NEVER:
+            return Verified(state, source=source)
+        case VerificationState.WHOLE if scrub and (whole is None or whole <= scrub.finished):
+            return Verified(state, VerifiedBy.SCRUB, scrub.finished, source=source)
+        case VerificationState.IN_PART if source and is_alike and (found is None or not found.read or found.at <= source.at):
+            return Verified(state, VerifiedBy.SOURCE, source.at, source=source)
+    assert found
+    return Verified(state, VerifiedBy.VERIFY, whole or found.at, found.read, found.compared, source=source)
 
 
 class KnownBackups(FactReader, Protocol):
@@ -231,7 +254,8 @@ class VerifiedBackups:
         since = self._in_doubt.since if self._in_doubt and (host, name) in self._in_doubt.backups else None
         damages = self._damages.get((host, name), 0)
         first = self._first.get((host, name), "")
-        return verified(self._found.get(name), scrub, damages, self._now, self._compared.get(name), since, first)
+        empty = is_empty(backup.outcome or backup.state, backup.files)
+        return verified(self._found.get(name), scrub, damages, self._now, self._compared.get(name), since, first, empty=empty)
 
 
 def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[VerificationState]:
@@ -240,8 +264,11 @@ def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[Verifica
     if scrub and not (scrub.is_whole and scrub.finished <= until):
         scrub = None
     in_doubt = doubtful.backups if doubtful else frozenset[tuple[str, str]]()
-    states = catalogue.verification_states(until, scrub.begun if scrub else None, scrub.newest if scrub else 0, in_doubt)
-    return Counter({VerificationState(state): number for state, number in states.items()})
+    looks = catalogue.looked_at(until, scrub.begun if scrub else None, scrub.newest if scrub else 0, in_doubt)
+    found = Counter[VerificationState]()
+    for one, number in looks.items():
+        found[state_of(one)] += number
+    return found
 
 
 def note_begin(facts: FactWriter, one: ScrubBegin) -> None:

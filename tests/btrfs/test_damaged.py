@@ -177,9 +177,9 @@ def test_a_kill_leaves_what_was_known_or_what_is(make_btrfs: Callable[..., Path]
     scrub(nights)
     assert rows(nights, "select start, length, found_by from damage") == [(4096, 4096, "scrub")]
     remove(nights, nights.names("web")[0], nights.data("web", tree) / "file")
-    killed(nights, "before", "damages of all replaced", "scrub")
+    killed(nights, "before", "damages written", "scrub")
     assert rows(nights, "select count(*) from damage") == [(1,)]
-    killed(nights, "after", "damages of all replaced", "scrub")
+    killed(nights, "after", "damages written", "scrub")
     assert rows(nights, "select count(*) from damage") == [(0,)]
 
 
@@ -232,3 +232,72 @@ def test_a_copy_whose_checksum_was_recorded_is_proven_and_another_is_not(make_bt
     work("rm", nights.pool / "hosts/web/checksums")  # nothing is recorded any more
     (found,) = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
     assert found["proven"] == []
+
+
+def test_what_a_scrub_and_the_devices_found_outlives_the_catalogue(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    content, other = os.urandom(MIB), os.urandom(MIB)
+    (tree / "file").write_bytes(content)
+    (tree / "met").write_bytes(other)
+    nights.host("web", tree)
+    nights.run("web")
+    nights.run("web")
+    damage(nights.top, content[4096:8192])
+    damage(nights.top, content[65536:69632])
+    found = scrub(nights)["damaged"]
+    assert [one["places"] for one in found] == [[{"start": start, "length": 4096} for start in (4096, 65536)]]
+    damage(nights.top, other[4096:8192])
+    met = nights.data("web", tree) / "met"
+    assert work("sha256sum", met, check=False).returncode
+    device, root = Path(btrfs.devices_of(nights.top)[0]).name, nights.subvolume("web")["Subvolume ID"]
+    place = f"root {root} ino {met.stat().st_ino} off 4096 csum 0x1 expected csum 0x2 mirror 1"
+    Path("/dev/kmsg").write_text(f"<4>BTRFS warning (device {device}): csum failed {place}\n")  # the kernel may leave it out
+    known = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
+    assert [one["found_by"] for one in known] == [["scrub"], ["device"]]
+    (nights.state / "catalogue.sqlite").unlink()
+    lost = nights.backupd("damaged", check=False)
+    assert (lost.returncode, "nothing is known" in lost.stdout) == (1, False)
+    assert nights.backupd("repair", "--dry-run", check=False).returncode == 1
+    nights.backupd("rebuild")
+    assert json.loads(nights.backupd("damaged", "--json", check=False).stdout) == known
+    assert {one["verified"]["state"] for one in nights.listed("web")} == {"damaged"}
+    assert "2 files" in nights.backupd("list", "web").stdout
+    nights.backupd("verify", check=False)  # knows of no file how much of it is damaged, and takes no scrub's word back
+    after = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
+    assert [one["places"] for one in after] == [one["places"] for one in known]
+
+    nights.run("web")  # has both from the host
+    assert nights.differences("web", tree) == []
+    for old in nights.names("web")[:-1]:
+        remove(nights, old, *(nights.data("web", tree, old) / one for one in ("file", "met")))
+    assert scrub(nights)["damaged"] == []
+    assert json.loads((nights.pool / "hosts/web/damaged.json").read_text())["backups"] == {}
+
+
+def test_a_backup_of_which_nothing_can_be_read_is_damaged_and_hides_no_other_damage(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    nights = Nights(make_btrfs(size="300M", mkfs=("-m", "single")))
+    content, lost = os.urandom(MIB), os.urandom(MIB)
+    (tree / "file").write_bytes(content)
+    nights.host("web", tree)
+    nights.run("web")
+    work("rm", tree / "file")
+    (tree / "other").write_bytes(lost)
+    nights.run("web")
+    first, last = nights.names("web")
+    damage_metadata(nights.top, *leaves(nights.pool / "hosts/web" / last, nights.top))
+    damage(nights.top, content[4096:8192])
+    damage(nights.top, lost[4096:8192])
+    done = nights.backupd("scrub", "--json", check=False)
+    assert "could not be looked up" not in done.stderr
+    found = json.loads(done.stdout)
+    assert found["unnamed"] > 0  # whose file it is nobody can know
+    assert [(one["path"], one["backups"]) for one in found["damaged"]] == [(f"{tree}/file", [first])]
+    done = nights.backupd("verify", check=False)
+    assert (done.returncode, f"nothing of web@{last} can be read" in done.stderr) == (1, True)
+    assert [one["verified"]["state"] for one in nights.listed("web")] == ["damaged", "damaged"]
+    assert rows(nights, f"select path from damage where name = '{last}'") == [("/",)]
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild", check=False)
+    assert rows(nights, "select distinct name, path from damage order by name") == [(first, f"{tree}/file"), (last, "/")]

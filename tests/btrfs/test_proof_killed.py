@@ -40,6 +40,9 @@ def test_a_verify_that_is_killed_anywhere_tells_the_truth_the_next_time(make_btr
     for count in range(1, number + 1):
         forget(nights)
         killed(nights, "any", "any", "verify", count=count)
+        named = {name for (name,) in rows(nights, "select name from damage")}  # by which the next night goes
+        assert named in (set(), set(nights.names("web"))), count
+        assert named or not (nights.pool / "hosts/web/checksums").exists(), count
         found = verify(nights, status=1)["backups"]
         assert [one["damages"] for one in found if one["damages"]], count
         assert {name for (name,) in rows(nights, "select name from damage")} == set(nights.names("web")), count

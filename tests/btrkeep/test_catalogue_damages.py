@@ -3,7 +3,7 @@
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def test_a_damage_comes_back_as_it_went_in_and_is_replaced_by_its_place(tmp_path
         catalogue.put_damages([DAMAGE, other, replace(DAMAGE, name="n2", fate="repaired")])
         assert catalogue.damages("web1", "n1") == [other, DAMAGE]
         assert catalogue.damaged_files() == {("web1", "n1"): 1}
-        catalogue.replace_damages("web1", "n1", "verify", [replace(DAMAGE, start=0)])
+        catalogue.change_damages([DAMAGE], [replace(DAMAGE, start=0)])
         assert catalogue.damages("web1", "n1") == [replace(DAMAGE, start=0)]
     assert ask(tmp_path, "SELECT host, name, start, length, found_by, found_at, fate FROM damage ORDER BY name") == [
         ("web1", "n1", 0, 512, "verify", "2026-11-20T22:00:00.000000Z", None),
@@ -34,15 +34,13 @@ def test_a_damage_comes_back_as_it_went_in_and_is_replaced_by_its_place(tmp_path
     ]
 
 
-def test_what_a_scrub_found_is_replaced_for_all_backups_and_what_others_found_stays(tmp_path: Path) -> None:
+def test_what_is_gone_goes_unless_another_look_has_found_it_since(tmp_path: Path) -> None:
     with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
         old = [replace(DAMAGE, name=name, found_by="scrub", start=0) for name in ("n1", "n2")]
         catalogue.put_damages([DAMAGE, *old])
-        catalogue.replace_found_by("scrub", [replace(old[0], name="n3")])
-        assert [(one.name, one.found_by) for one in catalogue.damages()] == [("n1", "verify"), ("n3", "scrub")]
-        catalogue.put_damages([replace(old[0], name="n4", found_at=DAMAGE.found_at + timedelta(microseconds=1))])
-        catalogue.replace_found_by("scrub", [], DAMAGE.found_at)
-    assert ask(tmp_path, "SELECT name, found_by FROM damage ORDER BY name") == [("n1", "verify"), ("n4", "scrub")]
+        catalogue.put_damages([replace(old[1], found_by="verify")])
+        catalogue.change_damages(old, [replace(old[0], name="n3")])
+    assert ask(tmp_path, "SELECT name, found_by FROM damage ORDER BY name") == [("n1", "verify"), ("n2", "verify"), ("n3", "scrub")]
 
 
 def test_damages_stay_when_the_row_of_their_backup_is_replaced_and_go_with_the_backup(tmp_path: Path) -> None:

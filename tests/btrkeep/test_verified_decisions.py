@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, Damage, VerifiedBackup
 from btrkeep.decisions.crash import BackupsInDoubt, note_in_doubt
@@ -201,35 +203,109 @@ def test_rows_of_looks_come_back_stay_with_their_backup_and_go_with_it(tmp_path:
         assert catalogue.verifications("web2") == {}
 
 
-@pytest.mark.parametrize("in_doubt", [(), ("n3", "n20", "n40", "n70")])
-@pytest.mark.parametrize("scrub", [None, SCRUB, replace(SCRUB, is_whole=False), replace(SCRUB, finished=NOW + DAY)])
+MOMENTS = st.sampled_from([NOW - 9 * DAY, NOW - 3 * DAY, NOW - DAY, NOW + DAY])
+COUNTS = st.integers(0, 2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is known of one backup."""
+
+    outcome: str | None
+    files: int | None
+    finished: datetime | None
+    subvolume_id: int | None
+    read: tuple[datetime, int, datetime | None] | None
+    compared: tuple[datetime, int, int] | None
+    damages: int
+    in_doubt: bool
+
+
+CASES = st.lists(
+    st.builds(
+        Case,
+        st.sampled_from(["complete", "complete", "failed", "suspect", None]),
+        st.sampled_from([None, 0, 3]),
+        st.none() | MOMENTS,
+        st.sampled_from([None, 300, 301]),
+        st.none() | st.tuples(MOMENTS, COUNTS, st.none() | MOMENTS),
+        st.none() | st.tuples(MOMENTS, COUNTS, COUNTS),
+        COUNTS,
+        st.booleans(),
+    ),
+    min_size=20,
+    max_size=40,
+)
+
+
+def truth(one: Case, scrub: FinishedScrub | None) -> str:
+    """The sentences of docs/verification.rst, the strongest first."""
+    came = one.finished is not None and one.subvolume_id == 300
+    scrubbed = came and scrub is not None and scrub.is_whole and scrub.finished < NOW and one.finished < scrub.begun  # type: ignore[operator]
+    at, read, whole = one.read if one.read and one.read[0] < NOW else (None, 0, None)
+    all_read = at is not None and whole is not None and whole < NOW
+    _, alike, differing = one.compared if one.compared and one.compared[0] < NOW else (None, 0, 0)
+    sentences = {
+        "damaged": one.damages > 0,
+        "in doubt": one.in_doubt,
+        "never": one.outcome == "failed" and one.files in (None, 0),
+        "whole": scrubbed or all_read,
+        "in part": read > 0 or (alike > 0 and differing == 0),
+    }
+    return next((state for state, holds in sentences.items() if holds), "never")
+
+
+SCRUBS = st.sampled_from([SCRUB, None, replace(SCRUB, is_whole=False), replace(SCRUB, finished=NOW + DAY)])
+
+
+@given(scrub=SCRUBS, some_in_doubt=st.booleans(), cases=CASES)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_catalogue_counts_states_as_they_are_decided_one_by_one(
-    tmp_path: Path, scrub: FinishedScrub | None, in_doubt: tuple[str, ...]
+    tmp_path: Path, scrub: FinishedScrub | None, some_in_doubt: bool, cases: list[Case]
 ) -> None:
-    read = (None, READ, replace(READ, whole=None), replace(READ, whole=None, read=0), replace(READ, at=NOW + DAY))
-    compared = (None, COMPARED, replace(COMPARED, differing=0), replace(COMPARED, differing=0, alike=0))
-    made = (NOW - 9 * DAY, NOW - DAY)
-    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
-        every = []
-        for number, (found, with_host, finished, is_bad) in enumerate(product(read, compared, made, (False, True))):
-            one = replace(BACKUP, name=f"n{number}", finished=finished, subvolume_id=300)
-            every.append(one)
-            catalogue.put_backup(one)
-            name = one.name or ""
-            if found:
-                row = VerifiedBackup("web1", name, found.begun, found.at, found.read, found.compared, found.whole)
-                catalogue.put_verifications([row])
-            if with_host:
-                catalogue.put_comparisons([replace(with_host, name=name)])
-            if is_bad and number % 3 == 0:
-                catalogue.put_damages([Damage("web1", name, path, 0, 0, "verify", NOW) for path in ("/a", "/b")])
-        catalogue.put_backup(replace(BACKUP, name=None, state="running"))
+    cases = [replace(one, in_doubt=one.in_doubt and some_in_doubt) for one in cases]
+    names = [f"n{number}" for number in range(len(cases))]
+    with TemporaryDirectory(dir=tmp_path) as folder, Catalogue.open(with_catalogue(Path(folder))) as catalogue:
+        every = [
+            replace(BACKUP, name=name, outcome=one.outcome, files=one.files, finished=one.finished, subvolume_id=one.subvolume_id)
+            for name, one in zip(names, cases, strict=True)
+        ]
+        catalogue.replace_backups("p", [*every, replace(BACKUP, name=None, state="running")])
+        catalogue.put_verifications(
+            VerifiedBackup("web1", name, one.read[0], one.read[0], one.read[1], 0, one.read[2])
+            for name, one in zip(names, cases, strict=True)
+            if one.read
+        )
+        catalogue.put_comparisons(
+            ComparedBackup("web1", name, one.compared[0], sum(one.compared[1:]), one.compared[1], 0, one.compared[2])
+            for name, one in zip(names, cases, strict=True)
+            if one.compared
+        )
+        catalogue.put_damages(
+            Damage("web1", name, f"/{number}", 0, 0, "verify", NOW)
+            for name, one in zip(names, cases, strict=True)
+            for number in range(one.damages)
+        )
         if scrub:
             note_scrub(catalogue, scrub)
-        note_in_doubt(catalogue, BackupsInDoubt(NOW, frozenset(("web1", name) for name in in_doubt)) if in_doubt else None)
+        doubtful = frozenset(("web1", name) for name, one in zip(names, cases, strict=True) if one.in_doubt)
+        note_in_doubt(catalogue, BackupsInDoubt(NOW, doubtful) if doubtful else None)
         one_by_one = VerifiedBackups(catalogue, NOW)
-        assert verification_counts(catalogue, NOW) == Counter(one_by_one.of(one).state for one in every)
-        assert {one_by_one.of(one).damaged for one in every} == {"", "/a"}
+        assert [str(one_by_one.of(one).state) for one in every] == [truth(one, scrub) for one in cases]
+        assert verification_counts(catalogue, NOW) == Counter(truth(one, scrub) for one in cases)
+        assert [one_by_one.of(one).damaged for one in every] == ["/0" if one.damages else "" for one in cases]
+
+
+def test_a_failed_backup_with_nothing_in_it_puts_off_no_look(tmp_path: Path) -> None:
+    """Each night it fails, and what there is of it is read at once: the older backups are not, for that."""
+    with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
+        catalogue.put_backup(replace(BACKUP, outcome="complete", subvolume_id=300, finished=NOW - 90 * DAY))
+        catalogue.put_backup(replace(BACKUP, name="n2", state="failed", outcome="failed", files=0, subvolume_id=301))
+        catalogue.put_verifications([VerifiedBackup("web1", "n2", NOW - DAY, NOW - DAY, 0, 0, NOW - DAY)])
+        assert last_reads(catalogue, ["web1"], NOW) == {"web1": None}
+        catalogue.drop_backup("web1", "n1")
+        note_scrub(catalogue, replace(SCRUB, newest=301))
+        assert last_reads(catalogue, ["web1"], NOW) == {"web1": None}
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", '"x"', '{"begun": 1}', '{"begun": "now", "finished": "then"}', "{"])

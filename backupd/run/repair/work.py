@@ -21,6 +21,7 @@ from backupd.files.tree import Tree, components, entry_of, joined
 from backupd.repo.backup_json import Record
 from backupd.repo.backup_json import write as write_record
 from backupd.repo.catalogue_row import backup_row
+from backupd.repo.damages import enter_damages
 from backupd.repo.final_backups import FinalBackup, discard, final_backups, own_backup, point_latest, recover, require_own
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, hold_of, read_notes, write_notes
@@ -167,7 +168,8 @@ def _enter_damages(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
     """Records remaining damage for the copy, before it has its name: a kill must not leave a copy that seems intact."""
     left = {os.fsdecode(one.path) for one in plan.leaves}
     rows = [one for one in site.catalogue.damages(plan.backup.host, plan.backup.name) if one.fate is None and one.path in left]
-    site.catalogue.put_damages(Damage(one.host, name, one.path, one.start, one.length, one.found_by, site.now) for one in rows)
+    copied = [Damage(one.host, name, one.path, one.start, one.length, one.found_by, site.now) for one in rows]
+    enter_damages(site.pool, site.catalogue, [plan.backup.host], copied)
 
 
 @Checkpoint("damaged file replaced")

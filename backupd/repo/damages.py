@@ -1,0 +1,132 @@
+"""damaged.json: what scrubs and reads of the devices found damaged in a host's backups. It lies beside verified.json.
+
+    {"format": 1, "backups": {NAME: [{"path", "start", "length", "found_by", "found_at"}]}}
+
+One that cannot be read counts as empty: the next scrub writes it again.
+"""
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby, islice
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from backupd.repo.backup_json import NOT_UNDERSTOOD, text_of_file
+from backupd.repo.listing import names_of
+from btrkeep.catalogue import Catalogue, Damage
+from btrkeep.fs.openat import FOLDER
+from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.reserve import with_reserve
+from btrkeep.units import format_time, parse_time
+
+DAMAGED = "damaged.json"
+_FORMAT = 1
+_KEPT_BY = ("scrub", "device")  # what the others found is in verified.json and compared.json
+_NAMED = 1000  # places, of each backup
+IsGone = Callable[[Damage], bool]
+_log = logging.getLogger(__name__)
+
+
+def enter_damages(
+    pool: Pool,
+    catalogue: Catalogue,
+    hosts: Iterable[str],
+    found: Iterable[Damage],
+    is_gone: Callable[[Damage], bool] = lambda _: False,
+) -> None:
+    """Enters what was found, in place of what is gone, of these hosts: in the catalogue, then beside their backups.
+
+    A pool that takes no note of it is logged. Raises OperatorError when the catalogue cannot be written.
+    """
+    every = sorted(set(hosts))
+    gone = [one for host in every for one in catalogue.damages(host) if is_gone(one)]
+    catalogue.change_damages(gone, found)
+    for host in every:
+        folder = pool.host(host)
+        try:
+            with _locked(folder):
+                before = read_damaged(folder, host)
+                there = names_of(pool, host)
+                left = [one for one in before if one.name in there and not is_gone(one)]
+                after = _ordered(
+                    [*left, *(one for one in catalogue.damages(host) if one.found_by in _KEPT_BY and one.fate is None)]
+                )
+                if after != before:
+                    _write(pool, folder, after)
+        except FileNotFoundError:  # the host is gone
+            continue
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", folder / DAMAGED, error.strerror)
+
+
+def read_damaged(folder: Path, host: str) -> list[Damage]:
+    """Returns the damages, ordered by backup, path and place, of the host with that folder."""
+    try:
+        fields = json.loads(text_of_file(folder / DAMAGED))
+        if fields["format"] != _FORMAT:
+            return []
+        return [_parse(host, str(name), one) for name, some in fields["backups"].items() for one in some]
+    except FileNotFoundError:
+        return []
+    except (OSError, *NOT_UNDERSTOOD) as error:
+        _log.warning("%s cannot be read: %s", folder / DAMAGED, error)
+        return []
+
+
+def forget_damaged(pool: Pool, host: str, name: str) -> None:
+    """Forgets the damages of a backup, because another one has taken its place. Raises OSError."""
+    folder = pool.host(host)
+    with _locked(folder):
+        before = read_damaged(folder, host)
+        after = [one for one in before if one.name != name]
+        if after != before:
+            _write(pool, folder, after)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """A scrub and a look at the devices may end at once."""
+    fd = os.open(folder, FOLDER)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _ordered(some: Iterable[Damage]) -> list[Damage]:
+    """As they are read again: each once, times to the second, the first of each backup."""
+    rounded = {(one.name, os.fsencode(one.path), one.start): _parse(one.host, one.name, _fields(one)) for one in some}
+    ordered = [rounded[key] for key in sorted(rounded)]
+    return [one for _, group in groupby(ordered, key=attrgetter("name")) for one in islice(group, _NAMED)]
+
+
+def _write(pool: Pool, folder: Path, some: Iterable[Damage]) -> None:
+    backups = {name: [_fields(one) for one in group] for name, group in groupby(some, key=attrgetter("name"))}
+    text = json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n"
+    with_reserve(pool.path, lambda: write_atomically(folder / DAMAGED, text))
+
+
+def _fields(one: Damage) -> dict[str, Any]:
+    return {
+        "path": one.path,
+        "start": one.start,
+        "length": one.length,
+        "found_by": one.found_by,
+        "found_at": format_time(one.found_at),
+    }
+
+
+def _parse(host: str, name: str, fields: Mapping[str, Any]) -> Damage:
+    found_by = str(fields["found_by"])
+    if found_by not in _KEPT_BY:
+        raise ValueError(f"nothing is found by {found_by!r}")
+    return Damage(
+        host, name, str(fields["path"]), int(fields["start"]), int(fields["length"]), found_by, parse_time(fields["found_at"])
+    )
