@@ -58,7 +58,7 @@ from btrkeep.pool.subvolume import (
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import run
-from btrkeep.ticks import ticks, wait_for_tick
+from btrkeep.ticks import moment, wait_for_tick
 from btrkeep.units import format_duration
 
 _SUBVOLUME, _PARENT = "backup", "parent"
@@ -149,7 +149,7 @@ class Receiving:
         parent_uuid = expected.parent.uuid if expected.parent else None
         guard = StreamGuard(expected.uuid, parent_uuid, name.encode(), version, mark)
         try:
-            last = self._last_tick(patient())
+            last = self._last_change(patient())
             for piece in pieces:
                 for passed in guard.pass_on(piece):
                     write_watched(self._program.input, passed, patient())
@@ -163,7 +163,7 @@ class Receiving:
             self._is_cut = False
             self._came.append(_Come(expected, self._folder / name, parent))
 
-    def _last_tick(self, look: Callable[[], None]) -> int:
+    def _last_change(self, look: Callable[[], None]) -> int:
         """Waits until the program has read all that was passed on to it; until when it may have changed something.
 
         What the next stream changes must be dated later (btrkeep/ticks.py). `look` may raise; raises BrokenPipeError.
@@ -171,7 +171,7 @@ class Receiving:
         while is_unread(self._program.input):
             look()
             time.sleep(_LOOK)
-        return ticks()
+        return moment()
 
     @property
     def ends(self) -> bool:

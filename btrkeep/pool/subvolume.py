@@ -22,7 +22,7 @@ from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.ioctl import ioctl, ior, iow, iowr
-from btrkeep.ticks import ticks, wait_for_tick
+from btrkeep.ticks import moment, wait_for_tick
 
 ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
 """The inode number of every subvolume's root folder."""
@@ -98,7 +98,7 @@ def snapshot(source: Path, path: Path, *, read_only: bool = False) -> None:
 
     In a writable one every change from now on is dated later than those in `source`.
     """
-    begun = ticks()
+    begun = moment()
     with opened(source) as origin, opened(path.parent) as parent:
         ioctl(parent, _SNAP_CREATE_V2, bytearray(_ARGS_V2.pack(origin, 0, _RDONLY if read_only else 0, os.fsencode(path.name))))
     if not read_only:

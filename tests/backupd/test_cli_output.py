@@ -54,6 +54,7 @@ def test_status_as_json_has_the_agreed_fields_for_every_host(site: Nights) -> No
     status = site.json("status")
     assert list(status) == [
         "hosts",
+        "unconfigured",
         "running",
         "copies",
         "drill",

@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -231,17 +232,35 @@ def test_a_snapshot_holds_what_its_origin_held_and_leaves_it_alone(shared_btrfs:
     assert (shared_btrfs / "origin" / "file").stat().st_size == MIB
 
 
-def test_what_changes_in_a_snapshot_is_dated_later_than_what_had_changed_in_its_source(make_btrfs: Callable[..., Path]) -> None:
-    """Nobody asks for a time before the end, as open() does: since Linux 6.13 what was asked for its time gets a finer one."""
+CHANGE_AND_ASK = """
+import os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+while True:
+    os.pwrite(file, b"x", 0)
+    os.fstat(file)
+"""
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_what_changes_in_a_snapshot_is_dated_later_than_what_had_changed_in_its_source(
+    make_btrfs: Callable[..., Path], busy: bool
+) -> None:
+    """Nobody asks for a time before the end, as open() does: since Linux 6.13 what was asked for its time gets a finer one. Others
+    do so all the time on a busy machine, and nothing may be dated before that any more.
+    """
     top = make_btrfs(size="128M", options="nobarrier")  # a snapshot takes less than a tick
     folders = [top / str(number) for number in range(100)]
     create(folders[0])
     (folders[0] / "file").write_text("0000")
-    for source, folder in itertools.pairwise(folders):
-        snapshot(source, folder)
-        file = os.open(folder / "file", os.O_WRONLY)
-        os.pwrite(file, folder.name.encode(), 0)
-        os.close(file)
+    with ExitStack() as others:
+        for number in range(2 if busy else 0):
+            words = [sys.executable, "-c", CHANGE_AND_ASK, str(top / f"other{number}")]
+            others.callback(others.enter_context(subprocess.Popen(words)).kill)
+        for source, folder in itertools.pairwise(folders):
+            snapshot(source, folder)
+            file = os.open(folder / "file", os.O_WRONLY)
+            os.pwrite(file, folder.name.encode(), 0)
+            os.close(file)
     times = [(folder / "file").stat().st_ctime_ns for folder in folders]
     assert times == sorted(set(times))
 
