@@ -147,10 +147,12 @@ def test_what_another_user_puts_where_catalogues_are_in_memory_ends_no_run(night
     nights.host("web", nights.source)
     mine, others = (Path(f"/dev/shm/btrkeep-catalogue-4194305-1-{os.urandom(4).hex()}") for _ in range(2))
     try:
-        for folder in (mine, others):
-            folder.mkdir()
-            deepen(folder, 1500)
-        os.chown(others, NOBODY, NOBODY)
+        for folder, owner in ((mine, 0), (others, NOBODY)):
+            made = folder.with_name(f"made-{folder.name}")  # another test's command clears away what has the name
+            made.mkdir()
+            deepen(made, 1500)
+            os.chown(made, owner, owner)
+            made.rename(folder)
         nights.run("web")
         assert (mine.exists(), others.exists()) == (False, True)
     finally:
