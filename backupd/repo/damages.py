@@ -11,12 +11,13 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.backup_json import NOT_UNDERSTOOD, text_of_file
+from backupd.repo.backup_json import LARGEST, NOT_UNDERSTOOD, text_of_file
 from backupd.repo.listing import names_of
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.fs.openat import FOLDER
@@ -28,7 +29,7 @@ from btrkeep.units import format_time, parse_time
 DAMAGED = "damaged.json"
 _FORMAT = 1
 _KEPT_BY = ("scrub", "device")  # what the others found is in verified.json and compared.json
-_NAMED = 1000  # places, of each backup
+_NAMED = (1000, 100, 10, 1)  # places, of each backup: the first of these numbers with which the file can be read again
 IsGone = Callable[[Damage], bool]
 _log = logging.getLogger(__name__)
 
@@ -101,16 +102,24 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _ordered(some: Iterable[Damage]) -> list[Damage]:
-    """As they are read again: each once, times to the second, the first of each backup."""
+    """As they are read again: each once, times to the second, the first of each backup. Each damaged backup has one at least."""
     rounded = {(one.name, os.fsencode(one.path), one.start): _parse(one.host, one.name, _fields(one)) for one in some}
-    ordered = [rounded[key] for key in sorted(rounded)]
-    return [one for _, group in groupby(ordered, key=attrgetter("name")) for one in islice(group, _NAMED)]
+    found = [rounded[key] for key in sorted(rounded)]
+    for most in _NAMED:
+        found = [one for _, group in groupby(found, key=attrgetter("name")) for one in islice(group, most)]
+        if len(_text(found)) <= LARGEST:
+            return found
+    return [replace(one, path="/", start=0, length=0) for one in found]  # as one of which nothing can be read
 
 
 def _write(pool: Pool, folder: Path, some: Iterable[Damage]) -> None:
+    with_reserve(pool.path, lambda: write_atomically(folder / DAMAGED, _text(some)))
+
+
+def _text(some: Iterable[Damage]) -> str:
+    """One byte for each character."""
     backups = {name: [_fields(one) for one in group] for name, group in groupby(some, key=attrgetter("name"))}
-    text = json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n"
-    with_reserve(pool.path, lambda: write_atomically(folder / DAMAGED, text))
+    return json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n"
 
 
 def _fields(one: Damage) -> dict[str, Any]:
@@ -127,6 +136,5 @@ def _parse(host: str, name: str, fields: Mapping[str, Any]) -> Damage:
     found_by = str(fields["found_by"])
     if found_by not in _KEPT_BY:
         raise ValueError(f"nothing is found by {found_by!r}")
-    return Damage(
-        host, name, str(fields["path"]), int(fields["start"]), int(fields["length"]), found_by, parse_time(fields["found_at"])
-    )
+    os.fsencode(path := str(fields["path"]))  # ValueError for what no file can have
+    return Damage(host, name, path, int(fields["start"]), int(fields["length"]), found_by, parse_time(fields["found_at"]))

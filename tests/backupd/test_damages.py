@@ -1,0 +1,54 @@
+"""damaged.json: what is written there comes back, however much it is, and what somebody else put there stops nothing."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backupd.repo.damages import DAMAGED, enter_damages, read_damaged
+from btrkeep.catalogue import Catalogue, Damage
+from btrkeep.pool.marker import Pool
+from btrkeep.units import backup_name
+from tests.beds.template import with_catalogue
+
+NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Pool:
+    found = Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", rehearsal=False)
+    found.host("web1").mkdir(parents=True)
+    return found
+
+
+def backups(pool: Pool, count: int) -> list[str]:
+    names = [backup_name(NOW - timedelta(days=day)) for day in range(count)]
+    for name in names:
+        (pool.host("web1") / name).mkdir()
+    return names
+
+
+@pytest.mark.parametrize(
+    ("count", "files", "path"),
+    [(100, 1000, "/var/lib/postgresql/16/main/base/16384/table-{:06}.dat"), (800, 1, "/" + "\udce9" * 4000 + "{}")],
+)
+def test_every_damaged_backup_is_read_again_however_much_is_damaged(pool: Pool, count: int, files: int, path: str) -> None:
+    names = backups(pool, count)
+    found = [Damage("web1", name, path.format(number), 0, 4096, "scrub", NOW) for name in names for number in range(files)]
+    with Catalogue.open(with_catalogue(pool.path)) as catalogue:
+        enter_damages(pool, catalogue, ["web1"], found)
+        assert len(catalogue.damages("web1")) == len(found)
+    assert {one.name for one in read_damaged(pool.host("web1"), "web1")} == set(names)
+
+
+@pytest.mark.parametrize("path", ["/\ud800", 5, None])
+def test_a_path_that_no_file_can_have_stops_nothing(pool: Pool, path: Any) -> None:
+    (name,) = backups(pool, 1)
+    place = {"path": path, "start": 0, "length": 1, "found_by": "scrub", "found_at": "2026-11-20T22:00:00Z"}
+    (pool.host("web1") / DAMAGED).write_text(json.dumps({"format": 1, "backups": {name: [place]}}))
+    one = Damage("web1", name, "/file", 0, 4096, "scrub", NOW)
+    with Catalogue.open(with_catalogue(pool.path)) as catalogue:
+        enter_damages(pool, catalogue, ["web1"], [one])
+    assert one in read_damaged(pool.host("web1"), "web1")
