@@ -16,14 +16,12 @@ from backupd.replicate.outcome import (
 from backupd.replicate.receiver import Expected, NotReceived, Receiving, newest_received
 from backupd.replicate.rsync_engine import fetch_by_rsync
 from backupd.repo.backup_json import Record
-from backupd.repo.compared import forget_compared
-from backupd.repo.damages import forget_damaged
 from backupd.repo.final_backups import own_backup, point_latest
 from backupd.repo.notes_json import read_notes
+from backupd.repo.recalled import forget_gone, forget_recorded
 from backupd.repo.received import discard_received, drop_empty_mark
 from backupd.repo.reconcile import final_row
 from backupd.repo.room import require_room
-from backupd.repo.verified import forget_verified
 from btrkeep.catalogue import Backup
 from btrkeep.decisions.replication import (
     FarBackup,
@@ -113,6 +111,7 @@ class HostCopies:
         while left and self.watched.may_go_on():
             fetch, begun = left.popleft(), time.monotonic()
             _require_parent(site.pool, host, fetch.parent)
+            forget_gone(site.pool, host, fetch.backup.name)
             size = fetch_by_rsync(site, self.far, lock, host, fetch, self.watched.follow)
             found = own_backup(site.pool.host(host) / fetch.backup.name, host)
             if found:
@@ -155,6 +154,7 @@ class HostCopies:
         """Takes one stream; returns the bytes that came."""
         site, far, host = self.site, self.far, self.host
         before = far.bytes
+        forget_gone(site.pool, host, fetch.backup.name)
         announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
         expected = Expected.of(host, fetch)
         looked, longest = before, longest_stream(announced.total, require_room(site.pool, site.config).total)
@@ -183,9 +183,7 @@ class HostCopies:
     def _tell(self, fetch: Fetch, size: int, seconds: float, subvolume: Subvolume, record: Record) -> None:
         folder, name = self.site.pool.host(self.host), fetch.backup.name
         if fetch.again:
-            forget_verified(folder, name)
-            forget_compared(folder, name)
-            forget_damaged(self.site.pool, self.host, name)
+            forget_recorded(self.site.pool, self.host, name)
         parent = fetch.parent.name if fetch.parent else None
         row = final_row(self.site.pool, self.host, record, subvolume, read_notes(folder))
         self.watched.tell(Fetched(self.host, name, parent, size, seconds, fetch.again), row)

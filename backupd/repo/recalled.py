@@ -1,13 +1,13 @@
-"""What verified.json, damaged.json and compared.json record, put back into a catalogue that has forgotten it."""
+"""What verified.json, damaged.json and compared.json record: put back into a catalogue that has forgotten it, or forgotten."""
 
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from backupd.repo.compared import compared_row, differing_of, read_compared
-from backupd.repo.damages import read_damaged
-from backupd.repo.verified import damages_of, read_verified, verified_row
+from backupd.repo.compared import compared_row, differing_of, forget_compared, read_compared
+from backupd.repo.damages import forget_damaged, read_damaged
+from backupd.repo.verified import damages_of, forget_verified, read_verified, verified_row
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.pool.marker import Pool
 
@@ -44,3 +44,17 @@ def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[
         catalogue.put_verifications(rows)
     if others := [compared_row(host, name, one) for name, one in compared.items() if name in names]:
         catalogue.put_comparisons(others)
+
+
+def forget_recorded(pool: Pool, host: str, name: str) -> None:
+    """Forgets what is recorded of a backup, because another one takes its place, or the name that it had. Raises OSError."""
+    folder = pool.host(host)
+    forget_verified(folder, name)
+    forget_compared(folder, name)
+    forget_damaged(pool, host, name)
+
+
+def forget_gone(pool: Pool, host: str, name: str) -> None:
+    """The same, unless that backup is there: the next one of that name was not looked at yet. Raises OSError."""
+    if pool.host(host).is_dir() and not os.path.lexists(pool.host(host) / name):
+        forget_recorded(pool, host, name)

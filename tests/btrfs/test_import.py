@@ -456,3 +456,17 @@ def test_a_rotation_between_two_trees_is_noticed_and_mixes_nothing(
     assert len(trees) == 7
     for name in nights.names("old1"):
         assert differing(trees[name], data(nights, "old1", name)) == ""
+
+
+def test_what_is_imported_again_after_its_deletion_is_not_known_as_the_first_was(nights: Nights, ext4: Path) -> None:
+    root = dated(ext4, 2, grow)
+    words = ("tree", root, "--host", "web1", "--verify", "none")
+    imported(nights, *words)
+    nights.backupd("verify")
+    first, last = nights.names("web1")
+    nights.backupd("delete", f"web1@{last}", "--force", "--now-without-grace")
+    imported(nights, *words)
+    assert nights.names("web1") == [first, last]
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild")
+    assert {one["name"]: one["verified"] is not None for one in nights.listed("web1")} == {first: True, last: False}

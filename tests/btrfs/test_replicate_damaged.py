@@ -1,6 +1,7 @@
 """A copy that a disk spoilt is fetched again from the pool that it came from; rsync compares the two afterwards."""
 
 import fcntl
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -116,3 +117,24 @@ def test_what_a_power_cut_brought_back_goes_also_when_nothing_is_to_be_fetched(t
     assert not (host / RECEIVING).exists()
     assert not (host / REPLACED).exists()
     assert len(two.names(two.second.pool)) == 3
+
+
+@pytest.mark.parametrize("engine", ["send", pytest.param("rsync", marks=pytest.mark.long)])
+def test_a_copy_that_comes_again_after_the_first_was_lost_is_not_known_as_that_was(
+    make_btrfs: Callable[..., Path], engine: str
+) -> None:
+    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"), engine=engine)
+    for day in (1, 2):
+        two.night(f"2026-03-0{day}T22:00:00Z", str(day))
+    two.fetch()
+    two.second.backupd("verify", "--now", NOW)
+    first, last = two.names(two.second.pool)
+    damaged = two.second.pool / "hosts/web1/damaged.json"
+    place = {"path": "/file", "start": 0, "length": 4096, "found_by": "scrub", "found_at": NOW}
+    damaged.write_text(json.dumps({"format": 1, "backups": {first: [place], last: [place]}}))
+    work("btrfs", "subvolume", "delete", two.second.pool / "hosts/web1" / last)
+    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [last]
+    (two.second.state / "catalogue.sqlite").unlink()
+    two.second.backupd("rebuild")
+    assert rows(two.second, "select name from verification") == [(first,)]  # nobody has read the other one
+    assert rows(two.second, "select name from damage") == [(first,)]
