@@ -22,14 +22,12 @@ from backupd.repo.backup_json import RECORD
 from backupd.repo.damages import enter_damages
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
-from backupd.repo.verified import read_verified, verified_row, write_verified
+from backupd.repo.verified import NAMED, read_verified, verified_row, write_verified
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.process.cancellation import Cancellation
-
-_NAMED = 100  # damaged files that verified.json names
 
 
 class Verifier(VerifyPass):
@@ -160,4 +158,4 @@ def _with_damages(found: Verification, before: Verification | None, paths: Seque
     names, known = {os.fsdecode(path) for path in paths}, None if are_all else before
     names |= set(known.damaged) if known else set()
     number = max(len(names), known.damages if known else 0)
-    return replace(found, damages=number, damaged=tuple(sorted(names, key=os.fsencode)[:_NAMED]))
+    return replace(found, damages=number, damaged=tuple(sorted(names, key=os.fsencode)[:NAMED]))

@@ -28,7 +28,7 @@ from btrkeep.units import format_time, parse_time
 
 DAMAGED = "damaged.json"
 _FORMAT = 1
-_KEPT_BY = ("scrub", "device")  # what the others found is in verified.json and compared.json
+KEPT_BY = ("scrub", "device")  # what the others found is in verified.json and compared.json
 _NAMED = (1000, 100, 10, 1)  # places, of each backup: the first of these numbers with which the file can be read again
 IsGone = Callable[[Damage], bool]
 _log = logging.getLogger(__name__)
@@ -55,9 +55,7 @@ def enter_damages(
                 before = read_damaged(folder, host)
                 there = names_of(pool, host)
                 left = [one for one in before if one.name in there and not is_gone(one)]
-                after = _ordered(
-                    [*left, *(one for one in catalogue.damages(host) if one.found_by in _KEPT_BY and one.fate is None)]
-                )
+                after = _ordered([*left, *(one for one in catalogue.damages(host) if one.found_by in KEPT_BY and one.fate is None)])
                 if after != before:
                     _write(pool, folder, after)
         except FileNotFoundError:  # the host is gone
@@ -134,7 +132,7 @@ def _fields(one: Damage) -> dict[str, Any]:
 
 def _parse(host: str, name: str, fields: Mapping[str, Any]) -> Damage:
     found_by = str(fields["found_by"])
-    if found_by not in _KEPT_BY:
+    if found_by not in KEPT_BY:
         raise ValueError(f"nothing is found by {found_by!r}")
     os.fsencode(path := str(fields["path"]))  # ValueError for what no file can have
     return Damage(host, name, path, int(fields["start"]), int(fields["length"]), found_by, parse_time(fields["found_at"]))

@@ -18,6 +18,8 @@ from btrkeep.pool.atomic import write_atomically
 from btrkeep.units import format_time, parse_time
 
 VERIFIED = "verified.json"
+NAMED = 100
+"""How many damaged files of a backup it names."""
 _FORMAT = 1
 _log = logging.getLogger(__name__)
 

@@ -350,3 +350,28 @@ def test_holes_odd_names_and_what_is_no_file_in_a_folder(make_btrfs: Callable[..
     (tree / "plain").write_bytes(content)
     nights.backupd("run", "web")  # the host has it still
     assert (nights.data("web", tree) / "plain").read_bytes() == content
+
+
+def test_what_a_repair_could_not_mend_outlives_the_catalogue(make_btrfs: Callable[..., Path], tree: Path, tmp_path: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    contents = {name: os.urandom(MIB) for name in ("mended", "left")}
+    for name, content in contents.items():
+        (tree / name).write_bytes(content)
+    nights.host("web", tree)
+    night(nights, 1)
+    nights.backupd("verify")
+    for content in contents.values():
+        damage(nights.top, content[4096:8192])
+    nights.backupd("verify", check=False)
+    copies = tmp_path / "copies" / str(tree).strip("/")
+    copies.mkdir(parents=True)
+    work("cp", "-a", tree / "mended", copies)
+    repair(nights, "--yes", "--from", str(tmp_path / "copies"), status=1)
+    copy = nights.names("web")[-1]
+    known = rows(nights, f"select path from damage where name = '{copy}'")
+    assert known == [(f"{tree}/left",)]
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild")
+    assert rows(nights, f"select path from damage where name = '{copy}'") == known
+    night(nights, 0)  # fetches it again, and does not share it with the copy
+    assert nights.differences("web", tree) == []
