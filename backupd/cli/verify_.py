@@ -128,7 +128,8 @@ def command(
             if not after_crash:
                 run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(site.pool))
             errors = look_at_read_errors(site, site.clock.now())
-            forget_own(site.catalogue, errors.seen, moment, max(0, run.own_errors - errors.lines))
+            if not errors.why:  # otherwise nothing is written down, so that the next look reads what this one could not
+                forget_own(site.catalogue, errors.seen, moment, max(0, run.own_errors - errors.lines))
     return run.report()
 
 

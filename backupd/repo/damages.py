@@ -29,7 +29,7 @@ from btrkeep.units import format_time, parse_time
 DAMAGED = "damaged.json"
 _FORMAT = 1
 KEPT_BY = ("scrub", "device")  # what the others found is in verified.json and compared.json
-_NAMED = (1000, 100, 10, 1)  # places, of each backup: the first of these numbers with which the file can be read again
+_NAMED = (100_000, 10_000, 1000, 100, 10, 0)  # places of each backup: the first of these with which the file can be read again
 IsGone = Callable[[Damage], bool]
 _log = logging.getLogger(__name__)
 
@@ -100,14 +100,23 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _ordered(some: Iterable[Damage]) -> list[Damage]:
-    """As they are read again: each once, times to the second, the first of each backup. Each damaged backup has one at least."""
+    """As they are read again: each once, times to the second, as many as the file has room for."""
     rounded = {(one.name, os.fsencode(one.path), one.start): _parse(one.host, one.name, _fields(one)) for one in some}
-    found = [rounded[key] for key in sorted(rounded)]
+    every = [rounded[key] for key in sorted(rounded)]
+    found = every
     for most in _NAMED:
-        found = [one for _, group in groupby(found, key=attrgetter("name")) for one in islice(group, most)]
+        found = [one for _, group in groupby(every, key=attrgetter("name")) for one in _first(list(group), most)]
         if len(_text(found)) <= LARGEST:
-            return found
-    return [replace(one, path="/", start=0, length=0) for one in found]  # as one of which nothing can be read
+            break
+    return found
+
+
+def _first(places: list[Damage], most: int) -> list[Damage]:
+    """Of one backup. If some are left out the first is the folder of all, which no repair of the others makes good."""
+    if len(places) <= most:
+        return places
+    whole = replace(places[0], path="/", start=0, length=0)
+    return [whole, *islice((one for one in places if one.path != "/"), most)]
 
 
 def _write(pool: Pool, folder: Path, some: Iterable[Damage]) -> None:

@@ -40,7 +40,18 @@ def test_every_damaged_backup_is_read_again_however_much_is_damaged(pool: Pool, 
     with Catalogue.open(with_catalogue(pool.path)) as catalogue:
         enter_damages(pool, catalogue, ["web1"], found)
         assert len(catalogue.damages("web1")) == len(found)
-    assert {one.name for one in read_damaged(pool.host("web1"), "web1")} == set(names)
+    again = read_damaged(pool.host("web1"), "web1")
+    assert {one.name for one in again} == set(names)
+    assert {one.name for one in again if one.path == "/"} == set(names)  # no repair of the files that are named is all
+
+
+def test_all_places_of_a_backup_come_back_while_there_is_room(pool: Pool) -> None:
+    (name,) = backups(pool, 1)
+    found = {Damage("web1", name, f"/file-{number:05}", 0, 4096, "scrub", NOW) for number in range(20_000)}
+    with Catalogue.open(with_catalogue(pool.path)) as catalogue:
+        enter_damages(pool, catalogue, ["web1"], found)
+        enter_damages(pool, catalogue, ["web1"], [])
+    assert set(read_damaged(pool.host("web1"), "web1")) == found
 
 
 @pytest.mark.parametrize("path", ["/\ud800", 5, None])

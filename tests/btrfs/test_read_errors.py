@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,8 @@ import pytest
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.device_errors import SeenErrors, forget_own, forget_unnamed, grown, read_seen, seen_now
 from btrkeep.pool.kernel_log import ReadFailure, read_failures
-from tests.beds import btrfs
+from tests.beds import TOP, btrfs
+from tests.beds.cli import BACKUPD
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.watch import does_at, rows
@@ -133,6 +135,34 @@ def test_errors_that_a_verify_met_are_named_by_it_and_others_stay_until_a_scrub(
     assert len(before) > len(met)
     nights.backupd("verify", check=False)
     assert fact(nights)["unexplained"] == before
+
+
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_a_verify_that_may_not_read_the_kernels_log_leaves_its_lines_to_the_next_look(
+    make_btrfs: Callable[..., Path], tmp_path: Path
+) -> None:
+    nights, tree = Nights(make_btrfs(size="300M")), tmp_path / "srv"
+    content = os.urandom(MIB)
+    for name in ("db", "web"):
+        (tree / name).mkdir(parents=True)
+        (tree / name / "file").write_bytes(content if name == "web" else b"whole")
+        nights.host(name, tree / name)
+    nights.run("db", "web")
+    damage(nights.top, content[:8192])
+    spoilt = nights.data("web", tree / "web") / "file"
+    closed = nights.top / "socket"  # nobody can open one as a file
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(closed))
+    without_log = 'mount --bind "$0" /dev/kmsg && exec "$@"'
+    words = ("unshare", "--mount", "sh", "-c", without_log, closed, *BACKUPD, "--config", nights.config)
+    for _ in range(8):  # again while the kernel leaves out lines, which it counts for all tests
+        assert work("sha256sum", spoilt, check=False).returncode
+        work(*words, "verify", "db", cwd=TOP)
+        if found := damaged(nights):
+            break
+        time.sleep(5)
+    assert [(one["host"], one["path"]) for one in found] == [("web", f"{tree}/web/file")]
 
 
 def test_a_line_names_subvolume_inode_and_place() -> None:
