@@ -25,12 +25,13 @@ from typing import NamedTuple
 from backupd.actions.shared_damage import FoundDamage
 from backupd.actions.verify_pass import STREAMS, VerifyPass
 from backupd.files.backup_selector import Restorable
-from backupd.files.file_digest import DAMAGED, FileRead, PlainSum, read_file, read_small
+from backupd.files.file_digest import FileRead, PlainSum, read_file, read_small
 from backupd.files.name_batches import FolderNames, name_batches
 from backupd.files.tree import Tree, open_seen_direct
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.sums import read_sums
 from btrkeep.decisions.due import latest
+from btrkeep.fs.damage import DAMAGED
 from btrkeep.fs.openat import FOLDER
 from btrkeep.fs.sparse import PIECE
 from btrkeep.pool.subvolume import describe

@@ -16,7 +16,6 @@ from backupd.actions.backup_reader import BackupReader
 from backupd.actions.shared_damage import FoundDamage, backups_that_share
 from backupd.actions.verify_pass import ReadCount, ReadScope, VerifyPass
 from backupd.files.backup_selector import Restorable
-from backupd.files.file_digest import DAMAGED
 from backupd.files.tree import DataUnreadable, Tree, tree_of_backup
 from backupd.repo.backup_json import RECORD
 from backupd.repo.damages import enter_damages
@@ -26,6 +25,7 @@ from backupd.repo.verified import NAMED, read_verified, verified_row, write_veri
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification
+from btrkeep.fs.damage import DAMAGED
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.process.cancellation import Cancellation
 

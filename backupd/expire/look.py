@@ -22,6 +22,7 @@ from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
 from btrkeep.decisions.expiry_plan import HostBackups, UnreadableHost
 from btrkeep.decisions.retention import Candidate, DeletionRequest
+from btrkeep.fs.damage import DAMAGED
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, describe
 from btrkeep.units import parse_backup_name, parse_time
@@ -168,6 +169,11 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
             found = own_final(folder / name, host)
         except UnreadableRecord as error:
             unreadable[name] = error.message
+            continue
+        except OSError as error:
+            if error.errno not in DAMAGED:
+                raise
+            unreadable[name] = f"the disk does not give it back ({error.strerror})"
             continue
         if found:
             subvolumes[name] = found[0]

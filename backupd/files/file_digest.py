@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from backupd.repo.checksums import NO_DIGEST, Key
 from backupd.repo.sums import LONGEST_HOLE
+from btrkeep.fs.damage import DAMAGED
 from btrkeep.fs.sparse import PIECE, data_runs
 
-DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
-"""What the kernel says of data that it cannot give back as it was written."""
 _BLOCK = 4096  # bytes: the least that a hole has
 _ZEROS = bytes(_BLOCK)
 

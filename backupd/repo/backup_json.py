@@ -104,6 +104,9 @@ class Record:
     `shared_with`: the backup, HOST@NAME, with whose data that of this one was shared (`share_with`), and `shared_bytes` how many
     bytes share it; else None, and not in the file.
 
+    `unread_bases`: newer complete backups that the disk could not give back as a whole, so that this one grew from an older one or
+    from nothing; not in the file if there are none.
+
     `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
     """
 
@@ -135,6 +138,7 @@ class Record:
     repaired: Mapping[str, Any] | None = None
     shared_with: str | None = None
     shared_bytes: int | None = None
+    unread_bases: tuple[str, ...] = ()
 
     def total(self, key: str) -> int | None:
         """Returns the sum of one of rsync's numbers over all paths, bounded like them; None if no path has it."""
@@ -167,6 +171,8 @@ class Record:
         for name in ("stopped_for", "written", "cause", "confined", "imported", "repaired", "shared_with", "shared_bytes"):
             if fields[name] is None:
                 del fields[name]
+        if not self.unread_bases:
+            del fields["unread_bases"]
         fields["started"] = format_time(self.started)
         fields["finished"] = format_time(self.finished) if self.finished else None
         fields["paths"] = [_path_fields(result) for result in self.paths]
@@ -197,7 +203,8 @@ def parse(text: str) -> Record:
         known["started"] = parse_time(known["started"])
         known["finished"] = parse_time(known["finished"]) if known.get("finished") else None
         known["paths"] = tuple(_path_result(entry) for entry in known.get("paths", ()))
-        known["warnings"] = tuple(known.get("warnings", ()))
+        for name in ("warnings", "unread_bases"):
+            known[name] = tuple(known.get(name, ()))
         known["cause"] = cause_of(known.get("cause"))
         return _checked(Record(**known))
     except NOT_UNDERSTOOD as error:
@@ -206,7 +213,7 @@ def parse(text: str) -> Record:
 
 def _checked(record: Record) -> Record:
     """Returns the record if its fields fit a catalogue's row. Raises TypeError, ValueError."""
-    texts = (record.host, record.uuid, record.state, *record.warnings)
+    texts = (record.host, record.uuid, record.state, *record.warnings, *record.unread_bases)
     maybe: list[str | None] = [record.name, record.base, record.base_uuid, record.error, record.rsync_version]
     maybe += [record.stopped_for, record.imported, record.shared_with]
     if not all(isinstance(text, str) for text in texts) or not all(text is None or isinstance(text, str) for text in maybe):

@@ -1,6 +1,5 @@
 """The backups of a host as they lie in the pool: which are ours, which is the newest complete one, and `latest`, which names it."""
 
-import contextlib
 import logging
 import os
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError
+from btrkeep.fs.damage import DAMAGED
 from btrkeep.pool.atomic import link_atomically
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, commit, delete, describe
@@ -82,17 +82,29 @@ def require_own(pool: Pool, host: str) -> None:
         )
 
 
-def final_backups(pool: Pool, host: str) -> Iterator[FinalBackup]:
-    """Yields the host's final backups, newest name first; skips what is not ours or cannot be read."""
+def final_backups(pool: Pool, host: str, unread: list[str] | None = None) -> Iterator[FinalBackup]:
+    """Yields the host's final backups, newest name first; skips what is not ours, and what the disk does not give back.
+
+    Adds the names of the latter to `unread`.
+    """
     try:
         names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
     except FileNotFoundError:
         return
     for name in names:
         path = pool.host(host) / name
-        with contextlib.suppress(records.UnreadableRecord):
-            if found := own_final(path, host):
-                yield FinalBackup(path, *found)
+        try:
+            found = own_final(path, host)
+        except records.UnreadableRecord:
+            continue
+        except OSError as error:
+            if error.errno not in DAMAGED:
+                raise
+            if unread is not None:
+                unread.append(name)
+            continue
+        if found:
+            yield FinalBackup(path, *found)
 
 
 def records_newest_first(pool: Pool, host: str, now: datetime) -> list[Record]:
@@ -110,14 +122,21 @@ def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None
 
 
 def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> FinalBackup | None:
-    future = None
-    for backup in final_backups(pool, host):
+    """Does the same with the host's notes."""
+    return next(bases(pool, host, now, notes), None)
+
+
+def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: list[str] | None = None) -> Iterator[FinalBackup]:
+    """Yields the host's complete backups, the best base first. Adds those that the disk does not give back to `unread`."""
+    future = []
+    for backup in final_backups(pool, host, unread):
         if effective_state(backup.record, notes) != COMPLETE:
             continue
         if now is None or backup.record.started <= latest(now):
-            return backup
-        future = future or backup
-    return future
+            yield backup
+        else:
+            future.append(backup)
+    yield from future
 
 
 def recover(pool: Pool, host: str) -> Record | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from backupd.rsync.output import LONGEST_REST, unescape
+from btrkeep.fs.damage import DAMAGED
 from btrkeep.units import printable
 
 SAMPLES = 5
@@ -77,6 +78,12 @@ def classify(line: str) -> Class:
     if match["what"].startswith(("link_stat ", "change_dir ")):
         return Class.PATH_BROKEN
     return Class.UNREADABLE
+
+
+def tells_of_damage(line: str) -> bool:
+    """Returns True if the line is about something that this server's disk does not give back."""
+    match = _ERROR.fullmatch(line)
+    return bool(match and match["errno"] and int(match["errno"]) in DAMAGED)
 
 
 def unlisted_path(line: bytes) -> bytes | None:

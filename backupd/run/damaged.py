@@ -11,6 +11,7 @@ from pathlib import Path
 
 from backupd.files.tree import Tree, components, joined, look
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.fs.damage import DAMAGED
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ def drop_damaged(subvolume: Path, base: Path, paths: Iterable[bytes]) -> int:
 
     Keeps a file that has another inode than in `base`, because an earlier run of this backup has fetched it since. A file that
     cannot be removed also stays, and is logged. Can be repeated, also after it was killed. Raises OSError if one of the two has no
-    files.
+    files, or if its metadata is damaged.
     """
     dropped = 0
     with Tree(subvolume) as new, Tree(base) as old:
@@ -32,6 +33,8 @@ def drop_damaged(subvolume: Path, base: Path, paths: Iterable[bytes]) -> int:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno in DAMAGED:  # the metadata; nothing new can grow from it
+                    raise
                 _log.warning("%s: %r is damaged, and cannot be removed to be fetched again: %s", subvolume, path, error)
     return dropped
 

@@ -24,6 +24,7 @@ from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, pun
 from backupd.repo.listing import names_of
 from backupd.repo.recalled import forgotten_damages
 from backupd.rsync.confined import require_harmless
+from backupd.rsync.messages import tells_of_damage
 from backupd.rsync.process import RunCancellation
 from backupd.run import hooks
 from backupd.run import work_subvolume as working
@@ -170,8 +171,8 @@ class HostRun:
         self._finish_run("partial", error, cause)
         return HostResult(self.host.name, "partial", error)
 
-    async def _written(self, lock: Lock, running: RunningTransfer, disk: Syncfs) -> HostResult:
-        prepared, first = await self._prepare(running, disk)
+    async def _written(self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False) -> HostResult:
+        prepared, first = await self._prepare(running, disk, checked)
         transfer = self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.stopper, running, self.pause)
         try:
             await transfer.run()
@@ -180,6 +181,7 @@ class HostRun:
             record = self._record(first, transfer, verdict)
             if verdict.state is not None:
                 return await self._finalise(prepared, record, verdict, transfer, disk)
+            again = not checked and await self._grew_from_damage(prepared, transfer)
         except working.DataLost:
             raise
         except Exception as error:
@@ -187,9 +189,20 @@ class HostRun:
                 left = replace(first, error=str(error))
                 await asyncio.to_thread(working.leave_after_error, prepared, left, disk)
             raise
+        if again:
+            return await self._written(lock, running, disk, checked=True)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
 
-    async def _prepare(self, running: RunningTransfer, disk: Syncfs) -> tuple[Prepared, Record]:
+    async def _grew_from_damage(self, prepared: Prepared, transfer: HostTransfer) -> bool:
+        """Returns True if the disk does not give back some metadata of `.working` that rsync came upon: of its base, or from an
+        earlier run.
+        """
+        causes = [result.cause for result in transfer.results.values() if result.outcome is PathOutcome.FAULT]
+        if self.stopper.reason or not any(cause and tells_of_damage(cause.facts.get("line", "")) for cause in causes):
+            return False
+        return (prepared.base is not None or not prepared.fresh) and await asyncio.to_thread(working.is_damaged, prepared.path)
+
+    async def _prepare(self, running: RunningTransfer, disk: Syncfs, checked: bool) -> tuple[Prepared, Record]:
         site, begun, damages = self.site, time.monotonic(), self.site.catalogue.damages(self.host.name)
         forgotten = await asyncio.to_thread(_forgotten, site.pool, self.host.name, damages)
         if forgotten:  # an older catalogue, or one that cannot be read
@@ -202,6 +215,7 @@ class HostRun:
             disk,
             self.stopper,
             damages + forgotten,
+            checked=checked,
         )
         self.seconds["prepare"] = round(time.monotonic() - begun, 3)
         if recovered:
@@ -263,7 +277,7 @@ class HostRun:
             duration=round(spent, 3),
             attempts=transfer.attempts,
             paths=results,
-            warnings=tuple(warning for result in results for warning in result.warnings),
+            warnings=(*_unread_words(first), *(warning for result in results for warning in result.warnings)),
             error=verdict.error,
             cause=verdict.cause,
             rsync_version=self.site.rsync.version,
@@ -354,6 +368,13 @@ class HostRun:
             record.warnings,
             record.shared_bytes,
         )
+
+
+def _unread_words(record: Record) -> list[str]:
+    if not record.unread_bases:
+        return []
+    names, instead = ", ".join(record.unread_bases), f"grew from {record.base}" if record.base else "was fetched as a whole"
+    return [f"the disk does not give back {names}, so this backup {instead} (`backupd damaged`)"]
 
 
 def _forgotten(pool: Pool, host: str, known: Sequence[Damage]) -> list[Damage]:

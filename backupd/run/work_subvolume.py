@@ -20,15 +20,15 @@ from backupd.repo.backup_json import DATA, Record
 from backupd.repo.final_backups import (
     FinalBackup,
     ForeignData,
+    bases,
     discard,
     is_named,
     is_unfinished_run,
-    newest_base,
     recover,
     take_name,
 )
 from backupd.repo.hardlinks import split
-from backupd.repo.notes_json import read_notes
+from backupd.repo.notes_json import Notes, read_notes
 from backupd.repo.synced import is_synced, mark_synced, remove_mark
 from backupd.run import quota
 from backupd.run.damaged import drop_damaged
@@ -41,13 +41,15 @@ from btrkeep.backup_states import FAILED, PARTIAL, RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
-from btrkeep.errors import OperatorError
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.fs.damage import DAMAGED
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.orphans import wait_for
 from btrkeep.pool.reserve import with_reserve
-from btrkeep.pool.subvolume import Subvolume, commit, create, delete, describe, set_read_only, snapshot
+from btrkeep.pool.subvolume import Subvolume, commit, create, delete, describe, opened, set_read_only, snapshot
 from btrkeep.pool.syncfs import Syncfs
 from btrkeep.process.cancellation import Cancellation, Cancelled
+from btrkeep.treescan import has_readable_tree
 from btrkeep.units import backup_name, counted
 
 log = logging.getLogger(__name__)
@@ -77,6 +79,7 @@ class Prepared:
     id: int
     uuid: str
     doubted: bool = False
+    unread_bases: tuple[str, ...] = ()
 
 
 def settings_of(host: HostConfig) -> dict[str, Any]:
@@ -97,10 +100,19 @@ def recover_and_prepare(
     cancelled: Cancellation | None = None,
     damages: Iterable[Damage] = (),
     imported: str | None = None,
+    *,
+    checked: bool = False,
 ) -> tuple[Record | None, Prepared]:
     """Does both at once, for a run: in one call of a thread."""
     quota.begin(pool, host.name)
-    return recover(pool, host.name), prepare(pool, host, now, disk, cancelled, damages, imported)
+    recovered, damages = recover(pool, host.name), tuple(damages)
+    try:
+        return recovered, prepare(pool, host, now, disk, cancelled, damages, imported, checked=checked)
+    except (OSError, PoolUnusable) as error:
+        if checked or imported is not None or not _is_damage(error):
+            raise
+        log.warning("%s: the base of the new backup cannot be read (%s); another one is looked for", host.name, error)
+    return recovered, prepare(pool, host, now, disk, cancelled, damages, checked=True)
 
 
 def prepare(
@@ -111,6 +123,8 @@ def prepare(
     cancelled: Cancellation | None = None,
     damages: Iterable[Damage] = (),
     imported: str | None = None,
+    *,
+    checked: bool = False,
 ) -> Prepared:
     """Prepares a writable `.working`: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
 
@@ -119,6 +133,9 @@ def prepare(
     Files of `damages` in the base are removed, unless a continued run has fetched them since.
 
     `imported` is the Record's. What an import has left is not continued, whoever asks.
+
+    What grows from a base of which the disk does not give back some metadata never becomes complete. `checked`: each base and what
+    was left is read first, and the newest whole one is taken, or none.
 
     After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
 
@@ -131,10 +148,14 @@ def prepare(
         raise Forgotten(
             f"{host.name} is forgotten, so all its backups go, new ones too: `backupd forget {host.name} --undo` takes it back"
         )
-    base = newest_base(pool, host.name, now, notes)
     path = pool.working(host.name)
+    base, unread = _choose(pool, host.name, now, notes, checked)
+    if unread and imported is not None:  # an import knows what it copied into the newest
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(pool.host(host.name) / unread[0]))
+    if checked and os.path.lexists(path) and is_damaged(path):
+        _drop_damaged_working(path, unread)
     left = _left(path, host, base)
-    prepared = _continue(path, left, base, host, now, cancelled) if left else make(pool, host, base, now, imported)
+    prepared = _continue(path, left, base, unread, host, now, cancelled) if left else make(pool, host, base, now, imported, unread)
     try:
         quota.join(pool, host.name, prepared.id)
         if (path / DATA).is_symlink():
@@ -157,6 +178,59 @@ def prepare(
     return prepared
 
 
+def _choose(pool: Pool, host: str, now: datetime, notes: Notes, checked: bool) -> tuple[FinalBackup | None, tuple[str, ...]]:
+    """Returns the base, and the names of the newer complete backups that the disk does not give back: of which a continued run
+    knows, or which is seen now.
+    """
+    unread = list(_known_unread(pool.working(host)))
+    for base in bases(pool, host, now, notes, unread):
+        if base.path.name in unread:
+            continue
+        if not checked or _is_whole(base.path):
+            return base, tuple(sorted(set(unread)))
+        unread.append(base.path.name)
+    return None, tuple(sorted(set(unread)))
+
+
+def _drop_damaged_working(path: Path, unread: tuple[str, ...]) -> None:
+    """Deletes a `.working` that was left by an earlier run. Its damage must be that of the base that it grew from: the kernel
+    makes the pool read-only when it drops a subvolume whose own metadata it cannot read.
+    """
+    there = describe(path)
+    if not unread or there is None:
+        raise OperatorError(
+            f"the disk does not give back some metadata of {path}, and the kernel makes the pool read-only when that is deleted",
+            "move it out of the hosts' folder (mv); the next run begins with the newest backup",
+        )
+    discard(path, there.uuid)
+
+
+def _known_unread(working: Path) -> tuple[str, ...]:
+    with contextlib.suppress(records.UnreadableRecord, OSError):
+        found = records.read(working)
+        return found.unread_bases if found else ()
+    return ()
+
+
+def _is_whole(subvolume: Path) -> bool:
+    with opened(subvolume) as fd:
+        return has_readable_tree(fd)
+
+
+def is_damaged(subvolume: Path) -> bool:
+    """Returns True if the disk does not give back some of the metadata of a subvolume that it gave a moment ago."""
+    try:
+        return not _is_whole(subvolume)
+    except OSError as error:
+        log.warning("%s: %s", subvolume, error)
+        return False
+
+
+def _is_damage(error: Exception) -> bool:
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in DAMAGED
+
+
 def _damaged_paths(base: FinalBackup, damages: Iterable[Damage]) -> list[bytes]:
     return sorted({os.fsencode(one.path) for one in damages if one.name == base.record.name and one.fate is None})
 
@@ -177,7 +251,14 @@ def _linked_since(base: FinalBackup | None) -> int:
     return base.subvolume.created if base and is_known else 0
 
 
-def make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime, imported: str | None = None) -> Prepared:
+def make(
+    pool: Pool,
+    host: HostConfig,
+    base: FinalBackup | None,
+    now: datetime,
+    imported: str | None = None,
+    unread_bases: tuple[str, ...] = (),
+) -> Prepared:
     """Makes a new `.working`. It gets that name after it has its record, so one without a record is not ours."""
     staged, path = pool.staged(host.name), pool.working(host.name)
     if not staged.parent.is_dir():
@@ -191,7 +272,7 @@ def make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime, 
         create(staged)
     subvolume = describe(staged)
     assert subvolume is not None
-    prepared = _prepared(path, subvolume, base, fresh=True, doubted=False)
+    prepared = _prepared(path, subvolume, base, unread_bases, fresh=True, doubted=False)
     records.write(staged, first_record(prepared, host, now, imported))
     with Checkpoint("working subvolume named"):
         staged.rename(path)
@@ -199,10 +280,17 @@ def make(pool: Pool, host: HostConfig, base: FinalBackup | None, now: datetime, 
 
 
 def _continue(
-    path: Path, left: "_Left", base: FinalBackup | None, host: HostConfig, now: datetime, cancelled: Cancellation | None
+    path: Path,
+    left: "_Left",
+    base: FinalBackup | None,
+    unread_bases: tuple[str, ...],
+    host: HostConfig,
+    now: datetime,
+    cancelled: Cancellation | None,
 ) -> Prepared:
     """A `.working` that was left, for rsync to go by its files' times and sizes: those that cannot be relied on are made unlike."""
-    prepared = _prepared(path, left.subvolume, base, fresh=False, doubted=left.record.doubted or not left.synced)
+    doubted = left.record.doubted or not left.synced
+    prepared = _prepared(path, left.subvolume, base, unread_bases, fresh=False, doubted=doubted)
     records.write(path, first_record(prepared, host, now), durable=True)  # before the mark goes: it may fail on a full pool
     remove_mark(path)
     if not left.synced and not doubt(path, cancelled):
@@ -210,8 +298,10 @@ def _continue(
     return prepared
 
 
-def _prepared(path: Path, subvolume: Subvolume, base: FinalBackup | None, *, fresh: bool, doubted: bool) -> Prepared:
-    return Prepared(path, base.record if base else None, fresh, subvolume.id, subvolume.uuid, doubted)
+def _prepared(
+    path: Path, subvolume: Subvolume, base: FinalBackup | None, unread_bases: tuple[str, ...], *, fresh: bool, doubted: bool
+) -> Prepared:
+    return Prepared(path, base.record if base else None, fresh, subvolume.id, subvolume.uuid, doubted, unread_bases)
 
 
 def first_record(prepared: Prepared, host: HostConfig, now: datetime, imported: str | None = None) -> Record:
@@ -227,6 +317,7 @@ def first_record(prepared: Prepared, host: HostConfig, now: datetime, imported: 
         settings=settings_of(host),
         doubted=prepared.doubted,
         imported=imported,
+        unread_bases=prepared.unread_bases,
     )
 
 

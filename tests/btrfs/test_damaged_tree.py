@@ -1,0 +1,120 @@
+"""Damaged metadata of a host's backups: the host becomes complete again, the others never notice, and nothing else is lost."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds import work
+from tests.beds.faults import damage_metadata, leaves
+from tests.beds.nights import Nights
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root]
+FILES = 800
+
+
+def of(nights: Nights, name: str) -> list[int]:
+    """The leaves of a backup, without the first, in which its own folder and record lie."""
+    return leaves(nights.pool / "hosts/web" / name, nights.top)
+
+
+def spoil(nights: Nights, which: str) -> str:
+    """Damages metadata of the newest of two backups: all that is its `own`, `one` leaf of that, or one that both `share`.
+
+    Returns the base that the next backup can have, "" for none.
+    """
+    first, last = nights.names("web")
+    old, new = of(nights, first), of(nights, last)
+    own = [one for one in new if one not in old]
+    shared = [one for one in new if one in old]
+    damage_metadata(nights.top, *{"own": own, "one": own[len(own) // 2 :][:1], "share": shared[len(shared) // 2 :][:1]}[which])
+    return "" if which == "share" else first
+
+
+def two_nights(make_btrfs: Callable[..., Path], tree: Path, which: str) -> Nights:
+    nights = Nights(make_btrfs(size="300M", mkfs=("-m", "single")))
+    for number in range(FILES):
+        (tree / f"file-{number:06}").write_bytes(b"%d" % number)
+    nights.host("web", tree)
+    nights.run("web")
+    for number in range(1 if which == "share" else FILES):
+        (tree / f"file-{number:06}").write_bytes(b"new %d" % number)
+    nights.run("web")
+    return nights
+
+
+def mounted(nights: Nights) -> str:
+    (line,) = (one for one in Path("/proc/mounts").read_text().splitlines() if f" {nights.top} " in one)
+    return line
+
+
+def record(nights: Nights, name: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads((nights.pool / "hosts/web" / name / "backup.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(("which", "told"), [("own", False), ("one", False), ("share", False), ("share", True)])
+def test_a_host_whose_base_has_damaged_metadata_becomes_complete_in_the_next_night(
+    make_btrfs: Callable[..., Path], tree: Path, which: str, told: bool
+) -> None:
+    nights = two_nights(make_btrfs, tree, which)
+    nights.host("other", tree)
+    last = nights.names("web")[1]
+    base = spoil(nights, which)
+    (tree / "file-000005").write_bytes(os.urandom(50))
+    if told:
+        assert nights.backupd("verify", check=False).returncode == 1
+    done = nights.run("web", "other")
+    assert (done["other"]["outcome"], done["web"]["outcome"]) == ("complete", "complete")
+    assert nights.differences("web", tree) == []
+    made = record(nights, nights.names("web")[2])
+    assert (made["base"] or "", made["unread_bases"]) == (base, [last] if base else nights.names("web")[:2])
+    assert any(last in one for one in record(nights, nights.names("web")[2])["warnings"])
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert "unread_bases" not in record(nights, nights.names("web")[3])
+    assert " rw," in mounted(nights)
+
+
+def test_a_first_copy_in_the_place_of_damaged_backups_goes_on_after_it_was_cut_off(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    nights = two_nights(make_btrfs, tree, "share")
+    spoil(nights, "share")
+    assert nights.backupd("verify", check=False).returncode == 1  # so the base is known before rsync has begun
+    (tree / "large").write_bytes(os.urandom(20 << 20))
+    nights.host("web", tree, deadline="8s", bandwidth="2M")
+    done = nights.run("web", status=1)["web"]
+    assert done["outcome"] == "partial"
+    arrived = work("btrfs", "subvolume", "show", nights.pool / "hosts/web/.working").stdout
+    nights.host("web", tree)
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert nights.differences("web", tree) == []
+    final = work("btrfs", "subvolume", "show", nights.pool / "hosts/web" / nights.names("web")[2]).stdout
+    assert [one for one in arrived.splitlines() if "\tUUID" in one] == [one for one in final.splitlines() if "\tUUID" in one]
+
+
+@pytest.mark.parametrize("which", ["own", "one"])
+def test_a_backup_whose_metadata_is_damaged_is_kept_since_its_deletion_would_make_the_pool_read_only(
+    make_btrfs: Callable[..., Path], tree: Path, which: str
+) -> None:
+    nights = two_nights(make_btrfs, tree, which)
+    nights.host("other", tree)
+    nights.run("other")
+    nights.run("other")
+    spoil(nights, which)
+    nights.run("web")
+    first, damaged, last = nights.names("web")
+    nights.backupd("delete", f"web@{first}", "--why", "a test", check=False)
+    asked = nights.backupd("delete", f"web@{damaged}", "--why", "a test", check=False)
+    assert (asked.returncode, damaged in asked.stderr) == ((1, True) if which == "own" else (0, False)), asked.stderr
+    nights.backupd("delete", f"other@{nights.names('other')[0]}", "--why", "a test")
+    done = nights.backupd("expire", "web", "other", "--skip-grace", check=False)
+    assert (done.returncode, damaged in done.stdout) == ((0, False) if which == "own" else (1, True))
+    work("btrfs", "filesystem", "sync", nights.top)
+    work("btrfs", "subvolume", "sync", nights.top)
+    assert nights.names("web") == [damaged, last]
+    assert len(nights.names("other")) == 1
+    assert " rw," in mounted(nights)
+    assert nights.run("web")["web"]["outcome"] == "complete"
