@@ -283,11 +283,12 @@ def test_its_own_retention_removes_there_and_none_removes_nothing(far: Offsite) 
     far.night.tables["offsite.far.retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1}
     far.night.write()
     plan = far.offsite("run", "--dry-run", "--now", "2026-03-05T00:00:00Z").stdout
-    assert "web1@2026-03-01T220000Z: would be removed there" in plan
+    names = far.night.names("web1")
+    assert f"web1@{names[0]}: would be removed there" in plan
     assert len(far.there()) == 3
     assert far.run("--now", "2026-03-05T00:00:00Z")["removed"] == 2
-    assert [when for _, when, _ in far.there()] == ["2026-03-03T22:00:00Z"]
-    assert len(far.night.names("web1")) == 3
+    assert [when.replace(":", "") for _, when, _ in far.there()] == names[-1:]
+    assert far.night.names("web1") == names
 
 
 def test_check_reads_back_and_finds_what_is_damaged_there(far: Offsite) -> None:
@@ -296,7 +297,7 @@ def test_check_reads_back_and_finds_what_is_damaged_there(far: Offsite) -> None:
     far.offsite("init", "far")
     far.run()
     (told,) = json.loads(far.offsite("check", "--sample", "100%", "--json").stdout)
-    assert (told["backup"], told["error"]) == ("web1@2026-03-01T220000Z", None)
+    assert (told["backup"], told["error"]) == (f"web1@{far.night.names('web1')[0]}", None)
     assert told["files"] == 4  # plain files, and one of them by two names: a, hard, b, and the odd one
     pack = max((far.repository / "data").glob("*/*"), key=lambda one: one.stat().st_size)
     pack.chmod(0o600)
