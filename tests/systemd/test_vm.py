@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.root,
     pytest.mark.skipif(bool(MISSING), reason=f"left out: in a virtual machine ({MISSING})"),
-    pytest.mark.timeout(2700),  # the machine and its image may have to be made first
+    pytest.mark.timeout(6000),  # the machine and its image may have to be made first
 ]
 
 
@@ -43,7 +43,7 @@ def _said(folders: pytest.TempPathFactory, script: str, disks: int, clock: str) 
             file.truncate(2 << 30)
     try:
         with vm.running(scripts, drives, clock=clock) as machine:
-            return machine.to_its_end(2400)
+            return machine.to_its_end(5400)
     finally:
         for drive in drives:
             drive.unlink()
