@@ -174,9 +174,13 @@ def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web:
     assert web.record("web")["confined"] is True
     (folder / "bwrap").write_text("#!/bin/sh\nexit 1\n")
     (folder / "bwrap").chmod(0o755)
+    back = ("restore", "web", str(web.source), "--to-host")
+    refused = web.backupd(*back, check=False, env=env)
+    assert (refused.returncode, "rsync 3.2.7 may talk to no host" in refused.stderr) == (1, True), refused.stderr
     web.settings("backup", confine="never")
     assert web.run("web", env=env)["web"]["outcome"] == "complete"
     assert web.record("web")["confined"] is False
+    web.backupd(*back, env=env)
 
 
 def test_a_look_at_a_host_is_confined_too(web: Nights) -> None:

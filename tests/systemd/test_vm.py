@@ -81,13 +81,13 @@ def test_the_rsync_that_takes_too_much_is_ended_alone_and_the_night_goes_on(said
 
 @pytest.mark.long
 def test_commands_that_the_kernel_ends_for_want_of_memory_leave_nothing_wrong(said_of_little_memory: str) -> None:
-    """A run, an import, a verify, a replicate and an expire, each with six limits that come near to what it takes."""
+    """A run, an import, a verify, a replicate and an expire, each with four limits that come near to what it takes."""
     said = said_of_little_memory
     tried = re.findall(r"^(\w+) within (\d+): status (\d+), ended (\d+)$", said, re.MULTILINE)
     commands = ["run", "import", "verify", "replicate", "expire"]
     assert list(dict.fromkeys(name for name, _, _, _ in tried)) == commands, said
     ended = {name: sum(int(number) for what, _, _, number in tried if what == name) for name in commands}
-    assert min(ended.values()) >= 2, ended
+    assert min(ended.values()) >= 1, ended
     assert re.findall(r"^(\w+) with enough: status (\d+)$", said, re.MULTILINE) == [(name, "0") for name in commands], said
     assert re.findall(r"^wrong: .*", said, re.MULTILINE) == []
     assert re.findall(r"^(\w+) catalogue (.*)", said, re.MULTILINE) == [("main", "ok equal"), ("second", "ok equal")]

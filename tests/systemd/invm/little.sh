@@ -4,6 +4,7 @@ mkfs.btrfs -q /dev/vdc
 mkfs.btrfs -q /dev/vdd
 mount /dev/vdc /srv
 mount /dev/vdd /mnt
+mkdir -p /srv/old
 configure '
 [ssh]
 command = "/payload/fakessh"
@@ -21,6 +22,9 @@ address = "root@db"
 paths = ["/srv/source/db"]
 [host.here]
 paths = ["/srv/source/here"]
+[host.old]
+paths = ["/srv/source/old"]
+enabled = false
 '
 printf '[pool]\npath = "/mnt/second"\n[replica.first]\nfrom = "/srv/backup"\n' >/etc/btrkeep/second.toml
 backupd --pool second init /mnt/second >/dev/null
@@ -30,26 +34,7 @@ number=0
 # change FOLDER...: another version of each, noted.
 change() {
     number=$((number + 1))
-    python3 - "$number" "$@" <<'P'
-import os, random, sys
-number, folders = int(sys.argv[1]), sys.argv[2:]
-for folder in folders:
-    noise = random.Random(f"{folder} {number}")
-    os.makedirs(f"{folder}/small", exist_ok=True)
-    for name in range(60) if number == 1 or not os.path.exists(f"{folder}/version") else noise.sample(range(60), 8):
-        with open(f"{folder}/small/{name}", "wb") as file:
-            file.write(noise.randbytes(noise.randrange(20000)))
-    with open(f"{folder}/large", "r+b" if os.path.exists(f"{folder}/large") else "w+b") as file:
-        file.truncate(4 << 20)
-        file.seek(noise.randrange(3 << 20))
-        file.write(noise.randbytes(300_000))
-    if not os.path.lexists(f"{folder}/hard"):
-        os.link(f"{folder}/small/0", f"{folder}/hard")
-        os.symlink("small", f"{folder}/soft")
-    with open(f"{folder}/version", "w") as file:
-        file.write(f"{folder} {number}")
-P
-    python3 truth.py note "$@"
+    python3 truth.py change "$number" "$@"
 }
 
 # kills: how many processes the kernel has ended in a control group.
@@ -66,12 +51,12 @@ within() {
     ended=$(($(kills) - before))
 }
 
-# starved NAME [--again COMMAND] COMMAND...: with limits that come nearer and nearer to what it takes, then without one. What the
+# starved NAME COMMAND...: with four limits that come nearer and nearer to what it takes, then without one. What the
 # function before_NAME does comes before each; truth.py has the words of look_NAME.
 starved() {
-    local name=$1 low=4 high=132 limit options
+    local name=$1 low=16 high=64 limit options
     shift
-    for _ in 1 2 3 4 5 6; do
+    for _ in 1 2 3 4; do
         limit=$(((low + high) / 2))
         "before_$name"
         within "$limit" "$@"
@@ -93,20 +78,13 @@ declare -A look=([expire]="old 3")
 mounted=$(findmnt -n -o OPTIONS /srv /mnt | tr '\n' ' ')
 
 before_run() { change /srv/source/web /srv/source/db /srv/source/here; }
-starved run /usr/local/sbin/backupd run --all
+starved run /usr/local/sbin/backupd run web db here
 
-# Trees of eight days, one more each time: what an import that was ended has left goes on.
+# Two trees more each time: what an import that was ended has left goes on.
 trees=0
 before_import() {
-    for _ in 1 2 3 4 5 6 7 8; do
-        trees=$((trees + 1))
-        tree=/srv/old/$(date -d "2026-06-01 + $trees days" +%F)
-        mkdir -p /srv/old
-        [ -e /srv/before ] && cp -a --reflink=auto /srv/before "$tree" || mkdir "$tree"
-        change "$tree"
-        rm -rf /srv/before
-        cp -a "$tree" /srv/before
-    done
+    python3 truth.py trees "$trees" /srv/old
+    trees=$((trees + 2))
 }
 starved import /usr/local/sbin/backupd import tree /srv/old --host old
 
@@ -116,9 +94,9 @@ starved verify /usr/local/sbin/backupd verify
 before_replicate() { change /srv/source/web; backupd run web -q >/dev/null; }
 starved replicate /usr/local/sbin/backupd --pool second replicate
 
-# Three of each ten are kept; the others go in seven attempts.
+# Three of ten are kept; the others go one by one.
 before_expire() { :; }
-starved expire /usr/local/sbin/backupd expire old --limit 6 --force old
+starved expire /usr/local/sbin/backupd expire old --limit 1 --force old
 
 echo "left $(find /srv/backup/hosts/old -maxdepth 1 -name '2*' | wc -l)"
 for name in web db here; do echo "latest $name $(find "/srv/backup/hosts/$name/latest/data/srv/source/$name/version" -exec cat {} +)"; done

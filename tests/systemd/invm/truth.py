@@ -1,7 +1,8 @@
 """What is in two pools, by this program and SHA-256 alone, beside what their sources were.
 
-    truth.py note FOLDER...      remembers each as it is now, by the line in its file `version`
-    truth.py look [HOST NUMBER]  prints what is wrong; of that host only the newest NUMBER backups have to be there
+    truth.py change NUMBER FOLDER...  makes another version of each, and notes what it is
+    truth.py trees FIRST TOP          makes two dated trees below TOP, the first of them the FIRSTth, and notes them
+    truth.py look [HOST NUMBER]       prints what is wrong; of that host only the newest NUMBER backups have to be there
 
 A complete backup has to be read-only and equal to what was noted, and what was complete at an earlier look has to be there.
 """
@@ -9,10 +10,13 @@ A complete backup has to be read-only and equal to what was noted, and what was 
 import hashlib
 import json
 import os
+import random
+import shutil
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +50,36 @@ def read(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def note(folders: Sequence[str]) -> None:
+def change(number: int, folders: Sequence[Path]) -> None:
     known = read(KNOWN)
     for folder in folders:
-        known[Path(folder, "version").read_text()] = manifest(Path(folder))
+        _change(number, folder)
+        known[(folder / "version").read_text()] = manifest(folder)
     KNOWN.write_text(json.dumps(known))
+
+
+def _change(number: int, folder: Path) -> None:
+    noise, is_new = random.Random(f"{folder} {number}"), not folder.exists()
+    (folder / "small").mkdir(parents=True, exist_ok=True)
+    for name in range(30) if is_new else noise.sample(range(30), 5):
+        (folder / "small" / str(name)).write_bytes(noise.randbytes(noise.randrange(20000)))
+    if is_new:
+        (folder / "hard").hardlink_to(folder / "small" / "0")
+        (folder / "soft").symlink_to("small")
+        (folder / "large").touch()
+    with (folder / "large").open("r+b") as file:
+        file.truncate(2 << 20)
+        file.seek(noise.randrange(1 << 20))
+        file.write(noise.randbytes(300_000))
+    (folder / "version").write_text(f"{folder} {number}")
+
+
+def trees(first: int, top: Path) -> None:
+    for number in (first, first + 1):
+        tree = top / str(date(2026, 6, 1) + timedelta(days=number))
+        if before := max(top.glob("2*"), default=None):
+            shutil.copytree(before, tree, symlinks=True)
+        change(number, [tree])
 
 
 def complete(pool: Path) -> Iterator[tuple[str, Path]]:
@@ -98,4 +127,14 @@ def look(host: str = "", number: str = "0") -> None:
     say(f"complete { ({place: len(some) for place, some in names.items()}) }")
 
 
-note(sys.argv[2:]) if sys.argv[1] == "note" else look(*sys.argv[2:])
+def main() -> None:
+    how, *words = sys.argv[1:]
+    if how == "change":
+        change(int(words[0]), [Path(word) for word in words[1:]])
+    elif how == "trees":
+        trees(int(words[0]), Path(words[1]))
+    else:
+        look(*words)
+
+
+main()
