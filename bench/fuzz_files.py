@@ -12,6 +12,7 @@ from bench.fuzz_target import Seeds, Target, scratch_folder
 from btrkeep.errors import OperatorError
 
 _ID = "00000000-0000-4000-8000-000000000001"
+_NAME = "2026-11-20T220003Z"
 
 
 # A seed on a disk that was carried
@@ -90,6 +91,63 @@ def _sums() -> Callable[[bytes], object]:
             known.write({key: one}, 1 << 50)
         with Checksums(folder) as again:
             assert again.find(key) == one
+
+    return run
+
+
+# What looks at backups found, which a pool that was carried may have from elsewhere
+
+
+def _look_seeds() -> Seeds:
+    at = "2026-11-20T22:00:03Z"
+    verified = {
+        "begun": at,
+        "at": at,
+        "read": 3,
+        "compared": 2,
+        "bytes": 9,
+        "whole": at,
+        "damages": 2,
+        "damaged": ["/a", "/\udce9"],
+    }
+    compared = {"at": at, "files": 5, "alike": 2, "changed": 1, "differing": 2, "differs": ["/x", "/\udce9"]}
+    damaged = {"path": "/x", "start": 4096, "length": 4096, "found_by": "scrub", "found_at": at}
+    for number, one in enumerate((verified, compared, [damaged, {**damaged, "found_by": "device", "path": "/\udce9"}])):
+        more = {"next": {"4": {"slice": 2, "after": "/x"}}} if number == 1 else {}
+        yield bytes([number]) + json.dumps({"format": 1, **more, "backups": {_NAME: one}}).encode()
+
+
+def _look() -> Callable[[bytes], object]:
+    """The input is one of the three files. What it says is entered, read by path, and written and read again."""
+    from backupd.repo.compared import COMPARED, read_compared, write_compared
+    from backupd.repo.damages import DAMAGED, enter_damages, read_damaged
+    from backupd.repo.recalled import recall_looks
+    from backupd.repo.verified import VERIFIED, read_verified, write_verified
+    from btrkeep.catalogue import Catalogue
+    from btrkeep.pool.marker import Pool
+    from tests.beds.template import with_catalogue
+
+    pool = Pool(scratch_folder(), "main", _ID, rehearsal=False)
+    folder = pool.host("web1")
+    (folder / _NAME).mkdir(parents=True)
+    catalogue = Catalogue.open(with_catalogue(pool.path / "state"))
+
+    def run(data: bytes) -> None:
+        for name in (VERIFIED, COMPARED, DAMAGED):
+            (folder / name).unlink(missing_ok=True)
+        (folder / (VERIFIED, COMPARED, DAMAGED)[data[0] % 3 if data else 0]).write_bytes(data[1:])
+        recall_looks(pool, catalogue, "web1", {_NAME})
+        for one in catalogue.damages("web1"):
+            os.fsencode(one.path)
+        verified, compared = read_verified(folder), read_compared(folder)
+        write_verified(folder, verified)
+        write_compared(folder, compared)
+        assert (read_verified(folder), read_compared(folder)) == (verified, compared)
+        enter_damages(pool, catalogue, ["web1"], ())
+        damaged = read_damaged(folder, "web1")
+        enter_damages(pool, catalogue, ["web1"], ())
+        assert read_damaged(folder, "web1") == damaged
+        catalogue.change_damages(catalogue.damages("web1"), ())
 
     return run
 
@@ -218,6 +276,7 @@ def _stamp(folder: Path, seconds: int) -> None:
 TARGETS = {
     "seed-json": Target("a seed on a disk that was carried: seed.json and parts", _seed_seeds, _seed),
     "checksums": Target("SHA256SUMS of a backup, and checksums of a host", _sums_seeds, _sums),
+    "looks": Target("verified.json, compared.json, damaged.json", _look_seeds, _look),
     "restic": Target("what restic prints: snapshots, progress, errors", _restic_seeds, _restic),
     "imports": Target("histories of rsnapshot, dirvish and dated folders", _history_seeds, _history),
 }

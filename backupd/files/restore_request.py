@@ -50,7 +50,7 @@ def prepared(
     if not request.to.startswith("/"):
         target = target_of(config, request.host, request.to, request.port)
         if target.host.address:
-            return HostRestore(backup.path, request, target, config.ssh, tell)
+            return HostRestore(backup.path, request, target, config, tell)
         request = replace(request, to="/", parents=True, privileged=True)
     to, others = Path(request.to), other_pools(config)
     require_destination(pool, config.pool.state, to, others)

@@ -11,8 +11,9 @@ import re
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from backupd.files.archive import outermost
@@ -34,17 +35,21 @@ from backupd.files.target import Target
 from backupd.files.tree import Tree, components
 from backupd.files.walking import walk
 from backupd.repo.backup_json import DATA
+from backupd.rsync.command import shell_command
+from backupd.rsync.confined import ConfinedTransfer, confinement, require_harmless
 from backupd.rsync.giving import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, giving_command, parse_item
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import LONGEST_REST, Output
 from backupd.rsync.process import StallWatch
-from btrkeep.config import SshSettings
+from backupd.rsync.remote_end import RemoteEnd, expected_words
+from backupd.rsync.version import rsync_version
+from btrkeep.config import Config
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitKind, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.process.cancellation import Cancelled
 from btrkeep.process.group import Group
-from btrkeep.process.proc import become_reaper
+from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.units import format_duration
 
 _PATIENCE = 10.0
@@ -81,7 +86,7 @@ class HostRestore:
     """A restore to a host. The paths of the request exist in the backup `subvolume` and lead through no symlink."""
 
     def __init__(
-        self, subvolume: Path, request: RestoreRequest, target: Target, ssh: SshSettings, tell: Tell = lambda _: None
+        self, subvolume: Path, request: RestoreRequest, target: Target, config: Config, tell: Tell = lambda _: None
     ) -> None:
         self.request = request
         self.to = os.fsdecode(target.folder)
@@ -89,7 +94,7 @@ class HostRestore:
         self.progress = RestoreProgress()
         self._subvolume = subvolume
         self._target = target
-        self._ssh = ssh
+        self._config = config
         self._above = _above(request.paths) if self.parents else frozenset()
         self._tell = tell
         self._kept: set[int] = set()
@@ -98,11 +103,31 @@ class HostRestore:
         self._exact: tuple[str, ...] = EXACT
         self._end = math.inf
 
-    def command(self, *options: str, above: bool = False) -> tuple[str, ...]:
-        """Returns the rsync command with additional options; with `above` it also lists the folders above what is restored."""
+    def _command(self, options: Sequence[str], above: bool, shell: Sequence[str]) -> tuple[str, ...]:
+        """Returns the rsync command; with `above` it also lists the folders above what is restored. `shell` replaces ssh."""
         stays = ABOVE_STAYS if self.parents and not above else ()
-        target, data, all_options = self._target, self._subvolume / DATA, (*stays, *self._exact, *options)
-        return giving_command(target.host, self._ssh, data, self.request.paths, target.folder, self.parents, all_options)
+        host, ssh, folder = self._target.host, self._config.ssh, self._target.folder
+        all_options = (*stays, *self._exact, *options)
+        return giving_command(host, ssh, self._subvolume / DATA, self.request.paths, folder, self.parents, all_options, shell)
+
+    @cached_property
+    def _is_confined(self) -> bool:
+        """Whether rsync, which reads what the host sends, can do no more than read the backup. Raises OperatorError."""
+        found = confinement(self._config)
+        require_harmless(rsync_version(), found, self._config)
+        return not found.missing
+
+    @contextmanager
+    def _within_a_cell(self, options: Sequence[str], above: bool) -> Iterator[tuple[Sequence[str], ConfinedTransfer | None]]:
+        """Yields the command, and its cell: None where confinement does not work. Within a loop."""
+        if not self._is_confined:
+            yield self._command(options, above, ()), None
+            return
+        host, ssh = self._target.host, self._config.ssh
+        memory = host.max_memory.bytes_of(physical_memory())
+        remote = RemoteEnd(shell_command(host, ssh, ()), expected_words(host, gives=True), memory)
+        with ConfinedTransfer(remote) as cell:
+            yield cell.command(self._command(options, above, remote.words), None, shown=(str(self._subvolume / DATA),)), cell
 
     def preview(self, *, content: bool = True) -> RestorePreview:
         """Returns what would happen. Without `content` a file that only differs in that counts as the same; `run` finds it.
@@ -230,7 +255,8 @@ class HostRestore:
         watch = StallWatch(math.inf if set(CONTENT) <= set(options) else self._target.host.stall)
         names = self._allowed()
         try:
-            return asyncio.run(_run(self.command(*options, above=above), take, self._moved, watch, _Allowance(names)))
+            within = self._within_a_cell(options, above)
+            return asyncio.run(_run(within, take, self._moved, watch, _Allowance(names)))
         except _LimitExceeded as beyond:
             raise OperatorError(f"{self._target}: {beyond}", beyond.hint) from beyond
         finally:
@@ -319,12 +345,29 @@ class _Allowance:
 
 
 async def _run(
-    command: Sequence[str], take: Callable[[Item], None], moved: Callable[[Output], None], watch: StallWatch, allowance: _Allowance
+    within: AbstractContextManager[tuple[Sequence[str], ConfinedTransfer | None]],
+    take: Callable[[Item], None],
+    moved: Callable[[Output], None],
+    watch: StallWatch,
+    allowance: _Allowance,
 ) -> _Ended:
-    """Runs one rsync, and ends it if `moved` raises Cancelled or _LimitExceeded, which it may at any call.
+    """Runs one rsync, the command with its cell, and ends it if `moved` raises Cancelled or _LimitExceeded, at any call.
 
-    Raises _LimitExceeded also if there is no more progress, and if more is printed than allowed.
+    Raises _LimitExceeded also if there is no more progress, and if more is printed than allowed. Raises OperatorError if it could
+    not be confined.
     """
+    with within as (command, cell):
+        return await _run_in(command, cell, take, moved, watch, allowance)
+
+
+async def _run_in(
+    command: Sequence[str],
+    cell: ConfinedTransfer | None,
+    take: Callable[[Item], None],
+    moved: Callable[[Output], None],
+    watch: StallWatch,
+    allowance: _Allowance,
+) -> _Ended:
     reader, messages = _Reader(take), Messages()
     beyond = False
 
@@ -338,7 +381,15 @@ async def _run(
 
         return hear
 
-    group = Group.start(command, on_stdout=heard(reader.feed), on_stderr=heard(messages.feed))
+    group = Group.start(
+        command,
+        on_stdout=heard(reader.feed),
+        on_stderr=heard(messages.feed),
+        keep_open=cell.inherited if cell else (),
+        wraps=cell is not None,
+    )
+    if cell:
+        cell.started(group)
     waiting, watching = asyncio.create_task(group.wait()), asyncio.create_task(watch.run(group))
     try:
         while not waiting.done():
@@ -357,7 +408,8 @@ async def _run(
     if watch.verdict:
         raise _LimitExceeded(cause_words(watch.verdict), "`stall` of the host says how long that may be")
     messages.close(reader.output.complaints)
-    return _Ended(waiting.result(), reader.output, messages, reader.folders)
+    status = cell.exit_code(waiting.result(), messages.last) if cell else waiting.result()
+    return _Ended(status, reader.output, messages, reader.folders)
 
 
 async def _end(group: Group, waiting: "asyncio.Task[int]") -> None:

@@ -26,6 +26,8 @@ from functools import cache, partial
 from pathlib import Path
 from uuid import uuid4
 
+from backupd.files.sameness import Pulse, steady
+from backupd.replicate.same_copy import changed_since
 from backupd.replicate.stream_guard import StreamGuard
 from backupd.replicate.wire import ConnectionBroken, is_unread, widen, write_watched
 from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
@@ -240,7 +242,7 @@ class Receiving:
         if whole:
             self._disk.sync()
         for come, record in whole:
-            yield come.expected, _named(self._pool, come.expected, come.path), record
+            yield come.expected, _named(self._pool, come.expected, come.path, _unless(is_stopped)), record
         if trouble:
             raise trouble
 
@@ -270,6 +272,16 @@ def _within(seconds: float, look: Callable[[], None]) -> Callable[[], None]:
             raise NotReceived(why, "see the kernel's messages (dmesg): is the pool frozen, or a disk of it?")
 
     return limited
+
+
+def _unless(is_stopped: Callable[[], bool]) -> Pulse:
+    """Returns what raises NotReceived when somebody stops all of it."""
+
+    def look() -> None:
+        if is_stopped():
+            raise NotReceived("it was stopped while the copy that is here was compared with what came", "fetch it again")
+
+    return look
 
 
 def _until(is_stopped: Callable[[], bool]) -> Callable[[], None]:
@@ -305,13 +317,13 @@ def publish_copy(pool: Pool, expected: Expected, path: Path, disk: Syncfs) -> tu
     return _named(pool, expected, path), record
 
 
-def _named(pool: Pool, expected: Expected, path: Path) -> Subvolume:
+def _named(pool: Pool, expected: Expected, path: Path, pulse: Pulse = steady) -> Subvolume:
     """A read-only snapshot of `path` under the backup's name, which remembers whose copy it is: what is read-only cannot be moved
     into another folder. Raises NotReceived, OSError.
     """
     final = pool.host(expected.host) / expected.name
     if expected.again:
-        return _put_in_place(pool, expected, path, final)
+        return _put_in_place(pool, expected, path, final, pulse)
     if os.path.lexists(final):
         raise NotReceived(f"{final} is there already, and is no copy of it", "look at it, and move it away")
     return _snapshot(path, final, expected)
@@ -327,14 +339,19 @@ def _snapshot(path: Path, place: Path, expected: Expected) -> Subvolume:
     return found
 
 
-def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path) -> Subvolume:
+def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse: Pulse) -> Subvolume:
     """The same in the place of the copy that has that name, which is deleted: the two change names, so one is always there.
 
-    Raises NotReceived when what is there is no copy of it, or is being read.
+    Raises NotReceived when what is there is no copy of it, or is being read, or when what came is another backup than it was.
     """
     there = describe(final)
     if there is None or not there.read_only or there.received_uuid != expected.uuid:
         raise NotReceived(f"{final} is no copy of it any more", "look at it, and move it away")
+    if other_than := changed_since(pool, expected.host, final, path, pulse):
+        raise NotReceived(
+            f"{expected.host}@{expected.name} is another one there than it was: {other_than}, which is not damaged here, differs",
+            "somebody may have changed it on the other server; the damaged copy stays",
+        )
     with unread(final) as nobody_reads:
         if not nobody_reads:
             raise NotReceived(f"{expected.host}@{expected.name} is being read", "fetch it again when that has ended")

@@ -287,6 +287,25 @@ def text_of_file(path: Path) -> str:
         os.close(fd)
 
 
+def has_room(text: str) -> bool:
+    """Returns True if text_of_file would read that."""
+    return len(text.encode("utf-8", "surrogateescape")) <= LARGEST
+
+
+def number_of(value: Any) -> int:
+    """Returns a number of a file as one that a column of the catalogue takes. Raises ValueError."""
+    if abs(number := int(value)) > LARGEST_NUMBER:
+        raise ValueError(f"{number} is out of all bounds")
+    return number
+
+
+def path_of(value: Any) -> str:
+    """Returns a path of a file. Raises ValueError if no file can have it."""
+    if b"\0" in os.fsencode(path := str(value)):
+        raise ValueError(f"{path!r} is the path of no file")
+    return path
+
+
 @Checkpoint("backup.json replaced")
 def write(subvolume: Path, record: Record, *, durable: bool = False) -> None:
     """Replaces the record of a writable subvolume. What makes that durable is the sync that follows.

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.backup_json import NOT_UNDERSTOOD, text_of_file
+from backupd.repo.backup_json import NOT_UNDERSTOOD, has_room, number_of, path_of, text_of_file
 from btrkeep.catalogue import ComparedBackup, Damage
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.units import format_time, parse_time
@@ -24,6 +24,7 @@ from btrkeep.units import format_time, parse_time
 COMPARED = "compared.json"
 _FORMAT = 1
 _NAMED = 1000  # files that differ, of each backup
+_FEWER = (_NAMED, 100, 10, 1)  # the first of these with which the file can be read again
 _log = logging.getLogger(__name__)
 
 
@@ -87,10 +88,19 @@ def read_compared(folder: Path) -> HostComparisons:
 
 
 def write_compared(folder: Path, found: HostComparisons) -> None:
-    """Replaces the file as a whole. Raises OSError."""
-    backups = {name: comparison_fields(one) | {"differs": list(one.differs)} for name, one in sorted(found.backups.items())}
+    """Replaces the file as a whole. It names fewer files that differ if else it could not be read again. Raises OSError."""
+    text = ""
+    for most in _FEWER:
+        text = _text(found, most)
+        if has_room(text):
+            break
+    write_atomically(folder / COMPARED, text)
+
+
+def _text(found: HostComparisons, most: int) -> str:
+    backups = {name: comparison_fields(one) | {"differs": list(one.differs[:most])} for name, one in sorted(found.backups.items())}
     slices = {str(slices): _next_fields(one) for slices, one in sorted(found.slices.items())}
-    write_atomically(folder / COMPARED, json.dumps({"format": _FORMAT, "next": slices, "backups": backups}, indent=1) + "\n")
+    return json.dumps({"format": _FORMAT, "next": slices, "backups": backups}, indent=1) + "\n"
 
 
 def differing_of(host: str, found: Mapping[str, Comparison]) -> Iterator[Damage]:
@@ -121,12 +131,12 @@ def _next_fields(one: NextSlice) -> dict[str, Any]:
 
 def _parse_next(fields: Mapping[str, Any]) -> NextSlice:
     after = fields["after"]
-    return NextSlice(int(fields["slice"]), None if after is None else os.fsencode(str(after)))
+    return NextSlice(number_of(fields["slice"]), None if after is None else os.fsencode(str(after)))
 
 
 def _parse(fields: Mapping[str, Any]) -> Comparison:
-    files, alike, changed, differing = (int(fields[name]) for name in ("files", "alike", "changed", "differing"))
-    differs = tuple(str(path) for path in fields.get("differs", ()))  # earlier versions kept none
+    files, alike, changed, differing = (number_of(fields[name]) for name in ("files", "alike", "changed", "differing"))
+    differs = tuple(map(path_of, fields.get("differs", ())))  # earlier versions kept none
     return Comparison(parse_time(fields["at"]), files, alike, changed, differing, differs)
 
 

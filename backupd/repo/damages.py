@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.backup_json import LARGEST, NOT_UNDERSTOOD, text_of_file
+from backupd.repo.backup_json import NOT_UNDERSTOOD, has_room, number_of, path_of, text_of_file
 from backupd.repo.listing import names_of
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.fs.openat import FOLDER
@@ -106,7 +106,7 @@ def _ordered(some: Iterable[Damage]) -> list[Damage]:
     found = every
     for most in _NAMED:
         found = [one for _, group in groupby(every, key=attrgetter("name")) for one in _first(list(group), most)]
-        if len(_text(found)) <= LARGEST:
+        if has_room(_text(found)):
             break
     return found
 
@@ -124,7 +124,6 @@ def _write(pool: Pool, folder: Path, some: Iterable[Damage]) -> None:
 
 
 def _text(some: Iterable[Damage]) -> str:
-    """One byte for each character."""
     backups = {name: [_fields(one) for one in group] for name, group in groupby(some, key=attrgetter("name"))}
     return json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n"
 
@@ -143,5 +142,5 @@ def _parse(host: str, name: str, fields: Mapping[str, Any]) -> Damage:
     found_by = str(fields["found_by"])
     if found_by not in KEPT_BY:
         raise ValueError(f"nothing is found by {found_by!r}")
-    os.fsencode(path := str(fields["path"]))  # ValueError for what no file can have
-    return Damage(host, name, path, int(fields["start"]), int(fields["length"]), found_by, parse_time(fields["found_at"]))
+    start, length = number_of(fields["start"]), number_of(fields["length"])
+    return Damage(host, name, path_of(fields["path"]), start, length, found_by, parse_time(fields["found_at"]))

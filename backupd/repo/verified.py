@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.backup_json import NOT_UNDERSTOOD, text_of_file
+from backupd.repo.backup_json import NOT_UNDERSTOOD, has_room, number_of, path_of, text_of_file
 from btrkeep.catalogue import Damage, VerifiedBackup
 from btrkeep.decisions.verification import Verification
 from btrkeep.pool.atomic import write_atomically
@@ -20,6 +20,7 @@ from btrkeep.units import format_time, parse_time
 VERIFIED = "verified.json"
 NAMED = 100
 """How many damaged files of a backup it names."""
+_FEWER = (NAMED, 10, 1, 0)  # the first of these with which the file can be read again
 _FORMAT = 1
 _log = logging.getLogger(__name__)
 
@@ -37,9 +38,18 @@ def read_verified(folder: Path) -> dict[str, Verification]:
 
 
 def write_verified(folder: Path, found: Mapping[str, Verification]) -> None:
-    """Replaces the file as a whole. Raises OSError."""
-    backups = {name: verification_fields(one) for name, one in sorted(found.items())}
-    write_atomically(folder / VERIFIED, json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n")
+    """Replaces the file as a whole. It names fewer damaged files if else it could not be read again. Raises OSError."""
+    text = ""
+    for most in _FEWER:
+        text = _text(found, most)
+        if has_room(text):
+            break
+    write_atomically(folder / VERIFIED, text)
+
+
+def _text(found: Mapping[str, Verification], most: int) -> str:
+    backups = {name: verification_fields(one) | {"damaged": list(one.damaged[:most])} for name, one in sorted(found.items())}
+    return json.dumps({"format": _FORMAT, "backups": backups}, indent=1) + "\n"
 
 
 def forget_verified(folder: Path, name: str) -> None:
@@ -78,10 +88,10 @@ def _parse(fields: Mapping[str, Any]) -> Verification:
     return Verification(
         parse_time(fields["begun"]),
         parse_time(fields["at"]),
-        int(fields["read"]),
-        int(fields["compared"]),
-        int(fields["bytes"]),
+        number_of(fields["read"]),
+        number_of(fields["compared"]),
+        number_of(fields["bytes"]),
         parse_time(fields["whole"]) if fields["whole"] else None,
-        tuple(str(path) for path in fields["damaged"]),
-        int(fields["damages"]),
+        tuple(map(path_of, fields["damaged"])),
+        number_of(fields["damages"]),
     )

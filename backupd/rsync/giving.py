@@ -68,18 +68,26 @@ def parse_item(line: bytes) -> Item | None:
 
 
 def giving_command(
-    host: HostConfig, ssh: SshSettings, data: Path, paths: Sequence[bytes], folder: bytes, whole: bool, options: Sequence[str]
+    host: HostConfig,
+    ssh: SshSettings,
+    data: Path,
+    paths: Sequence[bytes],
+    folder: bytes,
+    whole: bool,
+    options: Sequence[str],
+    shell: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Returns the command that copies `paths` of the backup whose files are in `data` into `folder` on the host.
 
-    `whole`: under their whole paths, else under their last names. The caller has checked that the paths contain no symlink.
+    `whole`: under their whole paths, else under their last names. The caller has checked that the paths contain no symlink. `shell`
+    replaces ssh.
     """
     return (
         "rsync",
         *_ALWAYS,
         *(("--relative",) if whole else ()),
         *options,
-        *remote_shell(host, ssh, ()),
+        *remote_shell(host, ssh, (), shell),
         *(_source(data, path, whole) for path in paths),
         _destination(host, folder),
     )

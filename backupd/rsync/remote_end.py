@@ -102,13 +102,13 @@ class RemoteEnd:
         self._waiting = self._output = -1
 
 
-def expected_words(host: HostConfig) -> tuple[str, ...]:
-    """Returns what rsync adds to the remote shell of a host, up to the part that depends on its version."""
+def expected_words(host: HostConfig, *, gives: bool = False) -> tuple[str, ...]:
+    """Returns what rsync adds to the remote shell of a host, up to the part that depends on its version. `gives`: the host gets."""
     user, at, machine = (host.address or "").rpartition("@")
     return (
         *(("-l", user) if at else ()),
         machine.removeprefix("[").removesuffix("]"),
         host.rsync_path or "rsync",
         "--server",
-        "--sender",
+        *(() if gives else ("--sender",)),
     )

@@ -2,9 +2,11 @@
 """Stands in rsync's place as if a host had taken it over: tries what it should not be able to do, and says what it could.
 
     taken_over.py ... --rsh "bash -c 'echo >&N; ...' ..." SOURCE DATA/
+    taken_over.py --rsh "bash -c ..." DATA/./NAME HOST:FOLDER/   gives files back
     taken_over.py --server ...                                   the host's side: says one byte and waits
 
-It asks for its remote shell first, as rsync does, and writes DATA/found: JSON of {what was tried: the error, "" for none}. What
+It asks for its remote shell first, as rsync does, and writes DATA/found: JSON of {what was tried: the error, "" for none}. One
+that gives files back prints how many it tried and how many it could do, and tries nothing that takes a folder to write to. What
 there is to look for, and which attempts are made, the test writes into TARGETS. Each system call is made with arguments that no
 kernel takes, so that nothing happens where they are not refused.
 """
@@ -184,7 +186,8 @@ def main() -> int:
         return 0
     shell = shlex.split(next(words[at + 1] for at, word in enumerate(words) if word == "--rsh"))
     (from_us, to_host), (from_host, to_us) = os.pipe(), os.pipe()
-    host = [*shell, *TARGETS["words"], "--server", "--sender", "-e.", ".", "/x"]
+    gives = TARGETS.get("gives", False)
+    host = [*shell, *TARGETS["words"], "--server", *(() if gives else ("--sender",)), "-e.", ".", "/x"]
     remote = subprocess.Popen(host, stdin=from_us, stdout=to_us, pass_fds=inherited())
     os.close(from_us)
     os.close(to_us)
@@ -192,11 +195,18 @@ def main() -> int:
     os.read(from_host, 1)  # the host says something: from now on this is the host's program
     if TARGETS.get("forks"):
         fork_without_end()
-    tried = Attempts(Path(words[-1].rstrip("/")))
-    for doing in (tried.files, tried.devices, tried.descriptors, tried.calls, tried.processes):
+    tried = Attempts(Path(words[-2].split("/./")[0] if gives else words[-1].rstrip("/")))
+    for doing in (tried.files, tried.descriptors, tried.calls, *(() if gives else (tried.devices, tried.processes))):
         doing()
+    if gives:
+        tried.attempt("write to data", (tried.data / "evil").touch)
     if TARGETS["cell"]:
         tried.second_connection(shell)
+    if gives:
+        could = [what for what, why in tried.found.items() if not why]
+        os.write(2, f"it tried {len(tried.found)} and could do {len(could)}: {could[:4]}\n".encode())
+        os.close(to_host)
+        return 12
     (tried.data / "found").write_text(json.dumps(tried.found))
     os.close(to_host)
     remote.wait(5)

@@ -86,6 +86,23 @@ def test_the_same_program_can_do_nearly_all_of_it_without(web: Nights) -> None:
     assert not {f"write to {web.pool}", f"read {web.config}", "open the disk by a node of its own", "call mount"} & refused
 
 
+@pytest.mark.parametrize("confine", ["always", "never"])
+def test_an_rsync_that_gives_files_back_can_do_nothing_either(web: Nights, confine: str) -> None:
+    """Without a cell it can do nearly all of it, so this can fail. It reads the backup, which it has to, and writes nowhere."""
+    web.host("web", web.source, address="root@web")
+    web.run("web")
+    backup = web.pool / "hosts" / "web" / web.names("web")[-1]
+    env = taken_over(web, confine, gives=True, words=["-l", "root", "web", "rsync"])
+    done = web.backupd("restore", "web", str(web.source), "--to-host", check=False, env=env)
+    assert done.returncode == 1, done.stderr
+    (said,) = re.findall(r"it tried (\d+) and could do (\d+)", done.stderr)
+    tried, could = map(int, said)
+    assert tried > 70
+    assert could == 0 if confine == "always" else could > 60, done.stderr
+    assert bool(list(web.top.rglob("evil"))) == (confine == "never")
+    assert (backup / "data" / str(web.source).strip("/") / "file").read_text() == "of the host"
+
+
 def test_one_that_starts_processes_without_end_is_ended(web: Nights) -> None:
     web.host("web", web.source, stall="4s")
     env = taken_over(web, "always", forks=True)
@@ -157,9 +174,13 @@ def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web:
     assert web.record("web")["confined"] is True
     (folder / "bwrap").write_text("#!/bin/sh\nexit 1\n")
     (folder / "bwrap").chmod(0o755)
+    back = ("restore", "web", str(web.source), "--to-host")
+    refused = web.backupd(*back, check=False, env=env)
+    assert (refused.returncode, "rsync 3.2.7 may talk to no host" in refused.stderr) == (1, True), refused.stderr
     web.settings("backup", confine="never")
     assert web.run("web", env=env)["web"]["outcome"] == "complete"
     assert web.record("web")["confined"] is False
+    web.backupd(*back, env=env)
 
 
 def test_a_look_at_a_host_is_confined_too(web: Nights) -> None:

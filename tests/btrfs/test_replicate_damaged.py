@@ -92,6 +92,36 @@ def test_what_does_not_come_whole_costs_no_copy(two: TwoPools) -> None:
             file.read()
 
 
+@pytest.mark.parametrize("how", ["content", "name", "record"])
+def test_what_the_other_server_has_changed_since_takes_no_copys_place(two: TwoPools, how: str) -> None:
+    """Whoever has taken it over could else have old copies replaced: all of them that have one damaged file."""
+    names = two.names(two.second.pool)
+    before = {name: shown(two.second.pool / "hosts/web1" / name)["UUID"] for name in names}
+    for name in names[:2]:
+        backup = two.first.pool / "hosts/web1" / name
+        file = backup / "data" / str(two.source).strip("/") / "changed"
+        work("btrfs", "property", "set", "-ts", backup, "ro", "false")
+        was = file.stat()
+        if how == "content":
+            file.write_text("x" * was.st_size)
+        elif how == "name":
+            file.rename(file.with_name("encrypted"))
+        else:
+            record = backup / "backup.json"
+            record.write_text(json.dumps(json.loads(record.read_text()) | {"warnings": ["nothing else to be seen"]}))
+        for path in file.parent.iterdir():
+            os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns)) if path.name in ("changed", "encrypted") else None
+        work("btrfs", "property", "set", "-ts", backup, "ro", "true")
+    told = two.fetch("office", "--damaged", status=1)[0]
+    assert told["fetched"] == []
+    assert "is not damaged" in str(told), told
+    assert {name: shown(two.second.pool / "hosts/web1" / name)["UUID"] for name in two.names(two.second.pool)} == before
+    for name, content in zip(names, "abc", strict=True):
+        file = two.second.pool / "hosts/web1" / name / "data" / str(two.source).strip("/") / "changed"
+        assert file.read_text() == content * 5000
+    assert rows(two.second, "select * from damage")
+
+
 def test_what_is_read_or_is_no_copy_any_more_is_left_alone(two: TwoPools) -> None:
     first, second, _ = two.names(two.second.pool)
     copy = two.second.pool / "hosts/web1" / first

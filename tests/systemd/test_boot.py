@@ -205,6 +205,13 @@ def test_a_restore_that_is_asked_for_keeps_everything_through_its_hardened_unit(
     assert any(line.startswith("security.capability=") for line in there)
 
 
+def test_a_restore_to_a_host_is_confined_in_its_hardened_unit(served: Booted) -> None:
+    """The configuration says always, so nothing would be restored otherwise."""
+    job = json.loads(served.read("restored-far"))
+    assert (job["state"], job["result"]["good"]) == ("done", True), job
+    assert served.read("far-file") == "one\n"
+
+
 def test_of_many_that_are_asked_for_few_have_a_unit_and_the_others_begin_without_being_asked_again(served: Booted) -> None:
     assert len(served.read("asked-for").splitlines()) == 3
     assert served.read("under-way") == "start\n"

@@ -36,7 +36,7 @@ EXPOSURE = {
     "web": 11,
     "login": 4,
     "run": 48,
-    "restore": 33,
+    "restore": 38,
 }
 TOLERANCE = 2
 

@@ -17,23 +17,36 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.root,
     pytest.mark.skipif(bool(MISSING), reason=f"left out: in a virtual machine ({MISSING})"),
-    pytest.mark.timeout(2700),  # the machine and its image may have to be made first
+    pytest.mark.timeout(6000),  # the machine and its image may have to be made first
 ]
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    scripts = tmp_path_factory.mktemp("scripts")
-    for path in (HERE / "invm" / "main.sh", HERE / "inside" / "ground.sh", TOP / "tests" / "fakessh"):
+    return _said(tmp_path_factory, "main.sh", 1, "2026-11-20T21:00:00")
+
+
+@pytest.fixture(scope="module")
+def said_of_little_memory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _said(tmp_path_factory, "little.sh", 2, "2026-11-20T10:00:00")
+
+
+def _said(folders: pytest.TempPathFactory, script: str, disks: int, clock: str) -> str:
+    """What that script says in a machine with so many disks."""
+    scripts = folders.mktemp("scripts")
+    shutil.copy(HERE / "invm" / script, scripts / "main.sh")
+    for path in (HERE / "invm" / "truth.py", HERE / "inside" / "ground.sh", TOP / "tests" / "fakessh"):
         shutil.copy(path, scripts)
-    disk = session.folder() / "vm-pool"
-    with disk.open("wb") as file:
-        file.truncate(2 << 30)
+    drives = [session.folder() / f"vm-pool-{number}" for number in range(disks)]
+    for drive in drives:
+        with drive.open("wb") as file:
+            file.truncate(2 << 30)
     try:
-        with vm.running(scripts, [disk], clock="2026-11-20T21:00:00") as machine:
-            return machine.to_its_end(1800)
+        with vm.running(scripts, drives, clock=clock) as machine:
+            return machine.to_its_end(5400)
     finally:
-        disk.unlink()
+        for drive in drives:
+            drive.unlink()
 
 
 def test_a_clock_that_leaps_over_a_night_starts_its_jobs_once_and_in_order(said: str) -> None:
@@ -64,3 +77,18 @@ def test_the_rsync_that_takes_too_much_is_ended_alone_and_the_night_goes_on(said
     assert states[0] != ("little", "large", "ok", "1")
     assert states[3:] == [("enough", "large", "ok", "1"), ("enough", "small", "ok", "2"), ("enough", "smaller", "ok", "2")]
     assert "the long list is whole\n" in said
+
+
+@pytest.mark.long
+def test_commands_that_the_kernel_ends_for_want_of_memory_leave_nothing_wrong(said_of_little_memory: str) -> None:
+    """A run, an import, a verify, a replicate and an expire, each with four limits that come near to what it takes."""
+    said = said_of_little_memory
+    tried = re.findall(r"^(\w+) within (\d+): status (\d+), ended (\d+)$", said, re.MULTILINE)
+    commands = ["run", "import", "verify", "replicate", "expire"]
+    assert list(dict.fromkeys(name for name, _, _, _ in tried)) == commands, said
+    ended = {name: sum(int(number) for what, _, _, number in tried if what == name) for name in commands}
+    assert min(ended.values()) >= 1, ended
+    assert re.findall(r"^(\w+) with enough: status (\d+)$", said, re.MULTILINE) == [(name, "0") for name in commands], said
+    assert re.findall(r"^wrong: .*", said, re.MULTILINE) == []
+    assert re.findall(r"^(\w+) catalogue (.*)", said, re.MULTILINE) == [("main", "ok equal"), ("second", "ok equal")]
+    assert "no rsync is left\n" in said

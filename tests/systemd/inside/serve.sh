@@ -18,14 +18,23 @@ chmod 4755 setuid
 setcap cap_net_raw+ep capable
 chmod 700 .
 cd /payload
+printf '#!/bin/sh\nuntil [ "$1" = far ]; do shift; done; shift\nexec /bin/sh -c "$*"\n' >fakessh
+chmod 755 fakessh
 configure '
+[backup]
+confine = "always"
+[ssh]
+command = "/payload/fakessh"
 [host.here]
 paths = ["/srv/source"]
+[host.far]
+address = "root@far"
+paths = ["/srv/source/file"]
 [retention]
 daily = 1
 min_keep = 1
 '
-backupd run here >/dev/null
+backupd run here far >/dev/null
 mkdir -p /etc/btrkeep/main.d
 mkdir -p /run/systemd/system/btrkeep-serve@.service.d
 printf '[Service]\nExecStart=\nExecStart=/usr/local/sbin/backupd --pool %%i serve --idle 3 --restore-to /srv/restored --restore-below /srv/source\n' >/run/systemd/system/btrkeep-serve@.service.d/test.conf
@@ -107,6 +116,16 @@ what /srv/source/hard >hard-restored
 find /run/btrkeep /var/lib/btrkeep/main/jobs -printf '%P %m %U\n' | sort >left
 journalctl --no-pager -o cat -u btrkeep-serve@main.service >journal-serve
 journalctl --no-pager -o cat -u "btrkeep-run@main:$job.service" >journal-run
+
+# --- to a host that is reached: its rsync is confined, or nothing is restored
+rm /srv/source/file
+ask btrkeep restore 'host="far"' 'backup="latest"' 'paths=["/srv/source/file"]' 'to="host"' >restoring
+restoring=$(sed 's/.*"job": "\([^"]*\)".*/\1/' restoring)
+mv restored restored-here
+until_true 30 restored
+mv restored restored-far
+mv restored-here restored
+cp /srv/source/file far-file || true
 
 # --- of three that are asked for one runs, and the service, which is killed meanwhile, starts the others
 cat >/etc/btrkeep/main.d/more.toml <<'T'

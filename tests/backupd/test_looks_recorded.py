@@ -1,0 +1,67 @@
+"""verified.json and compared.json: what is written there comes back, and what somebody else put there stops no rebuild."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backupd.repo.compared import COMPARED, Comparison, HostComparisons, read_compared, write_compared
+from backupd.repo.damages import DAMAGED
+from backupd.repo.recalled import recall_looks
+from backupd.repo.verified import VERIFIED, read_verified, write_verified
+from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.verification import Verification
+from btrkeep.pool.marker import Pool
+from btrkeep.units import backup_name
+from tests.beds.template import with_catalogue
+
+NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
+NAME = backup_name(NOW)
+LONG = [f"/{number:04}" + "\udce9" * 4000 for number in range(1000)]  # a byte of a name takes six in JSON
+
+
+def test_what_was_verified_is_read_again_however_long_the_names_of_damaged_files_are(tmp_path: Path) -> None:
+    one = Verification(NOW, NOW, 5, 4, 3, NOW, tuple(LONG[:100]), 100)
+    found = {backup_name(NOW - timedelta(days=day)): one for day in range(60)}
+    write_verified(tmp_path, found)
+    again = read_verified(tmp_path)
+    assert set(again) == set(found)
+    assert {(each.damages, each.whole, each.damaged[:1]) for each in again.values()} == {(100, NOW, one.damaged[:1])}
+
+
+def test_what_differs_is_read_again_however_long_its_names_are(tmp_path: Path) -> None:
+    """A host chooses them: a thousand files that it changes without another time."""
+    backups = {backup_name(NOW - timedelta(days=day)): Comparison(NOW, 5000, 4000, 0, 1000, tuple(LONG)) for day in range(10)}
+    write_compared(tmp_path, HostComparisons({}, backups, 3))
+    again = read_compared(tmp_path)
+    assert set(again.backups) == set(backups)
+    assert {(each.differing, each.differs[0]) for each in again.backups.values()} == {(1000, LONG[0])}
+
+
+VERIFIED_ONE = {"begun": "2026-11-20T22:00:00Z", "at": "2026-11-20T22:00:00Z", "read": 1, "compared": 1, "bytes": 1, "whole": None}
+COMPARED_ONE = {"at": "2026-11-20T22:00:00Z", "files": 1, "alike": 1, "changed": 0}
+DAMAGED_ONE = {"path": "/x", "start": 0, "length": 1, "found_by": "scrub", "found_at": "2026-11-20T22:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("file", "one"),
+    [
+        (VERIFIED, VERIFIED_ONE | {"damages": 1, "damaged": ["/\ud800"]}),
+        (VERIFIED, VERIFIED_ONE | {"damages": 1 << 70, "damaged": []}),
+        (VERIFIED, VERIFIED_ONE | {"damages": 0, "damaged": [], "bytes": 1 << 64}),
+        (COMPARED, COMPARED_ONE | {"differing": 1, "differs": ["/\ud800"]}),
+        (COMPARED, COMPARED_ONE | {"differing": 1 << 63}),
+        (DAMAGED, [DAMAGED_ONE | {"start": 1 << 63}]),
+        (DAMAGED, [DAMAGED_ONE | {"length": -1 << 64}]),
+        (DAMAGED, [DAMAGED_ONE | {"path": "/a\0b"}]),
+    ],
+)
+def test_what_no_catalogue_can_have_counts_as_nothing(tmp_path: Path, file: str, one: Any) -> None:
+    pool = Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", rehearsal=False)
+    pool.host("web1").mkdir(parents=True)
+    (pool.host("web1") / file).write_text(json.dumps({"format": 1, "next": {}, "backups": {NAME: one}}))
+    with Catalogue.open(with_catalogue(pool.path)) as catalogue:
+        recall_looks(pool, catalogue, "web1", {NAME})
+        assert catalogue.damages("web1") == []

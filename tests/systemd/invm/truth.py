@@ -1,0 +1,140 @@
+"""What is in two pools, by this program and SHA-256 alone, beside what their sources were.
+
+    truth.py change NUMBER FOLDER...  makes another version of each, and notes what it is
+    truth.py trees FIRST TOP          makes two dated trees below TOP, the first of them the FIRSTth, and notes them
+    truth.py look [HOST NUMBER]       prints what is wrong; of that host only the newest NUMBER backups have to be there
+
+A complete backup has to be read-only and equal to what was noted, and what was complete at an earlier look has to be there.
+"""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+KNOWN, SEEN = Path("/run/known.json"), Path("/run/seen.json")
+POOLS = [Path("/srv/backup"), Path("/mnt/second")]
+
+
+def manifest(top: Path) -> str:
+    """What is below `top`, without its links' number: it is of the disk."""
+    lines, inodes = [], dict[int, str]()
+    for path in sorted(top.rglob("*")):
+        found = path.lstat()
+        name = os.fsencode(path.relative_to(top)).hex()
+        fields: list[object] = [name, oct(found.st_mode), found.st_uid, found.st_gid]
+        if stat.S_ISREG(found.st_mode):
+            fields += [found.st_mtime_ns, found.st_size, hashlib.sha256(path.read_bytes()).hexdigest()]
+            fields += [inodes.setdefault(found.st_ino, name)]  # the first of its names
+        elif stat.S_ISLNK(found.st_mode):
+            fields += [os.fsencode(path.readlink()).hex()]
+        else:
+            fields += [found.st_mtime_ns]
+        lines.append(fields)
+    return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def change(number: int, folders: Sequence[Path]) -> None:
+    known = read(KNOWN)
+    for folder in folders:
+        _change(number, folder)
+        known[(folder / "version").read_text()] = manifest(folder)
+    KNOWN.write_text(json.dumps(known))
+
+
+def _change(number: int, folder: Path) -> None:
+    noise, is_new = random.Random(f"{folder} {number}"), not folder.exists()
+    (folder / "small").mkdir(parents=True, exist_ok=True)
+    for name in range(30) if is_new else noise.sample(range(30), 5):
+        (folder / "small" / str(name)).write_bytes(noise.randbytes(noise.randrange(20000)))
+    if is_new:
+        (folder / "hard").hardlink_to(folder / "small" / "0")
+        (folder / "soft").symlink_to("small")
+        (folder / "large").touch()
+    with (folder / "large").open("r+b") as file:
+        file.truncate(2 << 20)
+        file.seek(noise.randrange(1 << 20))
+        file.write(noise.randbytes(300_000))
+    (folder / "version").write_text(f"{folder} {number}")
+
+
+def trees(first: int, top: Path) -> None:
+    for number in (first, first + 1):
+        tree = top / str(date(2026, 6, 1) + timedelta(days=number))
+        if before := max(top.glob("2*"), default=None):
+            shutil.copytree(before, tree, symlinks=True)
+        change(number, [tree])
+
+
+def complete(pool: Path) -> Iterator[tuple[str, Path]]:
+    """The backups that are called complete, by their host."""
+    for path in sorted(pool.glob("hosts/*/2*")):
+        if (path / "backup.json").exists() and json.loads((path / "backup.json").read_text())["state"] == "complete":
+            yield path.parent.name, path
+
+
+def top_of(backup: Path) -> Path:
+    """The folder of the backup that has what the source had."""
+    found = [Path(folder) for folder, _, files in os.walk(backup / "data") if "version" in files]
+    assert len(found) == 1, (backup, found)
+    return found[0]
+
+
+def wrong_of(path: Path, known: dict[str, str], looked: dict[str, list[str]]) -> str:
+    """What is wrong with a backup. One that was right is read again when its generation says that it has changed."""
+    shown = subprocess.run(["btrfs", "subvolume", "show", path], capture_output=True, text=True, check=True).stdout
+    fields = {line.split(":")[0].strip(): line.split(":", 1)[1].strip() for line in shown.splitlines() if ":" in line}
+    state = [fields["UUID"], fields["Generation"]]
+    if fields["Flags"] != "readonly":
+        return f"{path} can be written"
+    if looked.get(str(path)) != state:
+        top = top_of(path)
+        if known.get((top / "version").read_text()) != manifest(top):
+            return f"{path} differs"
+        looked[str(path)] = state
+    return ""
+
+
+def look(host: str = "", number: str = "0") -> None:
+    known, before = read(KNOWN), read(SEEN)
+    looked, names = dict(before.get("looked", {})), dict[str, list[str]]()
+    for pool in POOLS:
+        for of, path in complete(pool):
+            names.setdefault(f"{pool}/{of}", []).append(path.name)
+            if why := wrong_of(path, known, looked):
+                say(f"wrong: {why}")
+    for place, old in before.get("names", {}).items():
+        may_go = old[: -int(number)] if host and place.endswith(f"/{host}") else []
+        for name in set(old) - set(names.get(place, [])) - set(may_go):
+            say(f"wrong: {place}/{name} is lost")
+    SEEN.write_text(json.dumps({"names": names, "looked": looked}))
+    say(f"complete { ({place: len(some) for place, some in names.items()}) }")
+
+
+def main() -> None:
+    how, *words = sys.argv[1:]
+    if how == "change":
+        change(int(words[0]), [Path(word) for word in words[1:]])
+    elif how == "trees":
+        trees(int(words[0]), Path(words[1]))
+    else:
+        look(*words)
+
+
+main()
