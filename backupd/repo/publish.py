@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Collection
 
 from backupd.repo.backup_json import NOT_UNDERSTOOD, UnreadableRecord
 from backupd.repo.common import common_of_all, copied_text
@@ -62,6 +63,15 @@ def tell_copies(pool: Pool, catalogue: Catalogue) -> None:
         catalogue.set_fact(COPIES, text)
     for replica in common:
         _tell_copied(pool, catalogue, replica)
+
+
+def fetched_hosts(pool: Pool, catalogue: Catalogue, hosts: Collection[str]) -> dict[str, str]:
+    """Returns those of the hosts that are fetched from another pool, as published, if the pool itself says so still; by which
+    replica. One that is not known as such is found when its turn comes.
+    """
+    before = copies_of(catalogue.get_fact(COPIES))
+    found = {host: _fetched_by(pool, host, before) for host in before.fetched.keys() & hosts}
+    return {host: replica for host, replica in found.items() if replica}
 
 
 def _tell_copied(pool: Pool, catalogue: Catalogue, replica: str) -> None:
