@@ -15,6 +15,7 @@ from backupd.replicate.sender import request_lines
 from backupd.replicate.wire import ConnectionBroken, parse_object
 from backupd.repo.common import common_with
 from backupd.repo.context import open_configured
+from backupd.repo.publish import known_copies
 from backupd.rsync.confined import PROGRAM
 from btrkeep import __version__
 from btrkeep.catalogue import Catalogue
@@ -39,7 +40,7 @@ _CLOCKS_AGREE = 300.0  # seconds
 
 
 def check_copies(config: Config, now: datetime | None = None) -> Iterator[Finding]:
-    """Yields findings about copies, about receiving, and about hosts without a copy, from the catalogue alone."""
+    """Yields findings about copies, about receiving, and about hosts without a copy, from the catalogue and the pool's notes."""
     if any(one.folder is None for one in config.replicas.values()) and not which(PROGRAM):
         why = "what another machine sends is received in a cell, and bubblewrap is not installed"
         yield Finding(_CHECK, "error", why, "apt install bubblewrap")
@@ -51,6 +52,8 @@ def check_copies(config: Config, now: datetime | None = None) -> Iterator[Findin
         with Catalogue.open_readonly(config.pool.state) as catalogue:
             found = copy_statuses(config.copies, catalogue, now or datetime.now(UTC))
             known = copies_of(catalogue.get_fact(COPIES))
+            with suppress(OperatorError, OSError):  # of the pool, which has findings of its own
+                known = known_copies(open_configured(config), known)
             offsite = {host for name in config.offsites for host in offsite_newest(catalogue, name)}
         for copy in found:
             yield _of_status(copy)
