@@ -420,6 +420,8 @@ def _show_pool(verdict: health.PoolVerdict) -> None:
 
 
 def _remark(status: HostStatus) -> str:
+    if status.state == COPY:
+        return printable(" ".join(status.warnings))
     said = [printable(status.error)] if status.error else []
     if status.warnings:
         more = f" (and {len(status.warnings) - 1} more)" if len(status.warnings) > 1 else ""
