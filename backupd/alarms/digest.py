@@ -9,7 +9,7 @@ from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import RunTotals, StoredAlarm
 from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.host_state import STATES
+from btrkeep.decisions.host_state import COPY, STATES
 from btrkeep.units import counted, format_duration, format_share, format_size
 
 
@@ -23,7 +23,7 @@ def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime
 
 def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[StoredAlarm]) -> Message:
     """Returns the digest: the state of all hosts, current alarms, and the last 24 hours."""
-    unwell = [status for status in report.hosts if status.state != "ok" and report.config.hosts[status.host].enabled]
+    unwell = [status for status in report.hosts if status.state not in ("ok", COPY) and report.config.hosts[status.host].enabled]
     parts = [_hosts_line(report)]
     for state in STATES[1:]:
         lines = [harmless(f"{one.host}: {_why(one.error, one.age)}") for one in unwell if one.state == state]
@@ -41,7 +41,7 @@ def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[Sto
 
 
 def _hosts_line(report: StatusReport) -> str:
-    states = [f"{count:,} {state}" for state in STATES if (count := sum(status.state == state for status in report.hosts))]
+    states = [f"{count:,} {state}" for state in (*STATES, COPY) if (count := sum(status.state == state for status in report.hosts))]
     return f"{counted(len(report.hosts), 'host')}: {', '.join(states)}." if states else "No host is configured."
 
 

@@ -40,7 +40,7 @@ from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.drills import DrillState, failure_words
 from btrkeep.decisions.findings import PoolVerdict
-from btrkeep.decisions.host_state import HostStatus
+from btrkeep.decisions.host_state import COPY, HostStatus
 from btrkeep.decisions.pool_health import HealthLimits, judge
 from btrkeep.units import seconds_between
 
@@ -143,7 +143,7 @@ def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:
 def _hosts(report: StatusReport, known: Known) -> Iterator[Alarm]:
     for status in report.hosts:
         host = report.config.hosts[status.host]
-        if host.enabled:
+        if host.enabled and status.state != COPY:
             yield from _failing(status, report)
             yield from _silent(host, status, report, known)
 

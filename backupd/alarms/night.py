@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from backupd.alarms.words import harmless
 from btrkeep.config import Config
-from btrkeep.decisions.host_state import HostStatus
+from btrkeep.decisions.host_state import COPY, HostStatus
 from btrkeep.units import format_share
 
 _MOST = 20
@@ -26,7 +26,8 @@ def judge(config: Config, hosts: Sequence[HostStatus], ended: str | None = None)
     The present state of the hosts counts, not what this run did: a host whose window opens later, or that had its backup an hour
     ago, is well.
     """
-    counting = [status for status in hosts if config.hosts[status.host].enabled and not config.hosts[status.host].optional]
+    own = [status for status in hosts if status.state != COPY]
+    counting = [status for status in own if config.hosts[status.host].enabled and not config.hosts[status.host].optional]
     unwell = [status for status in counting if status.state != "ok"]
     well = len(counting) - len(unwell)
     # By numbers of hosts, so that 100 % is all of them whatever floating point makes of it.

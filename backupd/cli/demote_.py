@@ -16,7 +16,7 @@ from backupd.repo.common import common_with, write_common
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import final_backups
 from backupd.repo.listing import hosts_of
-from backupd.repo.notes_json import effective_state, read_notes, write_notes
+from backupd.repo.notes_json import DEMOTED, effective_state, read_notes, write_notes
 from backupd.repo.publish import tell_copies
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -77,7 +77,7 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool
             far.note_common(replica.name, common)
             for host in chosen:
                 folder = site.pool.host(host)
-                mark = {"pool": far.id, "name": replica.name, "at": since}
+                mark = {"pool": far.id, "name": replica.name, "at": since, DEMOTED: True}
                 write_notes(folder, replace(read_notes(folder), replica=mark))
             tell_copies(site.pool, site.catalogue)
     return _tell(chosen, configured, only_here, stay, as_json=as_json, dry_run=False)
@@ -102,7 +102,7 @@ def _tell(
         if names:
             prose(f"{host}: the other pool does not have {', '.join(names)}; what this pool's retention keeps of them stays here")
     if configured:
-        prose(f"still configured: {', '.join(configured)}. Take them out of the configuration, or the next run fails for them")
+        prose(f"still configured: {', '.join(configured)}; nothing is backed up here until `promote` takes them back")
     return 0
 
 

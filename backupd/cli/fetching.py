@@ -139,7 +139,7 @@ def _begun(
     """Connects, until `held` ends. Over a connection that the other side has begun this program itself keeps to the bandwidth."""
     buckets = [] if wanted.dry_run or wanted.seed else replica_buckets(site.config, site.pool, replica)
     command = seed_command(wanted.seed) if wanted.seed else send_command(site.config, replica, buckets)
-    connects = connect or (lambda look: connected(command, look))
+    connects = connect or (lambda look: connected(command, look, replica.stall))
     far = held.enter_context(connects(lambda: None))
     context = ReplicationContext(
         site.config,

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.setup_pool import powerless_hint
+from backupd.repo.boot_json import note_new_pool
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import example, is_example
@@ -34,6 +35,7 @@ def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> No
     text = example(place, config.stem)
     pool = create_pool(place, rehearsal=rehearsal, now=datetime.now(UTC))
     ensure_reserve(pool.path)
+    note_new_pool(pool)
     written = _write_example(config, text)
     if as_json:
         echo_json(

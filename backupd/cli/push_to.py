@@ -46,7 +46,8 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
         begun = time.monotonic()
         with piped(push_command(site.config, push), own_modules()) as program:
             sender = BackupSender(site.pool, site.catalogue, program.input, push.name, push.hosts)
-            done = Push(sender, program, buckets, cancellation, (lambda _: None) if as_json else _say, SaidOnce(say_wait)).run()
+            tell = (lambda _: None) if as_json else _say
+            done = Push(sender, program, buckets, cancellation, tell, SaidOnce(say_wait), push.stall).run()
             program.end()
             said = last_remote_error(program.said())
     if not cancellation:

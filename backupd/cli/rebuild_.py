@@ -10,7 +10,7 @@ from backupd.health.doubts import note_doubts
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.listing import hosts_of, names_of
-from backupd.repo.publish import tell_dashboard
+from backupd.repo.publish import tell_copies, tell_dashboard
 from backupd.repo.recalled import recall_looks
 from backupd.repo.reconcile import all_rows, point_all, reconcile
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
@@ -98,5 +98,6 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
     for host in hosts_of(pool):
         recall_looks(pool, catalogue, host, names_of(pool, host), recorded_damage)  # a record may name backups that are gone
     history = bring_back(pool, catalogue)
+    tell_copies(pool, catalogue)
     note_doubts(pool, catalogue, clock.now())
     return count, since_then.locked, history

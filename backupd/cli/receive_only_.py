@@ -62,7 +62,7 @@ def _take(site: PoolContext, replica: ReplicaSettings, out: int) -> int:
         "now": format_time(datetime.now(UTC)),
         "free": free,
     }  # for `check --connect` over there
-    far = FarPool(OwnStreams(out, 0), lambda: None, says)
+    far = FarPool(OwnStreams(out, 0), lambda: None, says, replica.stall)
 
     @contextmanager
     def connect(look: Callable[[], None]) -> Iterator[FarPool]:

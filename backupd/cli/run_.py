@@ -16,6 +16,7 @@ from backupd.health.doubts import note_doubts
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import find_base, keep_names
 from backupd.repo.history_copy import bring_back, keep_history
+from backupd.repo.publish import fetched_hosts
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import passes, rsync_command
 from backupd.rsync.confined import confinement
@@ -84,7 +85,8 @@ def command(
         def planned() -> list[PlannedHost]:
             moment = site.clock.now()
             facts = site.catalogue.host_facts(latest(moment))
-            return plan(site.config, facts, moment, names=hosts, everything=everything, catch_up=catch_up)
+            copies = fetched_hosts(site.pool, site.catalogue, site.config.hosts)
+            return plan(site.config, facts, moment, names=hosts, everything=everything, catch_up=catch_up, copies=copies)
 
         if dry_run:
             return _say_plan(site, planned(), as_json)

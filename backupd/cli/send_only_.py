@@ -1,8 +1,10 @@
 """`backupd send-only`: the other end of a replication; a forced command of ssh."""
 
+import logging
 import os
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import click
@@ -12,11 +14,14 @@ from backupd.replicate.rsync_sender import may_confine, send_by_rsync, words_of_
 from backupd.replicate.seed import SeedSender
 from backupd.replicate.sender import BackupSender, request_lines, serve
 from backupd.repo.context import open_configured
+from backupd.repo.publish import tell_copies
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool.marker import open_pool
+from btrkeep.pool.marker import Pool, open_pool
 from btrkeep.process.cancellation import exit_on_sigterm
+
+_log = logging.getLogger(__name__)
 
 _BY_SSH = "SSH_ORIGINAL_COMMAND"
 
@@ -64,7 +69,7 @@ def command(
             config = load_config(ctx)
             pool = open_configured(config)
             catalogue = None if rsync else _catalogue(held, config.pool.state, pool.id)
-            sender = BackupSender(pool, catalogue, out, replica, hosts)
+            sender = BackupSender(pool, catalogue, out, replica, hosts, after_common=partial(_tell, config.pool.state, pool))
         if rsync:
             if not isinstance(sender, BackupSender):
                 raise UsageError("a seed is sent as a stream")
@@ -74,6 +79,16 @@ def command(
         except BrokenPipeError:
             return 0
     return 0
+
+
+def _tell(state: Path, pool: Pool) -> None:
+    """Publishes what both servers have. The other one's request is done: what goes wrong here is for the next `backupd sample`."""
+    try:
+        with Catalogue.open(state) as catalogue:
+            if catalogue.pool_id() == pool.id:
+                tell_copies(pool, catalogue)
+    except (OSError, OperatorError) as error:
+        _log.info("%s", error)
 
 
 def _catalogue(held: ExitStack, state: Path, pool: str) -> Catalogue | None:

@@ -12,6 +12,7 @@ from backupd.cli.setup_places import btrfs_mounts, is_pool, machine_zone, place_
 from backupd.doctor.rules.mount import POWERLESS, powerless
 from backupd.hosts.edit import with_keys
 from backupd.hosts.files import Files
+from backupd.repo.boot_json import note_new_pool
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention, example
 from btrkeep.config import value_types as kinds
@@ -122,8 +123,9 @@ def _made(prompter: Prompter, files: Files, given: PoolGiven) -> Config:
     files.load({files.main: text})
     if not is_pool(place):
         new = not place.exists()
-        create_pool(place, rehearsal=False, now=datetime.now(UTC))
+        pool = create_pool(place, rehearsal=False, now=datetime.now(UTC))
         ensure_reserve(place)
+        note_new_pool(pool)
         prompter.say(f"{place} is {'a new subvolume, and ' if new else ''}a pool now")
         if hint := powerless_hint(place):
             prompter.say(hint)

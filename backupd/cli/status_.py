@@ -24,7 +24,7 @@ from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doub
 from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.host_state import STATES, HostStatus, host_status
+from btrkeep.decisions.host_state import COPY, STATES, HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge
 from btrkeep.decisions.verification import VerificationState, verification_counts
 from btrkeep.pool import quota
@@ -40,10 +40,11 @@ _MOST_BEHIND = 20
 @json_option
 @pass_context
 def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bool) -> int:
-    """How every host is doing: ok, late, failing, suspect or never.
+    """How every host is doing: ok, late, failing, suspect, never or copy.
 
     late: the newest complete backup is older than 1.5 times `every`. failing: the newest run brought no complete backup. suspect:
-    the newest backup lost or missed too much. never: there is no complete backup yet.
+    the newest backup lost or missed too much. never: there is no complete backup yet. copy: it is configured, and fetched from
+    another pool all the same, so nothing is backed up here.
 
     Below the hosts stand those that have backups but are not configured, as after an import; the replicas that are fetched into
     this pool: ok, late, failing or never; and what is wrong with the pool itself, as `backupd check` has it.
@@ -164,10 +165,9 @@ def _read_status(site: PoolContext, host: str | None, synchronised: bool | None)
 
 
 def _statuses(site: PoolContext, host: str | None, moment: datetime) -> list[HostStatus]:
-    zone = site.config.pool.zone
-    facts = site.catalogue.host_facts(latest(moment))
-    hosts = [config for config in site.config.hosts.values() if host in (None, config.name)]
-    return [host_status(config, facts.get(config.name), zone, moment) for config in hosts]
+    fetched = copies_of(site.catalogue.get_fact(COPIES)).fetched
+    found = host_statuses(site.config, site.catalogue.host_facts(latest(moment)), fetched, moment)
+    return [status for status in found if host in (None, status.host)]
 
 
 def _unconfigured(site: PoolContext, host: str | None) -> dict[str, int]:
@@ -265,7 +265,7 @@ def _show_all(found: list[HostStatus], running: list[Progress], now: datetime, *
         click.echo(table(rows, ["HOST", "STATE", "AGE", "NEXT DUE", "REMARK"], right=["AGE"]))
     for entry in running:
         click.echo(_running_line(entry))
-    states = [f"{count} {state}" for state in STATES if (count := sum(status.state == state for status in found))]
+    states = [f"{count} {state}" for state in (*STATES, COPY) if (count := sum(status.state == state for status in found))]
     if found:
         click.echo(f"{counted(len(found), 'host')}: {', '.join(states)}")
     elif not has_copies:
@@ -420,6 +420,8 @@ def _show_pool(verdict: health.PoolVerdict) -> None:
 
 
 def _remark(status: HostStatus) -> str:
+    if status.state == COPY:
+        return printable(" ".join(status.warnings))
     said = [printable(status.error)] if status.error else []
     if status.warnings:
         more = f" (and {len(status.warnings) - 1} more)" if len(status.warnings) > 1 else ""

@@ -10,10 +10,12 @@ from typing import Any
 
 from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, size_in, time_in
 from backupd.replicate.first_fetch import lacking_room
+from backupd.replicate.marked import wants
 from backupd.replicate.sender import request_lines
 from backupd.replicate.wire import ConnectionBroken, parse_object
 from backupd.repo.common import common_with
 from backupd.repo.context import open_configured
+from backupd.repo.publish import known_copies
 from backupd.rsync.confined import PROGRAM
 from btrkeep import __version__
 from btrkeep.catalogue import Catalogue
@@ -38,7 +40,7 @@ _CLOCKS_AGREE = 300.0  # seconds
 
 
 def check_copies(config: Config, now: datetime | None = None) -> Iterator[Finding]:
-    """Yields findings about copies, about receiving, and about hosts without a copy, from the catalogue alone."""
+    """Yields findings about copies, about receiving, and about hosts without a copy, from the catalogue and the pool's notes."""
     if any(one.folder is None for one in config.replicas.values()) and not which(PROGRAM):
         why = "what another machine sends is received in a cell, and bubblewrap is not installed"
         yield Finding(_CHECK, "error", why, "apt install bubblewrap")
@@ -50,10 +52,13 @@ def check_copies(config: Config, now: datetime | None = None) -> Iterator[Findin
         with Catalogue.open_readonly(config.pool.state) as catalogue:
             found = copy_statuses(config.copies, catalogue, now or datetime.now(UTC))
             known = copies_of(catalogue.get_fact(COPIES))
+            with suppress(OperatorError, OSError):  # of the pool, which has findings of its own
+                known = known_copies(open_configured(config), known)
             offsite = {host for name in config.offsites for host in offsite_newest(catalogue, name)}
         for copy in found:
             yield _of_status(copy)
             yield from _besides(config, copy)
+        yield from _fetched(config, known)
         yield from _without_a_copy(config, known, offsite)
 
 
@@ -101,6 +106,22 @@ def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding
     if copy.session and 0 < free < copy.session.bytes:
         text = f"the newest fetch brought {format_size(copy.session.bytes)}, and {format_size(free)} are free above min_free"
         yield Finding(_CHECK, "warning", text, "keep less, or give the pool more room", subject=subject)
+
+
+def _fetched(config: Config, known: KnownCopies) -> Iterator[Finding]:
+    """Hosts that are copies, and configured as if they were backed up here; and those that no replica fetches any more."""
+    for name in sorted(set(known.fetched.values())):
+        subject, replica = f"replica {name}", config.replicas.get(name)
+        hosts = sorted(host for host, its in known.fetched.items() if its == name)
+        if configured := [host for host in hosts if host in config.hosts]:
+            text = f"{_some(configured)}: configured, and fetched from there, so not backed up here"
+            hint = f"`backupd promote {configured[0]}` if it is to be backed up here, else take it out of the configuration"
+            yield Finding(_CHECK, "note", text, hint, subject=subject)
+        if left := [host for host in hosts if not (replica and wants(replica, host))]:
+            verb = "is a copy" if len(left) == 1 else "are copies"
+            text = f"{_some(left)} {verb} of that pool, and nothing fetches or backs up more of it"
+            hint = f"configure [replica.{name}] with it in `hosts`; `backupd promote {left[0]}` if it is to be backed up here"
+            yield Finding(_CHECK, "warning", text, hint, subject=subject)
 
 
 def _without_a_copy(config: Config, known: KnownCopies, offsite: set[str]) -> Iterator[Finding]:

@@ -25,12 +25,12 @@ from btrkeep.catalogue import (
 from btrkeep.catalogue.model_sample import read_space_name
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings
-from btrkeep.decisions.copies import CopyStatus, copy_statuses
+from btrkeep.decisions.copies import COPIES, CopyStatus, copies_of, copy_statuses
 from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.drills import DrillStatus, drill_status, read_drills
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
-from btrkeep.decisions.host_state import HostStatus, host_status
+from btrkeep.decisions.host_state import HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
 from btrkeep.decisions.verification import VerificationState, last_reads, late_reads, verification_counts
 from btrkeep.errors import PoolUnusable
@@ -131,7 +131,7 @@ def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> 
     report = StatusReport(
         config=config,
         now=now,
-        hosts=tuple(host_status(host, facts.get(host.name), config.pool.zone, now) for host in config.hosts.values()),
+        hosts=host_statuses(config, facts, copies_of(catalogue.get_fact(COPIES)).fetched, now),
         facts=facts,
         pool=look_at_pool(config, catalogue),
         running=tuple(one for one in catalogue.progress() if start_time(one.pid) == one.pid_started),

@@ -17,7 +17,7 @@ from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due
-from btrkeep.decisions.host_state import STATES
+from btrkeep.decisions.host_state import COPY, STATES
 from btrkeep.decisions.verification import VerificationState
 from btrkeep.metric_table import Metric
 from btrkeep.units import parse_backup_name, seconds_between
@@ -86,7 +86,8 @@ def _itself(samples: _Samples, report: StatusReport) -> None:
 
 
 def _hosts(samples: _Samples, report: StatusReport) -> None:
-    for status in report.hosts:
+    own = [status for status in report.hosts if status.state != COPY]
+    for status in own:
         host = report.config.hosts[status.host]
         samples.add(table.HOST_INFO, 1, host.name, host.group or "", _word(host.enabled), _word(host.optional))
         for state in STATES:
@@ -102,7 +103,7 @@ def _hosts(samples: _Samples, report: StatusReport) -> None:
             samples.add(table.HOST_SIZE, facts.last_complete_bytes, host.name)
             samples.add(table.HOST_NEW, facts.last_complete_new_bytes, host.name)
             samples.add(table.HOST_FILES, facts.last_complete_files, host.name)
-    enabled = [status.state for status in report.hosts if report.config.hosts[status.host].enabled]
+    enabled = [status.state for status in own if report.config.hosts[status.host].enabled]
     for state in STATES:
         samples.add(table.HOSTS, enabled.count(state), state)
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -19,7 +19,7 @@ from backupd.repo.notes_json import Notes, read_notes, write_notes
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.copies import COPIED, OFFSITE_THERE, copied_backups_text, note_stored, offsite_newest, read_offsite
-from btrkeep.decisions.offsite import OffsiteSnapshot, complete_there, newest_there, placed
+from btrkeep.decisions.offsite import OffsiteSnapshot, complete_there, left_by_tag, newest_there, placed
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
@@ -71,18 +71,24 @@ def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
     return placed([one if one.machine else _proven(pool, notes, one) for one in found], machines)
 
 
-def note_machines(restic: Restic, there: Iterable[OffsiteSnapshot], incomplete: Collection[str], look: Callable[[], None]) -> bool:
+def note_machines(restic: Restic, there: Sequence[OffsiteSnapshot], incomplete: Collection[str], look: Callable[[], None]) -> bool:
     """Has the repository keep the ids of machines that `snapshots` has found out; whether there were any. The ids of those
     snapshots change, and the key must be one that can delete. Raises ResticFailed, and what `look` raises.
     """
+    left = left_by_tag(there)
     found: dict[str, list[str]] = {}
     for one in there:
-        if one.proven and one.id not in incomplete:
+        if one.proven and one.id not in incomplete and one.id not in left:
             found.setdefault(one.machine, []).append(one.id)
     for machine, ids in found.items():
-        for first in range(0, len(ids), MOST_AT_ONCE):
-            restic.ask("tag", "--add", f"{_MACHINE}{machine}", *ids[first : first + MOST_AT_ONCE], look=look)
-    return bool(found)
+        _ask_of(restic, ("tag", "--add", f"{_MACHINE}{machine}"), ids, look)
+    _ask_of(restic, ("forget",), sorted(left), look)
+    return bool(found or left)
+
+
+def _ask_of(restic: Restic, words: Sequence[str], ids: Sequence[str], look: Callable[[], None]) -> None:
+    for first in range(0, len(ids), MOST_AT_ONCE):
+        restic.ask(*words, *ids[first : first + MOST_AT_ONCE], look=look)
 
 
 def _notes(pool: Pool) -> dict[str, Notes]:
@@ -119,7 +125,9 @@ def _snapshot(said: dict[str, Any]) -> OffsiteSnapshot | None:
     host, started = said["hostname"], parse_backup_name(name)
     if not _ID.fullmatch(said["id"]):  # it is a word of restic's command lines later
         raise ValueError(said["id"])
-    return OffsiteSnapshot(said["id"], host, name, started, machine) if started and not name_fault(host) else None
+    if not started or name_fault(host):
+        return None
+    return OffsiteSnapshot(said["id"], host, name, started, machine, original=str(said.get("original") or ""))
 
 
 def _tagged(said: dict[str, Any], kind: str) -> str:

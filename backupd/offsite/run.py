@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 from backupd.expire.clocks import clock_doubt
@@ -30,7 +29,7 @@ from btrkeep.pool.locks import at_work
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
-from btrkeep.units import format_time
+from btrkeep.units import format_duration, format_time
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +94,31 @@ class OffsiteSummary:
 
 
 OffsiteEvent = OffsitePlan | Sent | OffsiteProgress | HostFailed | Notice | Waiting
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Follows what restic says of one host. It says the same each second while the repository takes nothing."""
+
+    run: "OffsiteRun"
+    host: str
+    _since: float = field(default_factory=time.monotonic)
+    _said: tuple[Any, ...] = ()
+
+    def tell(self, line: dict[str, Any]) -> None:
+        """Hears each line."""
+        said = tuple(line.get(key) for key in ("message_type", "total_bytes", "total_files", "bytes_done", "files_done"))
+        if said != self._said:
+            self._said, self._since = said, time.monotonic()
+        if line.get("message_type") == "status":
+            self.run.observer(OffsiteProgress(self.host, float(line.get("percent_done", 0.0)), int(line.get("bytes_done", 0))))
+
+    def look(self) -> None:
+        """Raises Cancelled; and ResticFailed when nothing went on for too long."""
+        self.run.cancellation.raise_if_cancelled()
+        stall = self.run.settings.stall
+        if time.monotonic() - self._since > stall:
+            raise ResticFailed(f"restic has made no progress for {format_duration(stall)}", "does the repository take anything?")
 
 
 @dataclass(slots=True)
@@ -215,8 +239,8 @@ class OffsiteRun:
         words = ("--host", host, "--time", local_time(base.record.started), *tags_of(self.pool, name, machine))
         words += (*_parent_words(there, host, machine), *limit_words(self.settings))
         with read(path):
-            look, tell = self.cancellation.raise_if_cancelled, partial(self._tell, host)
-            answer = self.restic.ask("backup", *words, str(SHOWN), shown=path, look=look, tell=tell)
+            watch = _Watch(self, host)
+            answer = self.restic.ask("backup", *words, str(SHOWN), shown=path, look=watch.look, tell=watch.tell)
         said = next((line for line in reversed(answer.lines) if isinstance(line, dict) and "snapshot_id" in line), None)
         if said is None:
             raise ResticFailed("restic ended without a snapshot")
@@ -264,10 +288,6 @@ class OffsiteRun:
         assert self.settings.retention is not None
         incomplete = KnownRepository(self.catalogue, self.settings.name).incomplete(there)
         return to_remove(there, incomplete, self.settings.retention, self.config.pool.zone, self.now, forced)
-
-    def _tell(self, host: str, line: dict[str, Any]) -> None:
-        if line.get("message_type") == "status":
-            self.observer(OffsiteProgress(host, float(line.get("percent_done", 0.0)), int(line.get("bytes_done", 0))))
 
     def _wait(self) -> None:
         """Gives way to a night, an expiry and a balance."""

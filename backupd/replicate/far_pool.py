@@ -12,10 +12,11 @@ from pathlib import Path
 from sys import intern
 from typing import Any, Protocol
 
-from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, ConnectionBroken, Refused, parse_object, write_all
+from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, ConnectionBroken, Refused, parse_object, write_watched
 from backupd.rsync.bandwidth import Bucket, prepare, relay_command
 from backupd.rsync.command import ssh_command
 from btrkeep.config import Config, HostConfig
+from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.replication import FarBackup, Fetch
@@ -31,7 +32,6 @@ _MOST_LISTED = 2_000_000  # backups of all hosts
 _MOST_WORDS = 16 << 20  # letters of all former names, holds and ids of pools
 _A_WORD = 64  # letters: what each takes in memory besides its own
 _LONGEST_REASON = 1000
-_PATIENCE = 1800.0  # seconds: the kernel may look long for what has changed
 _KEPT_NOTES = 64 << 10
 _WAITS_EVERY = 1.0  # seconds
 _LONGEST_WAIT = 86400.0  # seconds: a night, or an expiry, of the other pool
@@ -144,9 +144,18 @@ class OwnStreams:
 class FarPool:
     """One connection to what answers at its other end. `look` is called now and then, and may raise."""
 
-    def __init__(self, program: Answering, look: Callable[[], None], says: Mapping[str, Any] | None = None) -> None:
-        """`says`: what the other side is told of this one. Raises FarPoolMissing."""
+    def __init__(
+        self,
+        program: Answering,
+        look: Callable[[], None],
+        says: Mapping[str, Any] | None = None,
+        patience: float = DEFAULTS["stall"],
+    ) -> None:
+        """`says`: what the other side is told of this one; `patience`: the seconds in which it has to say something: its kernel may
+        look long for what has changed. Raises FarPoolMissing.
+        """
         self._program, self.look = program, look
+        os.set_blocking(program.input, False)
         self.pace: Callable[[int], None] = lambda _: None
         """Is given each count of bytes that came, and may take its time: the other side waits meanwhile."""
         self._frames = AnswerReader(program.output, self._count)
@@ -167,7 +176,7 @@ class FarPool:
         """Is given why the other side sends nothing yet."""
         self.free, self.used = size_in(said, "free"), size_in(said, "used")
         """Bytes of data that fit there, and that are used there; None: an earlier version does not say."""
-        self._frames.patience = _PATIENCE
+        self._frames.patience = patience
 
     def _count(self, size: int) -> None:
         self.bytes += size
@@ -252,8 +261,17 @@ class FarPool:
             pass
 
     def _write(self, asked: dict[str, Any]) -> None:
+        """What both pools have of all hosts is megabytes, more than a pipe holds when nobody reads it."""
+        patience = self._frames.patience
+        end = time.monotonic() + patience
+
+        def take() -> None:
+            self.look()
+            if time.monotonic() > end:
+                raise ConnectionBroken(f"the other side has taken nothing for {format_duration(patience)}")
+
         try:
-            write_all(self._program.input, json.dumps(asked).encode() + b"\n")
+            write_watched(self._program.input, json.dumps(asked).encode() + b"\n", take)
         except OSError:
             raise ConnectionBroken(self._said() or "the connection has ended") from None
 
@@ -285,14 +303,16 @@ def time_in(said: Mapping[str, Any]) -> datetime | None:
 
 
 @contextmanager
-def connected(command: Sequence[str], look: Callable[[], None] = lambda: None) -> Iterator[FarPool]:
+def connected(
+    command: Sequence[str], look: Callable[[], None] = lambda: None, patience: float = DEFAULTS["stall"]
+) -> Iterator[FarPool]:
     """A connection by that command. Raises FarPoolMissing."""
     with ExitStack() as held:
         try:
             program = held.enter_context(piped(command, own_modules()))
         except ProgramFailed as error:
             raise FarPoolMissing(error.message) from None
-        yield FarPool(program, look)
+        yield FarPool(program, look, patience=patience)
 
 
 def own_modules() -> dict[str, str]:

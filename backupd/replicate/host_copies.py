@@ -119,7 +119,9 @@ class HostCopies:
 
     def _receive(self, left: deque[Fetch], held: ExitStack) -> None:
         """Receives some as streams, until something else works in the pool, and has what `held` holds end when they have names."""
-        receiving = held.enter_context(Receiving(self.site.pool, self.host, confined=self.site.confined))
+        receiving = held.enter_context(
+            Receiving(self.site.pool, self.host, confined=self.site.confined, patience=self.site.replica.stall)
+        )
         came = dict[str, tuple[Fetch, int, float]]()
         try:
             self._take_some(left, receiving, came)

@@ -15,6 +15,7 @@ from typing import Any
 from backupd.replicate.sender import BackupSender, request_lines, serve
 from backupd.replicate.wire import object_frame, write_all
 from backupd.rsync.bandwidth import Bucket, BudgetPace
+from btrkeep.config.keys import DEFAULTS
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import at_work
 from btrkeep.process.cancellation import Cancellation, Cancelled
@@ -23,7 +24,7 @@ from btrkeep.process.threads import start
 from btrkeep.units import printable
 
 _MOST_HOSTS, _LONGEST_REASON = 100_000, 1000
-_LOOK, _PATIENCE = 0.5, 1800.0  # seconds
+_LOOK = 0.5  # seconds
 _PAUSE, _TELL = 1.0, 60.0
 
 
@@ -73,8 +74,12 @@ class Push:
         cancellation: Cancellation,
         tell: Callable[[SentBackup], None],
         waits: Callable[[str], None] = lambda _: None,
+        patience: float = DEFAULTS["stall"],
     ) -> None:
-        """`tell` hears of each backup that was sent, `waits` of whom this gives way to."""
+        """`tell` hears of each backup that was sent, `waits` of whom this gives way to. `patience`: the seconds in which the other
+        side has to take something.
+        """
+        self._patience = patience
         self.summary = PushSummary()
         self._sender = replace(sender, out=program.input, before_piece=self._before_piece, before_backup=self._before_backup)
         self._program, self._cancellation, self._tell = program, cancellation, tell
@@ -111,7 +116,7 @@ class Push:
     def _watch(self) -> None:
         """Ends the connection when somebody has stopped this, or the other side takes nothing any more: a write waits for ever."""
         while not self._is_through.wait(_LOOK):
-            if self._cancellation or (self._since is not None and time.monotonic() - self._since > _PATIENCE):
+            if self._cancellation or (self._since is not None and time.monotonic() - self._since > self._patience):
                 self._program.kill()
                 return
 

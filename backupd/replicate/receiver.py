@@ -40,6 +40,7 @@ from backupd.repo.sums import SUMS
 from backupd.rsync.confined import PROGRAM, filter_file, shown_programs
 from btrkeep.backup_states import FINAL
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.config.keys import DEFAULTS
 from btrkeep.decisions.receive_meaning import HINTS, receive_cause
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
@@ -67,7 +68,6 @@ _SUBVOLUME, _PARENT = "backup", "parent"
 _TOP = "/pool"
 _CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
 _LOOK = 0.0005  # seconds
-_PATIENCE = 1800.0  # seconds in which `btrfs receive` has to take something, or to end
 _GRACE = 5.0  # seconds that it has for its end when somebody stops the replication
 _KNOWS_NEWEST = 6  # btrfs-progs 6.0 and later
 
@@ -105,11 +105,12 @@ def newest_received() -> int:
 class Receiving:
     """Streams of one host's backups, which a single `btrfs receive` takes one after the other. A context; needs the host's lock.
 
-    What has come gets its name by `publish`. At the end nothing is left in `.receiving`.
+    What has come gets its name by `publish`. At the end nothing is left in `.receiving`. `patience`: the seconds in which `btrfs
+    receive` has to take something, or to end.
     """
 
-    def __init__(self, pool: Pool, host: str, *, confined: bool) -> None:
-        self._pool, self._host, self._confined = pool, host, confined
+    def __init__(self, pool: Pool, host: str, *, confined: bool, patience: float = DEFAULTS["stall"]) -> None:
+        self._pool, self._host, self._confined, self._patience = pool, host, confined, patience
         self._held = ExitStack()
         self._names = list[str]()
         self._came = list[_Come]()
@@ -145,7 +146,7 @@ class Receiving:
         """
         name = f"{_SUBVOLUME}{len(self._names) + 1}" if self._names else _SUBVOLUME
         self._names.append(name)
-        patient = partial(_within, _PATIENCE, look)
+        patient = partial(_within, self._patience, look)
         self._is_cut = True
         parent, mark = self._parent(expected.parent)
         parent_uuid = expected.parent.uuid if expected.parent else None
@@ -225,7 +226,7 @@ class Receiving:
         When it `is_stopped` the program has a few seconds left for its end. Raises NotReceived at the first one that is not whole,
         OSError.
         """
-        fault = None if self._is_cut else self._fault(_until(is_stopped))
+        fault = None if self._is_cut else self._fault(_until(is_stopped, self._patience))
         self._running.close()  # nothing in the cell can change anything from here on
         whole = list[tuple[_Come, Record]]()
         trouble = fault
@@ -284,8 +285,8 @@ def _unless(is_stopped: Callable[[], bool]) -> Pulse:
     return look
 
 
-def _until(is_stopped: Callable[[], bool]) -> Callable[[], None]:
-    """Returns a look for the end of the program, which has less time for it from the moment on when somebody stops all of it."""
+def _until(is_stopped: Callable[[], bool], patience: float) -> Callable[[], None]:
+    """Returns a look for the end of the program, which has `patience` seconds, and less once somebody stops all of it."""
     hurry: Callable[[], None] | None = None
 
     def look() -> None:
@@ -294,7 +295,7 @@ def _until(is_stopped: Callable[[], bool]) -> Callable[[], None]:
             hurry = hurry or _within(_GRACE, lambda: None)
             hurry()
 
-    return _within(_PATIENCE, look)
+    return _within(patience, look)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from btrkeep.units import format_duration, format_size
 
 _SUBVOLUME = "backup"
 _LOOK = 0.5  # seconds between two looks
-_STALL, _STALL_OF_CHECKSUMS = 1800.0, 6 * 3600.0  # seconds: while a large file is read for its checksum nothing comes
+_STALL_OF_CHECKSUMS = 6 * 3600.0  # seconds: while a large file is read for its checksum nothing comes
 _SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: as for streams
 _CHECKSUMS_TAKE = 12  # times as long
 _OWN_READS = 3  # times the longest stream that rsync may read in all: it also reads files of its own, with checksums some twice
@@ -149,7 +149,7 @@ class _Copying:
         with ExitStack() as held:
             try:
                 command, cell = self._command(held)
-                stall = _STALL_OF_CHECKSUMS if self.checksums else _STALL
+                stall = max(self.site.replica.stall, _STALL_OF_CHECKSUMS if self.checksums else 0)
                 with Checkpoint("copied by rsync"):
                     ended = await transfer(command, self.lock, self._stopper, stall, self._take, self._hear, cell)
             finally:

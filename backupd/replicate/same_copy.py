@@ -12,12 +12,12 @@ from pathlib import Path
 
 from backupd.actions.shared_damage import recorded_damage
 from backupd.files.comparing import compare
-from backupd.files.file_digest import DAMAGED
 from backupd.files.sameness import Pulse, equal_data, steady
 from backupd.files.tree import Tree
 from backupd.files.walking import walk
 from backupd.repo.backup_json import UnreadableRecord, read
 from backupd.repo.recalled import forgotten_damages
+from btrkeep.fs.damage import DAMAGED
 from btrkeep.pool.marker import Pool
 from btrkeep.units import printable
 

@@ -89,6 +89,8 @@ class BackupSender:
     """Hears of each piece of a stream how many bytes it has. It may take its time, and raise: the stream ends there."""
     before_backup: Callable[[], None] = lambda: None
     """Is called before each backup is sent. It may take its time, and raise."""
+    after_common: Callable[[], None] = lambda: None
+    """Is called after what both sides have in common is noted in the pool."""
 
     @property
     def verbs(self) -> Verbs:
@@ -230,6 +232,7 @@ class BackupSender:
         if isinstance(copied, dict):  # an older btrkeep does not say it
             with suppress(OSError):  # it is for the dashboard alone, and what it is asked for is done
                 write_copied(self.pool, replica, self._merged(copied_to(self.pool, replica), copied))
+        self.after_common()
 
     def _merged(self, known: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
         """What was said of hosts that the other side may know, and what is known of all others: it takes nothing away of those."""

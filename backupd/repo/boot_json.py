@@ -9,12 +9,13 @@ It is stored in the pool, because a crash that undoes changes in the pool undoes
 import json
 import logging
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from backupd.repo.backup_json import NOT_UNDERSTOOD, text_of_file
 from btrkeep.pool.atomic import NO_ROOM, write_atomically
 from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.procfs import boot_id
 from btrkeep.units import format_time, parse_time
 
 BOOT = "boot.json"
@@ -49,6 +50,11 @@ def read_boot(pool: Pool) -> BootRecord | None:
     except (OSError, *NOT_UNDERSTOOD) as error:
         _log.warning("%s cannot be read: %s", path, error)
         return None
+
+
+def note_new_pool(pool: Pool) -> None:
+    """Records that no crash before this boot can have damaged anything: what is fetched is not read before the first run."""
+    write_boot(pool, BootRecord(boot_id(), datetime.now(UTC)))
 
 
 def write_boot(pool: Pool, record: BootRecord) -> None:

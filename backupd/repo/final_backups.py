@@ -70,13 +70,17 @@ def is_named(name: str, host: str, folder: Path) -> bool:
     return name == host or name in read_notes(folder).was
 
 
+class FetchedHost(OperatorError):
+    """The host is a copy: it is fetched from another pool, and not backed up here."""
+
+
 def require_own(pool: Pool, host: str) -> None:
-    """Raises OperatorError for a host that is fetched from another pool, because a backup made here would begin a separate
-    history. One of which nothing has come, because the replication was killed, is no copy any more. Needs the host's lock.
+    """Raises FetchedHost for a host that is fetched from another pool, because a backup made here would begin a separate history.
+    One of which nothing has come, because the replication was killed, is no copy any more. Needs the host's lock.
     """
     drop_empty_mark(pool, host)
     if fetched := read_notes(pool.host(host)).replica:
-        raise OperatorError(
+        raise FetchedHost(
             f"its backups are copies, fetched from another pool (replica {fetched.get('name')})",
             f"`backupd promote {host}` if that pool is gone",
         )

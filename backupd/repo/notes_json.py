@@ -5,7 +5,7 @@ any action that depends on it. If it cannot be read, nothing of this host is del
 
     {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"},
      "expired": {"at", "why", "rules"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}},
-     "replica": {"pool", "name", "at"}, "machine": ID}
+     "replica": {"pool", "name", "at", "demoted"}, "machine": ID}
 
 A backup whose deletion was requested also has {"asked": {"last", "at_once"}} in its `expired`.
 """
@@ -29,6 +29,7 @@ NOTES = "notes.json"
 ACCEPTED, HOLD = "accepted", "hold"  # keys of a backup's notes, beside EXPIRED
 ASKED = "asked"  # a key of EXPIRED: what was asked for with `backupd delete`
 RULES = "rules"  # another: the codes of the reasons that `why` tells in words; notes of older versions have none
+DEMOTED = "demoted"  # a key of `replica`: the host was backed up here before
 _REMEMBERED = 500  # deletions by hand of a host: the newest
 
 

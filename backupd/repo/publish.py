@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Collection
 
 from backupd.repo.backup_json import NOT_UNDERSTOOD, UnreadableRecord
 from backupd.repo.common import common_of_all, copied_text
@@ -51,17 +52,34 @@ def tell_copies(pool: Pool, catalogue: Catalogue) -> None:
     """
     before = catalogue.get_fact(COPIES)
     try:
-        common = common_of_all(pool)
+        found = known_copies(pool, copies_of(before))
     except UnreadableRecord as error:
         _log.info("%s", printable(error.message))
         return
-    found = {host: _fetched_by(pool, host, copies_of(before)) for host in hosts_of(pool)} if common else {}
-    fetched = {host: replica for host, replica in found.items() if replica}
-    text = copies_text(KnownCopies(fetched, common)) if common else None
+    text = copies_text(found) if found.common else None
     if text != before:
         catalogue.set_fact(COPIES, text)
-    for replica in common:
+    for replica in found.common:
         _tell_copied(pool, catalogue, replica)
+
+
+def known_copies(pool: Pool, before: KnownCopies) -> KnownCopies:
+    """Returns the same as it is in the pool. `before`: as it was published, for hosts whose notes cannot be read.
+
+    Raises UnreadableRecord, OSError.
+    """
+    common = common_of_all(pool)
+    found = {host: _fetched_by(pool, host, before) for host in hosts_of(pool)} if common else {}
+    return KnownCopies({host: replica for host, replica in found.items() if replica}, common)
+
+
+def fetched_hosts(pool: Pool, catalogue: Catalogue, hosts: Collection[str]) -> dict[str, str]:
+    """Returns those of the hosts that are fetched from another pool, as published, if the pool itself says so still; by which
+    replica. One that is not known as such is found when its turn comes.
+    """
+    before = copies_of(catalogue.get_fact(COPIES))
+    found = {host: _fetched_by(pool, host, before) for host in before.fetched.keys() & hosts}
+    return {host: replica for host, replica in found.items() if replica}
 
 
 def _tell_copied(pool: Pool, catalogue: Catalogue, replica: str) -> None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from backupd.repo.listing import names_of
-from backupd.repo.notes_json import read_notes, write_notes
+from backupd.repo.notes_json import DEMOTED, read_notes, write_notes
 from backupd.repo.removing import remove_tree
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.marker import Pool
@@ -46,11 +46,12 @@ def discard_replaced(pool: Pool, host: str) -> None:
 def drop_empty_mark(pool: Pool, host: str) -> None:
     """Takes the mark of a host back of which nothing came: it would keep its first backup from being made here. Needs its lock.
 
-    A copy whose record cannot be read is one all the same. Raises UnreadableRecord.
+    A copy whose record cannot be read is one all the same. A host that was demoted stays one without any: another server backs it
+    up. Raises UnreadableRecord.
     """
     folder = pool.host(host)
     with suppress(OSError):  # it stays marked
         notes = read_notes(folder)
-        if notes.replica and not names_of(pool, host):
+        if notes.replica and not notes.replica.get(DEMOTED) and not names_of(pool, host):
             discard_received(pool, host)
             write_notes(folder, replace(notes, replica=None))

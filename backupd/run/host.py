@@ -19,7 +19,7 @@ from typing import Any
 from backupd.actions.shared_damage import recorded_damage
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
-from backupd.repo.final_backups import discard, require_own
+from backupd.repo.final_backups import FetchedHost, discard, require_own
 from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, punch_written
 from backupd.repo.listing import names_of
 from backupd.repo.recalled import forgotten_damages
@@ -119,6 +119,11 @@ class HostRun:
             if self.host.address:
                 require_harmless(self.site.rsync, self.site.confinement, self.site.config)
             return await self._with_hooks(lock, running)
+        except FetchedHost as error:
+            if not self.site.night:  # somebody has asked for it
+                return self._failed(error.message)
+            self._finish_run("skipped", error.message)
+            return HostResult(self.host.name, "skipped", error.message)
         except PoolUnusable as error:
             self._failed(error.message)
             raise

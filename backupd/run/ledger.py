@@ -102,6 +102,9 @@ class Ledger:
     def host_facts(self, latest: datetime) -> dict[str, HostFacts]:
         return self._catalogue.host_facts(latest)
 
+    def get_fact(self, name: str) -> str | None:
+        return self._catalogue.get_fact(name)
+
     def damages(self, host: str) -> list[Damage]:
         """Returns the recorded damage; an empty list if it cannot be read."""
         try:

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, room_hint, wait_for_room
+from backupd.expire.words import names_in_words
 from backupd.repo import backup_json as records
 from backupd.run.at_once import CONFINED, OPEN, has_files_for, possible_at_once
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
@@ -48,7 +50,7 @@ _TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool 
 class PlannedHost:
     """A host and whether this run takes it, with the reason. `bound`: its window binds this run.
 
-    `opens`: when its window does, of a host that is due and outside of it.
+    `opens`: when its window does, of a host that is due and outside of it. `is_copy`: it is fetched from another pool.
     """
 
     host: HostConfig
@@ -56,6 +58,7 @@ class PlannedHost:
     reason: str
     bound: bool = False
     opens: datetime | None = None
+    is_copy: bool = False
 
 
 def plan(
@@ -66,8 +69,11 @@ def plan(
     names: Sequence[str] = (),
     everything: bool = False,
     catch_up: bool = False,
+    copies: Mapping[str, str] = MappingProxyType({}),
 ) -> list[PlannedHost]:
     """Returns what a run would do, in its order. Raises UsageError for a name that is not configured.
+
+    `copies`: the replica of each host that is fetched from another pool: no night backs it up.
 
     The host whose last attempt is the oldest comes first, so that a host which fails or takes long cannot starve the others. A host
     that was silent until a time limit would occupy a place again for as long: it comes after the others, for one night only.
@@ -76,9 +82,15 @@ def plan(
         return [_named(config, name) for name in dict.fromkeys(names)]
     hosts = [host for host in config.hosts.values() if host.enabled]
     hosts = sorted(hosts, key=lambda host: _turn(facts.get(host.name), len(hosts)))
+    left = [_copy(host, copies[host.name]) for host in hosts if host.name in copies]
+    own = [host for host in hosts if host.name not in copies]
     if everything:
-        return [PlannedHost(host, True, "asked for with --all") for host in hosts]
-    return [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in hosts]
+        return [PlannedHost(host, True, "asked for with --all") for host in own] + left
+    return [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in own] + left
+
+
+def _copy(host: HostConfig, replica: str) -> PlannedHost:
+    return PlannedHost(host, False, f"a copy: replica {replica} fetches it from another pool", is_copy=True)
 
 
 def _run(transfers: int, whose: str = "") -> str:
@@ -156,6 +168,7 @@ class NightRunner:
         self.waits = waits
         self.waiting = [entry for entry in planned if entry.runs]
         self.shut = [entry.opens for entry in planned if entry.opens]
+        self.copies = [entry.host.name for entry in planned if entry.is_copy]
         self.runs: dict[str, HostRun] = {}
         self.results: list[HostResult] = []
         self.reason: str | None = None
@@ -186,6 +199,9 @@ class NightRunner:
         self.site.observer(NightStarted(tuple(entry.host.name for entry in self.waiting)))
         if self.shut and not self.waiting:
             self.site.observer.notice(_outside(self.shut))
+        if self.copies:
+            shown = names_in_words(self.copies)
+            self.site.observer.notice(f"copies of another pool, so not backed up here: {shown} (`backupd promote` takes them over)")
         at_a_time = self._most = self._at_a_time()
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
         executor = running_threads(at_a_time, "host")

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Self
 
 from backupd.alarms.night import NightVerdict, judge
 from backupd.run.context import RunContext
+from btrkeep.decisions.copies import COPIES, copies_of
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.host_state import host_status
+from btrkeep.decisions.host_state import host_statuses
 from btrkeep.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _judge(site: RunContext, early: str | None) -> NightVerdict:
     try:
         now = site.clock.now()
         facts = site.catalogue.host_facts(latest(now))
+        fetched = copies_of(site.catalogue.get_fact(COPIES)).fetched
     except OperatorError as error:
         return NightVerdict(False, error.message)
-    hosts = [host_status(host, facts.get(host.name), site.config.pool.zone, now) for host in site.config.hosts.values()]
-    return judge(site.config, hosts, early)
+    return judge(site.config, host_statuses(site.config, facts, fetched, now), early)

@@ -3,6 +3,7 @@
 import gc
 import os
 import select
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -29,6 +30,8 @@ _AT_A_TIME = 500  # encoding many items with one call takes two thirds of the ti
 def edge(command: click.Command, name: str) -> int:
     """Runs a click command and gives the exit status. The only place where OperatorError is caught."""
     gc.set_threshold(_OBJECTS)
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # inherited: then each program that fails would be one that succeeds
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         status = command.main(prog_name=name, standalone_mode=False, color=_colour())
     except OperatorError as error:

@@ -212,6 +212,7 @@ class CopySettings:
     window: Window | None = DEFAULTS["window"]
     every: float = DEFAULTS["every"]
     max_age: float | None = DEFAULTS["max_age"]
+    stall: float = DEFAULTS["stall"]
 
     kind: ClassVar[str]
 

@@ -1,18 +1,20 @@
 """The state of a host in one word, and why. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import HostFacts
 from btrkeep.causes import Cause
-from btrkeep.config import HostConfig
+from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import is_due, is_late
 from btrkeep.units import format_time
 
 STATES = ("ok", "late", "failing", "suspect", "never")
+COPY = "copy"
+"""The state of a host whose backups are fetched from another pool: no backup is made here, whether it is configured or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,25 @@ class HostStatus:
     next_due: datetime | None
     error: str | None
     warnings: Sequence[str] = ()
+
+
+def host_statuses(
+    config: Config, facts: Mapping[str, HostFacts], fetched: Mapping[str, str], now: datetime
+) -> tuple[HostStatus, ...]:
+    """Returns the state of each configured host. `fetched`: the replica of each host that is fetched from another pool."""
+    return tuple(
+        copy_of_host(name, facts.get(name), fetched[name], now)
+        if name in fetched
+        else host_status(host, facts.get(name), config.pool.zone, now)
+        for name, host in config.hosts.items()
+    )
+
+
+def copy_of_host(host: str, facts: HostFacts | None, replica: str, now: datetime) -> HostStatus:
+    """Returns the state of a host that is fetched from another pool: nothing is due, and no run counts."""
+    last = facts.last_complete if facts else None
+    age = max(0.0, (now - last).total_seconds()) if last else None
+    return HostStatus(host, COPY, last, age, None, None, (f"copy: fetched from another pool by replica {replica}",))
 
 
 def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime) -> HostStatus:

@@ -20,7 +20,7 @@ class OffsiteSnapshot:
 
     `machine`: the id that the host had in the pool, "" where none could be noted. `label`: the name that the host had when it was
     sent, if it has another one now; `former`: another machine has that name now. `proven`: the repository does not say the machine,
-    but the pool has the backup.
+    but the pool has the backup. `original`: the id before its tags were changed, "" if they never were.
     """
 
     id: str
@@ -31,6 +31,7 @@ class OffsiteSnapshot:
     label: str = ""
     former: bool = False
     proven: bool = False
+    original: str = ""
 
 
 def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None]) -> list[OffsiteSnapshot]:
@@ -49,6 +50,15 @@ def placed(there: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None])
         else:
             found.append(replace(one, former=not own and bool(one.machine) and one.host in machines))
     return found
+
+
+def left_by_tag(there: Iterable[OffsiteSnapshot]) -> set[str]:
+    """Returns the ids of snapshots that are there once more with the id of the machine: a `restic tag` was killed before it removed
+    what it had written anew.
+    """
+    one_by_one = list(there)
+    tagged = {one.original for one in one_by_one if one.machine and not one.proven}
+    return {one.id for one in one_by_one if one.proven and (one.original or one.id) in tagged}
 
 
 def newest_there(there: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, str]:

@@ -17,10 +17,10 @@ _LOOK = 500  # ms between two looks while it is waited for
 class PipedProgram:
     """`input` and `output` are descriptors of ours. Its messages are kept, the first 64 KiB."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", errors: int) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", errors: int, pidfd: int) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
-        self._process, self._errors = process, errors
+        self._process, self._errors, self._pidfd = process, errors, pidfd
         self.input, self.output = process.stdin.fileno(), process.stdout.fileno()
 
     def end_input(self) -> None:
@@ -32,15 +32,10 @@ class PipedProgram:
     def wait(self, look: Callable[[], None]) -> int:
         """Returns its exit status after it has ended, negative for a signal. `look` is called now and then, and may raise."""
         self.end_input()
-        if self._process.returncode is None:
-            process = os.pidfd_open(self._process.pid)
-            try:
-                ended = select.poll()
-                ended.register(process, select.POLLIN)
-                while not ended.poll(_LOOK):
-                    look()
-            finally:
-                os.close(process)
+        ended = select.poll()
+        ended.register(self._pidfd, select.POLLIN)
+        while not ended.poll(_LOOK):
+            look()
         return self._process.wait()
 
     def said(self) -> list[str]:
@@ -88,11 +83,15 @@ def piped(command: Sequence[str], extra: Mapping[str, str] | None = None, keep_o
             raise ProgramFailed(Finished(tuple(command), 127, "", f"{command[0]}: {error.strerror}")) from None
         os.close(inherited)
         inherited = -1
-        program = PipedProgram(process, errors)
+        pidfd = os.pidfd_open(process.pid)  # now: later `kill` of another thread may have buried it, and its number be another's
         try:
-            yield program
+            program = PipedProgram(process, errors, pidfd)
+            try:
+                yield program
+            finally:
+                program.end()
         finally:
-            program.end()
+            os.close(pidfd)
         if not _is_over(alive):
             why = "it cannot be ended: it waits in the kernel (state D)"
             raise ProgramFailed(Finished(tuple(command), 124, "", why), "see the kernel's messages (dmesg)")

@@ -60,6 +60,20 @@ def test_who_says_without_end_that_he_waits_is_heard_once_a_second() -> None:
     assert len(heard) < 20
 
 
+def test_a_pool_that_reads_nothing_is_given_up() -> None:
+    """What both have in common is more than a pipe holds."""
+    reading, writing = os.pipe()
+    answers, says = os.pipe()
+    try:
+        write_all(says, HELLO)
+        far = FarPool(OwnStreams(writing, answers), lambda: None, patience=0.5)
+        with pytest.raises(ConnectionBroken, match="taken nothing"):
+            far.note_common("office", {f"host{number}": FETCH.backup.name for number in range(10_000)})
+    finally:
+        for fd in (reading, writing, answers, says):
+            os.close(fd)
+
+
 HOLD = "h" * (1 << 20)
 
 

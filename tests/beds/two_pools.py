@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ class TwoPools:
         self.first.host("web1", self.source)
         self.second.tables["replica.office"] = {"from": str(self.first.pool), **keys}
         self.second.write()
+
+    def onward(self, third: Path) -> "TwoPools":
+        """The second pool, and a third one that fetches from it."""
+        made = copy(self)
+        made.first, made.second = self.second, Nights(third, "--rehearsal")
+        made.second.tables["replica.office"] = {"from": str(made.first.pool)}
+        made.second.write()
+        return made
 
     def night(self, now: str, content: str) -> str:
         """A night of the first pool, after a file has changed and one is new; the backup's name."""

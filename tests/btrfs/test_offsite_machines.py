@@ -144,6 +144,23 @@ def test_what_an_older_version_sent_of_a_renamed_host_is_not_of_the_one_that_has
     ]  # fmt: skip
 
 
+def test_a_tag_that_was_killed_leaves_no_snapshot_twice(far: Offsite) -> None:
+    """restic writes a snapshot anew and deletes the old one; what it cannot delete is there as after a kill in between."""
+    without_machines(far)
+    old = list((far.repository / "snapshots").iterdir())
+    before = left(far)
+    for one in old:
+        work("chattr", "+i", one)
+    far.backup("2026-03-04T22:00:00Z")
+    far.offsite("run", "--now", "2026-03-04T23:00:00Z", status=1)
+    for one in old:
+        work("chattr", "-i", one)
+    assert len(left(far)) > len(before) + 1
+    far.run("--now", "2026-03-04T23:30:00Z")
+    assert sorted(set(left(far))) == sorted(left(far))
+    assert all("machine:" in " ".join(one["tags"]) for one in json.loads(far.restic("snapshots", "--json")))
+
+
 @contextmanager
 def at_work(far: Offsite, host: str) -> Iterator[None]:
     """Another command works on the host meanwhile."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import work
+from tests.beds import TOP, work
 from tests.btrfs.test_offsite import KEY, Offsite, far, fill
 
 pytestmark = pytest.mark.btrfs
@@ -21,9 +21,9 @@ __all__ = ["far"]
 
 @contextmanager
 def s3(folder: Path) -> Iterator[str]:
-    """An S3 endpoint, moto's, in an environment of its own that pip makes there: 300 MB."""
+    """An S3 endpoint, moto's, and the command `aws`, in an environment of its own that pip makes there: 400 MB."""
     work(sys.executable, "-m", "venv", folder)
-    work(folder / "bin/pip", "-q", "install", "moto[server]")
+    work(folder / "bin/pip", "-q", "install", "moto[server]", "awscli")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -85,6 +85,42 @@ else:
             print("deleted", one["Key"])
     s3.put_object(Bucket="copies", Key="config", Body=b"garbage", ChecksumAlgorithm="SHA256")
 """
+
+
+UNTIL = """
+import boto3, sys
+s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1")
+for one in s3.list_object_versions(Bucket="copies")["Versions"]:
+    until = s3.head_object(Bucket="copies", Key=one["Key"], VersionId=one["VersionId"])["ObjectLockRetainUntilDate"]
+    print((until - one["LastModified"]).days, one["Key"])
+"""
+
+
+def renewing() -> str:
+    """The lines of docs/offsite.rst that renew the locks."""
+    text = (TOP / "docs/offsite.rst").read_text()
+    return text[text.index("      until=$(date") :].partition("\n\n")[0]
+
+
+@pytest.mark.long
+def test_the_lines_of_the_documentation_renew_the_locks_of_all_but_restic_s_own(far: Offsite) -> None:
+    fill(far.night.source)
+    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": KEY}
+    with s3(far.away / "moto") as url:
+        endpoint, python = url.removeprefix("s3:").removesuffix("/copies"), far.away / "moto/bin/python"
+        file = far.secret("environment", "".join(f"{name}={value}\n" for name, value in credentials.items()))
+        work(python, "-c", LOCKED, "make", endpoint, env=credentials)
+        far.settings(repository=url, environment_file=str(file))
+        far.offsite("init", "far")
+        far.backup("2026-03-01T22:00:00Z")
+        far.run("--now", "2026-03-01T23:00:00Z")
+        path = f"{far.away / 'moto/bin'}:{os.environ['PATH']}"
+        there = {**credentials, "PATH": path, "AWS_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
+        work("sh", "-c", renewing(), env=there)
+        found = [line.split() for line in work(python, "-c", UNTIL, endpoint, env=credentials).stdout.splitlines()]
+    assert {key.partition("/")[0] for _, key in found} >= {"config", "data", "index", "snapshots"}
+    assert {int(days) for days, key in found if not key.startswith("locks/")} <= {59, 60}
+    assert {int(days) for days, key in found if key.startswith("locks/")} <= {29, 30}
 
 
 @pytest.mark.long

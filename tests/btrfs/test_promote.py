@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.beds.faults import damage
+from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
 from tests.beds.watch import killed
 
@@ -85,3 +86,21 @@ def test_a_hold_stays_when_the_damaged_copy_is_fetched_again(two: TwoPools) -> N
     assert [one["backup"] for one in told["fetched"]] == [first]
     hold = json.loads((two.second.pool / "hosts/web1/notes.json").read_text())["backups"][first]["hold"]
     assert (hold["until"], hold["why"]) == (None, "of the court")
+
+
+def test_the_first_night_after_it_reads_no_copy_for_a_crash_that_was_none(make_btrfs: Callable[..., Path]) -> None:
+    """No run of this pool has noted the boot so far, and all that was fetched in it looked as if it was of the one before."""
+    first, second = Nights(make_btrfs()), Nights(make_btrfs())
+    source = first.source / "web1"
+    source.mkdir()
+    (source / "file").write_bytes(os.urandom(MIB))
+    first.host("web1", source)
+    first.run("web1")
+    second.tables["replica.office"] = {"from": str(first.pool)}
+    second.write()
+    second.backupd("replicate", "office")
+    second.backupd("promote", "web1", "--yes")
+    second.host("web1", source)
+    done = second.backupd("run", "web1")
+    assert "crash" not in done.stdout + done.stderr
+    assert len(second.names("web1")) == 2

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from btrkeep.process.group import Group
+from btrkeep.process.piped import piped
 from btrkeep.process.proc import groups_of, has_locked, members, start_time
 from btrkeep.process.programs import ProgramFailed, environment, run
 from tests.beds import TOP, work
@@ -58,6 +59,7 @@ def reaping(code: str, *arguments: str | Path) -> str:
     head = """
         import asyncio, os, signal, sys, time
         from btrkeep.process.group import Group
+from btrkeep.process.piped import piped
         from btrkeep.process.proc import become_reaper, members
         become_reaper()
         children = lambda: open(f"/proc/self/task/{os.getpid()}/children").read().split()
@@ -434,6 +436,7 @@ def test_a_program_beside_ends_with_us_however_that_is() -> None:
     code = """
         import asyncio, os, sys, time
         from btrkeep.process.group import Group
+from btrkeep.process.piped import piped
         async def main():
             group = Group.start(["sleep", "60"], on_stdout=print, on_stderr=print)
             group.start_beside(["sh", "-c", "echo $$; trap '' TERM HUP PIPE; while :; do sleep 60; done"], [0, 1, 2], print)
@@ -455,3 +458,27 @@ def test_a_program_beside_ends_with_us_however_that_is() -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(beside, signal.SIGKILL)
     assert left is None
+
+
+def children() -> set[str]:
+    return {child for each in Path("/proc/self/task").iterdir() for child in (each / "children").read_text().split()}
+
+
+def is_dead(child: str) -> bool:
+    return Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_piped_program_that_another_thread_buries_tells_its_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kill` looks first whether it has ended, and so takes it from the kernel, between any two steps of `wait`."""
+    before = children()
+    with piped(("sh", "-c", "exit 3")) as program:
+        (child,) = children() - before
+        wait_for(lambda: is_dead(child), 20, "it runs")
+        opened = os.pidfd_open
+
+        def buried(pid: int, flags: int = 0) -> int:
+            program.kill()
+            return opened(pid, flags)
+
+        monkeypatch.setattr(os, "pidfd_open", buried)
+        assert program.wait(lambda: None) == 3

@@ -14,7 +14,7 @@ from btrkeep.catalogue.model import RUN_OUTCOMES
 from btrkeep.config import HostConfig, load
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import SshSettings
-from btrkeep.decisions.host_state import STATES
+from btrkeep.decisions.host_state import COPY, STATES
 from btrkeep.decisions.rsync_meaning import _SHELL_SAYS, _SSH_SAYS, MEANING, ExitKind
 from btrkeep.units import format_share
 from tests.beds import TOP
@@ -61,7 +61,7 @@ def test_the_tables_of_rsyncs_exit_statuses_and_of_sshs_words_are_the_codes(page
 
 def test_the_states_are_all_told(page: Read) -> None:
     states = page("states-and-exit-codes")
-    assert sorted(row[0] for row in states.section("States of a host").table()) == sorted(STATES)
+    assert sorted(row[0] for row in states.section("States of a host").table()) == sorted((*STATES, COPY))
     outcomes = {row[0] for row in states.section("Outcomes of a run").table()}
     assert outcomes == {*RUN_OUTCOMES, "locked", "running", "killed"}
     backups = [row[0] for row in states.section("States of a backup").table()]

@@ -21,6 +21,7 @@ from btrkeep.decisions.copies import COPIES, REPLICA, copied_backups, copies_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain
+from btrkeep.decisions.host_state import COPY
 from btrkeep.decisions.retention import Candidate, Decision, Hold, RetentionCode
 from btrkeep.decisions.verification import Verified, VerifiedBackups, verified_words
 from btrkeep.decisions.words import hold_words, policy_words, reason_words
@@ -30,7 +31,7 @@ from web.data import hosts
 from web.data.alarms import OpenAlarm, open_alarms
 from web.data.calendar import Calendar, Mark, calendar
 from web.data.copies import CopyElsewhere, also_on
-from web.data.hosts import COPY, UNCONFIGURED, HostRow
+from web.data.hosts import UNCONFIGURED, HostRow
 from web.data.log import LogRun, as_shown
 from web.data.nights import explained
 from web.data.running import Transfer, alive_runs, running

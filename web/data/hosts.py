@@ -15,7 +15,7 @@ from btrkeep.catalogue import BackupOutcome, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.copies import COPIES, copies_of
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.host_state import STATES, HostStatus, host_status, status_error
+from btrkeep.decisions.host_state import COPY, STATES, HostStatus, copy_of_host, host_status, status_error
 from btrkeep.serving.viewer import Viewer
 from web.data import nights, running
 from web.data.nights import HostNight, Past
@@ -25,8 +25,6 @@ from web.source import RequestContext
 PER_PAGE = 100
 UNCONFIGURED = "unconfigured"
 """The state of a host that has backups, but is not configured: not any more, or not yet, as after an import."""
-COPY = "copy"
-"""The state of a host whose backups are fetched from another pool: no backup is made here."""
 ALL_STATES = (*STATES, UNCONFIGURED, COPY)
 NOT_OURS = (UNCONFIGURED, COPY)
 _WORST_FIRST = {state: place for place, state in enumerate(("failing", "suspect", "never", "late", "ok", UNCONFIGURED, COPY))}
@@ -123,7 +121,10 @@ def row_of(
 
     `replica`: the replica that fetches it from another pool; then this pool does not back it up, configured or not.
     """
-    status = host_status(host, facts, zone, now) if host and not replica else _not_ours(name, facts, now, replica)
+    if replica:
+        status = copy_of_host(name, facts, replica, now)
+    else:
+        status = host_status(host, facts, zone, now) if host else _unconfigured(name, facts, now)
     return HostRow(
         host=name,
         state=status.state,
@@ -150,13 +151,11 @@ def _words(status: HostStatus) -> str:
     return f"{status.warnings[0]}{more}"
 
 
-def _not_ours(name: str, facts: HostFacts | None, now: datetime, replica: str | None) -> HostStatus:
+def _unconfigured(name: str, facts: HostFacts | None, now: datetime) -> HostStatus:
     """Returns the status of a host that is known only from its backups: no backup is due here."""
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
     words = "not configured: nothing is backed up, and its backups are kept"
-    if replica:
-        return HostStatus(name, COPY, last, age, None, None, (f"copy: fetched from another pool by replica {replica}",))
     return HostStatus(name, UNCONFIGURED, last, age, None, None, (words,))
 
 

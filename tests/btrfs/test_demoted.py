@@ -1,0 +1,100 @@
+"""A host that was demoted, and is still configured: what is said of it, what a night does, and how long it stays a copy."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds.two_pools import TwoPools
+from tests.beds.work import work
+
+pytestmark = pytest.mark.btrfs
+NOW = ("--now", "2026-03-20T12:00:00Z")
+
+
+@pytest.fixture
+def demoted(make_btrfs: Callable[..., Path]) -> TwoPools:
+    """The second pool backs web1 up now; the first one has it configured still, and fetches it as `back`."""
+    made = TwoPools(make_btrfs(), make_btrfs())
+    made.night("2026-03-20T10:00:00Z", "a")
+    made.fetch()
+    made.second.backupd("promote", "web1", "--yes")
+    made.second.host("web1", made.source)
+    made.first.tables["replica.back"] = {"from": str(made.second.pool)}
+    made.first.write()
+    told = made.first.backupd("demote", "back", "web1", "--yes", *NOW).stdout
+    assert "nothing is backed up here" in " ".join(told.split())
+    return made
+
+
+def mark(made: TwoPools) -> object:
+    notes = made.first.pool / "hosts/web1/notes.json"
+    return json.loads(notes.read_text()).get("replica") if notes.exists() else None
+
+
+def test_it_is_said_to_be_a_copy_at_once(demoted: TwoPools) -> None:
+    (told,) = demoted.first.json("status", *NOW)["hosts"]
+    assert (told["state"], told["next_due"], told["error"]) == ("copy", None, None)
+    shown = " ".join(demoted.first.backupd("status", *NOW).stdout.split())
+    assert "web1 copy" in shown
+    assert "1 host: 1 copy" in shown
+    assert "copy" in demoted.first.backupd("status", "web1", *NOW).stdout
+    assert ("replica back", "note", True) in checked(demoted)
+    del demoted.first.tables["replica.back"]
+    demoted.first.write()
+    assert ("replica back", "warning", True) in checked(demoted)  # nobody fetches it, nobody backs it up
+
+
+def checked(made: TwoPools) -> list[tuple[str, str, bool]]:
+    """Whose findings `check` has of which level, and whether they name the host."""
+    found = json.loads(made.first.backupd("check", "--json", check=False).stdout)
+    return [(one["subject"], one["level"], "web1" in one["message"]) for one in found]
+
+
+def test_a_night_says_it_and_does_not_fail(demoted: TwoPools) -> None:
+    later = ("--now", "2026-03-22T23:00:00Z")  # due long since
+    (planned,) = demoted.first.json("run", "--dry-run", *later)
+    assert (planned["runs"], "replica back" in planned["reason"]) == (False, True)
+    for words in ((), ("--all",)):
+        done = demoted.first.backupd("run", *words, *later, check=False)
+        said = " ".join((done.stdout + done.stderr).split())
+        assert (done.returncode, "not backed up here: web1 (" in said) == (0, True), said
+    assert demoted.first.json("status", *later)["hosts"][0]["state"] == "copy"
+    named = demoted.first.backupd("run", "web1", *later, check=False)  # what somebody asks for and does not get is a failure
+    assert (named.returncode, "replica back" in " ".join(named.stdout.split())) == (1, True), named.stdout
+    assert demoted.first.json("status", *later)["hosts"][0]["state"] == "copy"
+    assert not (demoted.first.pool / "hosts/web1/.working").exists()
+
+
+def test_a_night_without_the_catalogue_says_it_as_well(demoted: TwoPools) -> None:
+    shutil.rmtree(demoted.first.state)
+    done = demoted.first.backupd("run", "--now", "2026-03-22T23:00:00Z", check=False)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert (done.returncode, "web1: skipped" in said, "replica back" in said) == (0, True, True), said
+    shutil.rmtree(demoted.first.state)
+    demoted.first.backupd("rebuild")
+    assert demoted.first.json("status", *NOW)["hosts"][0]["state"] == "copy"
+
+
+def test_promote_takes_it_back(demoted: TwoPools) -> None:
+    demoted.first.backupd("promote", "web1", "--yes")
+    assert demoted.first.json("status", *NOW)["hosts"][0]["state"] == "ok"
+    assert demoted.first.run("web1")["web1"]["outcome"] == "complete"
+
+
+@pytest.mark.parametrize("then", ["night", "fetch that fails"])
+def test_it_stays_a_copy_when_its_last_backup_here_is_gone(demoted: TwoPools, then: str) -> None:
+    (name,) = demoted.names(demoted.first.pool)
+    work("btrfs", "subvolume", "delete", demoted.first.pool / "hosts/web1" / name)
+    demoted.first.backupd("rebuild")
+    if then == "night":
+        demoted.first.backupd("run", "web1", "--now", "2026-03-22T23:00:00Z", check=False)
+    else:
+        away = demoted.second.pool / "hosts/web1" / name  # its record cannot be what it was when it was listed
+        work("btrfs", "property", "set", "-f", away, "ro", "false")
+        (away / "backup.json").write_text("{}")
+        demoted.first.backupd("replicate", "back", *NOW, check=False)
+    assert mark(demoted)
+    assert demoted.names(demoted.first.pool) == []

@@ -1,0 +1,31 @@
+"""A pool that fetches from a pool that fetches: what the middle one knows of the copies when the fetch has ended."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds.two_pools import TwoPools
+
+pytestmark = pytest.mark.btrfs
+
+
+@pytest.mark.parametrize("how", ["ssh", "folder"])
+def test_the_middle_one_knows_at_once_who_has_fetched_from_it(two: TwoPools, make_btrfs: Callable[..., Path], how: str) -> None:
+    """Over ssh whoever answers tells the dashboard; for a folder the catalogue is not known, so `check` looks at the pool."""
+    name = two.night("2026-03-20T10:00:00Z", "a")
+    two.fetch()
+    two.second.host("db1", two.source)
+    two.second.backupd("run", "db1", "--now", "2026-03-20T11:00:00Z")
+    onward = two.onward(make_btrfs())
+    if how == "ssh":
+        onward.over_ssh('exec "$@" --replica third')
+    onward.fetch()
+    found = json.loads(two.second.backupd("check", "--json", check=False).stdout)
+    assert not [one for one in found if "no copy of" in one["message"]], found
+    if how == "ssh":
+        with sqlite3.connect(f"file:{two.second.state / 'catalogue.sqlite'}?mode=ro", uri=True) as catalogue:
+            (text,) = catalogue.execute("select value from about where name = 'copies'").fetchone()
+        assert json.loads(text)["common"]["third"]["web1"] == name

@@ -1,0 +1,121 @@
+"""A program that stands still in the middle of a copy, as if stopped by its kernel: the copy ends after `stall` seconds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import TOP
+from tests.beds.two_pools import NOW, TwoPools
+from tests.beds.watch import wait_for
+from tests.btrfs.test_offsite import Offsite, far, fill
+from tests.btrfs.test_offsite_faults import instead
+from tests.btrfs.test_push import Pushing
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.slow]
+__all__ = ["far"]
+STALL = "3s"
+_STOPS = 'echo $$ > {pid}\nexec "$@"'
+
+
+def large(two: TwoPools) -> str:
+    (two.source / "large").write_bytes(os.urandom(8 << 20))
+    return two.night("2026-03-01T22:00:00Z", "a")
+
+
+def stopped_within(config: Path, pid: Path, begun: Callable[[], bool], *words: str) -> dict[str, Any]:
+    """What `backupd replicate` says, when the process that has written its number there is stopped after it has begun."""
+    command = [sys.executable, "-m", "backupd", "--config", str(config), "replicate", "--json", "--now", NOW, *words]
+    with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for(lambda: begun() and pid.exists() and bool(pid.read_text().strip()), 30, "nothing has begun")
+            number = int(pid.read_text())
+            os.kill(number, signal.SIGSTOP)
+            before = time.monotonic()
+            out, err = process.communicate(timeout=50)
+            assert time.monotonic() - before > 2  # it had its time
+        finally:
+            process.kill()
+    assert "Traceback" not in err, err
+    wait_for(lambda: not Path(f"/proc/{number}").exists() or stat(number) in "ZX", 10, "the stopped one is still there")
+    return {"status": process.returncode, "said": " ".join((out + err).split())}
+
+
+def stat(number: int) -> str:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def test_a_sender_that_stops_is_given_up(two: TwoPools) -> None:
+    two.second.tables["replica.office"] |= {"stall": STALL, "bandwidth": "1MB"}
+    name = large(two)
+    pid = two.second.top / "pid"
+    two.over_ssh(_STOPS.format(pid=pid))
+    host = two.second.pool / "hosts/web1"
+    done = stopped_within(two.second.config, pid, lambda: any(host.glob(".receiving/*/data/**/large*")))
+    assert done["status"] == 1, done
+    assert "nothing for 3" in done["said"], done
+    assert two.names(two.second.pool) == []
+    assert not (host / ".receiving").exists()
+    two.over_ssh('exec "$@"')
+    for key in ("bandwidth", "stall"):
+        two.second.tables["replica.office"].pop(key)
+    two.second.write()
+    assert two.fetch()[0]["status"] == 0
+    assert two.differences(name) == ""
+
+
+def test_a_receive_that_stops_is_given_up(two: TwoPools) -> None:
+    large(two)
+    two.second.tables["replica.office"]["stall"] = STALL
+    with two.replicating(two.second.top / "copy", "while [ $SECONDS -lt 90 ]; do :; done") as fetching:
+        said = fetching.communicate(timeout=60)[1]
+    assert (fetching.returncode, "for 3" in " ".join(said.split())) == (1, True), said
+    assert not (two.second.pool / "hosts/web1/.receiving").exists()
+
+
+def test_a_server_that_takes_no_more_of_a_push_is_given_up(make_btrfs: Callable[..., Path]) -> None:
+    two = Pushing(make_btrfs(), make_btrfs())
+    large(two)
+    pid = two.first.top / "pid"
+    two.first.tables["push.backup2"] |= {"stall": STALL, "bandwidth": "1MB"}
+    two.over(_STOPS.format(pid=pid))
+    two.first.write()
+    host = two.second.pool / "hosts/web1"
+    done = stopped_within(two.first.config, pid, lambda: any(host.glob(".receiving/*/data/**/large*")))
+    assert done["status"] == 1, done
+    assert two.names(two.second.pool) == []
+    two.over('exec "$@"')
+    two.first.tables["push.backup2"] = {"to": "ssh://root@second"}
+    two.first.write()
+    two.push()
+    assert len(two.names(two.second.pool)) == 1
+
+
+def test_a_restic_that_stops_is_given_up(far: Offsite) -> None:
+    fill(far.night.source)
+    (far.night.source / "large").write_bytes(os.urandom(32 << 20))
+    far.offsite("init", "far")
+    far.backup("2026-03-01T22:00:00Z")
+    far.night.tables["offsite.far"]["stall"] = STALL
+    far.night.write()
+    stops = 'test "$1" != backup && exec "$REAL" "$@"\n(sleep 3; kill -STOP $$) &\nexec "$REAL" "$@" --limit-upload 1024'
+    begun = time.monotonic()
+    done = far.night.backupd("offsite", "run", "--json", check=False, env=instead(far, stops))
+    assert (done.returncode, "no progress for 3" in " ".join((done.stdout + done.stderr).split())) == (1, True), done
+    assert time.monotonic() - begun < 60
+    assert far.there() == []
+    far.night.tables["offsite.far"].pop("stall")
+    far.night.write()
+    far.run()
+    assert len(far.there()) == 1
+    assert json.loads(far.offsite("list", "--json").stdout)[0]["whole"]
