@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from backupd.actions.own_reads import OwnReads
 from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.damaged_ import ranges
 from backupd.cli.names import backups_argument, confirmed, require_host_or_folder
@@ -87,7 +88,7 @@ def command(
                 complain(lost(site.config.pool.state))
             return int(Exit.ATTENTION)
         try:
-            plans = list(_plans(site, which, [one.absolute() for one in folders], cancellation, unproven=unproven))
+            plans = _plans(site, which, [one.absolute() for one in folders], cancellation, unproven=unproven)
         except Cancelled:
             return cancellation.exit_status()
         todo = [one for one in plans if one.repairs or one.repaired_in]
@@ -108,8 +109,24 @@ def command(
 
 def _plans(
     site: PoolContext, which: tuple[str, ...], folders: Sequence[Path], cancellation: Cancellation, *, unproven: bool
+) -> list[RepairPlan]:
+    """Returns plans for the requested damaged backups, by host, oldest first. Expired ones are skipped. Raises OSError."""
+    own = OwnReads(site, site.clock.now())  # what it enters is planned for, too
+    try:
+        return list(_planned(site, which, folders, cancellation, own, unproven=unproven))
+    finally:
+        own.forget()
+
+
+def _planned(
+    site: PoolContext,
+    which: tuple[str, ...],
+    folders: Sequence[Path],
+    cancellation: Cancellation,
+    own: OwnReads,
+    *,
+    unproven: bool,
 ) -> Iterator[RepairPlan]:
-    """Yields plans for the requested damaged backups, by host, oldest first. Expired ones are skipped."""
     wanted: dict[str, set[str]] = {}
     for text in which or sorted({one.host for one in site.catalogue.damages() if one.fate is None}):
         host, name = parse_which(text)
@@ -117,7 +134,7 @@ def _plans(
         wanted.setdefault(host, set()).add(find(site.pool, host, name).name if name else "")
     for host, names in wanted.items():
         try:
-            planner = RepairPlanner(site, host, folders, lambda: not cancellation, unproven=unproven)
+            planner = RepairPlanner(site, host, folders, lambda: not cancellation, own, unproven=unproven)
         except UsageError:  # the pool has the host no more; the catalogue will follow
             continue
         if planner.damaged and (fetched := read_notes(site.pool.host(host)).replica):

@@ -1,8 +1,7 @@
 """`backupd verify`: the files of backups read from the disk, and compared with what they were."""
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from backupd.actions.after_crash import boot_record, has_backups_in_doubt, in_doubt_verifier, note_stop, read_in_doubt, record_boot
-from backupd.actions.read_errors import look_at_read_errors, read_counters
+from backupd.actions.own_reads import OwnReads
 from backupd.actions.verify import Verifier, unreadable_backups
 from backupd.actions.verify_pass import ReadScope
 from backupd.cli.against_source import compare_hosts
@@ -29,7 +28,6 @@ from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
-from btrkeep.decisions.device_errors import SeenErrors, forget_own, grown
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification, VerificationState, is_empty, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
@@ -119,17 +117,15 @@ def command(
             run.cancellation.listening(),
             run.progress,
         ):
-            look_at_read_errors(site, moment)  # what was counted until now somebody else has met
+            own = OwnReads(site, moment)
             if has_backups_in_doubt(site.pool):
-                with run.counting_own():
+                with own.counting(run.met):
                     run.read_in_doubt()
             _tell_catalogue(site, chosen)
-            run.read([one for one, _ in chosen], moment, sample, seconds, pace)
+            run.read([one for one, _ in chosen], moment, sample, seconds, pace, own)
             if not after_crash:
                 run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(site.pool))
-            errors = look_at_read_errors(site, site.clock.now())
-            if not errors.why:  # otherwise nothing is written down, so that the next look reads what this one could not
-                forget_own(site.catalogue, errors.seen, moment, max(0, run.own_errors - errors.lines))
+            own.forget()
     return run.report()
 
 
@@ -146,19 +142,8 @@ class _VerifyRun:
     """What is printed of each backup."""
     unreadable: int = 0
     """The backups of which no file could be read."""
-    own_errors: int = 0
-    """What the devices counted while backups were read that have damage: most of it these reads have met."""
 
-    @contextmanager
-    def counting_own(self) -> Iterator[None]:
-        """Adds to `own_errors` what is counted in the block, if it meets damage."""
-        before, met = read_counters(self.site), self._met
-        yield
-        if self._met > met:
-            self.own_errors += grown(SeenErrors(before), read_counters(self.site))
-
-    @property
-    def _met(self) -> int:
+    def met(self) -> int:
         """Returns how many files, or backups, could not be read or were read as something else."""
         return self.unreadable + sum(one.count.damaged for one in self.passes)
 
@@ -181,7 +166,13 @@ class _VerifyRun:
                 self._add(*one)
 
     def read(
-        self, backups: Sequence[Restorable], moment: datetime, sample: int | float, seconds: float | None, pace: float | None
+        self,
+        backups: Sequence[Restorable],
+        moment: datetime,
+        sample: int | float,
+        seconds: float | None,
+        pace: float | None,
+        own: OwnReads,
     ) -> None:
         """Reads the backups, or as many of their files as `sample` says, until the time is over."""
         files = sum(one.record.files or 0 for one in backups)
@@ -194,7 +185,7 @@ class _VerifyRun:
             if work.is_over:
                 return
             self.progress.begin(work.count, backup, number, len(backups))
-            with self.counting_own():
+            with own.counting(self.met):
                 try:
                     done = work.verify(backup)
                 except OperatorError as error:  # it is being deleted, or gone; or no file of it can be read

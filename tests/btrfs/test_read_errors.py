@@ -227,3 +227,24 @@ def test_a_look_at_everything_forgets_what_was_counted_before_it_began_and_what_
         earlier = {"counters": {"1": 9}, "boot": "b", "message": 5, "unnamed": 7, "since": "2026-03-20T22:00:00Z"}
         catalogue.set_fact("device_errors", json.dumps(earlier))
         assert read_seen(catalogue).unexplained == ((NOW, 7),)
+
+
+@pytest.mark.btrfs
+@pytest.mark.root
+def test_what_repair_reads_of_damaged_files_is_no_unnamed_error(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
+    nights, tree = Nights(make_btrfs(size="300M")), tmp_path / "srv"
+    tree.mkdir()
+    contents = {name: os.urandom(MIB) for name in ("file", "other")}
+    for name, content in contents.items():
+        (tree / name).write_bytes(content)
+    nights.host("web", tree)
+    nights.run("web")
+    damage(nights.top, contents["file"][:MIB])  # more blocks than the kernel writes lines of
+    assert nights.backupd("verify", check=False).returncode == 1
+    (tree / "file").touch()
+    nights.run("web")
+    unexplained = "of reading that devices counted"
+    assert unexplained not in nights.backupd("damaged", check=False).stdout
+    for words in (("--dry-run",), ("--dry-run", "--unproven")):
+        assert nights.backupd("repair", *words, check=False).returncode == 1
+        assert unexplained not in nights.backupd("damaged", check=False).stdout, words

@@ -10,6 +10,7 @@ from itertools import groupby
 from os import fsencode
 from pathlib import Path
 
+from backupd.actions.own_reads import OwnReads
 from backupd.files.backup_selector import Restorable, restorable
 from backupd.files.file_digest import FileRead
 from backupd.files.tree import Entry, Tree
@@ -94,9 +95,17 @@ class RepairPlanner:
     """Plans for one host. Files read for one backup are not read again for the next."""
 
     def __init__(
-        self, site: PoolContext, host: str, folders: Sequence[Path], goes_on: Callable[[], bool], *, unproven: bool = False
+        self,
+        site: PoolContext,
+        host: str,
+        folders: Sequence[Path],
+        goes_on: Callable[[], bool],
+        own: OwnReads,
+        *,
+        unproven: bool = False,
     ) -> None:
         """`folders`: with files as the host has them, below their own paths. `unproven`: size and time are enough."""
+        self._own = own
         self._site, self._host, self._folders, self._goes_on, self._unproven = site, host, folders, goes_on, unproven
         self.backups = list(restorable(site.pool, host))
         """All of the host's, newest first."""
@@ -150,7 +159,8 @@ class RepairPlanner:
         return self._known[asked]
 
     def _look(self, backup: Restorable, tree: Tree, entry: Entry, expected: RecordedSums, *, differs: bool) -> DamagedCopy:
-        own = self._read(tree, entry, expected)
+        with self._own.counting():
+            own = self._read(tree, entry, expected)
         is_right = own is not None and (expected.are_those_of(own) if expected.are_known else own.bad is None and not differs)
         if is_right:
             return DamagedCopy(entry.path, FileFate.WHOLE, entry.inode)
@@ -189,6 +199,7 @@ class RepairPlanner:
     def _compared(self, tree: Tree, other: Tree, entry: Entry) -> RepairProof | None:
         """Returns how the other file agrees with the readable part of the damaged one; None if it differs."""
         with ExitStack() as held:
+            held.enter_context(self._own.counting())
             bad, good = (held.enter_context(_closing(one.open_file(entry.path))) for one in (tree, other))
             equal = equal_where_readable(bad, good, entry.size, self._goes_on)
         if not self._goes_on():
