@@ -1,7 +1,7 @@
 """`backupd dedupe`: equal files of backups share their data."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 import click
@@ -108,7 +108,7 @@ def _of(spaces: Sequence[Space], types: tuple[str, ...]) -> int:
 
 
 def _told(one: SharedBackup, as_json: bool) -> SharedBackup:
-    if not as_json and (one.files or one.left):
+    if not as_json and one.files:
         words = f"{counted(one.files, 'file')} share {format_size(one.shared)}" + (f"; left: {one.left}" if one.left else "")
         prose(f"{printable(one.backup.host)} {one.backup.name}: {words}")
     return one
@@ -122,6 +122,7 @@ def _say(done: Sequence[SharedBackup], before: tuple[int, int], after: tuple[int
         used = {"data_before": before[0], "data_after": after[0], "metadata_before": before[1], "metadata_after": after[1]}
         echo_json(sums | used | {"backups": backups})
         return
+    _say_left(one.left for one in done if one.left and not one.files)
     prose(f"{format_size(total)} share data now that did not before" + ("" if is_whole else "; the next one continues"))
     saved, more = before[0] - after[0], after[1] - before[1]
     prose(
@@ -143,5 +144,9 @@ def _say_plan(plans: Sequence[SharingPlan], *, as_json: bool) -> None:
         return
     prose(f"{counted(files, 'file')}, {format_size(equal)}, are known to be equal to another one; some may share data already")
     prose(f"{format_size(unread)} would be read to know more")
-    for why, number in Counter(why for one in plans for _, why in one.left).items():
+    _say_left(why for one in plans for _, why in one.left)
+
+
+def _say_left(reasons: Iterable[str]) -> None:
+    for why, number in Counter(reasons).items():
         prose(f"{counted(number, 'backup')} left: {why}")

@@ -111,7 +111,9 @@ def command(
         if dry_run:
             conf = read_conf(place) if kind == "rsnapshot" and place.is_file() else None
             suggestion = suggested(conf, names, site.config.hosts) if conf else None
-            say_plan(planned(todo, known, cancellation, reads=kind not in TAKEN_OVER), here, left_out, suggestion, as_json=as_json)
+            reads = kind not in TAKEN_OVER
+            plan = planned(todo, known, cancellation, reads=reads)
+            say_plan(plan, here, left_out, suggestion, reads=reads, as_json=as_json)
             return cancellation.exit_status()
         ensure_reserve(site.pool.path)
         reconcile(site.pool, site.catalogue, format_time(site.clock.now()))

@@ -43,8 +43,10 @@ def planned(
     return said
 
 
-def say_plan(said: list[dict[str, Any]], here: int, left_out: Mapping[str, str], suggestion: str | None, *, as_json: bool) -> None:
-    """Prints it. `suggestion`: TOML; None if the history has no configuration."""
+def say_plan(
+    said: list[dict[str, Any]], here: int, left_out: Mapping[str, str], suggestion: str | None, *, reads: bool, as_json: bool
+) -> None:
+    """Prints it. `suggestion`: TOML; None if the history has no configuration. Without `reads` files and data are not known."""
     if as_json:
         more = {} if suggestion is None else {"suggested_configuration": suggestion}
         echo_json({"hosts": said, "here_already": here, "left_out": left_out} | more)
@@ -52,7 +54,14 @@ def say_plan(said: list[dict[str, Any]], here: int, left_out: Mapping[str, str],
     if not said and not here:
         raise UsageError("there is nothing to import")
     rows = [
-        (printable(one["host"]), f"{one['backups']:,}", one["first"], one["last"], f"{one['files']:,}", format_size(one["bytes"]))
+        (
+            printable(one["host"]),
+            f"{one['backups']:,}",
+            one["first"],
+            one["last"],
+            f"{one['files']:,}" if reads else "-",
+            format_size(one["bytes"]) if reads else "-",
+        )
         for one in said
     ]
     if rows:
