@@ -75,7 +75,8 @@ def _plan_host(
     """`elsewhere` is what `misplaced` returns."""
     here, (renamed, held) = near.get(far.name, NearHost()), elsewhere
     if far.copy_of == site.pool.id:  # it is fetched from here
-        return HostFetches(far.name, obstacle=Obstacle.NOBODY_BACKS_UP if here.mark else None)
+        is_of_each_other = here.mark is not None and here.mark.pool == mark.pool
+        return HostFetches(far.name, obstacle=Obstacle.NOBODY_BACKS_UP if is_of_each_other else None)
     if new := renamed.get(far.name):
         return HostFetches(far.name, obstacle=Obstacle.NAME_REUSED_THERE, text=new)
     if not here.known and (old := next((name for name in far.was if renamed.get(name) == far.name), None)):

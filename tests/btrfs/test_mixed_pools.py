@@ -72,6 +72,20 @@ def test_promote_takes_the_hosts_of_one_replica_alone(both: TwoPools, make_btrfs
     assert (refused.returncode, copies(both.second)) == (2, {"lab1": "lab"})
 
 
+def test_a_copy_of_a_third_pool_is_none_that_nobody_backs_up(both: TwoPools, make_btrfs: Callable[..., Path]) -> None:
+    """The second pool fetches lab1 from the lab, and the first one from the second: then the second is none that waits for it."""
+    lab = Nights(make_btrfs(), "--rehearsal")
+    own(lab, "lab1")
+    both.second.tables["replica.lab"] = {"from": str(lab.pool)}
+    both.second.tables["replica.office"] |= {"hosts": ["*"]}
+    both.second.write()
+    both.second.backupd("replicate", "lab", *NOW)
+    both.first.backupd("replicate", "back", *NOW)
+    assert copies(both.first) == {"db1": "back", "lab1": "back"}
+    assert both.fetch("office")[0]["failed"] == []
+    assert copies(both.second) == {"web1": "office", "alone1": "office", "lab1": "lab"}
+
+
 def test_what_the_other_pool_fetches_from_here_does_not_count_as_a_host_of_the_copy(both: TwoPools) -> None:
     (told,) = both.first.json("status", *NOW)["copies"]
     assert (told["replica"], told["hosts"]) == ("back", 1)

@@ -242,7 +242,8 @@ class History:
                 for source in _LINKS[server]:
                     self.now += timedelta(minutes=5)
                     for told in self.command(server, "replicate", source, "--json", status=(0, 1, 4)) or ():
-                        self._require_reasons(server, source, {one["host"] for one in told["failed"]})
+                        if "error" not in told:  # that is a reason for all of them
+                            self._require_reasons(server, source, {one["host"] for one in told["failed"]})
 
     def _require_reasons(self, server: str, source: str, failed: set[str]) -> None:
         """Of each copy the newest backup there is here, unless somebody was told why not, or it is of the future or unwanted."""
