@@ -15,7 +15,7 @@ import pytest
 from tests.beds import TOP, work
 from tests.btrfs.test_offsite import KEY, Offsite, far, fill
 
-pytestmark = pytest.mark.btrfs
+pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(1800)]  # pip fetches 400 MB
 __all__ = ["far"]
 
 
@@ -23,7 +23,7 @@ __all__ = ["far"]
 def s3(folder: Path) -> Iterator[str]:
     """An S3 endpoint, moto's, and the command `aws`, in an environment of its own that pip makes there: 400 MB."""
     work(sys.executable, "-m", "venv", folder)
-    work(folder / "bin/pip", "-q", "install", "moto[server]", "awscli")
+    work(folder / "bin/pip", "-q", "install", "moto[server]", "awscli", timeout=900)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
