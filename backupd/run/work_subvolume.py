@@ -41,8 +41,7 @@ from btrkeep.backup_states import FAILED, PARTIAL, RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
-from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED, OperatorError, PoolUnusable
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.orphans import wait_for
 from btrkeep.pool.reserve import with_reserve
