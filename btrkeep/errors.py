@@ -4,8 +4,12 @@ Libraries raise :class:`OperatorError`; only the command line catches it and pri
 bug and keeps its traceback.
 """
 
+import errno
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+
+DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
+"""What the kernel says of data or metadata that the disk cannot give back as they were written."""
 
 
 class Exit(IntEnum):

@@ -31,7 +31,7 @@ from backupd.files.tree import Tree, open_seen_direct
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.sums import read_sums
 from btrkeep.decisions.due import latest
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED
 from btrkeep.fs.openat import FOLDER
 from btrkeep.fs.sparse import PIECE
 from btrkeep.pool.subvolume import describe

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backupd.files.tree import Tree
 from backupd.repo.backup_json import DATA
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED
 from btrkeep.fs.fiemap import address
 from btrkeep.treescan.links import InodeNames
 from btrkeep.treescan.owners import Owners, Reference

@@ -10,7 +10,7 @@ from backupd.actions.damage_resolver import Backups, FilePlace
 from backupd.files.tree import Tree
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Damage
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED
 
 BLOCK = 4096  # the smallest sector size, so that no block is missed where they are larger
 

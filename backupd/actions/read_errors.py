@@ -13,8 +13,9 @@ from backupd.repo.context import PoolContext
 from backupd.repo.damages import enter_damages
 from btrkeep.catalogue import Damage
 from btrkeep.decisions.device_errors import SeenErrors, grown, note_seen, read_seen, seen_now
-from btrkeep.pool.allocation import ERRORS, read_allocation
+from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.kernel_log import KernelLog, ReadFailure, filesystem_devices, read_failures
+from btrkeep.pool.model import DEVICE_ERRORS
 from btrkeep.pool.subvolume import opened
 from btrkeep.procfs import boot_id
 
@@ -63,7 +64,7 @@ def read_counters(site: PoolContext) -> dict[int, int]:
     """Returns how many errors of reading each device has counted, by its id. Raises OSError."""
     found = {}
     for device in read_allocation(site.pool.path).devices:
-        pairs = zip(ERRORS, device.errors or (), strict=False)
+        pairs = zip(DEVICE_ERRORS, device.errors or (), strict=False)
         found[device.devid] = sum(count for name, count in pairs if name in _OF_READING)
     return found
 

@@ -25,7 +25,7 @@ from backupd.repo.verified import NAMED, read_verified, verified_row, write_veri
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.verification import Verification
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.process.cancellation import Cancellation
 

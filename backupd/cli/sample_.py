@@ -15,7 +15,7 @@ from btrkeep.catalogue.model_sample import read_space_name, split_activities
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.decisions.trend import metadata_share
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
-from btrkeep.pool.allocation import ERRORS
+from btrkeep.pool.model import DEVICE_ERRORS
 from btrkeep.units import counted, format_share, format_size, format_time, printable
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def device_errors(sample: Sample) -> dict[str, str]:
     """Returns the error counters by device number, for devices that have any."""
     found = {}
     for name, (_, _, *errors) in sample.devices.items():
-        words = [f"{count:,} {kind}" for kind, count in zip(ERRORS, errors, strict=False) if count]
+        words = [f"{count:,} {kind}" for kind, count in zip(DEVICE_ERRORS, errors, strict=False) if count]
         if words:
             found[name] = f"errors: {', '.join(words)}"
     return found
@@ -124,5 +124,5 @@ def _space(name: str, values: Any) -> dict[str, Any]:
 
 def _device(name: str, values: Any) -> dict[str, Any]:
     size, allocated, *errors = values
-    counted_errors = dict(zip(ERRORS, errors, strict=True)) if errors else None
+    counted_errors = dict(zip(DEVICE_ERRORS, errors, strict=True)) if errors else None
     return {"devid": int(name), "size": size, "allocated": allocated, "unallocated": size - allocated, "errors": counted_errors}

@@ -22,7 +22,7 @@ from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
 from btrkeep.decisions.expiry_plan import HostBackups, UnreadableHost
 from btrkeep.decisions.retention import Candidate, DeletionRequest
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, describe
 from btrkeep.units import parse_backup_name, parse_time

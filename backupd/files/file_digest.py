@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from backupd.repo.checksums import NO_DIGEST, Key
 from backupd.repo.sums import LONGEST_HOLE
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED
 from btrkeep.fs.sparse import PIECE, data_runs
 
 _BLOCK = 4096  # bytes: the least that a hole has

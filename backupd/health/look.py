@@ -10,9 +10,10 @@ from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
 from btrkeep.decisions.pool_health import OfCatalogue, PoolFacts
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
+from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.model import DEVICE_ERRORS
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
 
@@ -48,7 +49,7 @@ def _is_read_only(path: Path) -> bool | None:
 
 def device_errors(found: Allocation) -> dict[int, dict[str, int]]:
     """Returns the counters that are not zero, by number of the device. A missing device has none to tell."""
-    counters = {device.devid: zip(ERRORS, device.errors or (), strict=False) for device in found.devices}
+    counters = {device.devid: zip(DEVICE_ERRORS, device.errors or (), strict=False) for device in found.devices}
     known = {devid: {name: count for name, count in pairs if count} for devid, pairs in counters.items()}
     return {devid: errors for devid, errors in known.items() if errors}
 

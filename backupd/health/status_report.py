@@ -3,7 +3,7 @@
 `look` acts and returns plain data. The pool may be missing, which is reported: for the rest the catalogue is enough.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -20,9 +20,7 @@ from btrkeep.catalogue import (
     HostFacts,
     Progress,
     RunTotals,
-    Sample,
 )
-from btrkeep.catalogue.model_sample import read_space_name
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions.copies import COPIES, CopyStatus, copies_of, copy_statuses
@@ -32,10 +30,11 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
+from btrkeep.decisions.pool_numbers import PoolNumbers, errors_by_name, numbers_of_sample, summed_spaces
 from btrkeep.decisions.verification import VerificationState, last_reads, late_reads, verification_counts
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool import quota
-from btrkeep.pool.allocation import ERRORS, Allocation, read_allocation
+from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.model import Room
 from btrkeep.pool.orphans import count_orphans
 from btrkeep.process.proc import start_time
@@ -43,23 +42,6 @@ from btrkeep.process.proc import start_time
 _FRESH = timedelta(minutes=15)  # three samples
 DAY = timedelta(days=1)
 _NO_EXPIRY, _NO_BALANCE = ExpiryTotals(0, 0), BalanceTotals(0, 0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolNumbers:
-    """How the pool's filesystem was at a moment. Sizes are bytes of the devices: what is stored twice counts twice.
-
-    `spaces`: by type ("data"), allocated and used, as files have them. `errors`: by number of the device what it has counted since
-    its counters were reset, by the names in btrkeep.pool.allocation.ERRORS. `orphans`: None where nobody may count them.
-    """
-
-    taken: datetime
-    size: int
-    allocated: int
-    used: int
-    spaces: Mapping[str, tuple[int, int]]
-    errors: Mapping[int, Mapping[str, int]]
-    orphans: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,29 +192,8 @@ def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> Sta
     )
 
 
-def numbers_of_sample(sample: Sample) -> PoolNumbers:
-    """Returns the numbers of a sample."""
-    errors = {int(devid): _by_name(values[2:]) for devid, values in sample.devices.items()}
-    spaces = [(read_space_name(name).type, values[0], values[1]) for name, values in sample.spaces.items()]
-    return PoolNumbers(sample.taken, sample.size, sample.allocated, sample.used, _summed(spaces), errors, sample.orphans)
-
-
 def numbers_now(found: Allocation, waiting: int | None, now: datetime) -> PoolNumbers:
     """Returns the numbers of the pool itself. `waiting`: how many deleted subvolumes there are."""
-    errors = {device.devid: _by_name(device.errors or ()) for device in found.devices}
+    errors = {device.devid: errors_by_name(device.errors or ()) for device in found.devices}
     spaces = [(space.type, space.total, space.used) for space in found.spaces]
-    return PoolNumbers(now, found.size, found.allocated, found.used, _summed(spaces), errors, waiting)
-
-
-def _by_name(errors: Sequence[int]) -> dict[str, int]:
-    """Returns the counters by name; empty for a device that has none, such as a missing one."""
-    return dict(zip(ERRORS, errors, strict=True)) if errors else {}
-
-
-def _summed(spaces: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
-    """Returns the sums by type, over all profiles: while a filesystem is converted it has two."""
-    found: dict[str, tuple[int, int]] = {}
-    for kind, allocated, used in spaces:
-        before = found.get(kind, (0, 0))
-        found[kind] = (before[0] + allocated, before[1] + used)
-    return found
+    return PoolNumbers(now, found.size, found.allocated, found.used, summed_spaces(spaces), errors, waiting)

@@ -1,7 +1,8 @@
 """Makes samples from one look: pure, so that any program with the facts can serve them."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -12,12 +13,20 @@ from btrkeep import __version__
 from btrkeep import metric_table as table
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import HostFacts, StoredAlarm
-from btrkeep.config.value_types import EVENT_WORDS
-from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import COPY, STATES
+from btrkeep.decisions.metric_samples import (
+    add_alarms,
+    add_balance_totals,
+    add_counts,
+    add_expiry_totals,
+    add_health,
+    add_numbers,
+    add_score,
+    add_state,
+)
 from btrkeep.decisions.verification import VerificationState
 from btrkeep.metric_table import Metric
 from btrkeep.units import parse_backup_name, seconds_between
@@ -48,11 +57,10 @@ class _Look(Collector):
 def families(report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> Iterator[Family]:
     """All families, in the order of the table; one without a sample is left out. `looked`: when somebody looked for alarms last."""
     samples = _Samples(report.config.name)
-    for collect in (_itself, _hosts, _queue, _pool, _numbers, _free_space, _balance, _expiry, _replicas, _drills):
+    for collect in (_itself, _hosts, _queue, _pool, _filesystem, _balance, _expiry, _replicas, _drills):
         collect(samples, report)
-    standing = [row.what for row in alarms if row.stands(report.now - timedelta(seconds=report.config.notify.silent))]
-    for event in (*EVENT_WORDS[:-1], "service") if looked else ():
-        samples.add(table.ALARMS, standing.count(event), event)
+    if looked:
+        add_alarms(samples.add, alarms, report.now, report.config.notify.silent)
     samples.add(table.ALARMS_LOOKED, _seconds(looked))
     return samples.families()
 
@@ -90,8 +98,7 @@ def _hosts(samples: _Samples, report: StatusReport) -> None:
     for status in own:
         host = report.config.hosts[status.host]
         samples.add(table.HOST_INFO, 1, host.name, host.group or "", _word(host.enabled), _word(host.optional))
-        for state in STATES:
-            samples.add(table.HOST_STATE, state == status.state, host.name, state)
+        add_state(samples.add, table.HOST_STATE, STATES, status.state, host.name)
         samples.add(table.HOST_SUCCESS, _seconds(status.last_complete), host.name)
         samples.add(table.HOST_AGE, status.age, host.name)
         samples.add(table.HOST_ALIVE, report.alive.get(host.name), host.name)
@@ -103,16 +110,14 @@ def _hosts(samples: _Samples, report: StatusReport) -> None:
             samples.add(table.HOST_SIZE, facts.last_complete_bytes, host.name)
             samples.add(table.HOST_NEW, facts.last_complete_new_bytes, host.name)
             samples.add(table.HOST_FILES, facts.last_complete_files, host.name)
-    enabled = [status.state for status in own if report.config.hosts[status.host].enabled]
-    for state in STATES:
-        samples.add(table.HOSTS, enabled.count(state), state)
+    enabled = Counter(status.state for status in own if report.config.hosts[status.host].enabled)
+    add_counts(samples.add, table.HOSTS, STATES, enabled)
 
 
 def _replicas(samples: _Samples, report: StatusReport) -> None:
     for copy in report.copies:
         name, session = copy.replica.name, copy.session
-        for state in CopyState:
-            samples.add(table.REPLICA_STATE, state == copy.state, name, state)
+        add_state(samples.add, table.REPLICA_STATE, CopyState, copy.state, name)
         samples.add(table.REPLICA_FETCHED, _seconds(session.at if session else None), name)
         samples.add(table.REPLICA_MAX_AGE, copy.replica.oldest, name)
         if session and session.at:
@@ -127,13 +132,11 @@ def _replicas(samples: _Samples, report: StatusReport) -> None:
 def _drills(samples: _Samples, report: StatusReport) -> None:
     samples.add(table.UNVERIFIED, len(report.unverified))
     samples.add(table.IN_DOUBT, len(report.in_doubt))
-    for each in VerificationState:
-        samples.add(table.VERIFIED, report.verifications.get(each, 0), each)
+    add_counts(samples.add, table.VERIFIED, VerificationState, report.verifications)
     drills = report.drills
     if drills is None:
         return
-    for state in DrillState:
-        samples.add(table.DRILL_STATE, state == drills.state, state)
+    add_state(samples.add, table.DRILL_STATE, DrillState, drills.state)
     samples.add(table.DRILL_PROVEN, _seconds(drills.last.at if drills.last else None))
     samples.add(table.DRILL_FAILED, len(drills.failed))
 
@@ -143,8 +146,7 @@ def _duration(facts: HostFacts) -> float | None:
 
 
 def _queue(samples: _Samples, report: StatusReport) -> None:
-    for state in BACKUP_STATES:
-        samples.add(table.BACKUPS, report.backups.get(state, 0), state)
+    add_counts(samples.add, table.BACKUPS, BACKUP_STATES, report.backups)
     running = {entry.host for entry in report.running}
     samples.add(table.RUNNING, len(running))
     samples.add(table.DUE, sum(_is_due(report, name) for name in report.config.hosts if name not in running))
@@ -163,44 +165,19 @@ def _pool(samples: _Samples, report: StatusReport) -> None:
         samples.add(table.POOL_AVAILABLE, report.room.unallocated, "unallocated")
     if report.pool.missing is not None:
         samples.add(table.MISSING, len(report.pool.missing))
-    verdict = report.verdict
-    for check in health.CHECKS:
-        samples.add(table.HEALTH, health.grade(verdict.level_of(check)), check)
+    add_health(samples.add, report.verdict)
 
 
-def _numbers(samples: _Samples, report: StatusReport) -> None:
-    numbers = report.numbers
-    if numbers is None:
-        return
-    samples.add(table.DEVICES_SIZE, numbers.size)
-    samples.add(table.DEVICES_ALLOCATED, numbers.allocated)
-    samples.add(table.DEVICES_USED, numbers.used)
-    for kind, (allocated, used) in sorted(numbers.spaces.items()):
-        samples.add(table.SPACE_ALLOCATED, allocated, kind)
-        samples.add(table.SPACE_USED, used, kind)
-    for devid, errors in numbers.errors.items():
-        for error, count in errors.items():
-            samples.add(table.DEVICE_ERRORS, count, str(devid), error)
-    samples.add(table.ORPHANS, numbers.orphans)
-    samples.add(table.SAMPLED, numbers.taken.timestamp())
-
-
-def _free_space(samples: _Samples, report: StatusReport) -> None:
-    if score := report.score:
-        samples.add(table.SCORE, score.score)
-        samples.add(table.BAD, score.bad)
-        samples.add(table.FRAGMENTS, score.fragments)
-        samples.add(table.FREE_LARGE, score.free_in_large)
-        samples.add(table.SCORED, score.taken.timestamp())
+def _filesystem(samples: _Samples, report: StatusReport) -> None:
+    if report.numbers:
+        add_numbers(samples.add, report.numbers)
+    if report.score:
+        add_score(samples.add, report.score)
 
 
 def _balance(samples: _Samples, report: StatusReport) -> None:
-    totals = report.balance_totals
     if not report.fault:  # whose balances they are is known by the filesystem's UUID alone
-        samples.add(table.BALANCE_RUNS, totals.runs)
-        samples.add(table.BALANCE_GROUPS, totals.block_groups)
-        samples.add(table.BALANCE_MOVED, totals.moved)
-        samples.add(table.BALANCE_WRITTEN, totals.written)
+        add_balance_totals(samples.add, report.balance_totals)
     if balance := report.balance:
         if balance.moved and balance.written is not None:
             samples.add(table.BALANCE_AMPLIFICATION, balance.written / balance.moved)
@@ -209,8 +186,7 @@ def _balance(samples: _Samples, report: StatusReport) -> None:
 
 
 def _expiry(samples: _Samples, report: StatusReport) -> None:
-    samples.add(table.EXPIRY_RUNS, report.expiry_totals.runs)
-    samples.add(table.EXPIRY_DELETED, report.expiry_totals.deleted)
+    add_expiry_totals(samples.add, report.expiry_totals)
     if expiry := report.expiry:
         end = expiry.finished or expiry.updated
         samples.add(table.EXPIRY_DURATION, seconds_between(expiry.started, end))

@@ -17,7 +17,7 @@ from backupd.files.tree import Tree
 from backupd.files.walking import walk
 from backupd.repo.backup_json import UnreadableRecord, read
 from backupd.repo.recalled import forgotten_damages
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED
 from btrkeep.pool.marker import Pool
 from btrkeep.units import printable
 

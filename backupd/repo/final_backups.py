@@ -17,8 +17,7 @@ from backupd.repo.sums import SUMS
 from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.due import latest
-from btrkeep.errors import OperatorError
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED, OperatorError
 from btrkeep.pool.atomic import link_atomically
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, commit, delete, describe

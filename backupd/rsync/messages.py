@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from backupd.rsync.output import LONGEST_REST, unescape
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED
 from btrkeep.units import printable
 
 SAMPLES = 5

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from backupd.files.tree import Tree, components, joined, look
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED
 
 _log = logging.getLogger(__name__)
 

@@ -26,15 +26,15 @@ from backupd.repo.recalled import forgotten_damages
 from backupd.rsync.confined import require_harmless
 from backupd.rsync.messages import tells_of_damage
 from backupd.rsync.process import RunCancellation
-from backupd.run import hooks
+from backupd.run import finishing, hooks
 from backupd.run import work_subvolume as working
 from backupd.run.context import HostResult, RunContext, RunningTransfer
+from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import SumLimits
 from backupd.run.orphaned_receivers import take_host_lock
 from backupd.run.sibling import Sibling
 from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import RunVerdict, decide
-from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup, Damage
@@ -187,12 +187,12 @@ class HostRun:
             if verdict.state is not None:
                 return await self._finalise(prepared, record, verdict, transfer, disk)
             again = not checked and await self._grew_from_damage(prepared, transfer)
-        except working.DataLost:
+        except finishing.DataLost:
             raise
         except Exception as error:
             if not transfer.writing:  # a process that was given up may still write, so nothing can be said of the files
                 left = replace(first, error=str(error))
-                await asyncio.to_thread(working.leave_after_error, prepared, left, disk)
+                await asyncio.to_thread(finishing.leave_after_error, prepared, left, disk)
             raise
         if again:
             return await self._written(lock, running, disk, checked=True)
@@ -253,7 +253,9 @@ class HostRun:
             log.warning("%s: %s", prepared.path, error)
             warning = f"its holes could not be made or counted: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
-        _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk, self._sum_limits(), self._sibling())
+        _, final = await asyncio.to_thread(
+            finishing.finalise, site.pool, prepared, record, disk, self._sum_limits(), self._sibling()
+        )
         final = replace(final, duration=round(elapsed() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)
         fields = {
@@ -302,8 +304,8 @@ class HostRun:
             if nothing:
                 await asyncio.to_thread(discard, prepared.path, prepared.uuid)
             else:
-                await asyncio.to_thread(working.leave, prepared, record, disk)
-        except working.DataLost as error:
+                await asyncio.to_thread(finishing.leave, prepared, record, disk)
+        except finishing.DataLost as error:
             verdict = replace(verdict, outcome="failed", error=f"{verdict.error}; {error}", cause=None)
             record = replace(record, error=verdict.error, cause=None)
             nothing, lost = not os.path.lexists(prepared.path), True

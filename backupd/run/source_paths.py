@@ -15,12 +15,12 @@ from backupd.rsync.output import Output, bounded
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.remote_end import RemoteEnd, expected_words
 from backupd.run.context import RunContext, RunningTransfer
+from backupd.run.finishing import Prepared
 from backupd.run.limits import LimitWatch
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.quota import HostQuota
 from backupd.run.unlisted import files_below
 from backupd.run.verdict import SuspectLimits, enough_below, judge, waited_in_vain
-from backupd.run.work_subvolume import Prepared
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words

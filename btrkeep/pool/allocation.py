@@ -12,9 +12,6 @@ from btrfs import ctree, ioctl
 
 from btrkeep.pool.subvolume import opened
 
-ERRORS = ("write", "read", "flush", "corruption", "generation")
-"""What GET_DEV_STATS counts, in the order of `DeviceUse.errors`."""
-
 _TYPES = {
     ctree.BLOCK_GROUP_DATA: "data",
     ctree.BLOCK_GROUP_SYSTEM: "system",
@@ -48,8 +45,8 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """A device of a btrfs. `allocated`: bytes of it that chunks have. `errors`: as many as ERRORS; None when the kernel has none to
-    tell, as of a missing device."""
+    """A device of a btrfs. `allocated`: bytes of it that chunks have. `errors`: as many as DEVICE_ERRORS; None when the kernel has
+    none to tell, as of a missing device."""
 
     devid: int
     size: int

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from btrkeep.units import format_size
 
+DEVICE_ERRORS = ("write", "read", "flush", "corruption", "generation")
+"""What GET_DEV_STATS counts of a device, in the order of `DeviceUse.errors`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Room:

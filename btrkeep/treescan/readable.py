@@ -2,7 +2,7 @@
 
 from struct import Struct
 
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED
 from btrkeep.treescan.search import HEADER_SIZE, TYPE_AND_LEN_AT, TreeSearch
 
 _LEN = Struct("=L")

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from backupd.health.status_report import PoolNumbers, StatusReport
+from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import Balance, Expiry, HostFacts
 from btrkeep.config import Config, HostConfig, NotifySettings, PoolSettings
 from btrkeep.decisions.host_state import host_status
 from btrkeep.decisions.pool_health import PoolFacts
+from btrkeep.decisions.pool_numbers import PoolNumbers
 from btrkeep.pool.model import Room
 from tests.backupd.facts import NOW
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from backupd.repo.backup_json import Record
+from backupd.run import finishing
 from backupd.run import host as hostrun
 from backupd.run import work_subvolume as working
 from btrkeep.config import HostConfig
@@ -202,21 +203,21 @@ def test_hosts_in_a_long_step_do_not_keep_another_from_its_own(nights: Nights, t
         nights.host(host, tree)
     nights.settings("backup", concurrency=len(slow) + 1)
     quick_is_done, in_time = threading.Event(), []
-    prepare, finalise = working.recover_and_prepare, working.finalise
+    prepare, finalise = working.recover_and_prepare, finishing.finalise
 
-    def prepared(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, *rest: Any) -> object:
+    def prepared(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, *rest: Any, **named: Any) -> object:
         if host.name in slow:
             in_time.append(quick_is_done.wait(20))
-        return prepare(pool, host, now, disk, *rest)
+        return prepare(pool, host, now, disk, *rest, **named)
 
-    def finalised(pool: Pool, prepared: working.Prepared, record: Record, disk: Syncfs, *rest: Any) -> object:
+    def finalised(pool: Pool, prepared: finishing.Prepared, record: Record, disk: Syncfs, *rest: Any) -> object:
         done = finalise(pool, prepared, record, disk, *rest)
         if record.host == "zz-quick":
             quick_is_done.set()
         return done
 
     monkeypatch.setattr(working, "recover_and_prepare", prepared)
-    monkeypatch.setattr(working, "finalise", finalised)
+    monkeypatch.setattr(finishing, "finalise", finalised)
     assert {result.outcome for result in nights.night()} == {"complete"}
     assert in_time == [True] * len(slow)
 
@@ -226,10 +227,10 @@ def test_a_bug_met_by_one_host_is_told_and_costs_the_others_nothing(
 ) -> None:
     real = working.recover_and_prepare
 
-    def buggy(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, *rest: Any) -> object:
+    def buggy(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, *rest: Any, **named: Any) -> object:
         if host.name == "unlucky":
             raise RuntimeError("a bug")
-        return real(pool, host, now, disk, *rest)
+        return real(pool, host, now, disk, *rest, **named)
 
     monkeypatch.setattr(working, "recover_and_prepare", buggy)
     for host in ("a", "unlucky", "z"):

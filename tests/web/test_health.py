@@ -9,7 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from btrkeep import metric_table as table
 from btrkeep.config import HostConfig
-from btrkeep.pool.allocation import ERRORS
 from tests.beds.dashboard import OPERATOR, VIEWER, Dashboard, own_folder, serving
 from tests.beds.made_catalogue import made_catalogue
 from tests.web.made import EVENING, backup, write
@@ -62,7 +61,6 @@ def test_every_family_has_the_name_and_the_meaning_of_the_one_table(site: Dashbo
     for family in text_string_to_metric_families(site.get("/metrics").text):
         if not family.name.startswith("btrkeep_web_"):
             assert family.documentation == known[family.name]
-    assert numbers.ERRORS == ERRORS
 
 
 def test_nobody_reads_numbers_without_a_token(site: Dashboard) -> None:

@@ -23,13 +23,14 @@ from backupd.repo.recalled import forget_gone
 from backupd.repo.room import require_room
 from backupd.rsync.output import bounded
 from backupd.rsync.version import Rsync
+from backupd.run import finishing
 from backupd.run import work_subvolume as working
+from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import NO_SUMS
 from backupd.run.importing.copying import CopiedNames, Same, copy_changed, copy_tree
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.target_names import link_names, remove_names
 from backupd.run.importing.tree_links import FolderDigests, TreeLinks, UnprovenTree, look_at, superfluous
-from backupd.run.work_subvolume import Prepared
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE
 from btrkeep.clock import Clock
@@ -241,7 +242,7 @@ async def _made(site: ImportSite, trees: _Trees, host: HostConfig, disk: Syncfs)
             ahead = LookAhead.begin(trees.after, tree, links.digests)
         numbers = await _filled(site, trees, prepared, links)
         record = import_record(site, tree, working.first_record(prepared, host, tree.started, origin), numbers)
-        _, final = await asyncio.to_thread(working.finalise, site.pool, prepared, record, disk, NO_SUMS)
+        _, final = await asyncio.to_thread(finishing.finalise, site.pool, prepared, record, disk, NO_SUMS)
     except BaseException:
         with suppress(OSError):  # then the next import begins it anew
             discard(prepared.path, prepared.uuid)

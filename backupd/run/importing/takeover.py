@@ -18,8 +18,9 @@ from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA
 from backupd.repo.final_backups import discard
 from backupd.rsync.output import bounded
-from backupd.run import quota
+from backupd.run import finishing, quota
 from backupd.run import work_subvolume as working
+from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import NO_SUMS
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.run import (
@@ -30,7 +31,6 @@ from backupd.run.importing.run import (
     locked_for_import,
     origin_of,
 )
-from backupd.run.work_subvolume import Prepared
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import is_on
@@ -73,7 +73,7 @@ async def take_over(site: ImportSite, tree: OldTree) -> ImportedBackup:
         try:
             numbers = {"files": found.files, "regular": found.files, "bytes": bounded(found.bytes), "literal": 0}
             record = import_record(site, tree, working.first_record(prepared, host, tree.started, origin_of(tree)), numbers)
-            _, final = await asyncio.to_thread(lambda: working.finalise(site.pool, prepared, record, disk, NO_SUMS, split=False))
+            _, final = await asyncio.to_thread(lambda: finishing.finalise(site.pool, prepared, record, disk, NO_SUMS, split=False))
         except BaseException:
             with suppress(OSError):
                 discard(prepared.path, prepared.uuid)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from backupd.files.file_digest import FileRead, PlainSum, read_file
 from backupd.files.tree import Entry
 from backupd.repo.checksums import NO_DIGEST, Key, key_of
-from btrkeep.fs.damage import DAMAGED
+from btrkeep.errors import DAMAGED
 from btrkeep.fs.sparse import PIECE, data_runs
 
 _BLOCK = 4096

@@ -28,6 +28,7 @@ from backupd.repo.notes_json import ACCEPTED, HOLD, hold_of, read_notes, write_n
 from backupd.repo.read_lock import read
 from backupd.repo.reconcile import row_of
 from backupd.repo.verified import NAMED, read_verified, write_verified
+from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.repair.plan import DamagedCopy, GoodCopy, RepairPlan
 from backupd.run.repair.proof import RecordedSums, RepairProof, key, read_whole
@@ -133,7 +134,7 @@ def _make(site: ExpiryContext, plan: RepairPlan) -> str:
             record = _record(site, plan, replace(backup.record, uuid=prepared.uuid, started=start))
             write_record(prepared.path, replace(record, state=RUNNING, settings=working.settings_of(HostConfig(backup.host))))
             _enter_damages(site, plan, backup_name(start))
-            _, final = working.finalise(site.pool, prepared, record, disk, None, split=False)
+            _, final = finishing.finalise(site.pool, prepared, record, disk, None, split=False)
         except BaseException:
             with suppress(OSError):
                 discard(prepared.path, prepared.uuid)

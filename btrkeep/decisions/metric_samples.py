@@ -1,0 +1,83 @@
+"""The samples that `backupd metrics` and the dashboard's /metrics have alike: which value belongs to which metric and labels."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
+
+from btrkeep import metric_table as table
+from btrkeep.catalogue import BalanceTotals, ExpiryTotals, FreeSpaceScore, StoredAlarm
+from btrkeep.config.value_types import EVENT_WORDS
+from btrkeep.decisions.findings import CHECKS, PoolVerdict, grade
+from btrkeep.decisions.pool_numbers import PoolNumbers
+from btrkeep.metric_table import Metric
+
+Kind = TypeVar("Kind", bound=str)
+
+
+class AddSample(Protocol):
+    """Adds one sample. The labels are those of the metric without the pool's name; a value of None is unknown and adds none."""
+
+    def __call__(self, metric: Metric, value: float | None, *labels: str) -> None: ...
+
+
+def add_state(add: AddSample, metric: Metric, states: Iterable[str], state: str, *labels: str) -> None:
+    """Adds 1 for the state that it has, and 0 for each other one."""
+    for each in states:
+        add(metric, each == state, *labels, each)
+
+
+def add_counts(add: AddSample, metric: Metric, kinds: Iterable[Kind], counts: Mapping[Kind, int]) -> None:
+    """Adds the count of each kind, 0 for those that are not counted."""
+    for kind in kinds:
+        add(metric, counts.get(kind, 0), kind)
+
+
+def add_numbers(add: AddSample, numbers: PoolNumbers) -> None:
+    """Adds what is known of the pool's filesystem."""
+    add(table.DEVICES_SIZE, numbers.size)
+    add(table.DEVICES_ALLOCATED, numbers.allocated)
+    add(table.DEVICES_USED, numbers.used)
+    for kind, (allocated, used) in sorted(numbers.spaces.items()):
+        add(table.SPACE_ALLOCATED, allocated, kind)
+        add(table.SPACE_USED, used, kind)
+    for devid, errors in numbers.errors.items():
+        for error, count in errors.items():
+            add(table.DEVICE_ERRORS, count, str(devid), error)
+    add(table.ORPHANS, numbers.orphans)
+    add(table.SAMPLED, numbers.taken.timestamp())
+
+
+def add_score(add: AddSample, score: FreeSpaceScore) -> None:
+    """Adds the score of the free space."""
+    add(table.SCORE, score.score)
+    add(table.BAD, score.bad)
+    add(table.FRAGMENTS, score.fragments)
+    add(table.FREE_LARGE, score.free_in_large)
+    add(table.SCORED, score.taken.timestamp())
+
+
+def add_expiry_totals(add: AddSample, totals: ExpiryTotals) -> None:
+    """Adds what all expiries have done."""
+    add(table.EXPIRY_RUNS, totals.runs)
+    add(table.EXPIRY_DELETED, totals.deleted)
+
+
+def add_balance_totals(add: AddSample, totals: BalanceTotals) -> None:
+    """Adds what all balances of the filesystem have done."""
+    add(table.BALANCE_RUNS, totals.runs)
+    add(table.BALANCE_GROUPS, totals.block_groups)
+    add(table.BALANCE_MOVED, totals.moved)
+    add(table.BALANCE_WRITTEN, totals.written)
+
+
+def add_health(add: AddSample, verdict: PoolVerdict) -> None:
+    """Adds the level of each check of the pool."""
+    for check in CHECKS:
+        add(table.HEALTH, grade(verdict.level_of(check)), check)
+
+
+def add_alarms(add: AddSample, alarms: Iterable[StoredAlarm], now: datetime, silent: float) -> None:
+    """Adds how many alarms of each kind stand. `silent`: the seconds for which one must have stood."""
+    standing = [row.what for row in alarms if row.stands(now - timedelta(seconds=silent))]
+    for event in (*EVENT_WORDS[:-1], "service"):
+        add(table.ALARMS, standing.count(event), event)
