@@ -91,7 +91,7 @@ starved import /usr/local/sbin/backupd import tree /srv/old --host old
 before_verify() { :; }
 starved verify /usr/local/sbin/backupd verify
 
-before_replicate() { change /srv/source/web; backupd run web -q >/dev/null; }
+before_replicate() { change /srv/source/web; backupd run web >/dev/null; }
 starved replicate /usr/local/sbin/backupd --pool second replicate
 
 # Three of ten are kept; the others go one by one.
