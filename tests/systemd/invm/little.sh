@@ -54,7 +54,7 @@ within() {
 # starved NAME COMMAND...: with four limits that come nearer and nearer to what it takes, then without one. What the
 # function before_NAME does comes before each; truth.py has the words of look_NAME.
 starved() {
-    local name=$1 low=16 high=64 limit options
+    local name=$1 low=4 high=64 limit options
     shift
     for _ in 1 2 3 4; do
         limit=$(((low + high) / 2))
@@ -91,7 +91,7 @@ starved import /usr/local/sbin/backupd import tree /srv/old --host old
 before_verify() { :; }
 starved verify /usr/local/sbin/backupd verify
 
-before_replicate() { change /srv/source/web; backupd run web -q >/dev/null; }
+before_replicate() { change /srv/source/web; backupd run web >/dev/null; }
 starved replicate /usr/local/sbin/backupd --pool second replicate
 
 # Three of ten are kept; the others go one by one.
