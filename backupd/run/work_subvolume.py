@@ -29,6 +29,7 @@ from backupd.repo.final_backups import (
 )
 from backupd.repo.hardlinks import split
 from backupd.repo.notes_json import Notes, read_notes
+from backupd.repo.recalled import forget_recorded
 from backupd.repo.synced import is_synced, mark_synced, remove_mark
 from backupd.run import quota
 from backupd.run.damaged import drop_damaged
@@ -451,7 +452,10 @@ def finalise(
 
     `limits` None: the sums of the base still hold. `split`: `links_split` of the record.
     """
-    named = replace(_without_doubt(prepared, record), name=_free_name(pool, record), links_split=split)
+    name = _free_name(pool, record)
+    if record.repaired is None:  # whose damage is recorded by now
+        forget_recorded(pool, record.host, name)  # of one that had the name before, and was deleted
+    named = replace(_without_doubt(prepared, record), name=name, links_split=split)
     with_reserve(pool.path, lambda: records.write(prepared.path, named))
     _sync_or_discard(prepared, disk)
     if limits:
