@@ -65,7 +65,7 @@ class Verifier(VerifyPass):
     def note_unreadable(self, host: str, name: str) -> None:
         """Writes down that no file of that backup can be read: it is damaged as a whole."""
         found = read_verified(self.pool.host(host)).get(name) or Verification(self.now, self.now)
-        self.catalogue.put_damages([Damage(host, name, "/", 0, 0, "verify", self.now)])
+        enter_damages(self.pool, self.catalogue, [host], [Damage(host, name, "/", 0, 0, "verify", self.now)])
         self._write_down(host, name, _with_damages(found, found, [b"/"], are_all=False))
 
     def _verify(self, backup: Restorable, tree: Tree) -> Verification:
@@ -100,8 +100,8 @@ class Verifier(VerifyPass):
         return found
 
     def _enter_found(self, backup: Restorable, found: Sequence[FoundDamage]) -> dict[str, list[bytes]]:
-        """Enters damages in the catalogue, at once also of the host's other backups that share what is damaged, which are read
-        another day: the next night looks at its base alone. Returns the paths by other backup.
+        """Enters damages, at once also of the host's other backups that share what is damaged, which are read another day: the next
+        night looks at its base alone. Returns the paths by other backup.
         """
         others = dict(backups_that_share(self.pool, backup.host, backup.name, found))
         every = {backup.name: found, **others}
@@ -109,7 +109,8 @@ class Verifier(VerifyPass):
             (one.name, one.path, one.start): one.length for one in self.catalogue.damages(backup.host)
         }  # as a scrub has them
         rows = [self._damage(backup.host, name, one) for name, files in every.items() for one in files]
-        self.catalogue.put_damages(replace(row, length=lengths.get((row.name, row.path, row.start), 0)) for row in rows)
+        rows = [replace(row, length=lengths.get((row.name, row.path, row.start), 0)) for row in rows]
+        enter_damages(self.pool, self.catalogue, [backup.host], rows)
         return {name: [one.path for one in files] for name, files in others.items()}
 
     def _drop_mended(self, backup: Restorable, look: BackupReader) -> None:

@@ -1,4 +1,4 @@
-"""damaged.json: what scrubs and reads of the devices found damaged in a host's backups. It lies beside verified.json.
+"""damaged.json: what is known to be damaged in a host's backups, whoever found it. It lies beside verified.json.
 
     {"format": 1, "backups": {NAME: [{"path", "start", "length", "found_by", "found_at"}]}}
 
@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby, islice
 from operator import attrgetter
@@ -19,7 +19,7 @@ from typing import Any
 
 from backupd.repo.backup_json import NOT_UNDERSTOOD, has_room, number_of, path_of, text_of_file
 from backupd.repo.listing import names_of
-from btrkeep.catalogue import Catalogue, Damage
+from btrkeep.catalogue import FOUND_BY, Catalogue, Damage
 from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import Pool
@@ -28,7 +28,6 @@ from btrkeep.units import format_time, parse_time
 
 DAMAGED = "damaged.json"
 _FORMAT = 1
-KEPT_BY = ("scrub", "device")  # what the others found is in verified.json and compared.json
 _NAMED = (100_000, 10_000, 1000, 100, 10, 0)  # places of each backup: the first of these with which the file can be read again
 IsGone = Callable[[Damage], bool]
 _log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ def enter_damages(
                 before = read_damaged(folder, host)
                 there = names_of(pool, host)
                 left = [one for one in before if one.name in there and not is_gone(one)]
-                after = _ordered([*left, *(one for one in catalogue.damages(host) if one.found_by in KEPT_BY and one.fate is None)])
+                after = _ordered([*left, *(one for one in catalogue.damages(host) if one.fate is None)])
                 if after != before:
                     _write(pool, folder, after)
         except FileNotFoundError:  # the host is gone
@@ -65,10 +64,10 @@ def enter_damages(
 
 
 def read_damaged(folder: Path, host: str) -> list[Damage]:
-    """Returns the damages, ordered by backup, path and place, of the host with that folder."""
+    """Returns the damages, ordered by backup, path and place, of the host with that folder; none of a later version's."""
     try:
         fields = json.loads(text_of_file(folder / DAMAGED))
-        if fields["format"] != _FORMAT:
+        if _is_later(fields):
             return []
         return [_parse(host, str(name), one) for name, some in fields["backups"].items() for one in some]
     except FileNotFoundError:
@@ -119,8 +118,18 @@ def _first(places: list[Damage], most: int) -> list[Damage]:
     return [whole, *islice((one for one in places if one.path != "/"), most)]
 
 
+def _is_later(fields: Mapping[str, Any]) -> bool:
+    return int(fields["format"]) > _FORMAT
+
+
 def _write(pool: Pool, folder: Path, some: Iterable[Damage]) -> None:
-    with_reserve(pool.path, lambda: write_atomically(folder / DAMAGED, _text(some)))
+    """Leaves what a later version wrote: no other file has what it knows. Raises OSError."""
+    path = folder / DAMAGED
+    with suppress(OSError, *NOT_UNDERSTOOD):
+        if _is_later(json.loads(text_of_file(path))):
+            _log.warning("%s is of a later version of btrkeep, and stays as it is", path)
+            return
+    with_reserve(pool.path, lambda: write_atomically(path, _text(some)))
 
 
 def _text(some: Iterable[Damage]) -> str:
@@ -140,7 +149,7 @@ def _fields(one: Damage) -> dict[str, Any]:
 
 def _parse(host: str, name: str, fields: Mapping[str, Any]) -> Damage:
     found_by = str(fields["found_by"])
-    if found_by not in KEPT_BY:
+    if found_by not in FOUND_BY:
         raise ValueError(f"nothing is found by {found_by!r}")
     start, length = number_of(fields["start"]), number_of(fields["length"])
     return Damage(host, name, path_of(fields["path"]), start, length, found_by, parse_time(fields["found_at"]))

@@ -10,6 +10,7 @@ from backupd.repo.damages import forget_damaged, read_damaged
 from backupd.repo.verified import damages_of, forget_verified, read_verified, verified_row
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.pool.marker import Pool
+from btrkeep.pool.reserve import with_reserve
 
 EveryDamage = Callable[[Pool, str, str], list[bytes]]
 """Finds the paths of all damaged files of a host's backup, of which verified.json names only the first."""
@@ -22,16 +23,18 @@ def forgotten_damages(
 
     Without `every` only those that verified.json names.
     """
-    folder, rows = pool.host(host), {(one.name, one.path) for one in known}
-    counts = Counter(name for name, _ in rows)
+    folder = pool.host(host)
+    placed = [one for one in read_damaged(folder, host) if one.name in names]
+    rows, files = {(one.name, one.path) for one in known}, {(one.name, one.path) for one in placed}
+    counts = Counter(name for name, _ in rows | files)
     found = {name: one for name, one in read_verified(folder).items() if name in names}
     for name, one in found.items():
         if every and counts[name] <= len(one.damaged) < one.damages:
             found[name] = replace(one, damaged=(*one.damaged, *map(os.fsdecode, every(pool, host, name))))
     compared = {name: one for name, one in read_compared(folder).backups.items() if name in names}
-    placed = [one for one in read_damaged(folder, host) if one.name in names]
-    damages = [*differing_of(host, compared), *damages_of(host, found), *placed]
-    return list({(one.name, one.path, one.start): one for one in damages if (one.name, one.path) not in rows}.values())
+    unplaced = [one for one in (*differing_of(host, compared), *damages_of(host, found)) if (one.name, one.path) not in files]
+    damages = [one for one in (*unplaced, *placed) if (one.name, one.path) not in rows]
+    return list({(one.name, one.path, one.start): one for one in damages}.values())
 
 
 def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[str], every: EveryDamage | None = None) -> None:
@@ -49,8 +52,8 @@ def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[
 def forget_recorded(pool: Pool, host: str, name: str) -> None:
     """Forgets what is recorded of a backup, because another one takes its place, or the name that it had. Raises OSError."""
     folder = pool.host(host)
-    forget_verified(folder, name)
-    forget_compared(folder, name)
+    with_reserve(pool.path, lambda: forget_verified(folder, name))
+    with_reserve(pool.path, lambda: forget_compared(folder, name))
     forget_damaged(pool, host, name)
 
 

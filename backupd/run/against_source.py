@@ -23,6 +23,7 @@ from backupd.files.walking import walk
 from backupd.repo.backup_json import DATA
 from backupd.repo.checksums import key_of
 from backupd.repo.compared import Comparison, HostComparisons, NextSlice, compared_row, read_compared, write_compared
+from backupd.repo.damages import enter_damages
 from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import names_of
 from backupd.repo.read_lock import read
@@ -200,7 +201,7 @@ class SourceComparison:
         return HostFolder(self.config, host, path, backup.path / DATA, buckets, self.confined and bool(host.address))
 
     def _enter(self, backup: Restorable, tree: Tree, differing: Sequence[bytes], now: datetime) -> None:
-        """Records the damage in the catalogue: for this backup, and for later ones that share the file, because the next run only
+        """Records the damage: for this backup, and for later ones that share the file, because the next run only
         reads its base.
 
         Older ones are left out: if the host changed a file without moving the time, they were right when they were made.
@@ -213,7 +214,8 @@ class SourceComparison:
             name: files for name, files in backups_that_share(self.pool, backup.host, backup.name, found) if name > backup.name
         }
         every[backup.name] = found
-        self.catalogue.put_damages(_damage(backup.host, name, one, now) for name, files in every.items() for one in files)
+        rows = [_damage(backup.host, name, one, now) for name, files in every.items() for one in files]
+        enter_damages(self.pool, self.catalogue, [backup.host], rows)
 
     def _write_down(self, backup: Restorable, comparison: Comparison, known: HostComparisons) -> None:
         """Records the result in the pool, then in the catalogue. A comparison without files replaces no other one."""

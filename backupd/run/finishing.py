@@ -13,6 +13,7 @@ from pathlib import Path
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import discard, take_name
+from backupd.repo.recalled import forget_recorded
 from backupd.repo.synced import mark_synced
 from backupd.run.doubt import drop_doubted
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
@@ -90,7 +91,10 @@ def finalise(
 
     `limits` None: the sums of the base still hold. `split`: `links_split` of the record.
     """
-    named = replace(_without_doubt(prepared, record), name=_free_name(pool, record), links_split=split)
+    name = _free_name(pool, record)
+    if record.repaired is None:  # whose damage is recorded by now
+        forget_recorded(pool, record.host, name)  # of one that had the name before, and was deleted
+    named = replace(_without_doubt(prepared, record), name=name, links_split=split)
     with_reserve(pool.path, lambda: records.write(prepared.path, named))
     _sync_or_discard(prepared, disk)
     if limits:

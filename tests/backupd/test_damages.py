@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backupd.repo.damages import DAMAGED, enter_damages, read_damaged
+from backupd.repo.damages import DAMAGED, enter_damages, forget_damaged, read_damaged
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.pool.marker import Pool
 from btrkeep.units import backup_name
@@ -63,3 +63,15 @@ def test_a_path_that_no_file_can_have_stops_nothing(pool: Pool, path: Any) -> No
     with Catalogue.open(with_catalogue(pool.path)) as catalogue:
         enter_damages(pool, catalogue, ["web1"], [one])
     assert one in read_damaged(pool.host("web1"), "web1")
+
+
+def test_what_a_later_version_wrote_is_left_as_it_is(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    (name,) = backups(pool, 1)
+    path = pool.host("web1") / DAMAGED
+    path.write_text(later := json.dumps({"format": 2, "backups": {name: {"places": ["of which we know nothing"]}}}))
+    with Catalogue.open(with_catalogue(pool.path)) as catalogue:
+        enter_damages(pool, catalogue, ["web1"], [Damage("web1", name, "/file", 0, 4096, "scrub", NOW)])
+        assert [one.path for one in catalogue.damages("web1")] == ["/file"]
+    forget_damaged(pool, "web1", name)
+    assert path.read_text() == later
+    assert "later version" in caplog.text

@@ -87,15 +87,24 @@ def after_cut(point: Path, copy: Path) -> None:
     work("mount", "-t", "btrfs", btrfs.attach(copy), point)
 
 
-def damage(top: Path, *contents: bytes, devices: Sequence[int] = (0,)) -> None:
+def damage(top: Path, *contents: bytes, devices: Sequence[int] = (0,)) -> list[int]:
     """Writes over those bytes on these devices of the btrfs that is mounted there, which is unmounted meanwhile.
 
-    Their checksum is wrong from then on.
+    Their checksum is wrong from then on. Returns where they lie on the last device.
     """
-    loops = btrfs.devices_of(top)
+    loops, places = btrfs.devices_of(top), list[int]()
     with _unmounted(top, loops):
         for number in devices:
-            _overwrite(loops[number], contents)
+            places = _overwrite(loops[number], contents)
+    return places
+
+
+def put_right(top: Path, place: int, content: bytes) -> None:
+    """Writes the bytes that `damage` took back to their place on the only device."""
+    (loop,) = btrfs.devices_of(top)
+    with _unmounted(top, [loop]), Path(loop).open("r+b") as disk:
+        disk.seek(place)
+        disk.write(content)
 
 
 def damage_in_use(top: Path, *contents: bytes) -> None:
@@ -106,15 +115,17 @@ def damage_in_use(top: Path, *contents: bytes) -> None:
     work("blockdev", "--flushbufs", loop)
 
 
-def _overwrite(loop: str, contents: Sequence[bytes]) -> None:
+def _overwrite(loop: str, contents: Sequence[bytes]) -> list[int]:
     image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loop).stdout.strip())
-    data = image.read_bytes()
+    data, places = image.read_bytes(), []
     with image.open("r+b") as file:
         for content in contents:
             place = data.find(content)
             assert place > 0
+            places.append(place)
             file.seek(place)
             file.write(bytes(len(content)))
+    return places
 
 
 def leaves(subvolume: Path, top: Path, key: str = "") -> list[int]:

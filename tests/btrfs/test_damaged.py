@@ -11,7 +11,7 @@ import pytest
 
 from btrkeep.pool.kernel_log import SPAN, TreeBlock, faults
 from tests.beds import btrfs
-from tests.beds.faults import damage, damage_metadata, leaves
+from tests.beds.faults import damage, damage_metadata, leaves, put_right
 from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows, wait_for
 from tests.beds.work import work
@@ -39,6 +39,7 @@ def remove(nights: Nights, backup: str, *files: Path) -> None:
     work("btrfs", "property", "set", "-f", nights.pool / "hosts/web" / backup, "ro", "false")
     for file in files:
         file.unlink()
+    work("btrfs", "property", "set", nights.pool / "hosts/web" / backup, "ro", "true")
     work("btrfs", "filesystem", "sync", nights.top)
 
 
@@ -271,6 +272,7 @@ def test_what_a_scrub_and_the_devices_found_outlives_the_catalogue(make_btrfs: C
     for old in nights.names("web")[:-1]:
         remove(nights, old, *(nights.data("web", tree, old) / one for one in ("file", "met")))
     assert scrub(nights)["damaged"] == []
+    nights.backupd("verify")
     assert json.loads((nights.pool / "hosts/web/damaged.json").read_text())["backups"] == {}
 
 
@@ -301,3 +303,23 @@ def test_a_backup_of_which_nothing_can_be_read_is_damaged_and_hides_no_other_dam
     (nights.state / "catalogue.sqlite").unlink()
     nights.backupd("rebuild", check=False)
     assert rows(nights, "select distinct name, path from damage order by name") == [(first, f"{tree}/file"), (last, "/")]
+
+
+def test_a_place_that_scrub_and_verify_found_is_mended_by_verify_for_a_rebuild_too(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    content = os.urandom(MIB)
+    (tree / "file").write_bytes(content)
+    nights.host("web", tree)
+    nights.run("web")
+    (place,) = damage(nights.top, content[4096:8192])
+    assert len(scrub(nights)["damaged"]) == 1
+    assert nights.backupd("verify", check=False).returncode == 1
+    put_right(nights.top, place, content[4096:8192])  # as from another disk
+    assert nights.backupd("verify").returncode == 0
+    assert json.loads(nights.backupd("damaged", "--json").stdout) == []
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild")
+    assert json.loads(nights.backupd("damaged", "--json", check=False).stdout) == []
+    assert [one["verified"]["state"] for one in nights.listed("web")] == ["whole"]

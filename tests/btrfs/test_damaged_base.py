@@ -66,6 +66,28 @@ def test_damage_that_the_catalogue_has_forgotten_is_fetched_again_all_the_same(
 
 
 @pytest.mark.btrfs
+def test_damage_that_verify_found_in_another_backup_is_known_of_the_base_after_the_catalogue_is_lost(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    nights = Nights(make_btrfs(size="300M"))
+    content = os.urandom(MIB)
+    (tree / "database").write_bytes(content)
+    nights.host("web", tree)
+    for number in range(2):
+        (tree / "log").write_text(f"{number}")
+        nights.run("web")
+    first, second = nights.names("web")
+    damage(nights.top, content[: 4 * KIB])
+    assert nights.backupd("verify", f"web@{first}", check=False).returncode == 1
+    before = rows(nights, "select name, path from damage order by name")
+    assert before == [(name, f"{tree}/database") for name in (first, second)]
+    shutil.rmtree(nights.state)
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    assert (nights.data("web", tree) / "database").read_bytes() == content
+    assert rows(nights, "select name, path from damage order by name") == before
+
+
+@pytest.mark.btrfs
 def test_what_is_damaged_in_the_base_is_fetched_again(make_btrfs: Callable[..., Path], tree: Path) -> None:
     """Without that rsync keeps it: its time and size are the host's. What is not damaged stays shared with the base."""
     nights = Nights(make_btrfs(size="300M"))

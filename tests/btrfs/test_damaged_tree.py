@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,8 +51,8 @@ def mounted(nights: Nights) -> str:
     return line
 
 
-def record(nights: Nights, name: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads((nights.pool / "hosts/web" / name / "backup.json").read_text())
+def record(nights: Nights, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((nights.pool / "hosts/web" / name / "backup.json").read_text())
     return found
 
 

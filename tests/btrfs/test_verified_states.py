@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from btrkeep.units import backup_name
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
@@ -179,3 +180,23 @@ def test_a_copy_that_came_after_the_scrub_is_not_called_read_by_it(make_btrfs: C
     assert scrub(two.second)["outcome"] == "finished"
     (copy,) = two.second.json("list", "web1")
     assert (copy["verified"]["state"], copy["verified"]["by"]) == ("whole", "scrub")
+
+
+def test_a_night_that_takes_the_name_of_a_deleted_backup_is_not_known_as_that_was(nights: Nights) -> None:
+    """The clock was put back between the two. All names of these minutes are taken for ones that were there."""
+    now = datetime(2026, 3, 20, 22, 0, tzinfo=UTC)
+    nights.backupd("verify")
+    path = nights.pool / "hosts/web/verified.json"
+    (one,) = (fields := json.loads(path.read_text()))["backups"].values()
+    for second in range(300):
+        fields["backups"][backup_name(now + timedelta(seconds=second))] = one
+    path.write_text(json.dumps(fields))
+    nights.night("web", now=now)
+    name, last = nights.names("web")
+    assert name.startswith("2026-03-20")
+    (nights.state / "catalogue.sqlite").unlink()
+    nights.backupd("rebuild")
+    assert {one["name"]: one["verified"] and one["verified"]["state"] for one in nights.json("list", "web")} == {
+        name: None,
+        last: "whole",
+    }

@@ -19,7 +19,6 @@ from typing import NamedTuple, TypeVar
 
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record
 from backupd.repo.final_backups import discard, final_backups, require_own
-from backupd.repo.recalled import forget_gone
 from backupd.repo.room import require_room
 from backupd.rsync.output import bounded
 from backupd.rsync.version import Rsync
@@ -201,7 +200,6 @@ def locked_for_import(site: ImportSite, tree: OldTree) -> Iterator[tuple[HostCon
         require_own(site.pool, tree.host)
         require_room(site.pool, site.config)
         require_no_other_work(site.pool, tree.host)
-        forget_gone(site.pool, tree.host, backup_name(tree.started))
         with opened_tree(tree) as folder:
             yield host, folder
 

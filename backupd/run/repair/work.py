@@ -21,13 +21,13 @@ from backupd.files.tree import Tree, components, entry_of, joined
 from backupd.repo.backup_json import Record
 from backupd.repo.backup_json import write as write_record
 from backupd.repo.catalogue_row import backup_row
-from backupd.repo.damages import KEPT_BY, enter_damages
+from backupd.repo.damages import enter_damages
 from backupd.repo.final_backups import FinalBackup, discard, final_backups, own_backup, point_latest, recover, require_own
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, hold_of, read_notes, write_notes
 from backupd.repo.read_lock import read
+from backupd.repo.recalled import forget_recorded
 from backupd.repo.reconcile import row_of
-from backupd.repo.verified import NAMED, read_verified, write_verified
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.repair.plan import DamagedCopy, GoodCopy, RepairPlan
@@ -39,7 +39,6 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.decisions.retention import DeletionRequest, Hold
-from btrkeep.decisions.verification import Verification
 from btrkeep.errors import OperatorError, PoolUnusable, StateConflict
 from btrkeep.fs.openat import FILE
 from btrkeep.fs.reflink import clone
@@ -172,11 +171,8 @@ def _enter_damages(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
     left = {os.fsdecode(one.path) for one in plan.leaves}
     rows = [one for one in site.catalogue.damages(plan.backup.host, plan.backup.name) if one.fate is None and one.path in left]
     copied = [Damage(one.host, name, one.path, one.start, one.length, one.found_by, site.now) for one in rows]
+    forget_recorded(site.pool, plan.backup.host, name)  # of one that had the name before, and was deleted
     enter_damages(site.pool, site.catalogue, [plan.backup.host], copied)
-    if paths := sorted({one.path for one in rows if one.found_by not in KEPT_BY}, key=os.fsencode):
-        folder, unread = site.pool.host(plan.backup.host), Verification(site.now, site.now)
-        found = replace(unread, damages=len(paths), damaged=tuple(paths[:NAMED]))
-        write_verified(folder, read_verified(folder) | {name: found})
 
 
 @Checkpoint("damaged file replaced")
