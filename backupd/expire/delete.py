@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from backupd.expire.droppable import OwnBackup, can_be_dropped
 from backupd.expire.look import HostOnPool, is_still
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import Deleted
@@ -22,8 +23,7 @@ from backupd.repo.read_lock import unread
 from btrkeep.backup_states import EXPIRED
 from btrkeep.decisions.expiry_plan import HostPlan, Plan
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool.subvolume import Subvolume, delete, opened
-from btrkeep.treescan import has_readable_tree
+from btrkeep.pool.subvolume import delete
 
 _SETTLE = 10.0  # seconds
 _BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)
@@ -109,12 +109,12 @@ class Deleter:
         self.site.catalogue.mark_deleting([(host, name) for name in names])
         put_off: list[str] = []
         kept: list[str] = []
-        there = dict(on_pool.subvolumes)
+        there = dict(on_pool.backups)
         for place, name in enumerate(names):
             if self.site.cancellation or self.queue.full():
                 put_off = names[place:]
                 break
-            if self._delete_one(host, self.site.pool.host(host) / name, there[name], _older_than(there[name], there)):
+            if self._delete_one(host, self.site.pool.host(host) / name, there):
                 self._gone.append((host, name))
                 del there[name]
             else:
@@ -125,12 +125,13 @@ class Deleter:
         self.site.catalogue.set_states([(host, name, EXPIRED, on_pool.notes.expired_at(name)) for name in (*kept, *put_off)])
         return tuple(put_off)
 
-    def _delete_one(self, host: str, path: Path, subvolume: Subvolume, since: int) -> bool:
+    def _delete_one(self, host: str, path: Path, there: Mapping[str, OwnBackup]) -> bool:
+        subvolume = there[path.name].subvolume
         try:
             if not is_still(path, subvolume):
                 self.site.problem(f"{host} {path.name} is left alone: somebody changed it a moment ago")
                 return False
-            if not _can_be_dropped(path, since):
+            if not can_be_dropped(path.parent, path.name, there):
                 self.site.problem(
                     f"{host} {path.name} is kept: the disk does not give back some of its metadata, and the kernel makes the pool "
                     "read-only when such a subvolume is deleted"
@@ -152,16 +153,3 @@ class Deleter:
             self.busy += 1
             self.site.observer.notice(f"{host} {path.name} is being restored from: it is deleted another time")
         return nobody_reads
-
-
-def _older_than(subvolume: Subvolume, there: Mapping[str, Subvolume]) -> int:
-    """Returns when the next older backup of the host was created, as a generation. What was written before is shared with it."""
-    return max((one.created for one in there.values() if one.created < subvolume.created), default=0)
-
-
-def _can_be_dropped(path: Path, since: int) -> bool:
-    """Returns False if the disk does not give back what the kernel reads to drop the subvolume, of what was written since that
-    generation. It has that in memory then, so little is read twice.
-    """
-    with opened(path) as fd:
-        return has_readable_tree(fd, since)

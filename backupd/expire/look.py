@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from backupd.expire.droppable import OwnBackup
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.common import common_backups
@@ -140,11 +141,11 @@ def asked_of(notes: Notes, name: str) -> DeletionRequest | None:
 
 @dataclass(frozen=True, slots=True)
 class HostOnPool:
-    """A host as it is, under its lock. `subvolumes`: of all final backups of ours, by name. `unreadable`: names and why."""
+    """A host as it is, under its lock. `backups`: all final ones of ours, by name. `unreadable`: names and why."""
 
     facts: HostBackups
     notes: Notes
-    subvolumes: Mapping[str, Subvolume] = field(default_factory=dict)
+    backups: Mapping[str, OwnBackup] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -163,7 +164,7 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
         raise NotADirectoryError(20, "it is no folder any more", str(folder))
     notes = read_notes(folder)
     base = _base_of_working(folder, host)
-    candidates, subvolumes, unreadable = [], {}, {}
+    candidates, backups, unreadable = [], {}, {}
     for name in _names(folder, {}):
         try:
             found = own_final(folder / name, host)
@@ -176,11 +177,11 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
             unreadable[name] = f"the disk does not give it back ({error.strerror})"
             continue
         if found:
-            subvolumes[name] = found[0]
+            backups[name] = OwnBackup(*found)
             candidates.append(_candidate(found[1], notes, base))
     candidates = _with_common(candidates, common_backups(pool, with_seeds=True).get(host, {}))
     facts = HostBackups(host, candidates, policy_of(config, host, notes), rows, forgotten_at(notes))
-    return HostOnPool(facts, notes, subvolumes, unreadable)
+    return HostOnPool(facts, notes, backups, unreadable)
 
 
 def _base_of_working(folder: Path, host: str) -> str | None:

@@ -96,6 +96,21 @@ def test_a_first_copy_in_the_place_of_damaged_backups_goes_on_after_it_was_cut_o
     assert [one for one in arrived.splitlines() if "\tUUID" in one] == [one for one in final.splitlines() if "\tUUID" in one]
 
 
+def test_the_oldest_backup_whose_metadata_is_damaged_is_kept_too(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = two_nights(make_btrfs, tree, "own")
+    first, last = nights.names("web")
+    newer = of(nights, last)
+    own = [one for one in of(nights, first) if one not in newer]
+    damage_metadata(nights.top, own[len(own) // 2])
+    nights.backupd("delete", f"web@{first}", "--why", "a test")
+    done = nights.backupd("expire", "web", "--skip-grace", check=False)
+    assert (done.returncode, first in done.stdout) == (1, True)
+    work("btrfs", "filesystem", "sync", nights.top)
+    work("btrfs", "subvolume", "sync", nights.top)
+    assert nights.names("web") == [first, last]
+    assert " rw," in mounted(nights)
+
+
 @pytest.mark.parametrize("which", ["own", "one"])
 def test_a_backup_whose_metadata_is_damaged_is_kept_since_its_deletion_would_make_the_pool_read_only(
     make_btrfs: Callable[..., Path], tree: Path, which: str
