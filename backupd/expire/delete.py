@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from backupd.expire.droppable import OwnBackup, can_be_dropped
+from backupd.expire.droppable import can_be_dropped
 from backupd.expire.look import HostOnPool, is_still
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import Deleted
 from backupd.expire.site import ExpiryContext
-from backupd.repo.final_backups import point_latest
+from backupd.repo.final_backups import FinalBackup, point_latest
 from backupd.repo.read_lock import unread
 from btrkeep.backup_states import EXPIRED
 from btrkeep.decisions.expiry_plan import HostPlan, Plan
@@ -125,13 +125,13 @@ class Deleter:
         self.site.catalogue.set_states([(host, name, EXPIRED, on_pool.notes.expired_at(name)) for name in (*kept, *put_off)])
         return tuple(put_off)
 
-    def _delete_one(self, host: str, path: Path, there: Mapping[str, OwnBackup]) -> bool:
+    def _delete_one(self, host: str, path: Path, there: Mapping[str, FinalBackup]) -> bool:
         subvolume = there[path.name].subvolume
         try:
             if not is_still(path, subvolume):
                 self.site.problem(f"{host} {path.name} is left alone: somebody changed it a moment ago")
                 return False
-            if not can_be_dropped(path.parent, path.name, there):
+            if not can_be_dropped(path.name, there):
                 self.site.problem(
                     f"{host} {path.name} is kept: the disk does not give back some of its metadata, and the kernel makes the pool "
                     "read-only when such a subvolume is deleted"

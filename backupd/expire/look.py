@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from backupd.expire.droppable import OwnBackup
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.common import common_backups
-from backupd.repo.final_backups import own_backup, own_final
+from backupd.repo.final_backups import FinalBackup, own_backup, own_final
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, hold_of, read_notes
 from btrkeep.backup_states import COMPLETE, EXPIRED, FINAL, SUSPECT
@@ -145,7 +144,7 @@ class HostOnPool:
 
     facts: HostBackups
     notes: Notes
-    backups: Mapping[str, OwnBackup] = field(default_factory=dict)
+    backups: Mapping[str, FinalBackup] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -177,7 +176,7 @@ def look_again(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -
             unreadable[name] = f"the disk does not give it back ({error.strerror})"
             continue
         if found:
-            backups[name] = OwnBackup(*found)
+            backups[name] = FinalBackup(folder / name, *found)
             candidates.append(_candidate(found[1], notes, base))
     candidates = _with_common(candidates, common_backups(pool, with_seeds=True).get(host, {}))
     facts = HostBackups(host, candidates, policy_of(config, host, notes), rows, forgotten_at(notes))
