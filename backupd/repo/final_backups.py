@@ -86,9 +86,9 @@ def require_own(pool: Pool, host: str) -> None:
 
 
 def final_backups(pool: Pool, host: str, unread: list[str] | None = None) -> Iterator[FinalBackup]:
-    """Yields the host's final backups, newest name first; skips what is not ours, and what the disk does not give back.
+    """Yields the host's final backups, newest name first; skips what is not ours, or has a record that cannot be read.
 
-    Adds the names of the latter to `unread`.
+    Adds those that the disk does not give back to `unread`; raises OSError for them without it, since they are there.
     """
     try:
         names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
@@ -101,10 +101,9 @@ def final_backups(pool: Pool, host: str, unread: list[str] | None = None) -> Ite
         except records.UnreadableRecord:
             continue
         except OSError as error:
-            if error.errno not in DAMAGED:
+            if unread is None or error.errno not in DAMAGED:
                 raise
-            if unread is not None:
-                unread.append(name)
+            unread.append(name)
             continue
         if found:
             yield FinalBackup(path, *found)
@@ -132,7 +131,7 @@ def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> Fi
 def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: list[str] | None = None) -> Iterator[FinalBackup]:
     """Yields the host's complete backups, the best base first. Adds those that the disk does not give back to `unread`."""
     future = []
-    for backup in final_backups(pool, host, unread):
+    for backup in final_backups(pool, host, [] if unread is None else unread):
         if effective_state(backup.record, notes) != COMPLETE:
             continue
         if now is None or backup.record.started <= latest(now):
