@@ -59,7 +59,6 @@ def reaping(code: str, *arguments: str | Path) -> str:
     head = """
         import asyncio, os, signal, sys, time
         from btrkeep.process.group import Group
-from btrkeep.process.piped import piped
         from btrkeep.process.proc import become_reaper, members
         become_reaper()
         children = lambda: open(f"/proc/self/task/{os.getpid()}/children").read().split()
@@ -436,7 +435,6 @@ def test_a_program_beside_ends_with_us_however_that_is() -> None:
     code = """
         import asyncio, os, sys, time
         from btrkeep.process.group import Group
-from btrkeep.process.piped import piped
         async def main():
             group = Group.start(["sleep", "60"], on_stdout=print, on_stderr=print)
             group.start_beside(["sh", "-c", "echo $$; trap '' TERM HUP PIPE; while :; do sleep 60; done"], [0, 1, 2], print)
