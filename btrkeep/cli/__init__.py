@@ -97,14 +97,16 @@ def _in_our_words(error: click.ClickException) -> OperatorError:
 def _nearest_option(error: click.NoSuchOption, context: click.Context) -> str:
     above = context.parent
     while above:
-        if error.option_name in _options_of(above):
-            return f"it goes before the command: {above.command_path} {error.option_name} {context.info_name}"
+        if option := _options_of(above).get(error.option_name):
+            value = "" if option.is_flag or option.count else f" {option.make_metavar(above)}"
+            return f"it goes before the command: {above.command_path} {error.option_name}{value} {context.info_name}"
         above = above.parent
-    return did_you_mean(error.option_name, _options_of(context))
+    return did_you_mean(error.option_name, list(_options_of(context)))
 
 
-def _options_of(context: click.Context) -> list[str]:
-    return [name for param in context.command.get_params(context) for name in param.opts if name.startswith("-")]
+def _options_of(context: click.Context) -> dict[str, click.Option]:
+    options = (param for param in context.command.get_params(context) if isinstance(param, click.Option))
+    return {name: option for option in options for name in option.opts}
 
 
 def complain(error: OperatorError) -> None:
