@@ -6,7 +6,6 @@ It is final together with the subvolume, and every later version reads it. Later
 import errno
 import json
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from backupd.repo.json_file import LARGEST_NUMBER, NOT_UNDERSTOOD, text_of_file
 from backupd.rsync.output import bounded
 from btrkeep.causes import Cause, cause_of
 from btrkeep.checkpoints import Checkpoint
@@ -26,20 +26,11 @@ DATA = "data"
 ROOM = "room"
 """The reason of a stopped run: it grew fastest while the pool had too little free space."""
 
-LARGEST = 16 << 20
-"""The maximum bytes of a backup.json or notes.json; real ones have some thousands."""
-LARGEST_NUMBER = (1 << 63) - 1  # what a database's column takes
-
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo may lie there
-_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # missing; a symlink; a socket
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL)  # missing; a symlink; a socket; a folder or fifo
 
 
 class UnreadableRecord(OperatorError):
     """A backup.json or notes.json that cannot be parsed; its backups are neither used nor deleted."""
-
-
-NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""The exceptions for invalid JSON, endless nesting, and unexpected values."""
 
 
 class PathOutcome(StrEnum):
@@ -253,57 +244,11 @@ def read(subvolume: Path) -> Record | None:
 def _text_of(path: Path) -> str | None:
     """Returns the content; None if it is missing or no file."""
     try:
-        fd = os.open(path, _READ)
+        return text_of_file(path)
     except OSError as error:
         if error.errno in _NO_FILE:
             return None
         raise
-    try:
-        return _content(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else None
-    finally:
-        os.close(fd)
-
-
-def _content(fd: int) -> str:
-    """Reads the text of a regular file. Raises OSError; ValueError for another type, or if it is too large to be ours."""
-    with os.fdopen(fd, "rb", closefd=False) as file:
-        found = file.read(LARGEST + 1)
-    if len(found) > LARGEST:
-        raise ValueError(f"it has more than {LARGEST >> 20} MiB")
-    return found.decode("utf-8")
-
-
-def text_of_file(path: Path) -> str:
-    """Returns the text of a regular file of ours; follows no symlink, waits for no pipe.
-
-    Raises OSError if it is missing, or no file; ValueError if it is no text, or too large to be ours.
-    """
-    fd = os.open(path, _READ)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        return _content(fd)
-    finally:
-        os.close(fd)
-
-
-def has_room(text: str) -> bool:
-    """Returns True if text_of_file would read that."""
-    return len(text.encode("utf-8", "surrogateescape")) <= LARGEST
-
-
-def number_of(value: Any) -> int:
-    """Returns a number of a file as one that a column of the catalogue takes. Raises ValueError."""
-    if abs(number := int(value)) > LARGEST_NUMBER:
-        raise ValueError(f"{number} is out of all bounds")
-    return number
-
-
-def path_of(value: Any) -> str:
-    """Returns a path of a file. Raises ValueError if no file can have it."""
-    if b"\0" in os.fsencode(path := str(value)):
-        raise ValueError(f"{path!r} is the path of no file")
-    return path
 
 
 @Checkpoint("backup.json replaced")

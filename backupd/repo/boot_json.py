@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backupd.repo.backup_json import NOT_UNDERSTOOD, text_of_file
+from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
 from btrkeep.pool.atomic import NO_ROOM, write_atomically
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.procfs import boot_id

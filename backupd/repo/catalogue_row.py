@@ -1,7 +1,7 @@
 """From a backup's record to its row in the catalogue."""
 
-from backupd.repo import backup_json as records
 from backupd.repo.backup_json import Record
+from backupd.repo.json_file import LARGEST_NUMBER
 from backupd.repo.notes_json import HOLD, Notes, accepted_state, hold_of
 from btrkeep.backup_states import FINAL, GOING, RUNNING, SUSPECT
 from btrkeep.catalogue import Backup, StateFromNotes
@@ -63,7 +63,7 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
 
 def _column(number: int | None) -> int | None:
     """Returns the number, limited to the range of a column of the catalogue."""
-    return None if number is None else min(number, records.LARGEST_NUMBER)
+    return None if number is None else min(number, LARGEST_NUMBER)
 
 
 def agrees(row: StateFromNotes | None, notes: Notes, name: str) -> bool:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from backupd.repo.backup_json import NOT_UNDERSTOOD, UnreadableRecord, text_of_file
+from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import write_atomically

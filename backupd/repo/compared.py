@@ -16,9 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.backup_json import NOT_UNDERSTOOD, has_room, number_of, path_of, text_of_file
+from backupd.repo.json_file import NOT_UNDERSTOOD, number_of, path_of, replace_json_file, text_of_file
 from btrkeep.catalogue import ComparedBackup, Damage
-from btrkeep.pool.atomic import write_atomically
 from btrkeep.units import format_time, parse_time
 
 COMPARED = "compared.json"
@@ -89,12 +88,7 @@ def read_compared(folder: Path) -> HostComparisons:
 
 def write_compared(folder: Path, found: HostComparisons) -> None:
     """Replaces the file as a whole. It names fewer files that differ if else it could not be read again. Raises OSError."""
-    text = ""
-    for most in _FEWER:
-        text = _text(found, most)
-        if has_room(text):
-            break
-    write_atomically(folder / COMPARED, text)
+    replace_json_file(folder / COMPARED, (_text(found, most) for most in _FEWER), _FORMAT)
 
 
 def _text(found: HostComparisons, most: int) -> str:

@@ -10,18 +10,17 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.backup_json import NOT_UNDERSTOOD, has_room, number_of, path_of, text_of_file
+from backupd.repo.json_file import NOT_UNDERSTOOD, has_room, number_of, path_of, replace_json_file, text_of_file
 from backupd.repo.listing import names_of
 from btrkeep.catalogue import FOUND_BY, Catalogue, Damage
 from btrkeep.fs.openat import FOLDER
-from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.units import format_time, parse_time
@@ -67,7 +66,7 @@ def read_damaged(folder: Path, host: str) -> list[Damage]:
     """Returns the damages, ordered by backup, path and place, of the host with that folder; none of a later version's."""
     try:
         fields = json.loads(text_of_file(folder / DAMAGED))
-        if _is_later(fields):
+        if int(fields["format"]) > _FORMAT:
             return []
         return [_parse(host, str(name), one) for name, some in fields["backups"].items() for one in some]
     except FileNotFoundError:
@@ -118,18 +117,8 @@ def _first(places: list[Damage], most: int) -> list[Damage]:
     return [whole, *islice((one for one in places if one.path != "/"), most)]
 
 
-def _is_later(fields: Mapping[str, Any]) -> bool:
-    return int(fields["format"]) > _FORMAT
-
-
 def _write(pool: Pool, folder: Path, some: Iterable[Damage]) -> None:
-    """Leaves what a later version wrote: no other file has what it knows. Raises OSError."""
-    path = folder / DAMAGED
-    with suppress(OSError, *NOT_UNDERSTOOD):
-        if _is_later(json.loads(text_of_file(path))):
-            _log.warning("%s is of a later version of btrkeep, and stays as it is", path)
-            return
-    with_reserve(pool.path, lambda: write_atomically(path, _text(some)))
+    with_reserve(pool.path, lambda: replace_json_file(folder / DAMAGED, (_text(some),), _FORMAT))
 
 
 def _text(some: Iterable[Damage]) -> str:

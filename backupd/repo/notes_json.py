@@ -17,7 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.backup_json import NOT_UNDERSTOOD, Record, UnreadableRecord, text_of_file
+from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
 from btrkeep.backup_states import COMPLETE, EXPIRED, SUSPECT
 from btrkeep.decisions.retention import Hold
 from btrkeep.pool.atomic import write_atomically

@@ -4,8 +4,9 @@ import json
 import logging
 from collections.abc import Collection
 
-from backupd.repo.backup_json import NOT_UNDERSTOOD, UnreadableRecord
+from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common import common_of_all, copied_text
+from backupd.repo.json_file import NOT_UNDERSTOOD
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable

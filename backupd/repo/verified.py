@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.backup_json import NOT_UNDERSTOOD, has_room, number_of, path_of, text_of_file
+from backupd.repo.json_file import NOT_UNDERSTOOD, number_of, path_of, replace_json_file, text_of_file
 from btrkeep.catalogue import Damage, VerifiedBackup
 from btrkeep.decisions.verification import Verification
-from btrkeep.pool.atomic import write_atomically
 from btrkeep.units import format_time, parse_time
 
 VERIFIED = "verified.json"
@@ -39,12 +38,7 @@ def read_verified(folder: Path) -> dict[str, Verification]:
 
 def write_verified(folder: Path, found: Mapping[str, Verification]) -> None:
     """Replaces the file as a whole. It names fewer damaged files if else it could not be read again. Raises OSError."""
-    text = ""
-    for most in _FEWER:
-        text = _text(found, most)
-        if has_room(text):
-            break
-    write_atomically(folder / VERIFIED, text)
+    replace_json_file(folder / VERIFIED, (_text(found, most) for most in _FEWER), _FORMAT)
 
 
 def _text(found: Mapping[str, Verification], most: int) -> str:

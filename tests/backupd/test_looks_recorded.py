@@ -31,6 +31,17 @@ def test_what_was_verified_is_read_again_however_long_the_names_of_damaged_files
     assert {(each.damages, each.whole, each.damaged[:1]) for each in again.values()} == {(100, NOW, one.damaged[:1])}
 
 
+@pytest.mark.parametrize("name", [VERIFIED, COMPARED])
+def test_what_a_later_version_wrote_is_left_as_it_is(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / name).write_text(later := json.dumps({"format": 2, "backups": {NAME: "of which we know nothing"}}))
+    if name == VERIFIED:
+        write_verified(tmp_path, read_verified(tmp_path) | {NAME: Verification(NOW, NOW)})
+    else:
+        write_compared(tmp_path, read_compared(tmp_path))
+    assert (tmp_path / name).read_text() == later
+    assert "later version" in caplog.text
+
+
 def test_what_differs_is_read_again_however_long_its_names_are(tmp_path: Path) -> None:
     """A host chooses them: a thousand files that it changes without another time."""
     backups = {backup_name(NOW - timedelta(days=day)): Comparison(NOW, 5000, 4000, 0, 1000, tuple(LONG)) for day in range(10)}

@@ -59,7 +59,7 @@ def checkpoints_of_verify(nights: Nights) -> list[str]:
 
 
 def forget(nights: Nights) -> None:
-    for name in ("checksums", "verified.json"):
+    for name in ("checksums", "verified.json", "damaged.json"):
         (nights.pool / "hosts/web" / name).unlink(missing_ok=True)
     work("sqlite3", nights.state / "catalogue.sqlite", "delete from damage")
 

@@ -8,7 +8,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from backupd.repo.backup_json import NOT_UNDERSTOOD, Record, text_of_file
+from backupd.repo.backup_json import Record
+from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
 from btrkeep.pool.atomic import write_atomically
 
 _FILE = "imports.json"
