@@ -18,6 +18,8 @@ from tests.btrfs.test_offsite import KEY, Offsite, far, fill
 pytestmark = [pytest.mark.btrfs, pytest.mark.timeout(1800)]  # pip fetches 400 MB
 __all__ = ["far"]
 
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": KEY}
+
 
 @contextmanager
 def s3(folder: Path) -> Iterator[str]:
@@ -40,13 +42,30 @@ def s3(folder: Path) -> Iterator[str]:
         server.wait()
 
 
+def credentials_of(far: Offsite) -> Path:
+    """The file of them that the service reads."""
+    return far.secret("environment", "".join(f"{name}={value}\n" for name, value in CREDENTIALS.items()))
+
+
+@contextmanager
+def locked_bucket(far: Offsite) -> Iterator[str]:
+    """An endpoint with a bucket whose versions are locked for 30 days, and a repository in it."""
+    with s3(far.away / "moto") as url:
+        work(far.away / "moto/bin/python", "-c", LOCKED, "make", endpoint_of(url), env=CREDENTIALS)
+        far.settings(repository=url, environment_file=str(credentials_of(far)))
+        far.offsite("init", "far")
+        yield url
+
+
+def endpoint_of(url: str) -> str:
+    return url.removeprefix("s3:").removesuffix("/copies")
+
+
 @pytest.mark.long
 def test_object_storage_takes_it_and_gives_it_back(far: Offsite) -> None:
     fill(far.night.source)
-    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": KEY}
     with s3(far.away / "moto") as url:
-        file = far.secret("environment", "".join(f"{name}={value}\n" for name, value in credentials.items()))
-        far.settings(repository=url, environment_file=str(file))
+        far.settings(repository=url, environment_file=str(credentials_of(far)))
         far.offsite("init", "far")
         for day in (1, 2):
             far.backup(f"2026-03-0{day}T22:00:00Z")
@@ -63,7 +82,7 @@ def test_object_storage_takes_it_and_gives_it_back(far: Offsite) -> None:
             "--target",
             str(far.away / "back"),
         )
-        subprocess.run(words, check=True, env={**os.environ, **credentials}, stdout=subprocess.DEVNULL)
+        subprocess.run(words, check=True, env={**os.environ, **CREDENTIALS}, stdout=subprocess.DEVNULL)
     shown = far.away / "back/btrkeep/data" / str(far.night.source).lstrip("/")
     assert work("rsync", "-n", "-aHAXci", "--delete", f"{far.night.source}/", f"{shown}/").stdout == ""
 
@@ -105,19 +124,14 @@ def renewing() -> str:
 @pytest.mark.long
 def test_the_lines_of_the_documentation_renew_the_locks_of_all_but_restic_s_own(far: Offsite) -> None:
     fill(far.night.source)
-    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": KEY}
-    with s3(far.away / "moto") as url:
-        endpoint, python = url.removeprefix("s3:").removesuffix("/copies"), far.away / "moto/bin/python"
-        file = far.secret("environment", "".join(f"{name}={value}\n" for name, value in credentials.items()))
-        work(python, "-c", LOCKED, "make", endpoint, env=credentials)
-        far.settings(repository=url, environment_file=str(file))
-        far.offsite("init", "far")
+    with locked_bucket(far) as url:
+        endpoint, python = endpoint_of(url), far.away / "moto/bin/python"
         far.backup("2026-03-01T22:00:00Z")
         far.run("--now", "2026-03-01T23:00:00Z")
         path = f"{far.away / 'moto/bin'}:{os.environ['PATH']}"
-        there = {**credentials, "PATH": path, "AWS_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
+        there = {**CREDENTIALS, "PATH": path, "AWS_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
         work("sh", "-c", renewing(), env=there)
-        found = [line.split() for line in work(python, "-c", UNTIL, endpoint, env=credentials).stdout.splitlines()]
+        found = [line.split() for line in work(python, "-c", UNTIL, endpoint, env=CREDENTIALS).stdout.splitlines()]
     assert {key.partition("/")[0] for _, key in found} >= {"config", "data", "index", "snapshots"}
     assert {int(days) for days, key in found if not key.startswith("locks/")} <= {59, 60}
     assert {int(days) for days, key in found if key.startswith("locks/")} <= {29, 30}
@@ -127,13 +141,8 @@ def test_the_lines_of_the_documentation_renew_the_locks_of_all_but_restic_s_own(
 def test_what_somebody_with_the_server_s_key_has_deleted_comes_back_from_a_bucket_with_object_lock(far: Offsite) -> None:
     """restic writes to such a bucket, and forgets and prunes there; every version stays, and rclone reads the bucket of before."""
     fill(far.night.source)
-    credentials = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": KEY}
-    with s3(far.away / "moto") as url:
-        endpoint, python = url.removeprefix("s3:").removesuffix("/copies"), far.away / "moto/bin/python"
-        file = far.secret("environment", "".join(f"{name}={value}\n" for name, value in credentials.items()))
-        work(python, "-c", LOCKED, "make", endpoint, env=credentials)
-        far.settings(repository=url, environment_file=str(file))
-        far.offsite("init", "far")
+    with locked_bucket(far) as url:
+        endpoint, python = endpoint_of(url), far.away / "moto/bin/python"
         for day in (1, 2):
             far.backup(f"2026-03-0{day}T22:00:00Z")
             far.run("--now", f"2026-03-0{day}T23:00:00Z")
@@ -141,11 +150,11 @@ def test_what_somebody_with_the_server_s_key_has_deleted_comes_back_from_a_bucke
         before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         time.sleep(1.5)
         words = ("restic", "--repo", url, "--password-file", far.password, "--no-cache")
-        ids = [one["id"] for one in json.loads(work(*words, "snapshots", "--json", env=credentials).stdout)]
-        work(*words, "forget", *ids, "--prune", env=credentials)
-        said = set(work(python, "-c", LOCKED, "attack", endpoint, env=credentials).stdout.splitlines())
+        ids = [one["id"] for one in json.loads(work(*words, "snapshots", "--json", env=CREDENTIALS).stdout)]
+        work(*words, "forget", *ids, "--prune", env=CREDENTIALS)
+        said = set(work(python, "-c", LOCKED, "attack", endpoint, env=CREDENTIALS).stdout.splitlines())
         assert said == {"AccessDenied"}
-        assert work(*words, "snapshots", env=credentials, check=False).returncode != 0
+        assert work(*words, "snapshots", env=CREDENTIALS, check=False).returncode != 0
         remote = {"TYPE": "s3", "PROVIDER": "Other", "ENDPOINT": endpoint, "ACCESS_KEY_ID": "testing", "SECRET_ACCESS_KEY": KEY}
         there = {"RCLONE_CONFIG": "/dev/null", **{f"RCLONE_CONFIG_FAR_{name}": text for name, text in remote.items()}}
         there |= {"AWS_CA_BUNDLE": ""}  # with one of a proxy rclone refuses every S3
