@@ -9,21 +9,21 @@ Killed anywhere, the next run finds either the backup and deletes it, or its row
 import errno
 import time
 from collections import deque
-from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 
-from backupd.expire.droppable import can_be_dropped
+from backupd.expire.droppable import looks_ahead
 from backupd.expire.look import HostOnPool, is_still
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import Deleted
 from backupd.expire.site import ExpiryContext
-from backupd.repo.final_backups import FinalBackup, point_latest
+from backupd.repo.final_backups import point_latest
 from backupd.repo.read_lock import unread
 from btrkeep.backup_states import EXPIRED
 from btrkeep.decisions.expiry_plan import HostPlan, Plan
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool.subvolume import delete
+from btrkeep.pool.subvolume import Subvolume, delete
 
 _SETTLE = 10.0  # seconds
 _BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)
@@ -109,29 +109,28 @@ class Deleter:
         self.site.catalogue.mark_deleting([(host, name) for name in names])
         put_off: list[str] = []
         kept: list[str] = []
-        there = dict(on_pool.backups)
-        for place, name in enumerate(names):
-            if self.site.cancellation or self.queue.full():
-                put_off = names[place:]
-                break
-            if self._delete_one(host, self.site.pool.host(host) / name, there):
-                self._gone.append((host, name))
-                del there[name]
-            else:
-                kept.append(name)
+        with looks_ahead(names, on_pool.backups) as looks:
+            for place, (name, look) in enumerate(zip(names, looks, strict=True)):
+                if self.site.cancellation or self.queue.full():
+                    put_off = names[place:]
+                    break
+                if self._delete_one(self.site.pool.host(host) / name, on_pool.backups[name].subvolume, look):
+                    self._gone.append((host, name))
+                else:
+                    kept.append(name)
         if len(kept) + len(put_off) < len(names) and host not in self.hosts[-1:]:
             self.hosts.append(host)
         point_latest(self.site.pool, host)
         self.site.catalogue.set_states([(host, name, EXPIRED, on_pool.notes.expired_at(name)) for name in (*kept, *put_off)])
         return tuple(put_off)
 
-    def _delete_one(self, host: str, path: Path, there: Mapping[str, FinalBackup]) -> bool:
-        subvolume = there[path.name].subvolume
+    def _delete_one(self, path: Path, subvolume: Subvolume, look: Future[bool]) -> bool:
+        host = path.parent.name
         try:
             if not is_still(path, subvolume):
                 self.site.problem(f"{host} {path.name} is left alone: somebody changed it a moment ago")
                 return False
-            if not can_be_dropped(path.name, there):
+            if not look.result():
                 self.site.problem(
                     f"{host} {path.name} is kept: the disk does not give back some of its metadata, and the kernel makes the pool "
                     "read-only when such a subvolume is deleted"

@@ -24,11 +24,12 @@ def has_readable_where_changed(fd: int, descendant: int, since: int) -> bool:
 
     What has gone there without a trace, as leaves whose files were all removed, is not found.
     """
-    changed = TreeSearch(descendant, since=since, buffer_size=_LEAF)
+    changed, own = TreeSearch(descendant, since=since, buffer_size=_LEAF), TreeSearch(fd)
     try:
         while count := changed.fill():
-            first, last = _key(changed, changed.first_header), _last(changed, count)
-            if not _is_readable(TreeSearch(fd, first=first, last=_key(changed, last))):
+            last = _last(changed, count)
+            own.restart(0, _key(changed, changed.first_header), _key(changed, last))
+            if not _is_readable(own):
                 return False
             changed.resume_after(last)
     except OSError as error:

@@ -111,6 +111,26 @@ def test_the_oldest_backup_whose_metadata_is_damaged_is_kept_too(make_btrfs: Cal
     assert " rw," in mounted(nights)
 
 
+def test_damage_that_two_share_which_go_together_keeps_one_of_them(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = two_nights(make_btrfs, tree, "share")
+    for number in range(FILES):
+        (tree / f"file-{number:06}").write_bytes(b"newer %d" % number)
+    nights.run("web")
+    first, second, last = nights.names("web")
+    staying = of(nights, last)
+    shared = [one for one in of(nights, first) if one in of(nights, second) and one not in staying]
+    damage_metadata(nights.top, shared[len(shared) // 2])
+    for name in (first, second):
+        nights.backupd("delete", f"web@{name}", "--why", "a test")
+    for _ in range(2):
+        done = nights.backupd("expire", "web", "--skip-grace", check=False)
+        assert (done.returncode, first in done.stdout) == (1, True), done.stdout
+        work("btrfs", "filesystem", "sync", nights.top)
+        work("btrfs", "subvolume", "sync", nights.top)
+        assert nights.names("web") == [first, last], done.stdout
+        assert " rw," in mounted(nights)
+
+
 @pytest.mark.parametrize("which", ["own", "one"])
 def test_a_backup_whose_metadata_is_damaged_is_kept_since_its_deletion_would_make_the_pool_read_only(
     make_btrfs: Callable[..., Path], tree: Path, which: str
