@@ -15,7 +15,7 @@ from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from bench import make_catalogue, site_history, site_pictures
+from bench import make_catalogue, site_copies, site_history, site_pictures
 from bench.make_catalogue import add_runs
 from bench.site_history import FILESYSTEM, POOL
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run, StoredAlarm
@@ -57,7 +57,9 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """`pid`, `pid_started`: the process that does what runs now, a living one if it is to be seen as running."""
+    """`pid`, `pid_started`: the process that does what runs now, a living one if it is to be seen as running. `copies`: with
+    replicas, an offsite repository, verifications and drills.
+    """
 
     hosts: int = 3000
     count: int = 34
@@ -68,6 +70,7 @@ class Wishes:
     pid_started: str | None = "1234567"
     pictures: int = 12
     rehearsal: bool = False
+    copies: bool = False
 
 
 def make(state: Path, hosts: int = 3000, count: int = 34, **wishes: object) -> Made:
@@ -82,7 +85,7 @@ def make_as(state: Path, wish: Wishes) -> Made:
     names = tuple(name_of(number) for number in range(wish.hosts))
     running = tuple(names[number] for number in range(wish.hosts) if kind_of(number) == "ok")[: wish.running]
     with Catalogue.open(state) as catalogue:
-        done = catalogue.replace_backups(make_catalogue.POOL_ID, backups(wish, last))
+        done = catalogue.replace_backups(make_catalogue.POOL_ID, all_backups(wish, last))
         add_runs(catalogue, runs(wish, last))
         publish(configuration(state, wish), catalogue, rehearsal=wish.rehearsal, filesystem=FILESYSTEM)
         catalogue.put_alarms(alarms(wish, last, now))
@@ -90,6 +93,9 @@ def make_as(state: Path, wish: Wishes) -> Made:
         for number, host in enumerate(running):
             _start(catalogue, host, number, wish, now)
         site_history.fill(catalogue, now, HOSTILE if wish.hostile else ())
+        if wish.copies:
+            newest = {one.host: one.name for one in catalogue.newest_backups(now) if one.name and one.state == "complete"}
+            site_copies.fill(catalogue, newest, now, wish.pid, wish.pid_started, HOSTILE[0] if wish.hostile else "")
     site_pictures.draw(state / "pictures", FILESYSTEM, now, wish.pictures)
     return Made(state, now, names, running, done)
 
@@ -110,7 +116,10 @@ def kind_of(number: int) -> str:
 def configuration(state: Path, wish: Wishes) -> Config:
     """What /etc/btrkeep/main.toml would say. One host of the lab starts at night only."""
     hosts = {name: _host(number, name, wish.hostile) for number in range(wish.hosts) if (name := name_of(number))}
-    return Config(Path("/etc/btrkeep/main.toml"), "main", PoolSettings(POOL, state, ZONE), hosts=hosts)
+    plain = Config(Path("/etc/btrkeep/main.toml"), "main", PoolSettings(POOL, state, ZONE), hosts=hosts)
+    if not wish.copies:
+        return plain
+    return replace(plain, replicas=site_copies.REPLICAS, pushes=site_copies.PUSHES, offsites=site_copies.OFFSITES)
 
 
 def _host(number: int, name: str, hostile: bool) -> HostConfig:
@@ -126,6 +135,13 @@ def _host(number: int, name: str, hostile: bool) -> HostConfig:
         window=Window(time(22), time(6)) if group == "lab" else None,
         retention=Retention(daily=14, weekly=12, monthly=10),  # so of 34 backups the oldest goes, as `backup` has it
     )
+
+
+def all_backups(wish: Wishes, last: datetime) -> Iterator[Backup]:
+    """Returns those of this pool's own hosts, and those fetched from another pool."""
+    yield from backups(wish, last)
+    if wish.copies:
+        yield from site_copies.fetched_backups(POOL, list(make_catalogue.nights(wish.count, last)))
 
 
 def backups(wish: Wishes, last: datetime) -> Iterator[Backup]:

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # it runs in a bar
 
 from playwright.sync_api import Browser, Page
 
+from bench.site_copies import FETCHED
 from tests.beds import btrfs, session
 from tests.beds.browser import chromium, enter, visit
 from tests.beds.dashboard import Dashboard, own_folder, real_shop, serving
@@ -29,6 +30,7 @@ PAGES = {
     "hosts": "/hosts",
     "host": "/hosts/{host}",
     "failing": "/hosts/{failing}",
+    "fetched": "/hosts/{fetched}",
     "run": "/hosts/{host}/run",
     "copies": "/copies",
     "pool": "/pool",
@@ -94,8 +96,8 @@ def site_of(hosts: str) -> Iterator[tuple[Dashboard, dict[str, str]]]:
             yield web, {name: path.format(**words) for name, path in FILES.items()}
         return
     with own_folder() as place:
-        made = made_catalogue(place / "state", int(hosts), hostile=False)
-        names = {"host": made.hosts[0], "failing": made.hosts[41 % len(made.hosts)]} if made.hosts else {}
+        made = made_catalogue(place / "state", int(hosts), hostile=False, copies=bool(int(hosts)))
+        names = {"host": made.hosts[0], "failing": made.hosts[41 % len(made.hosts)], "fetched": FETCHED[1]} if made.hosts else {}
         with serving(place, made.state) as web:
             yield web, {name: path.format(**names) for name, path in PAGES.items() if names or "{" not in path}
 

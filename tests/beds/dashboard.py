@@ -220,7 +220,7 @@ def _wait(web: Dashboard, process: subprocess.Popen[bytes]) -> None:
 def made_site(hosts: int = 120) -> Iterator[Dashboard]:
     """The dashboard of the made-up site, with text in it that nobody should trust. There is no pool and no root service."""
     with own_folder() as folder:
-        made = made_catalogue(folder / "state", hosts)
+        made = made_catalogue(folder / "state", hosts, copies=True)
         with serving(folder, made.state) as web:
             web.made = made
             yield web

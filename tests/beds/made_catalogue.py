@@ -15,10 +15,15 @@ from tests.beds.session import start_time
 from tests.beds.template import with_catalogue
 
 
-def made_catalogue(state: Path, hosts: int = 120, count: int = 34, *, now: datetime | None = None, hostile: bool = True) -> Made:
+def made_catalogue(
+    state: Path, hosts: int = 120, count: int = 34, *, now: datetime | None = None, hostile: bool = True, copies: bool = False
+) -> Made:
     """What runs in it is done by this process, which lives; so it counts as running."""
     me = os.getpid()
-    return make(with_catalogue(state), hosts, count, now=now, hostile=hostile, pid=me, pid_started=str(start_time(me)), pictures=5)
+    started = str(start_time(me))
+    return make(
+        with_catalogue(state), hosts, count, now=now, hostile=hostile, copies=copies, pid=me, pid_started=started, pictures=5
+    )
 
 
 WHOLE = 3000
