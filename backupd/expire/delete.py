@@ -30,14 +30,18 @@ _BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)
 
 
 class Deleter:
-    """Carries out the deletions of a plan, oldest host name first; at most `limit` of them, None for all."""
+    """Carries out the deletions of a plan, oldest host name first; at most `limit` of them, None for all.
+
+    Without a limit the newest backup of a host goes first: what it grew from is still there then, so less of it is read before.
+    """
 
     def __init__(self, site: ExpiryContext, queue: CleanerQueue, plan: Plan, limit: int | None) -> None:
         self.site = site
         self.queue = queue
         self.limit = limit
+        order = -1 if limit is None else 1
         self.pending: deque[tuple[HostPlan, tuple[str, ...]]] = deque(
-            (host, tuple(step.name for step in host.delete)) for host in plan.hosts if host.delete
+            (host, tuple(step.name for step in host.delete)[::order]) for host in plan.hosts if host.delete
         )
         self.busy = 0  # of hosts that somebody works on, or read by somebody who restores them
         self.deleted: dict[int, Deleted] = {}  # by the subvolume's id

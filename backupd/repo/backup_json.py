@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.json_file import LARGEST_NUMBER, NOT_UNDERSTOOD, text_of_file
+from backupd.repo.json_file import LARGEST_NUMBER, NOT_UNDERSTOOD, number_of, text_of_file
 from backupd.rsync.output import bounded
 from btrkeep.causes import Cause, cause_of
 from btrkeep.checkpoints import Checkpoint
@@ -98,6 +98,9 @@ class Record:
     `unread_bases`: newer complete backups that the disk could not give back as a whole, so that this one grew from an older one or
     from nothing; not in the file if there are none.
 
+    `ancestors`: those of the backups it grew from that were still there, and for each the pool's generation in which a snapshot of
+    it was made that led to this one: all metadata from before is that one's, too. Holds for the pool that made it, not for copies.
+
     `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
     """
 
@@ -130,6 +133,7 @@ class Record:
     shared_with: str | None = None
     shared_bytes: int | None = None
     unread_bases: tuple[str, ...] = ()
+    ancestors: Mapping[str, int] = field(default_factory=dict)
 
     def total(self, key: str) -> int | None:
         """Returns the sum of one of rsync's numbers over all paths, bounded like them; None if no path has it."""
@@ -162,8 +166,9 @@ class Record:
         for name in ("stopped_for", "written", "cause", "confined", "imported", "repaired", "shared_with", "shared_bytes"):
             if fields[name] is None:
                 del fields[name]
-        if not self.unread_bases:
-            del fields["unread_bases"]
+        for name in ("unread_bases", "ancestors"):
+            if not fields[name]:
+                del fields[name]
         fields["started"] = format_time(self.started)
         fields["finished"] = format_time(self.finished) if self.finished else None
         fields["paths"] = [_path_fields(result) for result in self.paths]
@@ -196,6 +201,7 @@ def parse(text: str) -> Record:
         known["paths"] = tuple(_path_result(entry) for entry in known.get("paths", ()))
         for name in ("warnings", "unread_bases"):
             known[name] = tuple(known.get(name, ()))
+        known["ancestors"] = {str(name): number_of(generation) for name, generation in known.get("ancestors", {}).items()}
         known["cause"] = cause_of(known.get("cause"))
         return _checked(Record(**known))
     except NOT_UNDERSTOOD as error:

@@ -6,7 +6,8 @@ As in work_subvolume, every function is one small step that may be killed anywhe
 import contextlib
 import logging
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class Prepared:
     """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new.
 
     `id` and `uuid` are the subvolume's, which it keeps when it is renamed. `doubted`: some of its files are (doubt.py).
+    `unread_bases` and `ancestors` are the Record's.
     """
 
     path: Path
@@ -46,6 +48,7 @@ class Prepared:
     uuid: str
     doubted: bool = False
     unread_bases: tuple[str, ...] = ()
+    ancestors: Mapping[str, int] = field(default_factory=dict)
 
 
 def leave(prepared: Prepared, record: Record, disk: Syncfs) -> None:

@@ -9,7 +9,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -246,7 +246,8 @@ def make(
         create(staged)
     subvolume = describe(staged)
     assert subvolume is not None
-    prepared = _prepared(path, subvolume, base, unread_bases, fresh=True, doubted=False)
+    ancestors = _ancestors(base, subvolume.created)
+    prepared = _prepared(path, subvolume, base, unread_bases, ancestors, fresh=True, doubted=False)
     records.write(staged, first_record(prepared, host, now, imported))
     with Checkpoint("working subvolume named"):
         staged.rename(path)
@@ -264,7 +265,7 @@ def _continue(
 ) -> Prepared:
     """A `.working` that was left, for rsync to go by its files' times and sizes: those that cannot be relied on are made unlike."""
     doubted = left.record.doubted or not left.synced
-    prepared = _prepared(path, left.subvolume, base, unread_bases, fresh=False, doubted=doubted)
+    prepared = _prepared(path, left.subvolume, base, unread_bases, left.record.ancestors, fresh=False, doubted=doubted)
     records.write(path, first_record(prepared, host, now), durable=True)  # before the mark goes: it may fail on a full pool
     remove_mark(path)
     if not left.synced and not doubt(path, cancelled):
@@ -273,9 +274,25 @@ def _continue(
 
 
 def _prepared(
-    path: Path, subvolume: Subvolume, base: FinalBackup | None, unread_bases: tuple[str, ...], *, fresh: bool, doubted: bool
+    path: Path,
+    subvolume: Subvolume,
+    base: FinalBackup | None,
+    unread_bases: tuple[str, ...],
+    ancestors: Mapping[str, int],
+    *,
+    fresh: bool,
+    doubted: bool,
 ) -> Prepared:
-    return Prepared(path, base.record if base else None, fresh, subvolume.id, subvolume.uuid, doubted, unread_bases)
+    return Prepared(path, base.record if base else None, fresh, subvolume.id, subvolume.uuid, doubted, unread_bases, ancestors)
+
+
+def _ancestors(base: FinalBackup | None, created: int) -> dict[str, int]:
+    """Returns the Record's of a snapshot of `base` that was made in that generation."""
+    if base is None:
+        return {}
+    older = {} if base.subvolume.received_uuid else base.record.ancestors  # else they are another pool's generations
+    there = {path.name for path in base.path.parent.iterdir()} if older else set()
+    return {name: generation for name, generation in older.items() if name in there} | {base.path.name: created}
 
 
 def first_record(prepared: Prepared, host: HostConfig, now: datetime, imported: str | None = None) -> Record:
@@ -292,6 +309,7 @@ def first_record(prepared: Prepared, host: HostConfig, now: datetime, imported: 
         doubted=prepared.doubted,
         imported=imported,
         unread_bases=prepared.unread_bases,
+        ancestors=prepared.ancestors,
     )
 
 

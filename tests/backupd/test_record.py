@@ -104,6 +104,8 @@ RECORDS = st.builds(
     warnings=st.lists(TEXTS, max_size=2).map(tuple),
     error=st.none() | TEXTS,
     settings=st.dictionaries(TEXTS, st.lists(TEXTS) | st.booleans() | TEXTS, max_size=2),
+    unread_bases=st.lists(TEXTS, max_size=2).map(tuple),
+    ancestors=st.dictionaries(TEXTS, COUNTS, max_size=2),
 )
 
 

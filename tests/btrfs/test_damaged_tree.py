@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from btrkeep.fs.dedupe import shared_pieces
 from tests.beds import work
 from tests.beds.faults import damage_metadata, leaves
 from tests.beds.nights import Nights
@@ -154,3 +155,96 @@ def test_a_backup_whose_metadata_is_damaged_is_kept_since_its_deletion_would_mak
     assert len(nights.names("other")) == 1
     assert " rw," in mounted(nights)
     assert nights.run("web")["web"]["outcome"] == "complete"
+
+
+def expire(nights: Nights, *names: str) -> None:
+    """Deletes these backups of web, and waits until the kernel has dropped what it can."""
+    for name in names:
+        nights.backupd("delete", f"web@{name}", "--why", "a test", check=False)
+    nights.backupd("expire", "web", "--skip-grace", check=False)
+    work("btrfs", "filesystem", "sync", nights.top, check=False)
+    work("timeout", "30", "btrfs", "subvolume", "sync", nights.top, check=False)  # a read-only pool never ends it
+
+
+def is_kept_with_its_own_damaged(nights: Nights, name: str) -> bool:
+    """Damages metadata that no other backup of web shares with that one, and deletes it; whether that is kept."""
+    others = {leaf for other in nights.names("web") if other != name for leaf in of(nights, other)}
+    own = [leaf for leaf in of(nights, name) if leaf not in others]
+    assert len(own) > 4
+    damage_metadata(nights.top, own[len(own) // 2])
+    expire(nights, name)
+    return name in nights.names("web") and " rw," in mounted(nights)
+
+
+def test_a_backup_that_did_not_grow_from_the_one_before_it_is_kept_when_its_metadata_is_damaged(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    nights = two_nights(make_btrfs, tree, "share")
+    first = nights.names("web")[0]
+    before = nights.top / "before"
+    work("cp", "-a", tree, before)
+    for number in range(FILES):
+        (tree / f"file-{number:06}").write_bytes(b"other %d" % number)
+    nights.run("web")
+    other = nights.names("web")[2]
+    nights.backupd("delete", f"web@{other}", "--why", "a test")
+    work("rsync", "-a", "--delete", f"{before}/", f"{tree}/")
+    nights.run("web")
+    second, branch = nights.names("web")[1], nights.names("web")[3]
+    nights.backupd("unexpire", f"web@{other}")
+    assert record(nights, branch)["ancestors"].keys() == {first, second}
+    nights.run("web")
+    expire(nights, first, second)
+    expire(nights, nights.names("web")[-1])
+    assert nights.names("web") == [other, branch]
+    assert is_kept_with_its_own_damaged(nights, branch)
+
+
+def test_a_backup_whose_base_has_changed_since_is_kept_when_its_metadata_is_damaged(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    nights = Nights(make_btrfs(size="1G", mkfs=("-m", "single")))
+    nights.host("web", tree)
+    nights.host("other", tree)
+    for number in range(200):
+        (tree / f"file-{number:06}").write_bytes(os.urandom(9000))
+    nights.run("other")
+    for _ in range(3):
+        (tree / "file-000000").write_bytes(os.urandom(9000))
+        nights.run("web")
+    first, base, last = nights.names("web")
+    expire(nights, first)
+    before = of(nights, base)
+    for number in range(1, 200):  # as `backupd dedupe` does
+        name = f"data/{tree}/file-{number:06}"
+        with (
+            (nights.pool / "hosts/other" / nights.names("other")[0] / name).open("rb") as source,
+            (nights.pool / "hosts/web" / base / name).open("rb") as file,
+        ):
+            assert sum(shared_pieces(source.fileno(), file.fileno(), 9000)) == 9000
+    assert len(set(before) - set(of(nights, base))) > 4
+    assert is_kept_with_its_own_damaged(nights, last)
+
+
+def test_the_kernel_reads_what_was_written_for_a_backup_that_others_share(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = two_nights(make_btrfs, tree, "share")
+    first, last = nights.names("web")
+    spoil(nights, "share")
+    expire(nights, first)
+    assert nights.names("web") == [first, last]
+    assert " rw," in mounted(nights)
+    nights.run("web")
+    expire(nights, last)
+    assert (nights.names("web")[:-1], " rw," in mounted(nights)) == ([first], True)
+
+
+def test_a_deletion_reads_tree_blocks_and_attributes_of_any_size(make_btrfs: Callable[..., Path]) -> None:
+    nights = Nights(make_btrfs(size="300M", mkfs=("-m", "single", "-n", "64K")))
+    nights.host("web", nights.source)
+    for content in (b"1", b"2"):
+        (nights.source / "file").write_bytes(content)
+        os.setxattr(nights.source / "file", "user.large", content * 40_000)
+        nights.run("web")
+    first, last = nights.names("web")
+    expire(nights, first)
+    assert nights.names("web") == [last]
