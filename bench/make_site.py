@@ -46,13 +46,16 @@ HOSTILE = (
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What was made. `now` is the moment at which it is as it is meant; `running` hosts transfer at that moment."""
+    """What was made. `now` is the moment at which it is as it is meant; `running` hosts transfer at that moment; `fetched` are of
+    another pool.
+    """
 
     state: Path
     now: datetime
     hosts: tuple[str, ...]
     running: tuple[str, ...]
     backups: int
+    fetched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ def make_as(state: Path, wish: Wishes) -> Made:
             newest = {one.host: one.name for one in catalogue.newest_backups(now) if one.name and one.state == "complete"}
             site_copies.fill(catalogue, newest, now, wish.pid, wish.pid_started, HOSTILE[0] if wish.hostile else "")
     site_pictures.draw(state / "pictures", FILESYSTEM, now, wish.pictures)
-    return Made(state, now, names, running, done)
+    return Made(state, now, names, running, done, site_copies.FETCHED if wish.copies else ())
 
 
 def name_of(number: int) -> str:

@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # it runs in a bar
 
 from playwright.sync_api import Browser, Page
 
-from bench.site_copies import FETCHED
 from tests.beds import btrfs, session
 from tests.beds.browser import chromium, enter, visit
 from tests.beds.dashboard import Dashboard, own_folder, real_shop, serving
@@ -97,7 +96,9 @@ def site_of(hosts: str) -> Iterator[tuple[Dashboard, dict[str, str]]]:
         return
     with own_folder() as place:
         made = made_catalogue(place / "state", int(hosts), hostile=False, copies=bool(int(hosts)))
-        names = {"host": made.hosts[0], "failing": made.hosts[41 % len(made.hosts)], "fetched": FETCHED[1]} if made.hosts else {}
+        names = (
+            {"host": made.hosts[0], "failing": made.hosts[41 % len(made.hosts)], "fetched": made.fetched[1]} if made.hosts else {}
+        )
         with serving(place, made.state) as web:
             yield web, {name: path.format(**names) for name, path in PAGES.items() if names or "{" not in path}
 
