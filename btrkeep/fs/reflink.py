@@ -18,7 +18,7 @@ from btrkeep.fs.sparse import data_runs
 # As on x86, arm, s390 and riscv.
 _FICLONE = 0x40049409
 _GETFLAGS, _SETFLAGS = 0x80086601, 0x40086602
-NOCOW = 0x800000
+IMMUTABLE, APPEND, NOCOW = 0x10, 0x20, 0x800000
 # FS_COMPR_FL, FS_NOCOMP_FL, FS_NOCOW_FL. Files with nocow have no checksums, and cannot share data with those that have.
 _KEPT_FLAGS = 0x4 | 0x400 | NOCOW
 
@@ -63,6 +63,11 @@ def inode_flags(fd: int) -> int:
     flags = array("l", [0])
     fcntl.ioctl(fd, _GETFLAGS, flags)
     return flags[0]
+
+
+def clear_inode_flags(fd: int, flags: int) -> None:
+    """Takes these away, of those. Raises OSError, EINVAL for NOCOW of a file with content."""
+    fcntl.ioctl(fd, _SETFLAGS, array("l", [inode_flags(fd) & ~flags]))
 
 
 def clone(source: int, copy: int) -> None:

@@ -1,4 +1,4 @@
-"""Which inodes of a subvolume were changed since a generation, from their items. Without NumPy, as in links.py.
+"""Which inodes of a subvolume were changed since a generation, or have a flag, from their items. Without NumPy, as in links.py.
 
 The kernel notes in each INODE_ITEM (struct btrfs_inode_item) the transaction of its last change: of content, of attributes, and of
 names. A search takes only the leaves that were written since, so it costs what was changed and not what there is.
@@ -14,6 +14,9 @@ from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN_AT, TreeSe
 
 _TYPE_AND_LEN = Struct("=LL")
 _INODE = Struct("=8xQ24xL8xL")  # transid; nlink, mode
+_FLAGS = Struct("=64xQ")
+NODATACOW, IMMUTABLE, APPEND = 0x2, 0x40, 0x80
+"""Flags of an INODE_ITEM (BTRFS_INODE_...), which are not the numbers that chattr's ioctl has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,21 @@ def changed_inodes(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> It
                 transid, links, mode = _INODE.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
                 if transid > since and links:
                     found.append(ChangedInode(HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1], mode))
+            type_at += size + HEADER.size
+        search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
+        yield from found
+
+
+def flagged_inodes(fd: int, flags: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[int]:
+    """The number of each inode with one of `flags`, in order. Reads all of the subvolume's tree; otherwise as `changed_inodes`."""
+    search = TreeSearch(fd, buffer_size=buffer_size)
+    buffer = search.buffer
+    while count := search.fill():
+        type_at, size, found = search.first_header + TYPE_AND_LEN_AT, 0, list[int]()
+        for _ in range(count):
+            kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
+            if kind == ctree.INODE_ITEM_KEY and _FLAGS.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)[0] & flags:
+                found.append(HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1])
             type_at += size + HEADER.size
         search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
         yield from found

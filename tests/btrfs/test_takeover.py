@@ -124,19 +124,45 @@ def test_a_snapshot_with_subvolumes_in_it_is_compared_but_for_these(nights: Nigh
 
 
 def test_what_cannot_be_taken_over_is_refused_and_nothing_is_left(nights: Nights, make_btrfs: Callable[..., Path]) -> None:
-    live = nights.top / "live"
-    snapshots(nights)
-    (live / "fixed").write_text("x")
-    work("chattr", "+i", live / "fixed")
-    work("btrfs", "subvolume", "snapshot", "-r", live, nights.top / "btrbk" / "home.20260301")
-    told = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", status=1)
-    assert "immutable" in told["failed"]["web1"]
-    work("chattr", "-i", live / "fixed")
     elsewhere = make_btrfs(size="200M")
     work("btrfs", "subvolume", "create", elsewhere / "home.20260301")
     told = imported(nights, "btrbk", elsewhere, "--host", "web1", status=1)
     assert "another filesystem" in told["failed"]["web1"]
     assert "web1" not in str(work("btrfs", "subvolume", "list", nights.top).stdout)
+
+
+def test_flags_of_chattr_hold_up_neither_the_takeover_nor_the_next_night(nights: Nights) -> None:
+    live, source = nights.top / "live", nights.source
+    snapshots(nights)
+    for folder in ("nocow", "fixed folder", "a/b"):
+        (live / folder).mkdir(parents=True)
+    work("chattr", "+C", live / "nocow")
+    fixed = [live / name for name in ("fixed", "fixed folder/in", "a/b/fixed", "a/b/gone", "nocow/image")]
+    for file in fixed:
+        file.write_bytes(os.urandom(5000))
+    work("btrfs", "subvolume", "create", live / "fixed folder" / "subvolume")
+    (live / "log").write_text("one line\n")
+    work("cp", "-a", "--reflink=never", f"{live}/.", source)
+    (source / "fixed folder" / "subvolume").rmdir()
+    work("chattr", "+i", *fixed, live / "fixed folder")
+    work("chattr", "+a", live / "log")
+    made = nights.top / "btrbk" / "home.20260301"
+    work("btrfs", "subvolume", "snapshot", live, made)
+    work("chattr", "+i", made)
+    work("btrfs", "property", "set", made, "ro", "true")
+    told = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", "--path", str(source), "--verify", "all")
+    assert [one["differences"] for one in told["compared"]] == [0]
+
+    for name in ("fixed", "fixed folder/in", "fixed folder/new", "a/b/fixed", "nocow/new"):
+        (source / name).write_text("in the next night")
+    (source / "log").write_text("rotated\n")
+    (source / "a/b/gone").unlink()
+    nights.host("web1", source, address=None)
+    assert nights.run("web1")["web1"]["outcome"] == "complete"
+    copy = data(nights, "web1", nights.names("web1")[-1]) / str(source).strip("/")
+    assert differing(source, copy) == ""
+    assert [work("lsattr", "-d", copy / name).stdout.split()[0].strip("-") for name in ("nocow", "nocow/new")] == ["", ""]
+    work("chattr", "-i", *fixed, live / "fixed folder")
 
 
 def test_a_night_that_began_in_the_second_of_the_snapshot_is_not_taken_for_a_killed_takeover(nights: Nights) -> None:

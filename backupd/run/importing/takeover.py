@@ -2,10 +2,12 @@
 
 All is done in the staged subvolume, which the next run deletes if this one is killed; the original is only read. Its hard links are
 older than the new subvolume, so the record does not say `split`, and the next night searches all of it for them.
+
+The next nights begin with a snapshot of it, so flags that chattr has set are taken away: rsync could not change what is immutable,
+and what it makes in a folder with nodatacow would have no checksums.
 """
 
 import asyncio
-import errno
 import os
 import stat
 from contextlib import ExitStack, suppress
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.files.tree import Entry, Tree
-from backupd.files.walking import walk
+from backupd.files.walking import WalkEntry, walk
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA
 from backupd.repo.final_backups import discard
@@ -33,11 +35,13 @@ from backupd.run.importing.run import (
 )
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
+from btrkeep.fs.openat import FILE, FOLDER
+from btrkeep.fs.reflink import APPEND, IMMUTABLE, NOCOW, clear_inode_flags
 from btrkeep.pool.marker import is_on
 from btrkeep.pool.subvolume import delete, describe, snapshot
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.cancellation import Cancelled
-from btrkeep.units import printable
+from btrkeep.treescan import changed
 
 _ASIDE = ".btrkeep-takeover"
 _EMPTY = 2  # inode number of the folder that a snapshot has where the original has a subvolume
@@ -105,18 +109,12 @@ def _move(staged: Path, path: str) -> None:
     names = [one.name for one in staged.iterdir()]
     if _ASIDE in names:
         raise OperatorError(f"{_ASIDE} is in it already, which is where its content would go for a moment")
-    try:
-        attributes = {name: os.getxattr(staged, name) for name in os.listxattr(staged)}
-        for attribute in attributes:  # first: what is made below a default ACL has one, too
-            os.removexattr(staged, attribute)
-        aside.mkdir(mode=0o700)
-        for name in names:
-            (staged / name).rename(aside / name)
-    except OSError as error:
-        if error.errno != errno.EPERM:
-            raise
-        name = printable(error.filename or "its root")
-        raise OperatorError(f"{name} cannot be moved: it is immutable (lsattr)", "`backupd import tree` copies it") from None
+    attributes = {name: os.getxattr(staged, name) for name in os.listxattr(staged)}
+    for attribute in attributes:  # first: what is made below a default ACL has one, too
+        os.removexattr(staged, attribute)
+    aside.mkdir(mode=0o700)
+    for name in names:
+        (staged / name).rename(aside / name)
     os.chown(aside, was.st_uid, was.st_gid)
     aside.chmod(stat.S_IMODE(was.st_mode))
     for attribute, value in attributes.items():
@@ -131,8 +129,10 @@ def _move(staged: Path, path: str) -> None:
 
 
 def _cleaned(site: ImportSite, top: Path) -> TakenTree:
-    """Counts what is there, and removes the empty folders that stand for subvolumes; the folders above these keep their times."""
-    found = TakenTree()
+    """Counts what is there, takes flags away, and removes the empty folders that stand for subvolumes; the folders above these keep
+    their times.
+    """
+    found, flagged = TakenTree(), _flagged(top)
     with Tree.of_folder(top) as tree:
         for one in walk(tree, b"/", skip=_stands_for_subvolume):  # a user's folders may be deeper than a path is long
             if not site.goes_on:
@@ -140,6 +140,8 @@ def _cleaned(site: ImportSite, top: Path) -> TakenTree:
             entry = one.entry
             if one.left:
                 continue
+            if entry.inode in flagged and entry.kind in ("folder", "file"):  # before anything is done in that folder
+                _clear_flags(one)
             if _stands_for_subvolume(entry):
                 was = os.fstat(one.folder)
                 os.rmdir(one.name, dir_fd=one.folder)
@@ -149,6 +151,24 @@ def _cleaned(site: ImportSite, top: Path) -> TakenTree:
                 found.files += entry.kind == "file"
                 found.bytes += entry.size if entry.kind in ("file", "symlink") else 0
     return found
+
+
+def _flagged(top: Path) -> set[int]:
+    fd = os.open(top, FOLDER)
+    try:
+        return set(changed.flagged_inodes(fd, changed.IMMUTABLE | changed.APPEND | changed.NODATACOW))
+    finally:
+        os.close(fd)
+
+
+def _clear_flags(one: WalkEntry) -> None:
+    """Data that was written without checksums stays so: of a file, nodatacow cannot be taken away."""
+    is_folder = one.entry.kind == "folder"
+    fd = os.open(one.name, FOLDER if is_folder else os.O_RDONLY | FILE, dir_fd=one.folder)
+    try:
+        clear_inode_flags(fd, IMMUTABLE | APPEND | (NOCOW if is_folder else 0))
+    finally:
+        os.close(fd)
 
 
 def _stands_for_subvolume(entry: Entry) -> bool:
