@@ -256,7 +256,7 @@ def _history() -> Callable[[bytes], object]:
             (top / "conf", read_rsnapshot),
         )[kind]
         try:
-            found = read(place, HostNames(alone="web1" if kind == 2 else None))
+            found = read(place, HostNames.parse(("web1",) if kind == 2 else ()))
         except (OperatorError, OSError):
             return
         for host in found.hosts:

@@ -51,7 +51,7 @@ _THREADS = 2  # of a host: a tree is made while the next one is looked at
     "hosts",
     multiple=True,
     metavar="NAME[=THERE]",
-    help="Only this host: its name here, and its name there. May be given several times.",
+    help="Only this host: its name here, and its name there if that is another one. May be given several times.",
 )
 @click.option(
     "--path", default="/", show_default=True, metavar="PATH", help="Where the host has what is in a snapshot of btrbk or snapper."
@@ -110,7 +110,8 @@ def command(
             prose(f"left out: {printable(folder)}: {printable(why)}", err=True)
         if dry_run:
             conf = read_conf(place) if kind == "rsnapshot" and place.is_file() else None
-            suggestion = suggested(conf, names, site.config.hosts) if conf else None
+            name_of = history.names.get if names.are_chosen else str
+            suggestion = suggested(conf, name_of, site.config.hosts) if conf else None
             reads = kind not in TAKEN_OVER
             plan = planned(todo, known, cancellation, reads=reads)
             say_plan(plan, here, left_out, suggestion, reads=reads, as_json=as_json)

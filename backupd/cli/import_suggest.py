@@ -1,22 +1,22 @@
 """The configuration that hosts of a rsnapshot.conf could have here, as TOML for `backupd import --dry-run`."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from backupd.run.importing.formats import HostNames
 from backupd.run.importing.rsnapshot_conf import BackupPoint, RsnapshotConf
 from btrkeep.config.sources import name_fault
 from btrkeep.units import printable
 
 
-def suggested(conf: RsnapshotConf, names: HostNames, configured: Iterable[str]) -> str:
-    """TOML for the hosts that are not configured yet; "" if there is none.
+def suggested(conf: RsnapshotConf, name_of: Callable[[str], str | None], configured: Iterable[str]) -> str:
+    """TOML for the hosts that are not configured yet; "" if there is none. `name_of` returns a host's name here; None if it is not
+    meant.
 
     Lines of rsnapshot.conf that have no equal here are comments in it.
     """
     found: dict[str, list[BackupPoint]] = {}
     for point in conf.points:
-        if (name := names.of(point.host)) and not name_fault(name) and name not in set(configured):
+        if (name := name_of(point.host)) and not name_fault(name) and name not in set(configured):
             found.setdefault(name, []).append(point)
     blocks = ["\n".join(_host(name, points, conf)) for name, points in found.items()]
     if not blocks:

@@ -4,6 +4,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from btrkeep.errors import UsageError
 from btrkeep.pool.marker import Pool
 from tests.beds import session
 
-ALONE = HostNames(alone="web1")
+ALONE = HostNames.parse(("web1",))
 FAR = 1 << 50  # seconds: no calendar has that year
 
 
@@ -77,6 +78,55 @@ def test_a_host_that_the_history_does_not_have_is_an_error_and_not_nothing_to_do
     names = HostNames.parse(("web1=shop",))  # the wrong way round
     with pytest.raises(UsageError, match="no tree of a host shop"):
         names.require_found(read_rsnapshot(tmp_path, names), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [
+        ((), {"db": "db", "web1": "web1", "web2": "web2"}),
+        (("web1",), {"web1": "web1"}),
+        (("web1", "db"), {"db": "db", "web1": "web1"}),
+        (("web1", "shop=web2"), {"web1": "web1", "web2": "shop"}),
+        (("web2=web1", "web1=web2"), {"web1": "web2", "web2": "web1"}),
+    ],
+)
+def test_a_host_that_is_named_alone_is_the_one_of_that_name_and_no_other(
+    tmp_path: Path, chosen: tuple[str, ...], found: dict[str, str]
+) -> None:
+    """Trees of several machines never become the backups of one."""
+    for host in ("web1", "web2", "db"):
+        (tmp_path / "daily.0" / host).mkdir(parents=True)
+    history = read_rsnapshot(tmp_path, HostNames.parse(chosen))
+    assert {one.folder.name: one.host for one in history.trees} == found == history.names
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"),
+    [
+        (("shop",), "which of the hosts there"),
+        (("web1", "shop"), "which of the hosts there"),
+        (("shop", "db=web1"), "which of the hosts there"),
+        (("shop=web1", "shop=web2"), "both cannot be shop"),
+        (("web1", "shop=web1"), "web1 was given before"),
+    ],
+)
+def test_a_choice_that_could_mix_machines_is_refused(tmp_path: Path, chosen: tuple[str, ...], why: str) -> None:
+    for day, host in product(("daily.0", "daily.1"), ("web1", "web2")):
+        (tmp_path / day / host).mkdir(parents=True)
+    with pytest.raises(UsageError, match=why):
+        read_rsnapshot(tmp_path, HostNames.parse(chosen))
+
+
+def test_a_host_that_was_renamed_there_is_one_here(tmp_path: Path) -> None:
+    for age, host in ((0, "web"), (1, "web"), (2, "old"), (3, "old")):
+        (tmp_path / f"daily.{age}" / host).mkdir(parents=True)
+        os.utime(tmp_path / f"daily.{age}", (10**9 - age, 10**9 - age))
+    history = read_rsnapshot(tmp_path, HostNames.parse(("web=old", "web")))
+    assert [one.folder.name for one in history.of("web")] == ["old", "old", "web", "web"]
+    (tmp_path / "daily.0" / "old").mkdir()  # and one of that name is there again
+    os.utime(tmp_path / "daily.0", (10**9, 10**9))
+    with pytest.raises(UsageError, match="both cannot be web"):
+        read_rsnapshot(tmp_path, HostNames.parse(("web=old", "web")))
 
 
 def _stamp(folder: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from backupd.cli.import_suggest import suggested
-from backupd.run.importing.formats import HostNames
 from backupd.run.importing.rsnapshot_conf import read_conf
 from btrkeep.errors import UsageError
 
@@ -37,13 +36,13 @@ def test_patterns_are_read_from_so_many_files_and_so_much_text_and_no_more(tmp_p
 @pytest.mark.parametrize("host", ["web1", "web1.example.org", "b\u00fcro"])
 def test_a_host_with_a_full_name_gets_a_section_of_its_own(tmp_path: Path, host: str) -> None:
     (tmp_path / "conf").write_text(f"backup\troot@web1:/etc/\t{host}/\nretain\tdaily\t7\n", "utf-8")
-    found = tomllib.loads(suggested(read_conf(tmp_path / "conf"), HostNames(), []))
+    found = tomllib.loads(suggested(read_conf(tmp_path / "conf"), str, []))
     assert found == {"host": {host: {"address": "root@web1", "paths": ["/etc"], "retention": {"daily": 7}}}}
 
 
 def test_no_character_of_it_reaches_a_terminal_and_no_number_is_too_long(tmp_path: Path) -> None:
     pattern = 'a\x1b[31m\x7f\x9b31m\u202e"'
     (tmp_path / "conf").write_text(f"exclude\t{pattern}\nbackup\t/etc/\tweb1/\nretain\tdaily\t{'9' * 5000}\n", "utf-8")
-    text = suggested(read_conf(tmp_path / "conf"), HostNames(), [])
+    text = suggested(read_conf(tmp_path / "conf"), str, [])
     assert all(one.isprintable() or one == "\n" for one in text)
     assert tomllib.loads(text)["host"]["web1"] == {"paths": ["/etc"], "exclude": [pattern]}

@@ -6,10 +6,10 @@ It changes nothing there, and reads only names, times and small text files.
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from backupd.run.importing.rsnapshot_conf import read_conf, read_lines
@@ -47,6 +47,8 @@ class OldHistory:
 
     trees: tuple[OldTree, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    """By the names that hosts have in the history, those here."""
 
     @property
     def hosts(self) -> list[str]:
@@ -59,34 +61,58 @@ class OldHistory:
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """The new names of hosts: `given` by their names in the history; `alone` if all trees belong to one host."""
+    """The hosts that were chosen: `given` are new names by the names in the history, `plain` names are without one of there."""
 
     given: Mapping[str, str] = field(default_factory=dict)
-    alone: str | None = None
+    plain: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, texts: tuple[str, ...]) -> "HostNames":
-        """Parses NAME, or several NAME=THERE. Raises UsageError."""
-        given, alone = {}, None
+        """Parses NAME and NAME=THERE. Raises UsageError."""
+        given, plain = dict[str, str](), list[str]()
         for text in texts:
             name, equals, own = text.partition("=")
             if fault := name_fault(name):
                 raise UsageError(f"--host {text}: {fault}")
+            own = own.strip("/") if equals else name
+            if own in given or own in plain:
+                raise UsageError(f"--host {text}: {own} was given before")
             if equals:
-                given[own.strip("/")] = name
-            elif alone or len(texts) > 1:
-                raise UsageError(f"--host {text}: which of the hosts there is it?", "write it like --host web1=NAME-THERE")
+                given[own] = name
             else:
-                alone = name
-        return cls(given, alone)
+                plain.append(name)
+        return cls(given, tuple(plain))
 
-    def of(self, own: str) -> str | None:
-        """Returns the new name of that host; None if hosts were chosen, and it is not among them."""
-        if self.given:
-            return self.given.get(own)
-        return self.alone or own
+    @property
+    def are_chosen(self) -> bool:
+        """Returns True if not all hosts are meant."""
+        return bool(self.given or self.plain)
 
-    def require_found(self, history: OldHistory, place: Path) -> None:
+    def alone(self, question: str) -> str:
+        """Returns the name of the host that all trees are of. Raises UsageError if it is not given."""
+        if not self.are_chosen:
+            raise UsageError(question, "give --host NAME")
+        if self.given or len(self.plain) > 1:
+            raise UsageError("all of it is of one host: which one?", "give --host NAME, once")
+        return self.plain[0]
+
+    def of(self, owns: Set[str]) -> dict[str, str]:
+        """Returns the new name of each host that is meant, of those in the history. A plain name is that of a host there, or of the
+        only one there is. Raises UsageError for one that could be any of them.
+        """
+        if not self.are_chosen:
+            return {own: own for own in owns}
+        found = {own: name for own, name in self.given.items() if own in owns} | {name: name for name in self.plain if name in owns}
+        for name in self.plain:
+            if name in owns:
+                continue
+            if len(owns) > 1 or self.given or len(self.plain) > 1:
+                there = ", ".join(sorted(owns))
+                raise UsageError(f"--host {name}: which of the hosts there is it?", f"write it like --host {name}=THERE: {there}")
+            found |= dict.fromkeys(owns, name)
+        return found
+
+    def require_found(self, history: "OldHistory", place: Path) -> None:
         """Raises UsageError if a chosen host has no tree in the history, and no folder was left out that could be one."""
         missing = [own for own, name in self.given.items() if name not in history.hosts]
         if missing and not history.left_out:
@@ -115,10 +141,10 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
                 point = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 if stat.S_ISDIR(point.st_mode):
                     identity = point.st_dev, point.st_ino, stamp.st_mtime_ns
-                    _take(found, left_out, names.of(name), OldTree(name, started, interval / name, identity=identity))
+                    found.append(OldTree(name, started, interval / name, identity=identity))
         finally:
             os.close(fd)
-    return _history(found, left_out)
+    return _history(found, left_out, names)
 
 
 def _root_of(conf: Path) -> Path:
@@ -150,16 +176,15 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
                 left_out[str(image)] = "its summary names no absolute path as its tree"
             else:
                 own = said.get("client") or one.name
-                _take(found, left_out, names.of(own), OldTree(own, started, image / "tree", path, _identity(image / "tree")))
-    return _history(found, left_out)
+                found.append(OldTree(own, started, image / "tree", path, _identity(image / "tree")))
+    return _history(found, left_out, names)
 
 
 def read_dated(root: Path, names: HostNames) -> OldHistory:
     """Reads folders such as 2026-11-20 or 2026-11-20T2200, and backup.0, whose time is that of its folder. All belong to one
     host.
     """
-    if names.alone is None:
-        raise UsageError("whose trees are they?", "give --host NAME")
+    host = names.alone("whose trees are they?")
     found, left_out = list[OldTree](), dict[str, str]()
     for folder in _folders(root):
         stamp, is_interval = _stamped(folder.stat()), _INTERVAL.fullmatch(folder.name)
@@ -167,10 +192,10 @@ def read_dated(root: Path, names: HostNames) -> OldHistory:
         if started is None:
             left_out[str(folder)] = _NO_TIME if is_interval else "its name is neither a date nor like backup.0"
         else:
-            found.append(OldTree(names.alone, started, folder, identity=_identity(folder)))
+            found.append(OldTree(host, started, folder, identity=_identity(folder)))
     if not found:
         raise UsageError(f"{root} has no folder with a date in its name, such as 2026-11-20")
-    return _history(found, left_out)
+    return _history(found, left_out, names)
 
 
 def read_btrbk(folder: Path, names: HostNames) -> OldHistory:
@@ -182,7 +207,7 @@ def read_btrbk(folder: Path, names: HostNames) -> OldHistory:
         if match is None or started is None:
             left_out[str(one)] = "its name is not one of btrbk's, such as home.20261120T2200"
         else:
-            _take_snapshot(found, left_out, names.of(match[1]), OldTree(match[1], started, one))
+            _take_snapshot(found, left_out, OldTree(match[1], started, one))
     return _snapshots(folder, names, found, left_out)
 
 
@@ -200,8 +225,7 @@ def _btrbk_time(match: "re.Match[str]") -> datetime | None:
 
 def read_snapper(folder: Path, names: HostNames) -> OldHistory:
     """A `.snapshots` of snapper, or the subvolume that it is in: N/info.xml with the time, in UTC, and N/snapshot."""
-    if names.alone is None:
-        raise UsageError("whose snapshots are they?", "give --host NAME")
+    host = names.alone("whose snapshots are they?")
     inner = folder / ".snapshots"
     folder = inner if inner.is_dir() and not inner.is_symlink() else folder
     found, left_out = list[OldTree](), dict[str, str]()
@@ -217,22 +241,22 @@ def read_snapper(folder: Path, names: HostNames) -> OldHistory:
         if started is None:
             left_out[str(one)] = "its info.xml has no date"
             continue
-        _take_snapshot(found, left_out, names.alone, OldTree(names.alone, started, one / "snapshot"))
+        _take_snapshot(found, left_out, OldTree(host, started, one / "snapshot"))
     return _snapshots(folder, names, found, left_out)
 
 
-def _take_snapshot(found: list[OldTree], left_out: dict[str, str], name: str | None, tree: OldTree) -> None:
+def _take_snapshot(found: list[OldTree], left_out: dict[str, str], tree: OldTree) -> None:
     identity = _identity(tree.folder)
     if identity[1] != ROOT_FOLDER:
         left_out[str(tree.folder)] = "it is no subvolume"
     else:
-        _take(found, left_out, name, replace(tree, identity=identity))
+        found.append(replace(tree, identity=identity))
 
 
 def _snapshots(folder: Path, names: HostNames, found: list[OldTree], left_out: dict[str, str]) -> OldHistory:
     if not found and not left_out and not names.given:
         raise UsageError(f"there are no snapshots in {folder}")
-    return _history(found, left_out)
+    return _history(found, left_out, names)
 
 
 TAKEN_OVER = ("btrbk", "snapper")
@@ -247,28 +271,35 @@ READERS: Mapping[str, Callable[[Path, HostNames], OldHistory]] = {
 """By the format's name. Each raises UsageError for what is not of it, OSError."""
 
 
-def _take(found: list[OldTree], left_out: dict[str, str], name: str | None, tree: OldTree) -> None:
-    if name is None:
-        return
-    if fault := name_fault(name):
-        left_out[str(tree.folder)] = f"{name!r} {fault}: give --host NAME={tree.host}"
-    else:
-        found.append(replace(tree, host=name))
-
-
-def _history(found: list[OldTree], left_out: Mapping[str, str]) -> OldHistory:
-    """Returns the trees in order. The name of a backup has whole seconds: the second of two in one second comes a second later."""
-    trees = list[OldTree]()
-    found.sort(key=lambda one: (one.host, one.started, one.folder))
-    for _, some in groupby(found, key=lambda one: one.host):
+def _history(found: list[OldTree], left_out: dict[str, str], names: HostNames) -> OldHistory:
+    """Returns the trees of the hosts that are meant, in order. The name of a backup has whole seconds: the second of two in one
+    second comes a second later. Raises UsageError if two hosts that were there at the same time would be one.
+    """
+    chosen, trees = names.of({one.host for one in found}), list[OldTree]()
+    found = [one for one in found if one.host in chosen]
+    found.sort(key=lambda one: (chosen[one.host], one.started, one.folder))
+    for name, of_one in groupby(found, key=lambda one: chosen[one.host]):
+        some = list(of_one)
+        if fault := name_fault(name):
+            left_out |= {str(one.folder): f"{name!r} {fault}: give --host NAME={one.host}" for one in some}
+            continue
+        _require_successors(name, some)
         last = None
         for one in some:
             started = one.started.replace(microsecond=0)
             if last is not None and started <= last:
                 started = last + timedelta(seconds=1)
             last = started
-            trees.append(replace(one, started=started))
-    return OldHistory(tuple(trees), left_out)
+            trees.append(replace(one, host=name, started=started))
+    return OldHistory(tuple(trees), left_out, chosen)
+
+
+def _require_successors(name: str, trees: list[OldTree]) -> None:
+    """Raises UsageError if these are of several hosts, unless one's end before the next one's begin: it was renamed there."""
+    owns = [(own, [one.started for one in some]) for own, some in groupby(trees, key=lambda one: one.host)]
+    if len(owns) > len(dict(owns)) or any(one[-1] == other[0] for (_, one), (_, other) in pairwise(owns)):
+        one, other = sorted(dict(owns))[:2]
+        raise UsageError(f"{one} and {other} are two hosts there, with trees of the same time: both cannot be {name}")
 
 
 def _dated(name: str, stamp: datetime | None) -> datetime | None:
