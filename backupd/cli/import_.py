@@ -40,6 +40,10 @@ from btrkeep.units import backup_name, counted, format_size, format_time, printa
 
 _ATTEMPTS = 3  # at a tree that somebody changes meanwhile
 _AGAIN = "the same command tries again. If somebody changes files there, have him stop, or make the history read-only meanwhile"
+_DIFFERS = (
+    "if a file was changed in place there, since its first tree was imported, the backup has what it was before. `backupd delete "
+    "--now-without-grace {}` and this command again make it from the tree as it is now"
+)
 _THREADS = 2  # of a host: a tree is made while the next one is looked at
 
 
@@ -292,7 +296,8 @@ class _Import:
         name = f"{printable(record.host)}@{record.name}"
         if found.number:
             self.status = max(self.status, int(Exit.ATTENTION))
-            complain(OperatorError(f"{name} differs from {tree.folder} in {counted(found.number, 'name')}: {found.samples[0]}"))
+            said = f"{name} differs from {tree.folder} in {counted(found.number, 'name')}: {found.samples[0]}"
+            complain(OperatorError(said, _DIFFERS.format(name)))
             return
         ComparedTrees(self.site.config.pool.state).add(record)
         if not self.as_json:

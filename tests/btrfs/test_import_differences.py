@@ -53,7 +53,8 @@ def test_what_a_later_tree_brings_has_all_its_attributes(nights: Nights, ext4: P
             os.truncate(source / "holes", 8 << 20)
 
     root = dated(ext4, 3, fill)
-    imported(nights, "tree", root, "--host", "old1", "--verify", "all")
+    told = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
+    assert sum(one["bytes"] for one in told["backups"]) < 8 << 20  # what was written: a hole was not
     for number, name in enumerate(nights.names("old1")):
         tree, copy = root / f"2026-03-{number + 1:02}", data(nights, "old1", name)
         assert differing(tree, copy) == ""

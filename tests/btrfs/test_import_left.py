@@ -187,3 +187,28 @@ def test_what_is_given_up_is_said_with_what_to_do_next(nights: Nights, ext4: Pat
     assert f"{root}/2026-03-01: not all of it could be copied: " in said
     assert "1 tree not imported" in said
     assert "the same command tries again" in said
+
+
+def test_a_file_that_is_changed_in_all_trees_meanwhile_is_seen_and_comes_with_a_backup_made_again(
+    nights: Nights, ext4: Path
+) -> None:
+    """Its inode is that of the tree before, so it is not read again: the backups have what it was when the first was made."""
+
+    def fill(source: Path, number: int) -> None:
+        (source / f"file {number}").write_bytes(os.urandom(5000))
+        if not number:
+            (source / "in all").write_bytes(b"before" + os.urandom(5000))
+
+    root = dated(ext4, 4, fill)
+    killed(nights, "after", "backup named", "import", "tree", str(root), "--host", "old1", count=2)
+    with (root / "2026-03-01" / "in all").open("r+b") as file:
+        file.write(b"since ")
+    told = imported(nights, "tree", root, "--host", "old1", "--verify", "all", status=1)
+    assert [one["differences"] for one in told["compared"]] == [1, 1, 0, 0]  # what was named before, and what came after the kill
+    names = nights.names("old1")
+    nights.backupd("delete", "--now-without-grace", *(f"old1@{name}" for name in names[:2]))
+    assert [data(nights, "old1", name).joinpath("in all").read_bytes()[:6] for name in names[2:]] == [b"since "] * 2
+    told = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
+    assert [one["differences"] for one in told["compared"]] == [0, 0]
+    for name, tree in zip(names, sorted(root.iterdir()), strict=True):
+        assert differing(tree, data(nights, "old1", name)) == ""

@@ -188,20 +188,20 @@ class _Copier:
                 raise _changed()
             kept = (same is not Same.NONE or self._delta) and self._keep(old, place, found, same, counts)
             if not kept:
-                self._make(old, place, found)
-                counts.add(CopiedNames(1, found.st_size, found.st_size))
+                counts.add(CopiedNames(1, found.st_size, self._make(old, place, found)))
             after = os.fstat(old)
             if (after.st_size, after.st_mtime_ns) != (found.st_size, found.st_mtime_ns):
                 raise _changed()
 
-    def _make(self, old: int, place: "_Place", found: os.stat_result) -> None:
-        """Makes the file, in the place of what has its name."""
+    def _make(self, old: int, place: "_Place", found: os.stat_result) -> int:
+        """Makes the file, in the place of what has its name. Returns how many bytes were written."""
         new = _created(place.here, place.name)
         try:
-            self._copy_data(old, new, found)
+            written = self._copy_data(old, new, found)
             _keep_attributes(old, new, found, has_some=place.inherits)
         finally:
             os.close(new)
+        return written
 
     def _keep(self, old: int, place: "_Place", found: os.stat_result, same: Same, counts: CopiedNames) -> bool:
         """Keeps the file that has the name, whose inode has no other one: prepare() splits them. Returns whether it can be kept."""
@@ -261,9 +261,9 @@ class _Copier:
             if begin is not None:
                 yield position + begin, one[begin:length]
 
-    def _copy_data(self, old: int, new: int, found: os.stat_result) -> None:
-        """Holes stay holes. Raises OSError, also when the file is shorter than it was."""
-        size, end, piece = found.st_size, 0, memoryview(self._buffer)
+    def _copy_data(self, old: int, new: int, found: os.stat_result) -> int:
+        """Holes stay holes. Returns how many bytes were written. Raises OSError, also when the file is shorter than it was."""
+        size, end, written, piece = found.st_size, 0, 0, memoryview(self._buffer)
         runs: Iterable[tuple[int, int]] = data_runs(old, size) if found.st_blocks * 512 < size else ((0, size),)
         for position, until in runs:
             while position < until and self.goes_on():
@@ -272,9 +272,11 @@ class _Copier:
                 if length < _PIECE or not self._buffer.startswith(_ZEROS):
                     _write(new, piece[:length], position)
                     end = position + length
+                    written += length
                 position += length
         if end < size:
             os.truncate(new, size)
+        return written
 
 
 class _Damaged(Exception):
