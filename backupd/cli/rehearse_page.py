@@ -34,7 +34,8 @@ _STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
 main{max-width:76rem;margin:0 auto;padding:1.5rem clamp(.8rem,3vw,2rem) 3rem}
-h1{font-size:1.7rem;line-height:1.2;margin:.3rem 0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}h3{font-size:1rem;margin:.2rem 0}
+h1{font-size:1.7rem;line-height:1.2;margin:.3rem 0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}
+h3{font-size:1rem;margin:1.6rem 0 .2rem}
 p,li{max-width:60rem}.grey{color:var(--grey)}
 .answer{background:var(--soft);border-left:.35rem solid var(--c0);padding:.8rem 1rem;margin:1rem 0}.answer p{margin:.25rem 0}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
@@ -46,12 +47,13 @@ th{font-weight:600}td.n,th.n{text-align:right;white-space:nowrap;font-variant-nu
 figure{margin:0}figcaption{font-weight:600}figcaption span{font-weight:400;color:var(--grey)}
 svg{width:100%;height:auto;color:var(--ink)}
 svg text{font-family:system-ui,sans-serif}
-.wide{overflow-x:auto}.wide svg{max-width:54rem;min-width:34rem}
+.wide svg{max-width:54rem}.narrow{display:none}
+.numbers th:last-child,.numbers td:last-child{padding-left:1rem}
 img{width:100%;max-width:18rem;image-rendering:pixelated;border:1px solid var(--line);display:block}
-@media(max-width:44rem){body{font-size:15px}
+@media(max-width:44rem){body{font-size:15px}.wide{display:none}.narrow{display:block}
 .numbers thead{display:none}.numbers tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--line)}
 .numbers td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.05rem 0;text-align:right}
-.numbers td:first-child{font-weight:600;text-align:left}
+.numbers td:last-child{padding-left:0}.numbers td:first-child{font-weight:600;text-align:left}
 .numbers td[data-of]::before{content:attr(data-of);color:var(--grey);text-align:left}}
 @media print{:root{color-scheme:light}main{max-width:none}}
 """
@@ -124,8 +126,11 @@ def _changes(result: RehearsalResult) -> Iterator[str]:
         for one, each in zip(known, each_of_all, strict=True)
     ]
     yield f"<h2>Against {_text(first)}</h2>"
-    yield '<figure class="wide"><figcaption>Left is less, which is better <span>(median, and the range of all seeds)</span>'
-    yield f"</figcaption>{intervals(rows, names, change, f'Changes of every measure against {_text(first)}')}</figure>"
+    described = f"Changes of every measure against {_text(first)}"
+    yield "<figure><figcaption>Left is less, which is better <span>(median, and the range of all seeds)</span></figcaption>"
+    for kind in ("wide", "narrow"):
+        yield f'<div class="{kind}">{intervals(rows, names, change, described, narrow=kind == "narrow")}</div>'
+    yield "</figure>"
     for one in known:
         yield from _numbers(one, result.question)
 

@@ -2,14 +2,14 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
 
 from backupd.cli.trend_view import chart_characters, width
-from backupd.rehearse.judge import FEWEST, MEASURES, VariantJudgement, Verdict, best
+from backupd.rehearse.judge import FEWEST, MEASURES, MeasureComparison, VariantJudgement, Verdict, best
 from backupd.rehearse.model import NightReading, RehearsalPlan, RehearsedRun, Variant, VariantSettings
 from backupd.rehearse.nights import NightDone
 from backupd.rehearse.pool import Place
@@ -268,9 +268,10 @@ def conclusion(result: RehearsalResult) -> Iterator[str]:
     """Says which settings are better, and how sure that is."""
     for one in result.judgements:
         yield printable(_sentence(one, result.question))
-    winner = best(result.judgements)
-    if winner:
-        yield printable(f"Better for this server, by this rehearsal: {winner}.")
+    winners = best(result.judgements)
+    if winners:
+        against = result.judgements[0].against
+        yield printable(f"Better for this server than {against}, by this rehearsal: {' or '.join(winners)}.")
     elif any(each.verdict is Verdict.TOO_FEW for one in result.judgements for each in one.comparisons):
         more = "a larger --size, or more --seeds" if result.plan.seeds >= FEWEST else f"--seeds {FEWEST} or more"
         yield f"Too few runs came to their end to say which is better: use {more}."
@@ -281,21 +282,34 @@ def conclusion(result: RehearsalResult) -> Iterator[str]:
 
 
 def _sentence(one: VariantJudgement, question: str | None) -> str:
-    chosen = QUESTIONS[question].measures if question else tuple(NAMES)
-    better, worse = ([each for each in one.named(verdict) if each.measure in chosen] for verdict in (Verdict.BETTER, Verdict.WORSE))
     if not one.comparisons:
         return f"{one.variant}: nothing can be compared."
-    if not better and not worse:
+    chosen = QUESTIONS[question].measures if question else tuple(NAMES)
+    better, worse = one.named(Verdict.BETTER), one.named(Verdict.WORSE)
+    asked = _better_and_worse(better, worse, lambda each: each.measure in chosen)
+    besides = _better_and_worse(better, worse, lambda each: each.measure not in chosen)
+    if asked:
+        said = f"{one.variant} is {asked} than {one.against}" + (f"; besides, it is {besides}" if besides else "")
+    else:
         few = one.comparisons[0].verdict is Verdict.TOO_FEW
         seen = "there are too few runs to tell it from" if few else "no difference is seen to"
-        return f"{one.variant}: {seen} {one.against}{' in what was asked' if question else ''}."
-    parts = [
-        f"{words} in {', '.join(f'{NAMES[each.measure]} ({change(each.median)})' for each in some)}"
-        for words, some in (("better", better), ("worse", worse))
-        if some
-    ]
+        said = f"{one.variant}: {seen} {one.against}{' in what was asked' if question else ''}"
+        said += f"; it is {besides} than that" if besides else ""
+    if not asked and not besides:
+        return f"{said}."
     sure = max(each.chance for each in (*better, *worse))
-    return f"{one.variant} is {'; '.join(parts)} than {one.against}. Chance alone would agree as much in {sure:.1%} of cases."
+    return f"{said}. Chance alone would agree as much in {sure:.1%} of cases."
+
+
+def _better_and_worse(
+    better: Iterable[MeasureComparison], worse: Iterable[MeasureComparison], which: Callable[[MeasureComparison], bool]
+) -> str:
+    """Names what it is better and worse in, of which `which` returns True; "" if there is nothing."""
+    found = {
+        words: [f"{NAMES[one.measure]} ({change(one.median)})" for one in some if which(one)]
+        for words, some in (("better", better), ("worse", worse))
+    }
+    return "; ".join(f"{words} in {', '.join(some)}" for words, some in found.items() if some)
 
 
 def medians(runs: Sequence[RehearsedRun], variant: str, of: Callable[[NightReading], float]) -> list[float]:
@@ -374,7 +388,7 @@ def result_as_json(result: RehearsalResult) -> dict[str, Any]:
             {"variant": one.variant, "against": one.against, "measures": [asdict(each) for each in one.comparisons]}
             for one in result.judgements
         ],
-        "best": best(result.judgements),
+        "best": winners[0] if len(winners := best(result.judgements)) == 1 else None,
         "conclusion": list(conclusion(result)),
         "remarks": list(remarks(result)),
         "limits": list(LIMITS),

@@ -151,7 +151,10 @@ def judged(runs: Sequence[RehearsedRun], variants: Sequence[str]) -> tuple[Varia
     return tuple(found)
 
 
-def best(judgements: Sequence[VariantJudgement]) -> str | None:
-    """The variant that is better than the first in some measure and worse in none; of several the one with most; None: none is."""
-    clear = [one for one in judgements if one.named(Verdict.BETTER) and not one.named(Verdict.WORSE)]
-    return max(clear, key=lambda one: len(one.named(Verdict.BETTER))).variant if clear else None
+def best(judgements: Sequence[VariantJudgement]) -> tuple[str, ...]:
+    """Returns the variant that is better than the first in some measure and worse in none; of several that in most of them, or all
+    that are so in as many: they were not compared with each other.
+    """
+    clear = {one.variant: len(one.named(Verdict.BETTER)) for one in judgements if not one.named(Verdict.WORSE)}
+    most = max(clear.values(), default=0)
+    return tuple(name for name, number in clear.items() if number == most > 0)

@@ -34,8 +34,9 @@ _IN_PAGE = {
     GREY: "var(--grey)",
     **{colour: f"var(--c{number})" for number, colour in enumerate(COLOURS)},
 }
-_SIZE = (5.6, 2.9)  # inches
+_SIZE = (4.4, 2.5)  # inches, of 96 points: in a page three stand side by side, and text stays as large as it is meant
 _ROW = 0.36
+_WIDE, _NARROW = 7.6, 3.8
 _CLOCK = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
 
 
@@ -116,14 +117,20 @@ def _binary(head: float) -> list[float]:
     return [step * number for number in range(int(head / step) + 1)]
 
 
-def intervals(rows: Sequence[Interval], names: Sequence[str], words: Callable[[float], str], described: str) -> str:
-    """Changes against the first variant, a row for each measure: the median, and the least to the most of all pairs."""
-    count = len(rows) + len({row.name for row in rows})
-    figure = Figure(figsize=(7.6, 0.8 + _ROW * count / 2.4), layout="constrained")
+def intervals(
+    rows: Sequence[Interval], names: Sequence[str], words: Callable[[float], str], described: str, *, narrow: bool = False
+) -> str:
+    """Changes against the first variant, a row for each measure: the median, and the least to the most of all pairs. `narrow`: the
+    names of measures stand above their rows, for a screen as wide as a telephone's.
+    """
+    between = 3.0 if narrow else 1.6
+    measures = len({row.name for row in rows})
+    height = 0.8 + _ROW / 2.4 * (len(rows) + (between - 1) * measures + 1)
+    figure = Figure(figsize=(_NARROW if narrow else _WIDE, height), layout="constrained")
     axes = figure.subplots()
     labels, at, before = [], 0.0, ""
     for row in rows:
-        at -= 1.0 if row.name == before else 1.6
+        at -= 1.0 if row.name == before else between
         if row.name != before:
             labels.append((at, row.name))
         before = row.name
@@ -135,14 +142,22 @@ def intervals(rows: Sequence[Interval], names: Sequence[str], words: Callable[[f
         axes.plot([], [], color=COLOURS[look_of(number).colour], marker=look_of(number).mark, linewidth=1.8, label=names[number])
     axes.axvline(0, color=INK, linewidth=1)
     widest = max((max(abs(row.least), abs(row.most)) for row in rows), default=0.1)
-    axes.set_xlim(-max(widest, 0.02) * 1.08, max(widest, 0.02) * 1.08)
-    axes.set_yticks([place for place, _ in labels], [name for _, name in labels])
+    end = max(widest, 0.02) * 1.08
+    axes.set_xlim(-end, end)
+    axes.set_ylim(at - 1, 0)
+    if narrow:
+        axes.set_yticks([])
+        for place, name in labels:
+            axes.text(-end, place + 1.2, name, fontsize=9, color=INK, va="center")
+    else:
+        axes.set_yticks([place for place, _ in labels], [name for _, name in labels])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value) if abs(value) < 1 else ""))
-    axes.xaxis.set_major_locator(MaxNLocator(7))
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False, fontsize=9, labelcolor=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(5 if narrow else 7))
+    columns = 2 if narrow else 4
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False, fontsize=9, labelcolor=INK)
     _plain(axes, "x")
     axes.spines["left"].set_visible(False)
-    return _svg(figure, described)
+    return _svg(figure, described, "narrow" if narrow else "")
 
 
 def _plain(axes: Axes, grid: str) -> None:
@@ -153,13 +168,15 @@ def _plain(axes: Axes, grid: str) -> None:
     axes.tick_params(colors=INK, labelsize=9)
 
 
-def _svg(figure: Figure, described: str) -> str:
-    """The element alone, with a description for who does not see it. Text stays text."""
+def _svg(figure: Figure, described: str, form: str = "") -> str:
+    """The element alone, with a description for who does not see it. Text stays text. Two forms of a chart on one page share no
+    definition: what is defined in a hidden one is not drawn.
+    """
     figure.patch.set_alpha(0)
     for axes in figure.axes:
         axes.patch.set_alpha(0)
     out = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": described, "font.family": "sans-serif"}):
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": described + form, "font.family": "sans-serif"}):
         figure.savefig(out, format="svg", transparent=True)
     text = _CLOCK.sub("", out.getvalue())
     text = text[text.index("<svg") :]

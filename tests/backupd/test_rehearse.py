@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from statistics import fmean
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.cli.rehearse_view import range_words
+from backupd.cli.rehearse_view import RehearsalResult, conclusion, range_words
 from backupd.rehearse.churn import ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
 from backupd.rehearse.judge import FEWEST, Verdict, best, compare, judged, sign_test
 from backupd.rehearse.learn import TYPICAL, learned
@@ -265,8 +267,29 @@ def test_the_best_is_better_in_something_and_worse_in_nothing() -> None:
     b, c = found = judged(runs, ["a", "b", "c"])
     assert [one.measure for one in b.named(Verdict.BETTER)] == ["score"]
     assert [one.measure for one in c.named(Verdict.WORSE)] == ["used"]
-    assert best(found) == "b"
-    assert best([c]) is None
+    assert best(found) == ("b",)
+    assert best([c]) == ()
+    d = replace(b, variant="d")
+    assert best([b, c, d]) == ("b", "d")
+
+
+def test_the_answer_says_in_what_a_variant_is_better_also_if_that_was_not_asked() -> None:
+    """Else it would be called better right after a line that sees no difference."""
+    runs = [RehearsedRun("a", seed, (reading(100 + seed, used=60),)) for seed in range(5)]
+    runs += [RehearsedRun("b", seed, (reading(50 + seed, used=50),)) for seed in range(5)]
+    (b,) = judged(runs, ["a", "b"])
+    words = {}
+    for question in ("holes", "compression", "expiry"):
+        result = SimpleNamespace(judgements=(b,), question=question, plan=SimpleNamespace(seeds=5))
+        words[question], answer = conclusion(cast("RehearsalResult", result))
+        assert answer == "Better for this server than a, by this rehearsal: b."
+    chance = "Chance alone would agree as much in 6.2% of cases."
+    score, used = "score of the free space (-49%)", "used (-17%)"
+    assert words == {
+        "holes": f"b is better in {score} than a; besides, it is better in {used}. {chance}",
+        "compression": f"b is better in {used} than a; besides, it is better in {score}. {chance}",
+        "expiry": f"b: no difference is seen to a in what was asked; it is better in {used}, {score} than that. {chance}",
+    }
 
 
 def test_only_seeds_that_both_have_come_to_are_compared() -> None:

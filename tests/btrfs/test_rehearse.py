@@ -77,7 +77,7 @@ def test_two_variants_are_rehearsed_and_compared_and_nothing_is_left(config: Pat
     assert {one["verdict"] for one in judgement["measures"]} == {"too few runs"}
     assert found["best"] is None
     text = page.read_text()
-    assert text.count("<svg") == 8
+    assert text.count("<svg") == 9
     assert text.count("data:image/webp;base64,") == 2
     assert "http" not in text.replace("http://www.w3.org", "")
     assert not (tmp_path / "pool").exists()
