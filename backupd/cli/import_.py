@@ -1,7 +1,7 @@
 """`backupd import`: the history that another program has made becomes backups."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -155,18 +155,31 @@ def _below(history: OldHistory, kind: str, path: str) -> OldHistory:
 
 def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], dict[str, set[str]], dict[str, str]]:
     """All trees by host, those that have a backup too; the names of the backups of each host; and the trees that cannot be
-    imported, with the reason: they are stamped in the future.
+    imported, with the reason: they are stamped in the future. Raises UsageError.
     """
     found, known, ahead = dict[str, list[OldTree]](), dict[str, set[str]](), dict[str, str]()
     until = latest(site.clock.now())
     for host in history.hosts:
-        known[host] = set(known_backups(site.pool, host))
+        here = known_backups(site.pool, host)
+        known[host] = set(here)
         for one in history.of(host):
             if one.started > until:
                 ahead[str(one.folder)] = "it is stamped in the future"
             else:
                 found.setdefault(host, []).append(one)
+        _require_paths(host, found.get(host, ()), here)
     return found, known, ahead
+
+
+def _require_paths(host: str, trees: Sequence[OldTree], here: Mapping[str, Record]) -> None:
+    """Raises UsageError if there are imported backups of other paths than the trees have: mixed with these, each backup would have
+    none of the files of the one before it.
+    """
+    paths = {tree.path for tree in trees}
+    others = {one.path for record in here.values() if record.imported is not None for one in record.paths} - paths
+    if others and any(backup_name(tree.started) not in here for tree in trees):
+        said = f"{host} has imported backups of {names_in_words(sorted(others))}, and these are of {names_in_words(sorted(paths))}"
+        raise UsageError(said, f"give them a host of their own: --host NAME={trees[0].host}")
 
 
 async def _take_over(site: ImportSite, tree: OldTree, _before: OldTree | None, _after: OldTree | None) -> ImportedBackup:

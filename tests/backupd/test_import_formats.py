@@ -143,6 +143,26 @@ def test_a_summary_of_dirvish_before_all_times_is_left_out(tmp_path: Path) -> No
     assert read_dirvish(tmp_path, HostNames()).trees == ()
 
 
+def test_each_vault_of_a_client_with_several_is_a_host_for_its_path_is_another(tmp_path: Path) -> None:
+    for vault, branch, client, path in (
+        ("root", "default", "web1", "/"),
+        ("home", "default", "web1", "/home"),
+        ("db", "data", "db", "/var"),
+        ("db", "logs", "db", "/log"),
+        ("alone", "default", "shop", "/srv"),
+    ):
+        (tmp_path / vault / "dirvish").mkdir(parents=True, exist_ok=True)
+        for day in (1, 2):
+            (image := tmp_path / vault / f"{branch}-{day}" / "tree").mkdir(parents=True)
+            lines = f"client: {client}\ntree: {path}\nbranch: {branch}\nstatus: success\nbackup-begin: 2026-03-0{day} 22:00:00\n"
+            (image.parent / "summary").write_text(lines)
+    found = read_dirvish(tmp_path, HostNames())
+    paths = {host: [one.path for one in found.of(host)] for host in found.hosts}
+    expected = {"root": "/", "home": "/home", "db-data": "/var", "db-logs": "/log", "shop": "/srv"}
+    assert paths == {host: [path, path] for host, path in expected.items()}
+    assert read_dirvish(tmp_path / "root", HostNames()).hosts == ["web1"]
+
+
 @pytest.mark.parametrize("number", ["ab\x7f" * 3, "--all-of-it", 7, "", None])
 def test_an_id_of_a_snapshot_that_is_none_is_not_given_back_to_restic(number: object) -> None:
     tags = ["btrkeep", "pool:x", "backup:2026-11-20T220003Z"]

@@ -195,6 +195,23 @@ def test_dirvish_has_its_own_dates_and_what_failed_there_is_left_out(nights: Nig
     assert (data(nights, "shop", names[1]) / "srv/etc/file").read_text() == "2"
 
 
+def test_trees_of_another_path_do_not_come_between_imported_backups(nights: Nights, ext4: Path) -> None:
+    """Vaults of dirvish of one client, given one after the other: each backup would have nothing of the one before."""
+    for vault, path in (("root", "/"), ("home", "/home")):
+        (ext4 / vault / "dirvish").mkdir(parents=True)
+        for day in (1, 2):
+            (ext4 / vault / f"{day}" / "tree").mkdir(parents=True)
+            text = f"client: web1\ntree: {path}\nBackup-begin: 2026-03-0{day} 22:00:{len(path):02}\nStatus: success\n"
+            (ext4 / vault / f"{day}" / "summary").write_text(text)
+    imported(nights, "dirvish", ext4 / "root")
+    for dry in ((), ("--dry-run",)):
+        assert "has imported backups of /," in imported(nights, "dirvish", ext4 / "home", *dry, status=2)
+    assert len(nights.names("web1")) == 2
+    assert imported(nights, "dirvish", ext4 / "root")["here_already"] == 2
+    imported(nights, "dirvish", ext4 / "home", "--host", "web1-home=web1")
+    assert len(nights.names("web1-home")) == 2
+
+
 def test_changed_blocks_alone_are_new_with_delta(nights: Nights, ext4: Path) -> None:
     content = bytearray(os.urandom(16 << 20))
 

@@ -6,6 +6,7 @@ It changes nothing there, and reads only names, times and small text files.
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -154,11 +155,15 @@ def _root_of(conf: Path) -> Path:
 
 
 def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
-    """Reads a vault, or a bank of several. Leaves out images whose summary does not report success."""
+    """Reads a vault, or a bank of several. Leaves out images whose summary does not report success.
+
+    A host is called as the client. If a client has several vaults, or branches of one, for a path each, then each is a host called
+    as the vault, or VAULT-BRANCH: one after the other as backups of one host would each have other files than the one before.
+    """
     vaults = [vault] if (vault / "dirvish").is_dir() else [one for one in _folders(vault) if (one / "dirvish").is_dir()]
     if not vaults:
         raise UsageError(f"{vault} is neither a vault nor a bank of dirvish: there is no folder `dirvish` in it")
-    found, left_out = list[OldTree](), dict[str, str]()
+    found, left_out = list[tuple[str, str, OldTree]](), dict[str, str]()
     for one in vaults:
         for image in _folders(one):
             summary = image / "summary"
@@ -175,9 +180,20 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
             elif (path := _path_of(said.get("tree", "/"))) is None:
                 left_out[str(image)] = "its summary names no absolute path as its tree"
             else:
-                own = said.get("client") or one.name
-                found.append(OldTree(own, started, image / "tree", path, _identity(image / "tree")))
-    return _history(found, left_out, names)
+                tree = OldTree(said.get("client") or one.name, started, image / "tree", path, _identity(image / "tree"))
+                found.append((one.name, said.get("branch", ""), tree))
+    return _history(_apart(found), left_out, names)
+
+
+def _apart(trees: list[tuple[str, str, OldTree]]) -> list[OldTree]:
+    """Gives those of a client that are of several vaults or branches a host for each: see `read_dirvish`."""
+    series = {(tree.host, vault, branch) for vault, branch, tree in trees}
+    of_client, of_vault = Counter(client for client, _, _ in series), Counter((client, vault) for client, vault, _ in series)
+    found = []
+    for vault, branch, tree in trees:
+        own = f"{vault}-{branch}" if of_vault[tree.host, vault] > 1 else vault
+        found.append(replace(tree, host=own) if of_client[tree.host] > 1 else tree)
+    return found
 
 
 def read_dated(root: Path, names: HostNames) -> OldHistory:
