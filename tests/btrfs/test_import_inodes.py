@@ -77,6 +77,37 @@ def test_an_overlay_whose_numbers_tell_the_layers_apart_is_imported(nights: Nigh
     assert differing(root / "2026-03-01", data(nights, "old1", name)) == ""
 
 
+def test_an_overlay_of_several_subvolumes_is_refused_for_each_has_the_same_numbers(
+    nights: Nights, make_btrfs: Callable[..., Path], tmp_path: Path, mounts: ExitStack
+) -> None:
+    """overlayfs takes them for one filesystem. A file of the second day would get the content of the first day's."""
+    disk, shown = make_btrfs(size="300M"), tmp_path / "dated"
+    for name in ("one", "the:other", "top"):
+        work("btrfs", "subvolume", "create", disk / name)
+    for layer, day in (("one", "2026-03-01"), ("the:other", "2026-03-02")):
+        (disk / layer / day).mkdir()
+        for number in range(5):
+            (disk / layer / day / f"{number}").write_text(f"{layer} {number}")
+    for name in ("top/up", "top/work"):
+        (disk / name).mkdir()
+    shown.mkdir()
+    for lower in (f"{disk}/one:{disk}/the\\:other", f"{disk}/one"):
+        layers = f"lowerdir={lower},upperdir={disk}/top/up,workdir={disk}/top/work"
+        work("mount", "-t", "overlay", "overlay", "-o", layers, shown)
+        try:
+            is_refused(nights, shown, "several subvolumes")
+        finally:
+            work("umount", shown)
+    work("btrfs", "subvolume", "create", disk / "one/2026-03-01/inner")  # in a layer overlayfs does not see where it begins
+    for number in range(5):
+        (disk / "one/2026-03-01/inner" / f"{number}").write_text(f"inner {number}")
+    (disk / "one/up").mkdir()
+    (disk / "one/work").mkdir()
+    work("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={disk}/one,upperdir={disk}/one/up,workdir={disk}/one/work", shown)
+    mounts.callback(work, "umount", shown)
+    is_refused(nights, shown, "no hard links")
+
+
 @pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a filesystem of FUSE ({nbd.why_not()})")
 def test_fuse_without_inode_numbers_is_said_to_be_that(nights: Nights, tmp_path: Path, mounts: ExitStack) -> None:
     """libfuse gives all names the same number in a listing, and one that it has made up when they are looked at."""

@@ -7,10 +7,11 @@ inode but the same size and time may have other content, which rsync would not n
 
 import errno
 import os
+import re
 import stat
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -260,13 +261,63 @@ def _groups(tree: int, twice: set[int], found: TreeLinks, goes_on: Callable[[], 
         for entry in folder.others:
             if entry.inode() in twice:
                 names.setdefault(entry.inode(), []).append(begin + entry.name)
-    return [sorted(some, key=found.changed.__contains__) for some in names.values() if len(some) > 1]
+    groups = [sorted(some, key=found.changed.__contains__) for some in names.values() if len(some) > 1]
+    for some in groups:
+        _require_links(tree, some)
+    return groups
+
+
+def _require_links(tree: int, names: list[bytes]) -> None:
+    """Raises UnprovenTree if a file with these names in the open tree says that it has fewer: then they are of several files with
+    one inode number.
+    """
+    if os.stat(names[0], dir_fd=tree, follow_symlinks=False).st_nlink >= len(names):
+        return
+    found = [os.stat(name, dir_fd=tree, follow_symlinks=False) for name in names]
+    if len({one.st_ino for one in found}) > 1 or any(one.st_nlink >= len(names) for one in found):
+        raise OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?", os.fsdecode(names[0]))
+    one, other = printable(names[0]), printable(names[1])
+    said = f"{one} and {other} in it have one inode number, and are no hard links: {_filesystem_of(tree)} has it twice"
+    raise UnprovenTree(said, _COPY_IT[0].upper() + _COPY_IT[1:])
+
+
+def _require_one_numbering(tree: int) -> None:
+    """Raises UnprovenTree for an overlay of several subvolumes of btrfs. overlayfs takes them for one filesystem, and gives out the
+    inode numbers that they have, of which each subvolume has its own. Layers that are not to be seen here are not looked at.
+    """
+    number, known = mount_id(tree), mounts()
+    if not (mount := next((one for one in known if one.id == number), None)) or mount.filesystem != "overlay":
+        return
+    devices = set[int]()
+    for folder in _layers(mount.super_options):
+        with suppress(OSError):
+            fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                number = mount_id(fd)
+                if any(one.id == number and one.filesystem == "btrfs" for one in known):
+                    devices.add(os.fstat(fd).st_dev)
+            finally:
+                os.close(fd)
+    if len(devices) > 1:
+        said = "its layers are several subvolumes of btrfs, so inode numbers do not tell what is the same file"
+        raise UnprovenTree(said, f"import the layers by themselves, or {_COPY_IT}")
+
+
+def _layers(options: Iterable[str]) -> Iterator[str]:
+    """Yields the folders in options of overlayfs: lowerdir=A:B::DATA, lowerdir+=A, datadir+=A, upperdir=A; a colon is escaped."""
+    for option in options:
+        key, _, folders = option.partition("=")
+        if key == "lowerdir":
+            yield from (re.sub(r"\\(.)", r"\1", one) for one in re.split(r"(?<!\\):+", folders) if one)
+        elif key in ("lowerdir+", "datadir+", "upperdir"):
+            yield folders
 
 
 def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
     """Yields each folder below the open folder, that itself first, and each after the one above it. Raises OSError, UnprovenTree
     for a mount or a subvolume, and for a filesystem whose inode numbers prove nothing: one file tells.
     """
+    _require_one_numbering(tree)
     waiting, device, is_proven = [b""], os.fstat(tree).st_dev, False
     while waiting and goes_on():
         path = waiting.pop()
