@@ -273,8 +273,10 @@ def conclusion(result: RehearsalResult) -> Iterator[str]:
         against = result.judgements[0].against
         yield printable(f"Better for this server than {against}, by this rehearsal: {' or '.join(winners)}.")
     elif any(each.verdict is Verdict.TOO_FEW for one in result.judgements for each in one.comparisons):
-        more = "a larger --size, or more --seeds" if result.plan.seeds >= FEWEST else f"--seeds {FEWEST} or more"
-        yield f"Too few runs came to their end to say which is better: use {more}."
+        if result.plan.seeds < FEWEST:
+            yield f"There are too few runs to say which is better: use --seeds {FEWEST} or more."
+        else:
+            yield "Too few runs came to their end to say which is better: use a larger --size, or more --seeds."
     elif any(one.named(Verdict.BETTER) for one in result.judgements):
         yield "No variant is better in something and worse in nothing: what matters more on this server decides."
     else:
