@@ -58,6 +58,7 @@ def _take(site: PoolContext, replica: ReplicaSettings, out: int) -> int:
     free = max(0, room.available - site.config.pool.min_free.bytes_of(room.total))
     says = {
         "may_wait": True,
+        "tells_waits": True,
         "version": __version__,
         "now": format_time(datetime.now(UTC)),
         "free": free,

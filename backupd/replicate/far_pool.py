@@ -155,6 +155,7 @@ class FarPool:
         look long for what has changed. Raises FarPoolMissing.
         """
         self._program, self.look = program, look
+        self._tells_waits = bool(says and says.get("tells_waits"))
         os.set_blocking(program.input, False)
         self.pace: Callable[[int], None] = lambda _: None
         """Is given each count of bytes that came, and may take its time: the other side waits meanwhile."""
@@ -235,6 +236,18 @@ class FarPool:
         self._ask(asked)
         for _ in self._frames.answer():
             pass
+
+    def tell_wait(self, who: str) -> None:
+        """Tells whoever began the connection, and gives up one on which nothing comes, what this side gives way to.
+
+        Raises ConnectionBroken.
+        """
+        if not self._tells_waits:
+            return
+        self._ask({"verb": "waits", "who": who})
+        with suppress(Refused):  # an earlier version there does not know it, and waits all the same
+            for _ in self._frames.answer():
+                pass
 
     def note_end(self, error: str, failed: dict[str, str]) -> None:
         """Tells the other side that all was asked for: what went wrong, and with which hosts. Raises ConnectionBroken, Refused."""

@@ -7,13 +7,13 @@ delete nor change what lies there.
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backupd.replicate.sender import BackupSender, request_lines, serve
-from backupd.replicate.wire import object_frame, write_all
+from backupd.replicate.wire import ConnectionBroken, object_frame, write_all
 from backupd.rsync.bandwidth import Bucket, BudgetPace
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.errors import OperatorError
@@ -21,11 +21,12 @@ from btrkeep.pool.locks import at_work
 from btrkeep.process.cancellation import Cancellation, Cancelled
 from btrkeep.process.piped import PipedProgram
 from btrkeep.process.threads import start
-from btrkeep.units import printable
+from btrkeep.units import format_duration, printable
 
 _MOST_HOSTS, _LONGEST_REASON = 100_000, 1000
 _LOOK = 0.5  # seconds
 _PAUSE, _TELL = 1.0, 60.0
+_LONGEST_QUIET = 86400.0  # seconds: an earlier version there gives way to a night without a word
 
 
 class StreamAbandoned(OperatorError):
@@ -76,47 +77,71 @@ class Push:
         waits: Callable[[str], None] = lambda _: None,
         patience: float = DEFAULTS["stall"],
     ) -> None:
-        """`tell` hears of each backup that was sent, `waits` of whom this gives way to. `patience`: the seconds in which the other
-        side has to take something.
+        """`tell` hears of each backup that was sent, `waits` of whom either side gives way to. `patience`: the seconds in which the
+        other side has to take something, or to ask for something.
         """
         self._patience = patience
         self.summary = PushSummary()
         self._sender = replace(sender, out=program.input, before_piece=self._before_piece, before_backup=self._before_backup)
         self._program, self._cancellation, self._tell = program, cancellation, tell
-        self._wait_told = waits
+        self._wait_told, self._wait_heard = waits, -_PAUSE
         self._pace = BudgetPace(buckets, cancellation.sleep, lambda: bool(cancellation))
         self._asks = select.poll()
         self._asks.register(program.output, select.POLLIN)
         self._bytes = 0
         self._may_wait = False  # an earlier version there knows no waiting
-        self._since: float | None = None
+        self._tells_waits: bool | None = None  # None before its first request, which comes at once
+        self._since, self._is_answering, self._gave_up = time.monotonic(), False, ""
         self._is_through = threading.Event()
 
     def run(self) -> PushSummary:
-        """Answers until the other side ends, or until cancelled. Raises SendRefused for what is no request, and NoThread."""
+        """Answers until the other side ends, or until cancelled.
+
+        Raises SendRefused for what is no request, ConnectionBroken when the other side stands still, and NoThread.
+        """
         verbs = {
             **self._sender.verbs,
             "hello": self._hello,
             "list": self._list,
             "send": self._send,
             "common": self._common,
+            "waits": self._waits,
             "ended": self._ended,
         }
-        lines = request_lines(self._program.output, lambda: bool(self._cancellation) or self.summary.is_ended)
         watch = threading.Thread(target=self._watch, daemon=True)
         start(watch)
         try:
             with suppress(Cancelled, BrokenPipeError):  # cancelled; or the other side is gone, and its last words say why
-                serve(lines, verbs, self._program.input)
+                serve(self._requests(), verbs, self._program.input)
         finally:
             self._is_through.set()
             watch.join()
+        if self._gave_up and not self.summary.is_ended:
+            hint = "see what its backupd does there; `stall` of the [push] section says how long it may take"
+            raise ConnectionBroken(self._gave_up, hint)
         return self.summary
 
+    def _requests(self) -> Iterator[bytes]:
+        """Yields the requests, and notes when one comes and when it is answered."""
+        for line in request_lines(self._program.output, self._is_over):
+            self._since, self._is_answering = time.monotonic(), True
+            yield line
+            self._since, self._is_answering = time.monotonic(), False
+
+    def _is_over(self) -> bool:
+        return bool(self._cancellation) or self.summary.is_ended or bool(self._gave_up)
+
     def _watch(self) -> None:
-        """Ends the connection when somebody has stopped this, or the other side takes nothing any more: a write waits for ever."""
+        """Ends the connection when somebody has stopped this, or the other side takes nothing or asks for nothing any more: a write
+        waits for ever, and so does a read. ssh only sees when the whole machine there is gone.
+        """
         while not self._is_through.wait(_LOOK):
-            if self._cancellation or (self._since is not None and time.monotonic() - self._since > self._patience):
+            verb = "taken" if self._is_answering else "asked for"
+            is_told = self._is_answering or self._tells_waits is not False
+            patience = self._patience if is_told else max(self._patience, _LONGEST_QUIET)
+            if time.monotonic() - self._since > patience and not self.summary.is_ended:
+                self._gave_up = f"the other side has {verb} nothing for {format_duration(patience)}"
+            if self._cancellation or self._gave_up:
                 self._program.kill()
                 return
 
@@ -126,10 +151,7 @@ class Push:
 
     def _send(self, asked: Mapping[str, Any]) -> None:
         begun, self._bytes = time.monotonic(), 0
-        try:
-            self._sender.verbs["send"](asked)
-        finally:
-            self._since = None
+        self._sender.verbs["send"](asked)
         done = SentBackup(str(asked["host"]), str(asked["name"]), self._bytes, time.monotonic() - begun)
         self.summary.sent.append(done)
         self._tell(done)
@@ -147,9 +169,11 @@ class Push:
             if self._asks.poll(0):
                 raise StreamAbandoned("the other side wants no more of it")
             self._cancellation.sleep(_PAUSE)
+            self._since = time.monotonic()
 
     def _hello(self, asked: Mapping[str, Any]) -> None:
         self._may_wait = asked.get("may_wait") is True or self._may_wait
+        self._tells_waits = asked.get("tells_waits") is True or bool(self._tells_waits)
         self._sender.verbs["hello"](asked)
 
     def _before_piece(self, size: int) -> None:
@@ -163,6 +187,12 @@ class Push:
     def _common(self, asked: Mapping[str, Any]) -> None:
         self._sender.verbs["common"](asked)
         self.summary.common = dict(asked["hosts"])
+
+    def _waits(self, asked: Mapping[str, Any]) -> None:
+        """The other side asks for nothing yet, because something else works in its pool."""
+        if time.monotonic() - self._wait_heard >= _PAUSE:  # it can say so a million times a second, each time in other words
+            self._wait_heard = time.monotonic()
+            self._wait_told(f"{_reason(asked['who'])}, on the other server")
 
     def _ended(self, asked: Mapping[str, Any]) -> None:
         failed = asked["failed"]

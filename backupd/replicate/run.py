@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 _LOOK_AROUND = 0.5  # seconds
-_TELL = 0.5  # seconds
+_TELL, _TELL_WAIT = 0.5, 60.0  # seconds
 _EASE = 20  # what both have is noted in a twentieth of the time at most
 
 
@@ -296,16 +296,20 @@ class _Work:
             self._who, self._looked = at_work(self.site.pool.locks), time.monotonic()
         return self._who
 
-    def _wait(self, finisher: Finisher) -> None:
+    def _wait(self, far: FarPool, finisher: Finisher) -> None:
         """Gives way to a night, an expiry and a balance."""
+        next_told = 0.0
         while not self.is_over and (who := self._others()):
             finisher.hurry()  # the locks of hosts are to be free
             self._events.put((Waiting(who), None))
+            if (now := time.monotonic()) >= next_told:
+                far.tell_wait(who)
+                next_told = now + _TELL_WAIT
             self.site.cancellation.sleep(_PAUSE)
 
     def _host(self, far: FarPool, planned: HostFetches, finisher: Finisher) -> None:
         far.waits = lambda why: self._events.put((Waiting(f"{why}, on the other server"), None))
-        host = _HostWatched(self, planned.host, finisher)
+        host = _HostWatched(self, far, planned.host, finisher)
         self._progress[planned.host] = host.progress
         try:
             HostCopies(self.site, far, planned.host, host).fetch(planned.fetches)
@@ -316,10 +320,10 @@ class _Work:
         """Whether one more backup is to be begun, and nothing else works in the pool."""
         return not self._begins_no_more and not self._others()
 
-    def may_begin(self, finisher: Finisher) -> bool:
+    def may_begin(self, far: FarPool, finisher: Finisher) -> bool:
         """The same, after whatever works in the pool has ended."""
         if not self._begins_no_more:
-            self._wait(finisher)
+            self._wait(far, finisher)
         return not self._begins_no_more
 
     def tell(self, done: Fetched, row: Backup) -> None:
@@ -330,14 +334,14 @@ class _Work:
 class _HostWatched:
     """What the fetching of one host asks and tells."""
 
-    def __init__(self, work: _Work, host: str, finisher: Finisher) -> None:
-        self._work, self._host, self._finisher = work, host, finisher
+    def __init__(self, work: _Work, far: FarPool, host: str, finisher: Finisher) -> None:
+        self._work, self._far, self._host, self._finisher = work, far, host, finisher
         self.progress = HostProgress()
         self.may_go_on = work.may_go_on
         self.expect = self.progress.expect
 
     def wait(self) -> bool:
-        return self._finisher.is_well(self._host) and self._work.may_begin(self._finisher)
+        return self._finisher.is_well(self._host) and self._work.may_begin(self._far, self._finisher)
 
     def follow(self, size: int) -> None:
         self.progress.coming = size

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.beds import TOP
+from btrkeep.pool.locks import take_lock
+from tests.beds import TOP, work
+from tests.beds.cli import backupd
 from tests.beds.two_pools import NOW, TwoPools
 from tests.beds.watch import wait_for
 from tests.btrfs.test_offsite import Offsite, far, fill
@@ -22,6 +25,7 @@ from tests.btrfs.test_push import Pushing
 pytestmark = [pytest.mark.btrfs, pytest.mark.slow]
 __all__ = ["far"]
 STALL = "3s"
+SILENCE = "6s"  # in which a further program must have begun to speak
 _STOPS = 'echo $$ > {pid}\nexec "$@"'
 
 
@@ -98,6 +102,84 @@ def test_a_server_that_takes_no_more_of_a_push_is_given_up(make_btrfs: Callable[
     two.first.tables["push.backup2"] = {"to": "ssh://root@second"}
     two.first.write()
     two.push()
+    assert len(two.names(two.second.pool)) == 1
+
+
+_REQUESTS = """
+import os, signal, subprocess, sys
+pid, verb, count, number, *command = sys.argv[1:]
+far = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+left = int(count)
+for line in far.stdout:
+    left -= f'"{verb}"'.encode() in line
+    if left < 0:
+        far.send_signal(int(number))
+        with open(pid, "w") as file:
+            file.write(str(far.pid))
+        signal.pause()
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+"""
+"""Stands in for ssh: before so many requests of one kind and one more the far program gets a signal, and says no more."""
+
+
+def before_request(two: Pushing, verb: str, count: int, number: signal.Signals = signal.SIGSTOP) -> Path:
+    pid = two.first.top / "pid"
+    words = [sys.executable, "-c", _REQUESTS, str(pid), verb, str(count), str(int(number))]
+    two.over(f'exec {shlex.join(words)} "$@"')
+    return pid
+
+
+@pytest.mark.parametrize(("verb", "count"), [("hello", 0), ("list", 0), ("send", 1), ("ended", 0)])
+def test_a_server_that_asks_for_nothing_more_of_a_push_is_given_up_and_the_next_one_goes_on(
+    make_btrfs: Callable[..., Path], verb: str, count: int
+) -> None:
+    two = Pushing(make_btrfs(), make_btrfs())
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.more_hosts("web2")
+    two.first.tables["push.backup2"]["stall"] = SILENCE
+    two.first.write()
+    pid = before_request(two, verb, count)
+    begun = time.monotonic()
+    done = backupd("--config", two.first.config, "replicate", "--now", NOW, check=False, timeout=40)
+    assert time.monotonic() - begun < 40
+    number = int(pid.read_text())
+    try:
+        assert stat(number) == "T"  # the other server's process is none of ours
+        assert done.returncode == 1, done
+        said = " ".join(done.stderr.split())
+        assert "backup2: the other side has asked for nothing for 6" in said, done
+        assert "Traceback" not in said
+    finally:
+        os.kill(number, signal.SIGCONT)
+    wait_for(lambda: stat(number) in "ZX", 30, "it does not end when nobody answers")
+    del two.first.tables["push.backup2"]["stall"]
+    two.over('exec "$@"')
+    two.push()
+    for host in ("web1", "web2"):
+        (name,) = two.names(two.second.pool, host)
+        one, other = (pool / "hosts" / host / name for pool in (two.first.pool, two.second.pool))
+        assert work("rsync", "-n", "-aHAXci", "--delete", f"{one}/", f"{other}/").stdout == ""
+    assert two.copies(first=True)["state"] == "ok"
+
+
+def test_a_server_that_gives_way_to_its_night_says_so_and_is_waited_for(make_btrfs: Callable[..., Path]) -> None:
+    two = Pushing(make_btrfs(), make_btrfs())
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.first.tables["push.backup2"]["stall"] = SILENCE
+    two.first.write()
+    often = "import backupd.replicate.run as run; run._TELL_WAIT = 1.0; from backupd.cli import main; main()"
+    two.over('exec "$@"', answers=shlex.join([sys.executable, "-c", often, *two.forced[3:]]))
+    command = [sys.executable, "-m", "backupd", "--config", str(two.first.config), "replicate", "--now", NOW]
+    with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            with take_lock(two.second.pool / ".btrkeep/locks/night", "backupd run", NOW):
+                time.sleep(14)  # more than twice as long as it would be waited for in silence
+                assert process.poll() is None, process.communicate()
+            out, err = process.communicate(timeout=50)
+        finally:
+            process.kill()
+    assert (process.returncode, "waits: backupd run (process" in err, "on the other server" in err) == (0, True, True), out + err
     assert len(two.names(two.second.pool)) == 1
 
 
