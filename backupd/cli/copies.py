@@ -60,7 +60,7 @@ def report_unreached(site: PoolContext, copy: Copy, error: OperatorError, *, is_
         return False
     done = done_words(copy.kind)
     since = f"last {done} {format_duration(status.age)} ago" if status.age is not None else f"never {done}"
-    complain(OperatorError(f"{copy.name}: {error.message}; {since}", error.hint))
+    complain(OperatorError(f"{copy.name}: {error.message.rstrip('.')}; {since}", error.hint))
     return True
 
 

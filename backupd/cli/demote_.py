@@ -10,7 +10,7 @@ from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.cli.replicate_ import chosen_replicas, complete_replica
 from backupd.expire.look import look
-from backupd.replicate.far_pool import FarHost, connected, send_command
+from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, send_command
 from backupd.replicate.marked import wants
 from backupd.repo.common import common_with, write_common
 from backupd.repo.context import PoolContext, writing
@@ -20,10 +20,11 @@ from backupd.repo.notes_json import DEMOTED, effective_state, read_notes, write_
 from backupd.repo.publish import tell_copies
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
+from btrkeep.config.documents import page
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.explain import explain
 from btrkeep.decisions.replication import HostFetches, NearBackup, Obstacle, demotion_obstacle, obstacle_words
-from btrkeep.errors import OperatorError
+from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import counted, format_time
 
@@ -46,14 +47,24 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool
     """
     with opened(ctx, writes=not dry_run) as site:
         replica = chosen_replicas(site, name)[0]
+        if replica.is_pushed:
+            hint = f"where it can be reached, set `from` of [replica.{name}] to its address; {page('second-copy')} has the rest"
+            raise UsageError(f"{name} is sent from there, so it cannot be asked what it has", hint)
         own = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica is None]
         problem = f"is backed up here and fetched by replica {name}"
-        chosen = hosts_named(hosts, [host for host in own if wants(replica, host)], problem)
+        mine = [host for host in own if wants(replica, host)]
+        if not mine:
+            hint = f"`backupd replicate {name}` fetches what is there: a host without a backup here needs no demote"
+            raise UsageError(f"no host {problem}", hint)
+        chosen = hosts_named(hosts, mine, problem)
         since = format_time(site.clock.now())
         only_here: dict[str, list[str]] = {}
         common = common_with(site.pool, replica.name)
         with ExitStack() as held:
-            far = held.enter_context(connected(send_command(site.config, replica, [])))
+            try:
+                far = held.enter_context(connected(send_command(site.config, replica, [])))
+            except FarPoolMissing as error:
+                raise OperatorError(f"{name}: {error.message.rstrip('.')}; nothing was changed", error.hint) from None
             if far.id == site.pool.id:
                 raise OperatorError("that is this very pool", "name the replica of another one")
             there = {host.name: host for host in far.hosts() if host.name in chosen}

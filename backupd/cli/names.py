@@ -144,8 +144,8 @@ def confirmed(question: str, answer: str, yes: bool, as_json: bool) -> None:
         return
     if not os.isatty(0):
         raise UsageError("there is no terminal to ask for confirmation", "say --yes if you are sure")
-    if click.prompt(f"{question}: type {answer} to go on", default="", show_default=False, err=as_json) != answer:
-        raise OperatorError("that is something else, so nothing was changed", f"it has to be {answer} exactly")
+    if click.prompt(f'{question}: type "{answer}" to go on', default="", show_default=False, err=as_json) != answer:
+        raise OperatorError("that is something else, so nothing was changed", f'it has to be "{answer}" exactly')
 
 
 def _completed(ctx: click.Context, incomplete: str, names: Callable[[Pool, str], set[str]]) -> list[str]:

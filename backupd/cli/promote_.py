@@ -55,7 +55,14 @@ def command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_ru
                     drop_common(site.pool, str(notes.replica.get("name")), [host])
                 write_notes(folder, replace(notes, replica=None))
             tell_copies(site.pool, site.catalogue)
-    return _tell(chosen, missing, "promoted", as_json=as_json, dry_run=False)
+        left = sorted({mark.replica for host, mark in marks.items() if host not in chosen})
+        idle = sorted({marks[host].replica for host in chosen} & set(site.config.replicas) - set(left))
+    status = _tell(chosen, missing, "promoted", as_json=as_json, dry_run=False)
+    if idle and not as_json:
+        names = ", ".join(f"[replica.{one}]" for one in idle)
+        file = site.config.file
+        prose(f"nothing is fetched by {names} any more: take it out of {file} while that server is gone, or it counts as failing")
+    return status
 
 
 def _tell(chosen: list[str], missing: list[str], what: str, *, as_json: bool, dry_run: bool) -> int:

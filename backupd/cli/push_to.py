@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
 
-from backupd.replicate.far_pool import FarPoolMissing, own_modules, push_command
+from backupd.replicate.far_pool import FarPoolMissing, own_modules, push_command, unreached_hint
 from backupd.replicate.push import Push, PushSummary, SentBackup
 from backupd.replicate.sender import BackupSender
 from backupd.repo.context import PoolContext
@@ -49,11 +49,11 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
             tell = (lambda _: None) if as_json else _say
             done = Push(sender, program, buckets, cancellation, tell, SaidOnce(say_wait), push.stall).run()
             program.end()
-            said = last_remote_error(program.said())
+            lines = program.said()
     if not cancellation:
         if not done.is_ended:
-            why = printable(said)[:1000] if said else "the connection has ended"
-            raise (FarPoolMissing if not done.is_asked else OperatorError)(why)
+            why = printable(last_remote_error(lines))[:1000] or "the connection has ended"
+            raise OperatorError(why) if done.is_asked else FarPoolMissing(why, unreached_hint(lines))
         tell_copies(site.pool, site.catalogue)
         before = read_session(site.catalogue, push.name, PUSH)
         note_session(site.catalogue, push.name, _session(before, began, site.clock.now(), done, time.monotonic() - begun), PUSH)

@@ -8,9 +8,19 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from backupd.replicate.far_pool import connected, own_modules, push_command, remote_shell, send_command, size_in, time_in
+from backupd.replicate.far_pool import (
+    connected,
+    own_modules,
+    push_command,
+    remote_shell,
+    send_command,
+    size_in,
+    time_in,
+    unreached_hint,
+)
 from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.marked import wants
+from backupd.replicate.push import RECEIVES_NOT
 from backupd.replicate.sender import request_lines
 from backupd.replicate.wire import ConnectionBroken, parse_object
 from backupd.repo.common import common_with
@@ -192,11 +202,11 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
         end = time.monotonic() + _SECONDS
         asked = next(request_lines(program.output, lambda: time.monotonic() > end), b"")
         program.end()
-        said = last_remote_error(program.said())
+        lines = program.said()
+    said = last_remote_error(lines)
     if b'"hello"' not in asked:
         why = printable(said)[:1000] if said else "it does not answer"
-        hint = 'that server needs restrict,command="backupd receive-only --replica NAME" before the key'
-        yield Finding(_CHECK, "error", why, hint, subject=subject)
+        yield Finding(_CHECK, "error", why, unreached_hint(lines) or RECEIVES_NOT, subject=subject)
         return
     told = _told(asked)
     version = printable(str(told["version"]))[:40] if told.get("version") else ""

@@ -16,13 +16,15 @@ from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, Connec
 from backupd.rsync.bandwidth import Bucket, prepare, relay_command
 from backupd.rsync.command import ssh_command
 from btrkeep.config import Config, HostConfig
+from btrkeep.config.documents import page
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import PushSettings, ReplicaSettings
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.replication import FarBackup, Fetch
+from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
-from btrkeep.process.error_report import last_remote_error
+from btrkeep.process.error_report import ERROR_MARK, last_remote_error
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import format_duration, parse_backup_name, parse_time, printable
@@ -38,6 +40,13 @@ _LONGEST_WAIT = 86400.0  # seconds: a night, or an expiry, of the other pool
 _MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
 _LARGEST_SIZE = 1 << 63
 _MOST_COPIED = 250_000  # names of backups
+_NOT_OURS = 'does `backupd send-only` answer there? see command="..." before the key in its authorized_keys'
+_HINTS = {
+    ExitCause.HOST_KEY: f"ssh-keyscan it into known_hosts, and compare the key with its own; {page('second-copy')} has the lines",
+    ExitCause.KEY_REFUSED: f"add this server's public key to its authorized_keys; {page('second-copy')} has the line",
+    ExitCause.NO_RSYNC: "install btrkeep there, or correct the path in its authorized_keys",
+    ExitCause.NO_SUCH_NAME: "correct the address, or /etc/hosts",
+}
 
 
 class FarPoolMissing(OperatorError):
@@ -113,6 +122,11 @@ def remote_shell(config: Config, replica: ReplicaSettings | PushSettings) -> Seq
     return ssh_command(host, config.ssh)
 
 
+def unreached_hint(lines: Sequence[str]) -> str:
+    """Says what to do when these lines are the last of a connection that has not come about; "" if nobody knows."""
+    return "" if any(line.startswith(ERROR_MARK) for line in lines) else _HINTS.get(meaning(255, lines).cause, "")
+
+
 class Answering(Protocol):
     """What answers: descriptors of ours, and what it says besides."""
 
@@ -164,7 +178,8 @@ class FarPool:
         try:
             said = self._one({**(says or {}), "verb": "hello"})
         except OperatorError as error:
-            raise FarPoolMissing(self._said() or error.message) from None
+            words = self._said()
+            raise FarPoolMissing(words or error.message, unreached_hint(self._program.said()) if words else _NOT_OURS) from None
         if said.get("protocol") != PROTOCOL or not isinstance(said.get("pool"), str):
             raise FarPoolMissing(f"it speaks another protocol ({said.get('protocol')!r})", "use the same btrkeep on both")
         self.id, self.version = said["pool"], printable(str(said.get("version")))[:40]

@@ -26,7 +26,10 @@ from btrkeep.units import format_duration, printable
 _MOST_HOSTS, _LONGEST_REASON = 100_000, 1000
 _LOOK = 0.5  # seconds
 _PAUSE, _TELL = 1.0, 60.0
+_FIRST_WORD = 60.0  # seconds
 _LONGEST_QUIET = 86400.0  # seconds: an earlier version there gives way to a night without a word
+_STANDS_STILL = "see what its backupd does there; `stall` of the [push] section says how long it may take"
+RECEIVES_NOT = 'that server needs restrict,command="backupd receive-only --replica NAME" before the key'
 
 
 class StreamAbandoned(OperatorError):
@@ -90,7 +93,7 @@ class Push:
         self._asks.register(program.output, select.POLLIN)
         self._bytes = 0
         self._may_wait = False  # an earlier version there knows no waiting
-        self._tells_waits: bool | None = None  # None before its first request, which comes at once
+        self._is_met, self._tells_waits = False, False
         self._since, self._is_answering, self._gave_up = time.monotonic(), False, ""
         self._is_through = threading.Event()
 
@@ -117,8 +120,7 @@ class Push:
             self._is_through.set()
             watch.join()
         if self._gave_up and not self.summary.is_ended:
-            hint = "see what its backupd does there; `stall` of the [push] section says how long it may take"
-            raise ConnectionBroken(self._gave_up, hint)
+            raise ConnectionBroken(self._gave_up, _STANDS_STILL if self._is_met else RECEIVES_NOT)
         return self.summary
 
     def _requests(self) -> Iterator[bytes]:
@@ -137,8 +139,7 @@ class Push:
         """
         while not self._is_through.wait(_LOOK):
             verb = "taken" if self._is_answering else "asked for"
-            is_told = self._is_answering or self._tells_waits is not False
-            patience = self._patience if is_told else max(self._patience, _LONGEST_QUIET)
+            patience = self._limit()
             if time.monotonic() - self._since > patience and not self.summary.is_ended:
                 self._gave_up = f"the other side has {verb} nothing for {format_duration(patience)}"
             if self._cancellation or self._gave_up:
@@ -148,6 +149,12 @@ class Push:
     def _list(self, asked: Mapping[str, Any]) -> None:
         self.summary.is_asked = True
         self._sender.verbs["list"](asked)
+
+    def _limit(self) -> float:
+        """Returns the seconds in which something must come or go now."""
+        if not self._is_met:
+            return min(self._patience, _FIRST_WORD)
+        return self._patience if self._is_answering or self._tells_waits else max(self._patience, _LONGEST_QUIET)
 
     def _send(self, asked: Mapping[str, Any]) -> None:
         begun, self._bytes = time.monotonic(), 0
@@ -173,7 +180,8 @@ class Push:
 
     def _hello(self, asked: Mapping[str, Any]) -> None:
         self._may_wait = asked.get("may_wait") is True or self._may_wait
-        self._tells_waits = asked.get("tells_waits") is True or bool(self._tells_waits)
+        self._tells_waits = asked.get("tells_waits") is True or self._tells_waits
+        self._is_met = True
         self._sender.verbs["hello"](asked)
 
     def _before_piece(self, size: int) -> None:

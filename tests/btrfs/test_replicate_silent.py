@@ -163,6 +163,20 @@ def test_a_server_that_asks_for_nothing_more_of_a_push_is_given_up_and_the_next_
     assert two.copies(first=True)["state"] == "ok"
 
 
+def test_a_server_whose_key_sends_in_place_of_receiving_is_found_at_once(make_btrfs: Callable[..., Path]) -> None:
+    two = Pushing(make_btrfs(), make_btrfs())
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.first.tables["push.backup2"]["stall"] = SILENCE
+    two.first.write()
+    sends = [*two.forced[:5], "send-only", "--replica", "office"]
+    two.over('exec "$@"', answers=shlex.join(sends))
+    done = backupd("--config", two.first.config, "replicate", "--now", NOW, check=False, timeout=40)
+    said = " ".join(done.stderr.split())
+    assert (done.returncode, "asked for nothing for 6" in said, "backupd receive-only --replica NAME" in said) == (1, True, True), (
+        said
+    )
+
+
 def test_a_server_that_gives_way_to_its_night_says_so_and_is_waited_for(make_btrfs: Callable[..., Path]) -> None:
     two = Pushing(make_btrfs(), make_btrfs())
     two.night("2026-03-01T22:00:00Z", "a")

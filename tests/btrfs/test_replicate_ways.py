@@ -63,6 +63,54 @@ def test_there_and_back_nothing_is_transferred_twice_and_nothing_is_lost(taken_o
     assert json.loads(back(two))[0]["planned"] == 0  # what is fetched from here is no obstacle
 
 
+@pytest.mark.parametrize(
+    ("answers", "why", "hint"),
+    [
+        (
+            "echo 'root@first: Permission denied (publickey).' >&2; exit 255",
+            "office: root@first: Permission denied (publickey)",
+            "public key",
+        ),
+        ("echo 'Host key verification failed.' >&2; exit 255", "office: Host key verification failed;", "known_hosts"),
+        (
+            "echo 'bash: line 1: /usr/local/sbin/backupd: No such file or directory' >&2; exit 127",
+            "No such file",
+            "install btrkeep there",
+        ),
+        ("""echo '{"verb": "hello"}'; cat >/dev/null""", "none of the protocol", "send-only"),
+        ("echo 'error: no pool' >&2; exit 4", "office: no pool;", ""),
+    ],
+)
+def test_a_connection_that_does_not_come_about_says_what_to_do(two: TwoPools, answers: str, why: str, hint: str) -> None:
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    two.second.backupd("promote", "web1", "--yes")
+    two.over_ssh(answers)
+    for words in (("replicate", "office"), ("demote", "office", "web1", "--yes")):
+        done = two.second.backupd(*words, check=False)
+        said = " ".join(done.stderr.split())
+        assert (done.returncode != 0, why in said, ".;" in said) == (True, True, False), said
+        assert (hint in said.partition("hint: ")[2], "hint: " in said) == (True, bool(hint)), said
+    found = json.loads(two.second.backupd("check", "--connect", "--json", check=False).stdout)
+    assert [hint in one["hint"] for one in found if one["subject"] == "replica office" and one["level"] == "error"] == [True]
+
+
+def test_promote_and_demote_say_what_comes_next(taken_over: TwoPools, make_btrfs: Callable[..., Path]) -> None:
+    two = taken_over
+    two.second.backupd("demote", "office", "web1", "--yes")
+    said = two.second.backupd("promote", "web1", "--yes").stdout
+    assert "nothing is fetched by [replica.office] any more" in said
+    new = two.onward(make_btrfs()).second  # an empty pool that fetches from the second one
+    new.tables["replica.office"] = {"from": str(two.second.pool)}
+    new.write()
+    refused = new.backupd("demote", "office", "*", check=False)
+    assert (refused.returncode, "`backupd replicate office` fetches what is there" in " ".join(refused.stderr.split())) == (2, True)
+    two.second.tables["replica.office"]["from"] = "push"
+    two.second.write()
+    refused = two.second.backupd("demote", "office", "*", check=False)
+    assert (refused.returncode, "cannot be asked" in refused.stderr) == (2, True)
+
+
 def test_two_that_both_back_up_are_told_so_and_what_only_one_has_is_named_and_stays(taken_over: TwoPools) -> None:
     two = taken_over
     two.second.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z")
