@@ -54,6 +54,8 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
         if not done.is_ended:
             why = printable(last_remote_error(lines))[:1000] or "the connection has ended"
             raise OperatorError(why) if done.is_asked else FarPoolMissing(why, unreached_hint(lines))
+        if done.error:  # it may name a lock or a process: not of this machine
+            done.error = f"the other server says: {done.error}"
         tell_copies(site.pool, site.catalogue)
         before = read_session(site.catalogue, push.name, PUSH)
         note_session(site.catalogue, push.name, _session(before, began, site.clock.now(), done, time.monotonic() - begun), PUSH)
@@ -77,7 +79,7 @@ def _report(push: PushSettings, done: PushSummary, cancellation: Cancellation, a
     for host, why in done.failed.items():
         complain(OperatorError(f"{push.name}: {printable(host)}: {why}"))
     if done.error:
-        complain(OperatorError(f"{push.name}: {done.error}", "the other server says so; look there"))
+        complain(OperatorError(f"{push.name}: {done.error}", "look there"))
     if not as_json:
         prose(f"{push.name}: {counted(len(done.sent), 'backup')} sent, {format_size(done.bytes)}")
     status = int(Exit.ATTENTION if done.failed or done.error else Exit.OK)

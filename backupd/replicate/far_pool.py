@@ -173,7 +173,7 @@ class FarPool:
         os.set_blocking(program.input, False)
         self.pace: Callable[[int], None] = lambda _: None
         """Is given each count of bytes that came, and may take its time: the other side waits meanwhile."""
-        self._frames = AnswerReader(program.output, self._count)
+        self._frames = AnswerReader(program.output, self._count, why_ended=self._said)
         self.bytes = 0
         try:
             said = self._one({**(says or {}), "verb": "hello"})

@@ -64,12 +64,19 @@ class AnswerReader:
     """Answers, read from a descriptor: each byte must come within `patience` seconds, and in each span of `_SPAN` seconds at least
     `_LEAST` bytes: whoever trickles would hold a host's lock for years.
 
-    `on_read` is told of each count of bytes that came, and of 0 now and then while none does; it may raise.
+    `on_read` is told of each count of bytes that came, and of 0 now and then while none does; it may raise. `why_ended` is asked
+    when the connection has ended.
     """
 
-    def __init__(self, fd: int, on_read: Callable[[int], None] = lambda _: None, patience: float = 60.0) -> None:
+    def __init__(
+        self,
+        fd: int,
+        on_read: Callable[[int], None] = lambda _: None,
+        patience: float = 60.0,
+        why_ended: Callable[[], str] = lambda: "",
+    ) -> None:
         self._fd = fd
-        self._on_read = on_read
+        self._on_read, self._why_ended = on_read, why_ended
         self.patience = patience
         self.begin_span()
         self.is_open, self.is_torn = False, False
@@ -115,7 +122,7 @@ class AnswerReader:
             self._wait()
             piece = os.read(self._fd, left)
             if not piece:
-                raise ConnectionBroken("the connection has ended in the middle of an answer")
+                raise ConnectionBroken(self._why_ended() or "the connection has ended in the middle of an answer")
             self.is_torn = True
             pieces.append(piece)
             left -= len(piece)

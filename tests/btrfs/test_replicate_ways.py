@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +94,16 @@ def test_a_connection_that_does_not_come_about_says_what_to_do(two: TwoPools, an
         assert (hint in said.partition("hint: ")[2], "hint: " in said) == (True, bool(hint)), said
     found = json.loads(two.second.backupd("check", "--connect", "--json", check=False).stdout)
     assert [hint in one["hint"] for one in found if one["subject"] == "replica office" and one["level"] == "error"] == [True]
+
+
+def test_a_line_that_ends_in_the_middle_of_a_stream_says_what_ssh_says(two: TwoPools) -> None:
+    (two.source / "large").write_bytes(os.urandom(3_000_000))
+    two.night("2026-03-01T22:00:00Z", "a")
+    cut = f'"$@" | {shlex.quote(sys.executable)} -c "$RELAY" cut 400000'
+    two.over_ssh(f'{cut}; echo "Timeout, server first not responding." >&2; exit 255')
+    done = two.second.backupd("replicate", "office", "--now", "2026-03-20T12:00:00Z", check=False)
+    assert (done.returncode, "error: web1: Timeout, server first not responding" in done.stderr) == (1, True), done.stderr
+    assert two.names(two.second.pool) == []
 
 
 def test_promote_and_demote_say_what_comes_next(taken_over: TwoPools, make_btrfs: Callable[..., Path]) -> None:
