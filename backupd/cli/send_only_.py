@@ -74,6 +74,7 @@ def command(
             if not isinstance(sender, BackupSender):
                 raise UsageError("a seed is sent as a stream")
             return send_by_rsync(sender, rsync, confined=may_confine(is_foreign=path is None))
+        os.set_blocking(out, False)  # who reads no more would keep a backup from expiring for ever
         try:
             serve(request_lines(0), sender.verbs, out)
         except BrokenPipeError:

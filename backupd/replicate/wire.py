@@ -25,6 +25,7 @@ LONGEST_PIECE = 1 << 18
 _LONGEST_OBJECT = 16 << 20  # a host's list of some ten thousand backups
 _LOOK = 500  # ms
 _SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: 600 bytes a second; a modem has ten times that
+_LONGEST_UNREAD = 86400.0  # seconds: how long the other side may stand still its own configuration says
 _F_SETPIPE_SZ, _PIPE = 1031, 1 << 20
 _HEAD = struct.Struct(">cI")
 _INT = struct.Struct("i")
@@ -162,10 +163,16 @@ def is_unread(pipe: int) -> bool:
 
 
 def write_all(fd: int, content: bytes | memoryview) -> None:
-    """Writes all of it. Raises OSError."""
+    """Writes all of it. Raises OSError; BrokenPipeError too when writes do not wait and nobody has read anything for a day."""
     left = memoryview(content)
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
     while left:
-        left = left[os.write(fd, left) :]
+        try:
+            left = left[os.write(fd, left) :]
+        except BlockingIOError:
+            if not poll.poll(_LONGEST_UNREAD * 1000):
+                raise BrokenPipeError from None
 
 
 def write_watched(pipe: int, content: bytes | memoryview, look: Callable[[], None]) -> None:

@@ -197,6 +197,23 @@ def test_a_server_that_gives_way_to_its_night_says_so_and_is_waited_for(make_btr
     assert len(two.names(two.second.pool)) == 1
 
 
+def test_who_asks_for_a_backup_and_reads_nothing_does_not_hold_it_for_ever(two: TwoPools) -> None:
+    name = large(two)
+    uuid = json.loads((two.first.pool / "hosts/web1" / name / "backup.json").read_text())["uuid"]
+    short = "import backupd.replicate.wire as wire; wire._LONGEST_UNREAD = 3.0; from backupd.cli import main; main()"
+    command = [sys.executable, "-c", short, "--config", str(two.first.config), "send-only"]
+    with subprocess.Popen(command, cwd=TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps({"verb": "send", "host": "web1", "name": name, "uuid": uuid}).encode() + b"\n")
+            process.stdin.flush()
+            begun = time.monotonic()
+            assert process.wait(30) == 0
+            assert time.monotonic() - begun > 2  # it had begun
+        finally:
+            process.kill()
+
+
 def test_a_restic_that_stops_is_given_up(far: Offsite) -> None:
     fill(far.night.source)
     (far.night.source / "large").write_bytes(os.urandom(32 << 20))
