@@ -12,6 +12,11 @@ DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 """What the kernel says of data or metadata that the disk cannot give back as they were written."""
 
 
+def is_damage(error: BaseException | None) -> bool:
+    """Returns True if it is an OSError that says so."""
+    return isinstance(error, OSError) and error.errno in DAMAGED
+
+
 class Exit(IntEnum):
     """Exit statuses of every program; the manual's table is this one."""
 

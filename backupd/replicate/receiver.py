@@ -62,6 +62,7 @@ from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.piped import piped
 from btrkeep.process.programs import run
 from btrkeep.ticks import moment, wait_for_tick
+from btrkeep.treescan import has_readable_tree
 from btrkeep.units import format_duration
 
 _SUBVOLUME, _PARENT = "backup", "parent"
@@ -343,11 +344,18 @@ def _snapshot(path: Path, place: Path, expected: Expected) -> Subvolume:
 def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse: Pulse) -> Subvolume:
     """The same in the place of the copy that has that name, which is deleted: the two change names, so one is always there.
 
-    Raises NotReceived when what is there is no copy of it, or is being read, or when what came is another backup than it was.
+    Raises NotReceived when what is there is no copy of it, is being read, or cannot be dropped by the kernel, or when what came is
+    another backup than it was.
     """
     there = describe(final)
     if there is None or not there.read_only or there.received_uuid != expected.uuid:
         raise NotReceived(f"{final} is no copy of it any more", "look at it, and move it away")
+    with opened(final) as fd:
+        if not has_readable_tree(fd):
+            raise NotReceived(
+                f"{expected.host}@{expected.name} stays: the disk does not give back some of its metadata, and the kernel makes "
+                "the pool read-only when such a subvolume is deleted"
+            )
     if other_than := changed_since(pool, expected.host, final, path, pulse):
         raise NotReceived(
             f"{expected.host}@{expected.name} is another one there than it was: {other_than}, which is not damaged here, differs",

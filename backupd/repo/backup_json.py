@@ -238,12 +238,14 @@ def _path_result(entry: Mapping[str, Any]) -> PathResult:
 
 
 def read(subvolume: Path) -> Record | None:
-    """Reads the record of a subvolume; None if there is none. Raises UnreadableRecord. Never follows a symlink."""
+    """Reads the record of a subvolume; None if there is none. Never follows a symlink. Raises UnreadableRecord: its cause is the
+    OSError if the file cannot be read.
+    """
     path = subvolume / RECORD
     try:
         text = _text_of(path)
     except (OSError, ValueError) as error:
-        raise UnreadableRecord(f"{path}: {error}", "nothing is done with this backup") from None
+        raise UnreadableRecord(f"{path}: {error}", "nothing is done with this backup") from error
     return None if text is None else parse(text)
 
 

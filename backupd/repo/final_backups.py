@@ -17,7 +17,7 @@ from backupd.repo.sums import SUMS
 from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.due import latest
-from btrkeep.errors import DAMAGED, OperatorError
+from btrkeep.errors import OperatorError, is_damage
 from btrkeep.pool.atomic import link_atomically
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, commit, delete, describe
@@ -88,7 +88,8 @@ def require_own(pool: Pool, host: str) -> None:
 def final_backups(pool: Pool, host: str, unread: list[str] | None = None) -> Iterator[FinalBackup]:
     """Yields the host's final backups, newest name first; skips what is not ours, or has a record that cannot be read.
 
-    Adds those that the disk does not give back to `unread`; raises OSError for them without it, since they are there.
+    Adds those that the disk does not give back to `unread`. Without it, raises OSError for them, since they are there; skips those
+    of which only the record is lost.
     """
     try:
         names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
@@ -98,10 +99,12 @@ def final_backups(pool: Pool, host: str, unread: list[str] | None = None) -> Ite
         path = pool.host(host) / name
         try:
             found = own_final(path, host)
-        except records.UnreadableRecord:
+        except records.UnreadableRecord as error:
+            if unread is not None and is_damage(error.__cause__):
+                unread.append(name)
             continue
         except OSError as error:
-            if unread is None or error.errno not in DAMAGED:
+            if unread is None or not is_damage(error):
                 raise
             unread.append(name)
             continue

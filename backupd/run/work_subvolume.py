@@ -38,7 +38,7 @@ from btrkeep.backup_states import RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
-from btrkeep.errors import DAMAGED, OperatorError, PoolUnusable
+from btrkeep.errors import OperatorError, PoolUnusable, is_damage
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.orphans import wait_for
 from btrkeep.pool.subvolume import Subvolume, commit, create, delete, describe, opened, snapshot
@@ -83,7 +83,7 @@ def recover_and_prepare(
     try:
         return recovered, prepare(pool, host, now, disk, cancelled, damages, imported, checked=checked)
     except (OSError, PoolUnusable) as error:
-        if checked or imported is not None or not _is_damage(error):
+        if checked or imported is not None or not is_damage(error if isinstance(error, OSError) else error.__cause__):
             raise
         log.warning("%s: the base of the new backup cannot be read (%s); another one is looked for", host.name, error)
     return recovered, prepare(pool, host, now, disk, cancelled, damages, checked=True)
@@ -153,17 +153,16 @@ def prepare(
 
 
 def _choose(pool: Pool, host: str, now: datetime, notes: Notes, checked: bool) -> tuple[FinalBackup | None, tuple[str, ...]]:
-    """Returns the base, and the names of the newer complete backups that the disk does not give back: of which a continued run
-    knows, or which is seen now.
+    """Returns the base, and the names of the newer backups that the disk does not give back.
+
+    Those that a continued run has passed over are read again: a disk may have been away.
     """
-    unread = list(_known_unread(pool.working(host)))
+    known, unread = _known_unread(pool.working(host)), list[str]()
     for base in bases(pool, host, now, notes, unread):
-        if base.path.name in unread:
-            continue
-        if not checked or _is_whole(base.path):
-            return base, tuple(sorted(set(unread)))
+        if not (checked or base.path.name in known) or _is_whole(base.path):
+            return base, tuple(sorted(unread))
         unread.append(base.path.name)
-    return None, tuple(sorted(set(unread)))
+    return None, tuple(sorted(unread))
 
 
 def _drop_damaged_working(path: Path, unread: tuple[str, ...]) -> None:
@@ -198,11 +197,6 @@ def is_damaged(subvolume: Path) -> bool:
     except OSError as error:
         log.warning("%s: %s", subvolume, error)
         return False
-
-
-def _is_damage(error: Exception) -> bool:
-    cause = error if isinstance(error, OSError) else error.__cause__
-    return isinstance(cause, OSError) and cause.errno in DAMAGED
 
 
 def _damaged_paths(base: FinalBackup, damages: Iterable[Damage]) -> list[bytes]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from btrkeep.fs.dedupe import shared_pieces
-from tests.beds import work
-from tests.beds.faults import damage_metadata, leaves
+from tests.beds import btrfs, work
+from tests.beds.faults import damage, damage_metadata, leaves, put_right
 from tests.beds.nights import Nights
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
@@ -248,3 +248,39 @@ def test_a_deletion_reads_tree_blocks_and_attributes_of_any_size(make_btrfs: Cal
     first, last = nights.names("web")
     expire(nights, first)
     assert nights.names("web") == [last]
+
+
+def test_a_first_copy_is_given_up_when_the_disk_gives_the_base_back_again(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = two_nights(make_btrfs, tree, "share")
+    last = nights.names("web")[1]
+    image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", *btrfs.devices_of(nights.top)).stdout.strip())
+    work("btrfs", "filesystem", "sync", nights.top)
+    before = image.read_bytes()
+    spoil(nights, "share")
+    spoilt = image.read_bytes()
+    at = spoilt.index(b"spoilt")
+    assert spoilt.count(b"spoilt") == 1
+    (tree / "large").write_bytes(os.urandom(20 << 20))
+    nights.host("web", tree, deadline="8s", bandwidth="2M")
+    assert nights.backupd("verify", check=False).returncode == 1
+    assert nights.run("web", status=1)["web"]["outcome"] == "partial"
+    put_right(nights.top, at, before[at : at + len(b"spoilt")])
+    nights.host("web", tree)
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    made = record(nights, nights.names("web")[2])
+    assert (made["base"], "unread_bases" in made) == (last, False)
+    assert nights.differences("web", tree) == []
+
+
+def test_a_base_whose_record_the_disk_does_not_give_back_is_named(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = two_nights(make_btrfs, tree, "share")
+    nights.host("web", tree, exclude=[f"/never/there/{number:020}" for number in range(100)])
+    nights.run("web")
+    _, before, last = nights.names("web")
+    content = (nights.pool / "hosts/web" / last / "backup.json").read_bytes()
+    assert len(content) > 2048  # else it lies in the tree
+    damage(nights.top, content)
+    assert nights.run("web")["web"]["outcome"] == "complete"
+    made = record(nights, nights.names("web")[3])
+    assert (made["base"], made["unread_bases"]) == (before, [last])
+    assert any(last in one for one in made["warnings"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backupd.repo.received import RECEIVING, REPLACED
-from tests.beds.faults import damage
+from tests.beds.faults import damage, damage_metadata, leaves
 from tests.beds.two_pools import TwoPools, shown
 from tests.beds.watch import killed, rows
 from tests.beds.work import work
@@ -168,3 +168,30 @@ def test_a_copy_that_comes_again_after_the_first_was_lost_is_not_known_as_that_w
     two.second.backupd("rebuild")
     assert rows(two.second, "select name from verification") == [(first,)]  # nobody has read the other one
     assert rows(two.second, "select name from damage") == [(first,)]
+
+
+def test_a_copy_whose_metadata_is_damaged_stays_since_its_deletion_would_make_the_pool_read_only(
+    make_btrfs: Callable[..., Path],
+) -> None:
+    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M", mkfs=("-m", "single")))
+    for number in range(800):
+        (two.source / f"file-{number:06}").write_bytes(b"%d" % number)
+    two.night("2026-03-01T22:00:00Z", "a")
+    for number in range(800):
+        (two.source / f"file-{number:06}").write_bytes(b"new %d" % number)
+    two.night("2026-03-02T22:00:00Z", "b")
+    two.fetch()
+    first, second = two.names(two.second.pool)
+    old, new = (leaves(two.second.pool / "hosts/web1" / name, two.second.top) for name in (first, second))
+    own = [one for one in new if one not in old]
+    damage_metadata(two.second.top, own[len(own) // 2])
+    assert two.second.backupd("verify", "--now", NOW, check=False).returncode == 1
+    said = two.fetch("office", "--damaged", status=1)
+    assert "metadata" in json.dumps(said)
+    work("btrfs", "filesystem", "sync", two.second.top)
+    work("timeout", "30", "btrfs", "subvolume", "sync", two.second.top)
+    assert two.names(two.second.pool) == [first, second]
+    assert not (two.second.pool / "hosts/web1" / REPLACED).exists()
+    two.night("2026-03-03T22:00:00Z", "c")
+    two.fetch()
+    assert len(two.names(two.second.pool)) == 3
