@@ -16,14 +16,13 @@ from backupd.expire.site import ExpiryContext
 from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG
 from backupd.repo.compared import COMPARED
 from backupd.repo.damages import DAMAGED
-from backupd.repo.final_backups import LATEST, unfinished
+from backupd.repo.final_backups import LATEST, delete_working, unfinished
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import NOTES, read_notes
 from backupd.repo.received import discard_received
 from backupd.repo.verified import VERIFIED
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.marker import MARKER, WORKING, Pool
-from btrkeep.pool.subvolume import delete
 from btrkeep.units import printable
 
 _FILES = {name + end for name in (NOTES, CHECKSUMS, CHECKSUMS_LOG, VERIFIED, DAMAGED, COMPARED) for end in ("", ".new")}
@@ -75,7 +74,7 @@ def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:
     if names - {WORKING} or queue.full():
         return False
     if found := unfinished(folder / WORKING, folder.name):
-        delete(folder, found.id)
+        delete_working(folder / WORKING, found)
     return True
 
 

@@ -1,8 +1,10 @@
 """The backups of a host as they lie in the pool: which are ours, which is the newest complete one, and `latest`, which names it."""
 
+import errno
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +22,8 @@ from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError, is_damage
 from btrkeep.pool.atomic import link_atomically
 from btrkeep.pool.marker import WORKING, Pool
-from btrkeep.pool.subvolume import Subvolume, commit, delete, describe
+from btrkeep.pool.subvolume import Subvolume, commit, delete, describe, opened
+from btrkeep.treescan import has_readable_tree
 from btrkeep.units import parse_backup_name
 
 log = logging.getLogger(__name__)
@@ -230,7 +233,25 @@ def is_unfinished_run(path: Path, subvolume: Subvolume, host: str) -> bool:
 
 
 def discard(path: Path, uuid: str) -> None:
-    """Deletes the `.working` of this run, if it is still the same subvolume."""
+    """Deletes the `.working` of this run, if it is still the same subvolume. Raises OSError, as `delete_working` does."""
     subvolume = describe(path)
     if subvolume and subvolume.uuid == uuid and not subvolume.read_only:
-        delete(path.parent, subvolume.id)
+        delete_working(path, subvolume)
+
+
+def delete_working(path: Path, subvolume: Subvolume) -> None:
+    """Deletes a `.working`. Raises OSError: EIO if metadata of its own is damaged, as the kernel would make the pool read-only."""
+    with opened(path) as fd:
+        if not has_readable_tree(fd, subvolume.created if _has_base(path.parent, subvolume) else 0):
+            raise OSError(errno.EIO, "its metadata is damaged, so the kernel would make the pool read-only", str(path))
+    delete(path.parent, subvolume.id)
+
+
+def _has_base(folder: Path, subvolume: Subvolume) -> bool:
+    """Returns True if that of which it is a snapshot is there, unchanged: all metadata from before is that one's, too."""
+    for entry in os.scandir(folder):
+        with suppress(OSError):
+            base = describe(Path(entry)) if parse_backup_name(entry.name) else None
+            if base and base.uuid == subvolume.parent_uuid:
+                return base.written <= subvolume.created
+    return False

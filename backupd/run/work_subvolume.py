@@ -20,6 +20,7 @@ from backupd.repo.final_backups import (
     FinalBackup,
     ForeignData,
     bases,
+    delete_working,
     discard,
     is_named,
     is_unfinished_run,
@@ -333,7 +334,7 @@ def _left(path: Path, host: HostConfig, base: FinalBackup | None) -> _Left | Non
     if not record and not is_unfinished_run(path, subvolume, host.name):
         raise ForeignData(f"{path} is not ours", "move it away")
     try:
-        delete(path.parent, subvolume.id)
+        delete_working(path, subvolume)
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise

@@ -284,3 +284,27 @@ def test_a_base_whose_record_the_disk_does_not_give_back_is_named(make_btrfs: Ca
     made = record(nights, nights.names("web")[3])
     assert (made["base"], made["unread_bases"]) == (before, [last])
     assert any(last in one for one in made["warnings"])
+
+
+def test_an_unfinished_backup_with_damaged_metadata_of_its_own_is_not_deleted(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = two_nights(make_btrfs, tree, "share")
+    last = nights.names("web")[1]
+    for number in range(FILES):
+        (tree / f"file-{number:06}").write_bytes(b"newest %d" % number)
+    (tree / "large").write_bytes(os.urandom(20 << 20))
+    nights.host("web", tree, deadline="8s", bandwidth="2M")
+    assert nights.run("web", status=1)["web"]["outcome"] == "partial"
+    old = of(nights, last)
+    own = [one for one in of(nights, ".working") if one not in old]
+    damage_metadata(nights.top, own[len(own) // 2])
+    asked = nights.backupd("discard", "web", check=False)
+    nights.host("web", tree, exclude=["/none"])  # so what was left does not fit
+    done = nights.run("web", status=1)["web"]
+    work("btrfs", "filesystem", "sync", nights.top, check=False)
+    work("timeout", "30", "btrfs", "subvolume", "sync", nights.top, check=False)
+    assert " rw," in mounted(nights)
+    assert asked.returncode != 0
+    assert "metadata" in done["error"]
+    assert (nights.pool / "hosts/web/.working").is_dir()
+    work("mv", nights.pool / "hosts/web/.working", nights.pool / "spoilt")
+    assert nights.run("web")["web"]["outcome"] == "complete"
