@@ -8,7 +8,7 @@ from backupd.replicate.far_pool import Announced, FarPool
 from backupd.replicate.outcome import (
     ReplicationContext,
 )
-from backupd.repo.final_backups import final_backups
+from backupd.repo.listing import names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, Notes, read_notes, write_notes
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.replication import (
@@ -52,7 +52,7 @@ def require_marked(site: ReplicationContext, far: FarPool, host: str) -> None:
     notes, wanted = read_notes(folder), ReplicaMark(far.id, site.replica.name)
     mark = mark_of(notes)
     if mark is None:
-        if any(final_backups(site.pool, host)) or site.pool.working(host).exists():
+        if names_of(site.pool, host):  # also of one that cannot be read
             raise OperatorError(obstacle_words(HostFetches(host, obstacle=Obstacle.BACKED_UP_HERE)))
         write_notes(folder, replace(notes, replica={"pool": far.id, "name": site.replica.name, "at": format_time(site.now)}))
     elif mark.pool != wanted.pool:

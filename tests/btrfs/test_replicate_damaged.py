@@ -195,3 +195,22 @@ def test_a_copy_whose_metadata_is_damaged_stays_since_its_deletion_would_make_th
     two.night("2026-03-03T22:00:00Z", "c")
     two.fetch()
     assert len(two.names(two.second.pool)) == 3
+
+
+def test_a_host_whose_only_backup_here_has_lost_its_record_is_no_copy(make_btrfs: Callable[..., Path]) -> None:
+    two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"))
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.second.host("web1", two.source)
+    two.second.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z")
+    (name,) = two.names(two.second.pool)
+    path = two.second.pool / "hosts/web1" / name
+    work("btrfs", "property", "set", "-ts", path, "ro", "false")
+    (path / "backup.json").write_text("")
+    work("btrfs", "property", "set", "-ts", path, "ro", "true")
+    two.second.backupd("rebuild", check=False)
+    del two.second.tables["host"]
+    two.second.write()
+    two.fetch(status=1)
+    assert two.names(two.second.pool) == [name]
+    notes = path.parent / "notes.json"
+    assert not notes.exists() or "replica" not in json.loads(notes.read_text())
