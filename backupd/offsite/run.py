@@ -16,8 +16,9 @@ from backupd.expire.clocks import clock_doubt
 from backupd.offsite.repository import MOST_AT_ONCE, KnownRepository, local_time, machine_of, note_machines, snapshots, tags_of
 from backupd.offsite.restic import INCOMPLETE, SHOWN, Restic, ResticFailed, limit_words
 from backupd.replicate.outcome import HostFailed
-from backupd.repo.final_backups import find_base
+from backupd.repo.final_backups import bases, find_base
 from backupd.repo.listing import hosts_of
+from backupd.repo.notes_json import read_notes
 from backupd.repo.read_lock import read
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
@@ -34,6 +35,7 @@ from btrkeep.units import format_duration, format_time
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
+_UNREAD = "the disk does not give back {names}, so an older backup counts as the newest: see dmesg, `backupd damaged`"
 _GIVEN_UP = (
     "restic could never read all of {name}; the next backup is sent, or this one with {host} named: see dmesg, `backupd scrub`"
 )
@@ -144,11 +146,12 @@ class OffsiteRun:
         ResticFailed.
         """
         there = snapshots(self.restic, self.pool)
-        newest = {}
+        newest, unread = {}, dict[str, list[str]]()
         for host in hosts_of(self.pool):
             if any(fnmatchcase(host, pattern) for pattern in self.settings.hosts) and (not named or host in named):
                 try:
-                    base = find_base(self.pool, host, self.now)
+                    notes, lost = read_notes(self.pool.host(host)), unread.setdefault(host, [])
+                    base = next(bases(self.pool, host, self.now, notes, lost), None)
                 except OperatorError as error:
                     self.observer.notice(f"{host}: {error.message}")
                     continue
@@ -160,6 +163,7 @@ class OffsiteRun:
         sendings = [one for one in sendings if one not in hopeless]
         summary = OffsiteSummary(self.settings.name, len(newest), len(sendings))
         summary.failed = [HostFailed(host, _GIVEN_UP.format(name=name, host=host)) for host, name in sorted(hopeless)]
+        summary.failed += [HostFailed(host, _UNREAD.format(names=", ".join(lost))) for host, lost in unread.items() if lost]
         return summary, there, sendings
 
     def send(self, summary: OffsiteSummary, there: list[OffsiteSnapshot], sendings: Sequence[tuple[str, str]]) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.beds import session, work
 from tests.beds.cli import backupd_start
-from tests.beds.faults import damage
+from tests.beds.faults import damage, damage_metadata, leaves
 from tests.beds.nights import Nights
 
 pytestmark = pytest.mark.btrfs
@@ -420,3 +420,17 @@ def test_when_the_pool_or_the_backup_is_gone_restore_gives_the_line_that_gets_it
 def restic_line_of(said: str) -> str:
     (line,) = [line.strip() for line in said.splitlines() if line.strip().startswith(("restic ", "(set -a"))]
     return line
+
+
+def test_a_newest_backup_that_the_disk_does_not_give_back_is_not_passed_over_in_silence(make_btrfs: Callable[..., Path]) -> None:
+    far = Offsite(make_btrfs(size="300M", mkfs=("-m", "single")))
+    (far.night.source / "file").write_text("1")
+    first = far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    far.offsite("run")
+    (far.night.source / "file").write_text("2")
+    second = far.backup("2026-03-02T22:00:00Z")
+    old, new = (leaves(far.night.pool / "hosts/web1" / name, far.night.top) for name in (first, second))
+    damage_metadata(far.night.top, *(one for one in new if one not in old))
+    done = far.offsite("run", status=1)
+    assert second in done.stdout + done.stderr
