@@ -3,7 +3,6 @@
 Nothing enables them automatically: kernels before 6.7 cannot mount the filesystem afterwards.
 """
 
-import os
 import platform
 import re
 import shlex
@@ -14,6 +13,7 @@ from backupd.repo.final_backups import unfinished
 from backupd.repo.listing import hosts_of
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
+from btrkeep.fs.openat import is_there
 from btrkeep.pool import quota
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.process.programs import ProgramFailed, run
@@ -96,7 +96,7 @@ def enable(pool: Pool, now: datetime) -> None:
     quota.enable(pool, now)
     for host in hosts_of(pool):
         path = pool.host(host) / WORKING
-        if os.path.lexists(path) and (there := unfinished(path, host)) and not there.read_only:
+        if is_there(path) and (there := unfinished(path, host)) and not there.read_only:
             quota.join(pool, host, there.id)
 
 

@@ -24,6 +24,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.sources import require_host_name
 from btrkeep.errors import OperatorError, UsageError
+from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import EXPIRE_LOCK, NIGHT_LOCK, VERIFY_LOCK, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import commit, delete, describe
@@ -59,13 +60,13 @@ def require_renameable(pool: Pool, old: str, new: str) -> None:
         raise OperatorError(
             f"{new} has backups already", "two hosts cannot become one; choose another name, or forget that host first"
         )
-    if os.path.lexists(pool.host(new)) and (not pool.host(new).is_dir() or any(os.scandir(pool.host(new)))):
+    if is_there(pool.host(new)) and (not pool.host(new).is_dir() or any(os.scandir(pool.host(new)))):
         raise OperatorError(f"{pool.host(new)} is in the way", "look at what it holds, and move it away")
 
 
 def is_renamed(pool: Pool, old: str, new: str) -> bool:
     """Returns True if the folder has moved already: the rest may be to be done."""
-    return not os.path.lexists(pool.host(old)) and old in read_notes(pool.host(new)).was
+    return not is_there(pool.host(old)) and old in read_notes(pool.host(new)).was
 
 
 def backups_of(pool: Pool, host: str) -> int:

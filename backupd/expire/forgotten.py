@@ -22,6 +22,7 @@ from backupd.repo.notes_json import NOTES, read_notes
 from backupd.repo.received import discard_received
 from backupd.repo.verified import VERIFIED
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.units import printable
 
@@ -93,7 +94,7 @@ def _waits(site: ExpiryContext, host: str) -> bool:
 
 def _free(parent: Path, host: str) -> Path:
     number = 0
-    while os.path.lexists(parent / f"{host}.{number}"):
+    while is_there(parent / f"{host}.{number}"):
         number += 1
     return parent / f"{host}.{number}"
 

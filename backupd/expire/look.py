@@ -23,6 +23,7 @@ from btrkeep.config import Config, Retention
 from btrkeep.decisions.expiry_plan import HostBackups, UnreadableHost
 from btrkeep.decisions.retention import Candidate, DeletionRequest
 from btrkeep.errors import DAMAGED
+from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, describe
 from btrkeep.units import parse_backup_name, parse_time
@@ -201,6 +202,4 @@ def gone_names(folder: Path, notes: Notes) -> list[str]:
 
     One that is held as well was moved away by somebody who may bring it back.
     """
-    return [
-        name for name, note in notes.backups.items() if EXPIRED in note and HOLD not in note and not os.path.lexists(folder / name)
-    ]
+    return [name for name, note in notes.backups.items() if EXPIRED in note and HOLD not in note and not is_there(folder / name)]

@@ -45,6 +45,7 @@ from btrkeep.decisions.receive_meaning import HINTS, receive_cause
 from btrkeep.decisions.replication import FarBackup, Fetch
 from btrkeep.errors import OperatorError
 from btrkeep.fs.exchange import exchange
+from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.send import NEWEST
 from btrkeep.pool.subvolume import (
@@ -326,7 +327,7 @@ def _named(pool: Pool, expected: Expected, path: Path, pulse: Pulse = steady) ->
     final = pool.host(expected.host) / expected.name
     if expected.again:
         return _put_in_place(pool, expected, path, final, pulse)
-    if os.path.lexists(final):
+    if is_there(final):
         raise NotReceived(f"{final} is there already, and is no copy of it", "look at it, and move it away")
     return _snapshot(path, final, expected)
 

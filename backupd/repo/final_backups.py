@@ -20,6 +20,7 @@ from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError, is_damage
+from btrkeep.fs.openat import is_there
 from btrkeep.pool.atomic import link_atomically
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, commit, delete, describe, opened
@@ -167,7 +168,7 @@ def recover(pool: Pool, host: str) -> Record | None:
 
 def take_name(pool: Pool, path: Path, name: str) -> Path:
     final = path.with_name(name)
-    if os.path.lexists(final):
+    if is_there(final):
         raise ForeignData(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
     with Checkpoint("backup named"):
         path.rename(final)

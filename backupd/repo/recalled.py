@@ -9,6 +9,7 @@ from backupd.repo.compared import compared_row, differing_of, forget_compared, r
 from backupd.repo.damages import forget_damaged, read_damaged
 from backupd.repo.verified import damages_of, forget_verified, read_verified, verified_row
 from btrkeep.catalogue import Catalogue, Damage
+from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 
@@ -59,5 +60,5 @@ def forget_recorded(pool: Pool, host: str, name: str) -> None:
 
 def forget_gone(pool: Pool, host: str, name: str) -> None:
     """The same, unless that backup is there: the next one of that name was not looked at yet. Raises OSError."""
-    if pool.host(host).is_dir() and not os.path.lexists(pool.host(host) / name):
+    if pool.host(host).is_dir() and not is_there(pool.host(host) / name):
         forget_recorded(pool, host, name)

@@ -1,6 +1,5 @@
 """Backups that a replication has received incompletely."""
 
-import os
 from contextlib import suppress
 from dataclasses import replace
 
@@ -8,6 +7,7 @@ from backupd.repo.listing import names_of
 from backupd.repo.notes_json import DEMOTED, read_notes, write_notes
 from backupd.repo.removing import remove_tree
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import delete, describe
 
@@ -18,14 +18,14 @@ REPLACED = ".replaced"
 
 def has_received(pool: Pool, host: str) -> bool:
     """Returns True if something is left that `discard_received` would delete: a power cut may restore it."""
-    return any(os.path.lexists(pool.host(host) / name) for name in (RECEIVING, REPLACED))
+    return any(is_there(pool.host(host) / name) for name in (RECEIVING, REPLACED))
 
 
 def discard_received(pool: Pool, host: str) -> bool:
     """Deletes what a replication that was cut off has left of a backup; whether there was something. Needs the host's lock."""
     discard_replaced(pool, host)
     folder = pool.host(host) / RECEIVING
-    if not os.path.lexists(folder):
+    if not is_there(folder):
         return False
     with Checkpoint("received part deleted"):
         for path in folder.iterdir():

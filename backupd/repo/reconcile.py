@@ -25,6 +25,7 @@ from btrkeep.causes import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, delete, describe
@@ -225,7 +226,7 @@ def _is_runs(path: Path, host: str, was: Sequence[str]) -> bool:
         record = read(path)
     except UnreadableRecord:
         return True
-    return not os.path.lexists(path / DATA) if record is None else record.host in (host, *was)
+    return not is_there(path / DATA) if record is None else record.host in (host, *was)
 
 
 def _is_finished(pool: Pool, host: str) -> bool:

@@ -5,7 +5,6 @@ As in work_subvolume, every function is one small step that may be killed anywhe
 
 import contextlib
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -20,6 +19,7 @@ from backupd.run.doubt import drop_doubted
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
 from backupd.run.sibling import SharedData, Sibling, share_written
 from btrkeep.backup_states import FAILED, PARTIAL
+from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import describe, set_read_only
@@ -159,6 +159,6 @@ def sync(disk: Syncfs) -> None:
 def _free_name(pool: Pool, record: Record) -> str:
     """Returns the name of the start; seconds later if another backup has it (a clock that was set back)."""
     moment = record.started
-    while os.path.lexists(pool.host(record.host) / backup_name(moment)):
+    while is_there(pool.host(record.host) / backup_name(moment)):
         moment += timedelta(seconds=1)
     return backup_name(moment)

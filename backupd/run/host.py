@@ -43,6 +43,7 @@ from btrkeep.clock import elapsed
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import mount_options
@@ -308,7 +309,7 @@ class HostRun:
         except finishing.DataLost as error:
             verdict = replace(verdict, outcome="failed", error=f"{verdict.error}; {error}", cause=None)
             record = replace(record, error=verdict.error, cause=None)
-            nothing, lost = not os.path.lexists(prepared.path), True
+            nothing, lost = not is_there(prepared.path), True
         except OSError as error:  # the same fault once more; a writable `.working` is partial whatever its record says
             log.warning("%s: %s", prepared.path, error.strerror)
             nothing = False
@@ -341,7 +342,7 @@ class HostRun:
         cause = why if isinstance(why, Cause) else None
         error = cause_words(why) if isinstance(why, Cause) else why
         self._finish_run("failed", error, cause)
-        if self.row and os.path.lexists(self.site.pool.working(self.host.name)):  # it stays, and nobody works on it
+        if self.row and is_there(self.site.pool.working(self.host.name)):  # it stays, and nobody works on it
             self.site.catalogue.put_backup(replace(self.row, state=PARTIAL))
         elif self.row:
             self.site.catalogue.drop_backup(self.host.name, None)

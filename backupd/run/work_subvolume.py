@@ -40,6 +40,7 @@ from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError, PoolUnusable, is_damage
+from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.orphans import wait_for
 from btrkeep.pool.subvolume import Subvolume, commit, create, delete, describe, opened, snapshot
@@ -127,7 +128,7 @@ def prepare(
     base, unread = _choose(pool, host.name, now, notes, checked)
     if unread and imported is not None:  # an import knows what it copied into the newest
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(pool.host(host.name) / unread[0]))
-    if checked and os.path.lexists(path) and is_damaged(path):
+    if checked and is_there(path) and is_damaged(path):
         _drop_damaged_working(path, unread)
     left = _left(path, host, base)
     prepared = _continue(path, left, base, unread, host, now, cancelled) if left else make(pool, host, base, now, imported, unread)
@@ -322,7 +323,7 @@ def _left(path: Path, host: HostConfig, base: FinalBackup | None) -> _Left | Non
     Without the mark it is unknown which of its files are on the disk. One with a base is then made again, because that costs
     little.
     """
-    if not os.path.lexists(path):
+    if not is_there(path):
         return None
     subvolume = describe(path)
     if subvolume is None or subvolume.read_only:

@@ -5,9 +5,27 @@ A path is a sequence of names, in bytes. Each folder is opened by its name in th
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
+
+from btrkeep.errors import DAMAGED
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME | os.O_CLOEXEC
+
+
+def is_there(path: Path) -> bool:
+    """Returns True if something has that name, even if the disk does not give back what: os.path.lexists() calls that absent.
+
+    Raises OSError for any other error.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        if error.errno not in DAMAGED:
+            raise
+    return True
 
 
 def by_descriptor(folder: int, name: bytes) -> bytes:

@@ -36,7 +36,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.errors import OperatorError
-from btrkeep.fs.openat import FOLDER
+from btrkeep.fs.openat import FOLDER, is_there
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.room import read_room
@@ -353,7 +353,7 @@ def _require_going(site: ImportSite) -> None:
 def require_no_other_work(pool: Pool, host: str) -> None:
     """Raises OperatorError if a night has left an unfinished backup, which would be discarded for the tree."""
     path = pool.working(host)
-    if os.path.lexists(path) and not working.discardable(path, host, lambda record: record.imported is not None):
+    if is_there(path) and not working.discardable(path, host, lambda record: record.imported is not None):
         hint = f"`backupd run {host}` finishes it, `backupd discard {host}` gives it up"
         raise OperatorError(f"{host} has an unfinished backup", hint)
 

@@ -40,7 +40,7 @@ from btrkeep.config import HostConfig
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.decisions.retention import DeletionRequest, Hold
 from btrkeep.errors import OperatorError, PoolUnusable, StateConflict
-from btrkeep.fs.openat import FILE
+from btrkeep.fs.openat import FILE, is_there
 from btrkeep.fs.reflink import clone
 from btrkeep.fs.sparse import data_runs, pieces
 from btrkeep.pool import quota
@@ -106,12 +106,12 @@ def _start(site: ExpiryContext, backup: Restorable) -> datetime:
 def _require_no_other_work(site: ExpiryContext, host: str) -> None:
     """Discards what a killed repair left; an unfinished backup of a night is somebody's data. Raises StateConflict."""
     path = site.pool.working(host)
-    if not os.path.lexists(path):
+    if not is_there(path):
         return
     settings = working.settings_of(HostConfig(host))
     if left := working.discardable(path, host, lambda record: bool(record.repaired) or record.settings == settings):
         discard(path, left.uuid)
-    if os.path.lexists(path):
+    if is_there(path):
         raise StateConflict(
             f"{host} has an unfinished backup", f"`backupd run {host}` finishes it, `backupd discard {host}` gives it up"
         )
