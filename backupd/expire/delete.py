@@ -10,20 +10,19 @@ import errno
 import time
 from collections import deque
 from concurrent.futures import Future
-from contextlib import ExitStack
-from pathlib import Path
+from contextlib import ExitStack, suppress
 
-from backupd.expire.droppable import looks_ahead
-from backupd.expire.look import HostOnPool, is_still
+from backupd.expire.droppable import MetadataReader
+from backupd.expire.look import HostOnPool, is_still, look_again
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import Deleted
 from backupd.expire.site import ExpiryContext
-from backupd.repo.final_backups import point_latest
+from backupd.repo.final_backups import FinalBackup, point_latest
 from backupd.repo.read_lock import unread
 from btrkeep.backup_states import EXPIRED
 from btrkeep.decisions.expiry_plan import HostPlan, Plan
-from btrkeep.errors import PoolUnusable
-from btrkeep.pool.subvolume import Subvolume, delete
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.subvolume import delete
 
 _SETTLE = 10.0  # seconds
 _BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)
@@ -48,6 +47,8 @@ class Deleter:
         self.hosts: list[str] = []  # of which something was deleted
         self._gone: list[tuple[str, str]] = []  # deleted, and not durable yet
         self._settled = time.monotonic()
+        self.reader = MetadataReader()
+        self._begun: set[tuple[str, str]] = set()  # to be read ahead
 
     @property
     def left(self) -> int:
@@ -62,6 +63,19 @@ class Deleter:
     def unsettled(self) -> int:
         """Returns the number of deletions that are not durable yet."""
         return len(self._gone)
+
+    def read_ahead(self, count: int) -> None:
+        """Begins to read the metadata of the next `count` backups, if it is not being read. Holds no lock."""
+        for plan, names in self.pending:
+            some, count = names[:count], count - len(names[:count])
+            new = [name for name in some if (plan.host, name) not in self._begun]
+            with suppress(OSError, OperatorError):  # it is said when its turn comes
+                there = look_again(self.site.pool, self.site.config, plan.host, plan.rows).backups if new else {}
+                for name in (one for one in new if one in there):
+                    self.reader.can_be_dropped(there[name], there.values())
+            self._begun.update((plan.host, name) for name in new)
+            if count <= 0:
+                break
 
     def batch(self, room: int) -> None:
         """Deletes up to `room`; `settle` makes it durable. Raises PoolUnusable."""
@@ -113,23 +127,24 @@ class Deleter:
         self.site.catalogue.mark_deleting([(host, name) for name in names])
         put_off: list[str] = []
         kept: list[str] = []
-        with looks_ahead(names, on_pool.backups) as looks:
-            for place, (name, look) in enumerate(zip(names, looks, strict=True)):
-                if self.site.cancellation or self.queue.full():
-                    put_off = names[place:]
-                    break
-                if self._delete_one(self.site.pool.host(host) / name, on_pool.backups[name].subvolume, look):
-                    self._gone.append((host, name))
-                else:
-                    kept.append(name)
+        there = on_pool.backups
+        looks = [self.reader.can_be_dropped(there[name], there.values()) for name in names]
+        for place, (name, look) in enumerate(zip(names, looks, strict=True)):
+            if self.site.cancellation or self.queue.full():
+                put_off = names[place:]
+                break
+            if self._delete_one(there[name], look):
+                self._gone.append((host, name))
+            else:
+                kept.append(name)
         if len(kept) + len(put_off) < len(names) and host not in self.hosts[-1:]:
             self.hosts.append(host)
         point_latest(self.site.pool, host)
         self.site.catalogue.set_states([(host, name, EXPIRED, on_pool.notes.expired_at(name)) for name in (*kept, *put_off)])
         return tuple(put_off)
 
-    def _delete_one(self, path: Path, subvolume: Subvolume, look: Future[bool]) -> bool:
-        host = path.parent.name
+    def _delete_one(self, backup: FinalBackup, look: Future[bool]) -> bool:
+        path, subvolume, host = backup.path, backup.subvolume, backup.path.parent.name
         try:
             if not is_still(path, subvolume):
                 self.site.problem(f"{host} {path.name} is left alone: somebody changed it a moment ago")

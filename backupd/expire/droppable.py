@@ -4,9 +4,9 @@ It needs what no other subvolume shares, and what was written in this one even i
 damaged is read here a moment before the kernel reads the same, and the kernel finds it in memory.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 from backupd.repo.final_backups import FinalBackup
 from btrkeep.pool.subvolume import opened
@@ -17,28 +17,46 @@ _READERS = 4
 """Backups that are read at the same time: one alone waits for each of its leaves, and the disks for it."""
 
 
-@contextmanager
-def looks_ahead(going: Sequence[str], there: Mapping[str, FinalBackup]) -> Iterator[list[Future[bool]]]:
-    """Yields for each backup of a host that is going to be deleted whether the kernel can drop it.
+class MetadataReader:
+    """Reads the metadata of backups that are going to be deleted, several at the same time.
 
-    False: the disk does not give back metadata that the kernel needs for that. An OSError comes with the result. What was not begun
-    at the end is not read any more. Raises NoThread.
+    What was read is remembered by the subvolume, so it can be asked for ahead, while the cleaner drops others.
     """
-    with running_threads(min(_READERS, len(going)), "look") as readers:
-        try:
-            yield [readers.submit(_can_be_dropped, name, there) for name in going]
-        finally:
-            readers.shutdown(cancel_futures=True)
+
+    def __init__(self) -> None:
+        self._readers: ThreadPoolExecutor | None = None
+        self._read: dict[int, tuple[int, Future[bool]]] = {}
+
+    def can_be_dropped(self, own: FinalBackup, there: Iterable[FinalBackup]) -> Future[bool]:
+        """Begins to look whether the kernel can drop a backup of a host that has those of `there`. Raises NoThread.
+
+        The result is False if the disk does not give back metadata that the kernel needs for that; an OSError comes with it. What
+        the backup has from one of `there` that it grew from is not read: if that goes too, it is read for that one. All is read of
+        one that grew from none of them, or was received.
+        """
+        since = max((_shared_before(own, one) for one in there), default=0)
+        known = self._read.get(own.subvolume.id)
+        if known and known[0] <= since:
+            return known[1]
+        if self._readers is None:
+            self._readers = running_threads(_READERS, "look")
+        look = self._readers.submit(_is_readable, own.path, since)
+        self._read[own.subvolume.id] = since, look
+        return look
+
+    def forget(self) -> None:
+        """Forgets what was read: time has passed."""
+        self._read.clear()
+
+    def close(self) -> None:
+        """Reads nothing more that was not begun."""
+        if self._readers:
+            self._readers.shutdown(cancel_futures=True)
 
 
-def _can_be_dropped(name: str, there: Mapping[str, FinalBackup]) -> bool:
-    """Reads what the backup does not have from one of `there` that it grew from: if that goes too, it is read for that one.
-
-    All is read of one that grew from none of them, or was received. Raises OSError.
-    """
-    own = there[name]
-    with opened(own.path) as fd:
-        return has_readable_tree(fd, max(_shared_before(own, one) for one in there.values()))
+def _is_readable(path: Path, since: int) -> bool:
+    with opened(path) as fd:
+        return has_readable_tree(fd, since)
 
 
 def _shared_before(own: FinalBackup, other: FinalBackup) -> int:

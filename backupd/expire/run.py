@@ -31,6 +31,7 @@ from btrkeep.clock import elapsed
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.fs.openat import is_there
 from btrkeep.pool import quota
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.atomic import NO_ROOM
@@ -145,7 +146,7 @@ class ExpiryRunner:
             if row.id != self.row and start_time(row.pid) != row.pid_started:
                 self.site.catalogue.update_expiry(row.id, finished=row.updated, outcome="killed", paused=None)
         left = [(row.host, row.name) for row in self.site.catalogue.states() if row.state == DELETING and row.name]
-        gone = [(host, name) for host, name in left if not os.path.lexists(self.site.pool.host(host) / name)]
+        gone = [(host, name) for host, name in left if not is_there(self.site.pool.host(host) / name)]
         if gone:
             self.queue.commit()
             self.site.catalogue.drop_backups(gone)
@@ -204,6 +205,7 @@ class ExpiryRunner:
                         self.site.problem(stuck_words(self.queue.waiting))
                         break
             finally:
+                self.deleter.reader.close()
                 self.deleter.settle()
         self.site.summary.rest = self.deleter.left + self.deleter.busy
         if self.wait or self.option.switched:
@@ -233,6 +235,7 @@ class ExpiryRunner:
     def _one_batch(self, deleter: Deleter, pace: Governor) -> None:
         if pace.paced:
             self._pause(Pause.PACE, pace.rest)
+        deleter.read_ahead(self.queue.most)  # while the cleaner drops those that wait
         room = self.queue.wait_for_room(self.site.cancellation, self._tick)
         begun, is_asleep = time.monotonic(), not self.queue.moving()
         pace.begin()
@@ -272,6 +275,7 @@ class ExpiryRunner:
         self.option.put_back()
         while backups_run(self.site.catalogue) and not self.site.cancellation:
             self._pause(Pause.BACKUPS, _LOOK_FOR_BACKUPS)
+        deleter.reader.forget()
         if not self.site.cancellation:
             self._switch()
 
