@@ -20,19 +20,36 @@ print(peak.split()[1])
 """
 
 
-def best_of_three(folder: Path) -> tuple[float, int]:
-    """Seconds of the whole process and the peak of its memory in KiB, both by the kernel's account.
+YARDSTICK = """
+import sys, tomllib
+from pathlib import Path
+for file in Path(sys.argv[1]).rglob("*.toml"):
+    tomllib.loads(file.read_text())
+"""
+"""Reads and parses the same, and does nothing else."""
+OURS_MOST = 2.5
+"""Times the yardstick, on a machine that is half as fast, or is while this runs; ours takes 1.5 to 2.3 times as long."""
+
+
+def best_of_three(folder: Path) -> tuple[float, float, int]:
+    """Seconds of the whole process, of the yardstick beside it, and the peak of its memory in KiB, all by the kernel's account.
 
     Seconds of processor time: alone on a machine that is what a clock shows, and other tests beside this one do not count.
     """
-    seconds, peak = [], 0
+    ours, yardstick, peak = [], [], 0
     for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run = subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], check=True, cwd=ROOT, capture_output=True, text=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        peak = int(run.stdout)
-    return min(seconds), peak
+        seconds, said = _seconds(PROGRAM, folder)
+        ours.append(seconds)
+        yardstick.append(_seconds(YARDSTICK, folder)[0])
+        peak = int(said)
+    return min(ours), min(yardstick), peak
+
+
+def _seconds(program: str, folder: Path) -> tuple[float, str]:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run = subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=ROOT, capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, run.stdout
 
 
 @pytest.mark.slow
@@ -52,8 +69,8 @@ def test_three_thousand_hosts_load_in_half_a_second(tmp_path: Path, drop_ins: bo
         else:
             main.append(host)
     (tmp_path / "main.toml").write_text("".join(main))
-    seconds, peak = best_of_three(tmp_path)
-    assert seconds < 0.5
+    seconds, yardstick, peak = best_of_three(tmp_path)
+    assert seconds < max(0.5, OURS_MOST * yardstick)
     assert peak < 60 * 1024
 
 
