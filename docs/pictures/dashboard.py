@@ -4,10 +4,8 @@ The site is the made-up one of bench/make_site.py, the files are those of a smal
 browser looks at both: in light, in dark, and as a telephone. The pictures are reduced to few colours, for there are many of them.
 """
 
-import json
 import os
 import sys
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +16,6 @@ sys.path.insert(0, str(TOP))  # the pictures are made in a bare checkout
 
 from playwright.sync_api import Browser  # noqa: E402
 
-from btrkeep.catalogue import Catalogue  # noqa: E402
-from btrkeep.config.published import FACT  # noqa: E402
-from btrkeep.decisions.copies import (  # noqa: E402
-    COPIES,
-    OFFSITE,
-    OFFSITE_THERE,
-    PUSH,
-    HostBehind,
-    KnownCopies,
-    ReplicaSession,
-    RunningFetch,
-    copies_text,
-    note_running,
-    note_session,
-    note_stored,
-)
-from btrkeep.process.proc import start_time  # noqa: E402
-from btrkeep.units import backup_name  # noqa: E402
 from tests.beds import btrfs, session  # noqa: E402
 from tests.beds.browser import LAPTOP, PHONE, chromium, enter, visit  # noqa: E402
 from tests.beds.dashboard import Dashboard, own_folder, real_shop, serving  # noqa: E402
@@ -56,6 +36,7 @@ SITE = {
     "jobs": "/jobs",
     "log": "/log",
     "account": "/account",
+    "copies": "/copies",
 }
 COLOURS = 64
 LOOKS = {"": LAPTOP, "-dark": LAPTOP, "-phone": PHONE}
@@ -69,42 +50,13 @@ def main(folder: Path) -> None:
     try:
         with chromium() as browser:
             with own_folder() as place:
-                made = made_catalogue(place / "state", 300, hostile=False)
+                made = made_catalogue(place / "state", 300, hostile=False, copies=True)
                 with serving(place, made.state) as web:
                     draw(browser, web, SITE, folder)
-                    add_copies(made.state)
-                    draw(browser, web, {"copies": "/copies"}, folder)
             with real_shop(btrfs.make(size="2G")) as web:
                 draw(browser, web, _files(web), folder)
     finally:
         session.end_session(session.own_name())
-
-
-def add_copies(state: Path) -> None:
-    """Gives the made-up site a server that it sends to, another that fetches from it, and a repository that is late."""
-    with Catalogue.open(state) as found:
-        now, facts = datetime.now(UTC), found.host_facts(datetime.now(UTC))
-        newest = {host: backup_name(one.last_complete) for host, one in sorted(facts.items()) if one.last_complete}
-        hosts = [*newest][:-9]
-        some = {host: newest[host] for host in hosts}
-        found.set_fact(
-            COPIES, copies_text(KnownCopies({}, {"away": some, "backup2": {host: newest[host] for host in hosts[:120]}}))
-        )
-        found.set_fact(f"{OFFSITE_THERE}far", json.dumps({"incomplete": [], "newest": {host: newest[host] for host in hosts[:40]}}))
-        note_stored(found, "far", 734 << 30)
-        day, me = timedelta(days=1), os.getpid()
-        behind = (HostBehind(hosts[3], newest[hosts[3]], None, "restic could not read all of it"),)
-        sessions = (
-            (PUSH, "away", ReplicaSession(now - day / 8, now - day / 8, "", "p", len(hosts), 281, 95 << 30, 4100.0)),
-            (OFFSITE, "far", ReplicaSession(now - day / 2, now - day / 2, "", "p", 40, 39, 11 << 30, 2300.0, behind=behind)),
-        )
-        for kind, name, one in sessions:
-            note_session(found, name, one, kind)
-        running = RunningFetch(me, start_time(me), now - day / 24, now, 281, 112, 41 << 30, tuple(hosts[5:8]))
-        note_running(found, "away", running)
-        published = json.loads(found.get_fact(FACT) or "{}")
-        published |= {"pushes": {"away": 172800.0}, "offsites": {"far": 172800.0}}
-        found.set_fact(FACT, json.dumps(published, separators=(",", ":")))
 
 
 def _files(web: Dashboard) -> dict[str, str]:
