@@ -18,6 +18,7 @@ from heapq import merge
 from typing import NamedTuple
 
 from backupd.run.importing.tree_links import Attributes, TreeLinks, attributes_of, walk_again
+from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FILE, open_folder
 from btrkeep.fs.sparse import data_runs
 
@@ -142,13 +143,8 @@ def _copied(source: int, target: int, folders: Iterator[_Folder], goes_on: Calla
     return found
 
 
-@contextmanager
-def _opened(root: int, path: bytes) -> Iterator[int]:
-    fd = open_folder(root, path.split(b"/") if path else ())
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+def _opened(root: int, path: bytes) -> ClosingFd:
+    return ClosingFd(open_folder(root, path.split(b"/") if path else ()))
 
 
 class _Copier:
@@ -195,12 +191,9 @@ class _Copier:
 
     def _make(self, old: int, place: "_Place", found: os.stat_result) -> int:
         """Makes the file, in the place of what has its name. Returns how many bytes were written."""
-        new = _created(place.here, place.name)
-        try:
+        with ClosingFd(_created(place.here, place.name)) as new:
             written = self._copy_data(old, new, found)
             _keep_attributes(old, new, found, has_some=place.inherits)
-        finally:
-            os.close(new)
         return written
 
     def _keep(self, old: int, place: "_Place", found: os.stat_result, same: Same, counts: CopiedNames) -> bool:
@@ -298,13 +291,10 @@ class _Place(NamedTuple):
 @contextmanager
 def _opened_name(place: _Place, flags: int) -> Iterator[tuple[int, os.stat_result]]:
     """Opens the name in the tree. Raises OSError also if it is another file than was looked at."""
-    fd = os.open(place.name, flags, dir_fd=place.there)
-    try:
+    with ClosingFd(os.open(place.name, flags, dir_fd=place.there)) as fd:
         if (found := os.fstat(fd)).st_ino != place.inode:
             raise OSError(errno.EAGAIN, "it was exchanged meanwhile: is the history changed?")
         yield fd, found
-    finally:
-        os.close(fd)
 
 
 def _pieces_of_either(one: int, other: int, size: int) -> Iterator[tuple[int, int]]:
@@ -361,8 +351,7 @@ def _make_special(place: _Place) -> bool:
         leads_to = os.readlink(b"", dir_fd=old) if stat.S_ISLNK(found.st_mode) else None
         if (has := _same_special(place, found, leads_to)) is None:
             _replace_special(place, found, leads_to)
-        new = os.open(place.name, _UNOPENED, dir_fd=place.here)
-        try:
+        with ClosingFd(os.open(place.name, _UNOPENED, dir_fd=place.here)) as new:
             paths = b"/proc/self/fd/%d" % old, b"/proc/self/fd/%d" % new
             if has and _has_attributes(*paths, found, has):
                 return False
@@ -371,8 +360,6 @@ def _make_special(place: _Place) -> bool:
             if leads_to is None:
                 os.chmod(place.name, stat.S_IMODE(found.st_mode), dir_fd=place.here)
             os.utime(place.name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=place.here, follow_symlinks=False)
-        finally:
-            os.close(new)
     return True
 
 

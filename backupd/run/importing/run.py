@@ -35,6 +35,7 @@ from btrkeep.backup_states import COMPLETE
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.pool_room import lacks_room
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, is_there
 from btrkeep.pool.locks import take_lock
@@ -170,12 +171,10 @@ def opened_tree(tree: OldTree) -> Iterator[Path]:
         fd = os.open(tree.folder, FOLDER)
     except OSError as error:
         raise OperatorError(f"{tree.folder}: {error.strerror}: was it rotated meanwhile?", "run it again") from None
-    try:
+    with ClosingFd(fd):
         _require_same(tree, fd)
         yield Path(f"/proc/{os.getpid()}/fd/{fd}")
         _require_same(tree, fd)
-    finally:
-        os.close(fd)
 
 
 def _require_same(tree: OldTree, fd: int) -> None:

@@ -19,6 +19,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import NamedTuple
 
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, open_folder
 from btrkeep.pool.mounts import mount_id
@@ -240,12 +241,10 @@ def superfluous(tree: int, copy: int, seen: FolderDigests, goes_on: Callable[[],
             fd = open_folder(copy, folder.path.split(b"/") if folder.path else ())
         except (FileNotFoundError, NotADirectoryError):  # what stands there instead was found in the folder above
             continue
-        try:
+        with ClosingFd(fd):
             now = dict.fromkeys((entry.name for entry in folder.others), 0) | dict.fromkeys(folder.folders, _FOLDER)
             begin = folder.path + b"/" if folder.path else b""
             found += [begin + name for name in _gone(_names(fd), now)]
-        finally:
-            os.close(fd)
     return found
 
 
@@ -290,14 +289,10 @@ def _require_one_numbering(tree: int) -> None:
         return
     devices = set[int]()
     for folder in _layers(mount.super_options):
-        with suppress(OSError):
-            fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                number = mount_id(fd)
-                if any(one.id == number and one.filesystem == "btrfs" for one in known):
-                    devices.add(os.fstat(fd).st_dev)
-            finally:
-                os.close(fd)
+        with suppress(OSError), ClosingFd(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+            number = mount_id(fd)
+            if any(one.id == number and one.filesystem == "btrfs" for one in known):
+                devices.add(os.fstat(fd).st_dev)
     if len(devices) > 1:
         said = "its layers are several subvolumes of btrfs, so inode numbers do not tell what is the same file"
         raise UnprovenTree(said, f"import the layers by themselves, or {_COPY_IT}")
@@ -321,8 +316,7 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
     waiting, device, is_proven = [b""], os.fstat(tree).st_dev, False
     while waiting and goes_on():
         path = waiting.pop()
-        fd = open_folder(tree, path.split(b"/") if path else ())
-        try:
+        with ClosingFd(open_folder(tree, path.split(b"/") if path else ())) as fd:
             status = os.fstat(fd)
             if status.st_dev != device:
                 raise UnprovenTree(
@@ -344,8 +338,6 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
             names = [entry.name for entry in inner]
             waiting += [path + b"/" + name if path else name for name in reversed(names)]
             yield WalkedFolder(path, fd, status, names, others, len(files))
-        finally:
-            os.close(fd)
 
 
 def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", device: int) -> None:
@@ -419,11 +411,8 @@ def _size_of(above: int, name: bytes) -> int:
     found = os.stat(name, dir_fd=above, follow_symlinks=False)
     if not stat.S_ISDIR(found.st_mode):
         return _size(found)
-    fd = os.open(name, FOLDER, dir_fd=above)
-    try:
+    with ClosingFd(os.open(name, FOLDER, dir_fd=above)) as fd:
         return sum(_size(one.stat(follow_symlinks=False)) for folder in walk_tree(fd, lambda: True) for one in folder.others)
-    finally:
-        os.close(fd)
 
 
 def _is_alike(now: os.stat_result, then: os.stat_result) -> bool:

@@ -12,6 +12,7 @@ from backupd.files.sameness import TimeBudgetUsedUp
 from backupd.files.suggestions import entry_at
 from backupd.files.tree import Entry, Tree
 from backupd.serve.call import Call
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.wire import ClientGone
@@ -204,14 +205,11 @@ def download(call: Call) -> None:
 def _file(call: Call, tree: Tree, entry: Entry) -> None:
     if entry.kind != "file":
         raise RequestRefused(f"that is a {entry.kind}, no plain file", "a folder is given as tar or zip", "usage", own=True)
-    fd = tree.open_file(entry.path)
-    try:
+    with ClosingFd(tree.open_file(entry.path)) as fd:
         size = os.fstat(fd).st_size
         out = call.stream(entry.name, "application/octet-stream", size)
         while piece := os.read(fd, _PIECE):
             out.write(piece)
-    finally:
-        os.close(fd)
     if out.tell() != size:
         raise RequestRefused(f"the file ended after {out.tell()} of {size} bytes")
 
