@@ -16,7 +16,6 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.wire import ClientGone
-from btrkeep.units import format_time
 
 if TYPE_CHECKING:
     from backupd.files.comparing import PathDifference
@@ -73,11 +72,6 @@ def opened(call: Call, *which: str) -> Iterator[list[tuple[Restorable, Tree]]]:
         yield [(one, stack.enter_context(Tree(one.path))) for one in found]
 
 
-def backup_object(found: Restorable) -> dict[str, Any]:
-    """A backup as JSON has it."""
-    return {"name": found.name, "state": found.state, "started": format_time(found.started)}
-
-
 def _entry(call: Call, found: Restorable, tree: Tree) -> Entry:
     return entry_at(tree, call["path"], f"{found.host}@{found.name}")
 
@@ -85,6 +79,7 @@ def _entry(call: Call, found: Restorable, tree: Tree) -> Entry:
 def browse(call: Call) -> dict[str, Any]:
     """Returns an entry, and for a folder a page of its contents."""
     from backupd.files.listing import Page, page
+    from backupd.files.objects import backup_object
     from backupd.files.words import entry_object
 
     if call["limit"] * (len(call["path"]) + _LONGEST_NAME) > _LONGEST_PAGE:
@@ -141,6 +136,7 @@ def _next(call: Call, history: "PathHistory") -> str | None:
 def compare(call: Call) -> dict[str, Any]:
     """Returns a limited number of differences below a path; for a text file also its lines."""
     from backupd.files.comparing import compare as differences_of
+    from backupd.files.objects import backup_object
 
     with opened(call, call["before"], call["after"]) as [(old, before), (new, after)]:
         shown, more, over = _some(call, differences_of(before, after, call["path"], call["content"], pulse=_Pulse(call)))
