@@ -30,6 +30,7 @@ from backupd.run.importing.copying import CopiedNames, Same, copy_changed, copy_
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.target_names import link_names, remove_names
 from backupd.run.importing.tree_links import FolderDigests, TreeLinks, UnprovenTree, look_at, superfluous
+from backupd.run.interrupted import discardable
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE
 from btrkeep.clock import Clock
@@ -231,7 +232,8 @@ async def _made(site: ImportSite, trees: _Trees, host: HostConfig, disk: Syncfs)
     tree, ahead = trees.tree, None
     origin = origin_of(tree)
     _, prepared = await asyncio.to_thread(
-        working.recover_and_prepare, site.pool, host, tree.started, disk, site.cancellation, imported=origin
+        working.recover_and_prepare,
+        working.WorkRequest(site.pool, host, tree.started, disk, site.cancellation, imported=origin),
     )
     try:
         links = await _looked(site, trees, prepared)
@@ -352,7 +354,7 @@ def _require_going(site: ImportSite) -> None:
 def require_no_other_work(pool: Pool, host: str) -> None:
     """Raises OperatorError if a night has left an unfinished backup, which would be discarded for the tree."""
     path = pool.working(host)
-    if is_there(path) and not working.discardable(path, host, lambda record: record.imported is not None):
+    if is_there(path) and not discardable(path, host, lambda record: record.imported is not None):
         hint = f"`backupd run {host}` finishes it, `backupd discard {host}` gives it up"
         raise OperatorError(f"{host} has an unfinished backup", hint)
 

@@ -30,6 +30,7 @@ from backupd.repo.recalled import forget_recorded
 from backupd.repo.reconcile import row_of
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
+from backupd.run.interrupted import discardable, settings_of
 from backupd.run.repair.plan import DamagedCopy, GoodCopy, RepairPlan
 from backupd.run.repair.proof import RecordedSums, RepairProof, key, read_whole
 from btrkeep import __version__
@@ -109,8 +110,8 @@ def _require_no_other_work(site: ExpiryContext, host: str) -> None:
     path = site.pool.working(host)
     if not is_there(path):
         return
-    settings = working.settings_of(HostConfig(host))
-    if left := working.discardable(path, host, lambda record: bool(record.repaired) or record.settings == settings):
+    settings = settings_of(HostConfig(host))
+    if left := discardable(path, host, lambda record: bool(record.repaired) or record.settings == settings):
         discard(path, left.uuid)
     if is_there(path):
         raise StateConflict(
@@ -132,7 +133,7 @@ def _make(site: ExpiryContext, plan: RepairPlan) -> str:
                 for one in plan.repairs:
                     _replace(tree, one)
             record = _record(site, plan, replace(backup.record, uuid=prepared.uuid, started=start))
-            write_record(prepared.path, replace(record, state=RUNNING, settings=working.settings_of(HostConfig(backup.host))))
+            write_record(prepared.path, replace(record, state=RUNNING, settings=settings_of(HostConfig(backup.host))))
             _enter_damages(site, plan, backup_name(start))
             _, final = finishing.finalise(site.pool, prepared, record, disk, None, split=False)
         except BaseException:
