@@ -25,14 +25,8 @@ from backupd.run import work_subvolume as working
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import NO_SUMS
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.run import (
-    ImportedBackup,
-    ImportSite,
-    config_of,
-    import_record,
-    locked_for_import,
-    origin_of,
-)
+from backupd.run.importing.run import ImportedBackup, import_record, origin_of
+from backupd.run.importing.site import ImportSite, config_of, locked_for_import
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
