@@ -23,7 +23,8 @@ from backupd.run.importing.copying import CopiedNames, Same, copy_changed, copy_
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.site import ImportSite, OwnBackup, TreeProgress, named, require_going
 from backupd.run.importing.target_names import link_names, remove_names
-from backupd.run.importing.tree_links import TreeLinks, UnprovenTree, look_at, superfluous
+from backupd.run.importing.tree_links import TreeLinks, look_at, superfluous
+from backupd.run.importing.tree_walk import UnprovenTree
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.errors import OperatorError
 from btrkeep.pool.room import read_room

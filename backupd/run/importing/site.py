@@ -13,7 +13,8 @@ from backupd.repo.final_backups import final_backups, require_own
 from backupd.repo.room import require_room
 from backupd.rsync.version import Rsync
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.tree_links import FolderDigests, TreeLinks, look_at
+from backupd.run.importing.tree_links import TreeLinks, look_at
+from backupd.run.importing.tree_walk import FolderDigests
 from backupd.run.interrupted import discardable
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig
