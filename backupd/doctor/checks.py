@@ -29,7 +29,6 @@ from backupd.rsync.confined import HINT as CONFINEMENT_HINT
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.probe import probe
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
-from btrkeep.answering import HINT, answers
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig, page
@@ -39,6 +38,7 @@ from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool, is_on
 from btrkeep.pool.mounts import machine_mount, mount_of
