@@ -11,8 +11,8 @@ from backupd.cli.context import dry_run_option, opened, pass_context
 from backupd.cli.expire_ import carry_out, exit_status
 from backupd.cli.names import complete_which
 from backupd.cli.sinks import expiry_sinks
+from backupd.expire.context import ExpiryContext
 from backupd.expire.run import Scope
-from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import require_host
 from backupd.repo.context import PoolContext, writing
 from btrkeep.cli import echo_json, json_option

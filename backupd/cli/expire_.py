@@ -9,10 +9,10 @@ from backupd.cli.context import dry_run_option, load_config, opened, pass_contex
 from backupd.cli.expiry_view import echo_rehearsal, rehearsal_as_json, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
+from backupd.expire.context import ExpiryContext
 from backupd.expire.option import MountOption
 from backupd.expire.report import Summary
 from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal
-from backupd.expire.site import ExpiryContext
 from backupd.health.doubts import note_doubts
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import keep_history

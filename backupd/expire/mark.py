@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from backupd.expire.batch import write_many
+from backupd.expire.context import ExpiryContext
 from backupd.expire.look import HostOnPool, gone_names
-from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import point_latest
 from backupd.repo.notes_json import ASKED, RULES, Notes, read_notes
 from btrkeep.backup_states import EXPIRED

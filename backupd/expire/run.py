@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from backupd.expire.clocks import judge_clock, keep_clocks, read_clocks
+from backupd.expire.context import ExpiryContext
 from backupd.expire.delete import Deleter
 from backupd.expire.forgotten import empty_gone, remove_hosts
 from backupd.expire.look import look
@@ -22,7 +23,6 @@ from backupd.expire.option import MountOption
 from backupd.expire.pace import Governor, governor
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import ExpiryProgress, Pause, Summary
-from backupd.expire.site import ExpiryContext
 from backupd.expire.words import PAUSES, expiry_words, held_words, stuck_words
 from backupd.repo.reconcile import reconcile
 from btrkeep.backup_states import DELETING

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 
 from backupd.actions.delete import choose, mark, require_sane_clock
 from backupd.actions.hold import hold
+from backupd.expire.context import ExpiryContext
 from backupd.expire.look import look_again
-from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import Tree, components, entry_of, joined
 from backupd.repo.backup_json import Record
