@@ -17,7 +17,7 @@ from web.auth.service import LoginService
 from web.auth.store import Store
 from web.cli.chosen import GlobalOptions
 from web.cli.own import become_owner
-from web.cli.site import published_of
+from web.cli.published import published_of
 
 log = logging.getLogger("btrkeep.web")
 
