@@ -10,7 +10,7 @@ from backupd.cli.expiry_view import echo_rehearsal, rehearsal_as_json, summary_a
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
 from backupd.expire.context import ExpiryContext
-from backupd.expire.option import MountOption
+from backupd.expire.mount_option import MountOption
 from backupd.expire.report import Summary
 from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal
 from backupd.health.doubts import note_doubts

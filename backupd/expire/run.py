@@ -19,7 +19,7 @@ from backupd.expire.delete import Deleter
 from backupd.expire.forgotten import empty_gone, remove_hosts
 from backupd.expire.look import look
 from backupd.expire.mark import drop_stale_notes, mark
-from backupd.expire.option import MountOption
+from backupd.expire.mount_option import MountOption
 from backupd.expire.pace import Governor, governor
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import ExpiryProgress, Pause, Summary
