@@ -15,9 +15,9 @@ from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import discard, take_name
 from backupd.repo.recalled import forget_recorded
 from backupd.repo.synced import mark_synced
-from backupd.run.doubt import drop_doubted
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
 from backupd.run.sibling import SharedData, Sibling, share_written
+from backupd.run.unsynced import drop_doubted
 from btrkeep.backup_states import FAILED, PARTIAL
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool

@@ -25,10 +25,10 @@ from backupd.repo.synced import remove_mark
 from backupd.run import quota
 from backupd.run.base import ancestors_of, choose_base, damaged_paths, is_damaged, linked_since
 from backupd.run.damaged import drop_damaged
-from backupd.run.doubt import doubt
 from backupd.run.finishing import DataLost, Prepared, leave_after_error, sync
 from backupd.run.interrupted import LeftWork, drop_damaged_working, left_by_earlier_run, settings_of
 from backupd.run.other_paths import drop_other_paths
+from backupd.run.unsynced import doubt
 from btrkeep.backup_states import RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
