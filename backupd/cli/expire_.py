@@ -13,7 +13,7 @@ from backupd.expire.context import ExpiryContext
 from backupd.expire.mount_option import MountOption
 from backupd.expire.report import Summary
 from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal
-from backupd.health.doubts import note_doubts
+from backupd.health.trust import note_doubts
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import keep_history
 from btrkeep.cli import echo_json, json_option

@@ -6,7 +6,7 @@ import click
 
 from backupd.actions.shared_damage import recorded_damage
 from backupd.cli.context import clock_for, load_config, pass_context
-from backupd.health.doubts import note_doubts
+from backupd.health.trust import note_doubts
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.listing import hosts_of, names_of

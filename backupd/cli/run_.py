@@ -12,7 +12,7 @@ import click
 from backupd.cli.context import complete_host, dry_run_option, opened, pass_context
 from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
-from backupd.health.doubts import note_doubts
+from backupd.health.trust import note_doubts
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import find_base, keep_names
 from backupd.repo.history_copy import bring_back, keep_history

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from backupd.health.doubts import has_backups, is_lost
+from backupd.health.trust import has_backups, is_lost
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
