@@ -13,7 +13,7 @@ from pathlib import Path
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import discard, take_name
-from backupd.repo.recalled import forget_recorded
+from backupd.repo.recorded_rows import forget_recorded
 from backupd.repo.synced import mark_synced
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
 from backupd.run.sibling import SharedData, Sibling, share_written

@@ -22,7 +22,7 @@ from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import FetchedHost, discard, require_own
 from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, punch_written
 from backupd.repo.listing import names_of
-from backupd.repo.recalled import forgotten_damages
+from backupd.repo.recorded_rows import forgotten_damages
 from backupd.rsync.confined import require_harmless
 from backupd.rsync.messages import tells_of_damage
 from backupd.rsync.process import RunCancellation

@@ -26,8 +26,8 @@ from backupd.repo.final_backups import FinalBackup, discard, final_backups, own_
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, hold_of, read_notes, write_notes
 from backupd.repo.read_lock import read
-from backupd.repo.recalled import forget_recorded
 from backupd.repo.reconcile import row_of
+from backupd.repo.recorded_rows import forget_recorded
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.interrupted import discardable, settings_of
