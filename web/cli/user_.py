@@ -15,7 +15,7 @@ from btrkeep.units import counted, format_time, printable
 from web.auth.model import User, checked_name, parse_hosts
 from web.auth.passwords import hashed
 from web.auth.store import Store
-from web.cli.chosen import GlobalOptions
+from web.cli.global_options import GlobalOptions
 from web.cli.moving import exported, imported, move_users, retired
 from web.cli.own import become_owner, opened
 
