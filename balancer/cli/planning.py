@@ -13,9 +13,9 @@ from balancer.choose import FLOORS, Floors, why_not
 from balancer.cli.options import POLICIES
 from balancer.cli.plan_view import cut_of, lines
 from balancer.cli.run_json import plan_as_json
+from balancer.history_catalogue import measured
 from balancer.model import DEFAULT, Model, fit
 from balancer.planning import FilesystemReading, look, planned
-from balancer.recording import measured
 from balancer.run_types import Least, RunSettings
 from balancer.survey import identity
 from btrkeep.cli import echo_json
