@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from balancer.cli.which_pool import balance_target, mount_point, which_pool
-from balancer.order import SORTS, ordered
+from balancer.display_order import SORTS, ordered
 from btrkeep.cli import complain, json_option
 from btrkeep.cli.parsed import VADDR
 from btrkeep.cli.which_filesystem import require_one_pool
