@@ -9,12 +9,12 @@ from functools import partial
 
 from backupd.expire.words import names_in_words
 from backupd.repo import backup_json as records
-from backupd.run.at_once import CONFINED, OPEN, has_files_for, possible_at_once
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
 from backupd.run.planning import PlannedHost
 from backupd.run.progress import keep_progress
+from backupd.run.rlimits import CONFINED, OPEN, has_files_for, possible_at_once
 from backupd.run.room import NoRoom, OthersFirst, RoomMaker
 from backupd.run.scarcity import Scarcity
 from backupd.run.slots import HeldSlots, slots_of
