@@ -10,7 +10,7 @@ from backupd.expire.report import ExpiryEvent, ExpiryProgress, Summary
 from backupd.expire.words import PAUSES, expiry_words, left_out_words, names_in_words
 from btrkeep.cli.progress import prose, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
-from btrkeep.decisions.words import reasons_words
+from btrkeep.decisions.retention_words import reasons_words
 from btrkeep.process.progress import Notice
 from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_size, format_time, printable

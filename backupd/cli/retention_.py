@@ -30,9 +30,9 @@ from btrkeep.decisions.explain import (
     objects,
 )
 from btrkeep.decisions.retention import parse_policy
+from btrkeep.decisions.retention_words import policy_words, words_of
 from btrkeep.decisions.safety_limits import Share
 from btrkeep.decisions.verification import VerifiedBackups, verified_briefly
-from btrkeep.decisions.words import policy_words, words_of
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import counted, format_time, printable
 

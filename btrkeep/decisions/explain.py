@@ -12,8 +12,8 @@ from btrkeep.decisions.calendar_strip import StripBackup, kind_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention import Decision, decide
+from btrkeep.decisions.retention_words import reason_words
 from btrkeep.decisions.safety_limits import Forced, Guarded, Share, too_many
-from btrkeep.decisions.words import reason_words
 from btrkeep.units import format_time
 
 
