@@ -2,7 +2,7 @@
 
 It runs behind a forced command of ssh, so whoever has the key gets what this module answers and no more. What is asked for is
 looked up in the pool by host and name; no path comes from outside. The one thing that it writes is which backup of each host the
-other side has in common with this pool, so that expiry leaves that one alone (common.py).
+other side has in common with this pool, so that expiry leaves that one alone (common_backups.py).
 """
 
 import json

@@ -37,7 +37,7 @@ class DataLost(OSError):
 class Prepared:
     """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new.
 
-    `id` and `uuid` are the subvolume's, which it keeps when it is renamed. `doubted`: some of its files are (doubt.py).
+    `id` and `uuid` are the subvolume's, which it keeps when it is renamed. `doubted`: some of its files are (unsynced.py).
     `unread_bases` and `ancestors` are the Record's.
     """
 
