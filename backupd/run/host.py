@@ -107,11 +107,12 @@ class HostRun:
         path, what = self.site.pool.host_lock(self.host.name), f"backup of {self.host.name}"
         try:
             with await take_host_lock(path, what, format_time(self.started), sealed=self.site.confines(self.host)) as lock:
-                return await self._locked(lock)
+                return await self._run_locked(lock)
         except LockHeld as error:
             return HostResult(self.host.name, "locked", error.message)
 
-    async def _locked(self, lock: Lock) -> HostResult:
+    async def _run_locked(self, lock: Lock) -> HostResult:
+        """Enters the run in the catalogue, and what becomes of it, whatever happens. Raises PoolUnusable."""
         pid = os.getpid()
         self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
         running = self.site.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
@@ -170,15 +171,20 @@ class HostRun:
         return result
 
     async def _backup(self, lock: Lock, running: RunningTransfer) -> HostResult:
+        """Makes the backup, unless the run was stopped before."""
         if not self.stopper.reason:
             with syncing(self.site.pool.path) as disk, suppress(Cancelled):  # from before anything is written until
-                return await self._written(lock, running, disk)  # all of it is on the disk
+                return await self._fetch_and_finish(lock, running, disk)  # all of it is on the disk
         cause = self.stopper.reason
         error = cause_words(cause) if cause else None
         self._finish_run("partial", error, cause)
         return HostResult(self.host.name, "partial", error)
 
-    async def _written(self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False) -> HostResult:
+    async def _fetch_and_finish(self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False) -> HostResult:
+        """Takes the steps from the work subvolume to the final name, or to a `.working` that the next run continues.
+
+        `checked`: as in WorkRequest; a second try, after rsync came upon damaged metadata of the base.
+        """
         prepared, first = await self._prepare(running, disk, checked)
         transfer = self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.stopper, running, self.pause)
         try:
@@ -197,7 +203,7 @@ class HostRun:
                 await asyncio.to_thread(finishing.leave_after_error, prepared, left, disk)
             raise
         if again:
-            return await self._written(lock, running, disk, checked=True)
+            return await self._fetch_and_finish(lock, running, disk, checked=True)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
 
     async def _grew_from_damage(self, prepared: Prepared, transfer: HostTransfer) -> bool:
@@ -210,6 +216,7 @@ class HostRun:
         return (prepared.base is not None or not prepared.fresh) and await asyncio.to_thread(is_damaged, prepared.path)
 
     async def _prepare(self, running: RunningTransfer, disk: Syncfs, checked: bool) -> tuple[Prepared, Record]:
+        """Prepares the work subvolume, and enters it in the catalogue as running. Returns its first record too."""
         site, begun, damages = self.site, time.monotonic(), self.site.catalogue.damages(self.host.name)
         forgotten = await asyncio.to_thread(_forgotten, site.pool, self.host.name, damages)
         if forgotten:  # an older catalogue, or one that cannot be read
@@ -231,6 +238,7 @@ class HostRun:
     async def _finalise(
         self, prepared: Prepared, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
     ) -> HostResult:
+        """Makes holes again, then the backup final, then its row."""
         site = self.site
         # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
         literal = record.total("literal") or 0

@@ -148,7 +148,7 @@ class NightRunner:
         """Backs up one host after the other, until none waits, or until `over`: another worker needs the place."""
         while not (over and over.is_set()) and (entry := await self._next(over)):
             try:
-                await self._guarded(entry)
+                await self._back_up_and_tell(entry)
             except NoRoom as error:
                 self._nothing_starts(error)
             except PoolUnusable as error:
@@ -212,7 +212,7 @@ class NightRunner:
         under_way = (run.host for name, run in self.runs.items() if name not in self._pausing)
         return sum(other.group == host.group for other in under_way) < group.concurrency
 
-    async def _one(self, entry: PlannedHost) -> None:
+    async def _back_up(self, entry: PlannedHost) -> None:
         host = entry.host
         run = self.runs[host.name]
         closing = None
@@ -294,11 +294,11 @@ class NightRunner:
         if not self.reason:
             self._tell(HostResult(run.host.name, "skipped", _why(run)))
 
-    async def _guarded(self, entry: PlannedHost) -> None:
+    async def _back_up_and_tell(self, entry: PlannedHost) -> None:
         """Catches a bug met by one host, so that the others keep their night: logs its traceback and counts the host as failed."""
         name = entry.host.name
         try:
-            await self._one(entry)
+            await self._back_up(entry)
         except (PoolUnusable, asyncio.CancelledError):
             raise
         except OperatorError as error:  # such as a catalogue that cannot be written
