@@ -16,7 +16,7 @@ from backupd.repo.final_backups import discard, take_name
 from backupd.repo.recorded_rows import forget_recorded
 from backupd.repo.synced import mark_synced
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
-from backupd.run.sibling import SharedData, Sibling, share_written
+from backupd.run.share_with import SharedData, ShareWith, share_written
 from backupd.run.unsynced import drop_doubted
 from btrkeep.backup_states import FAILED, PARTIAL
 from btrkeep.fs.openat import is_there
@@ -83,7 +83,7 @@ def finalise(
     record: Record,
     disk: Syncfs,
     limits: SumLimits | None = NO_SUMS,
-    sibling: Sibling | None = None,
+    share_with: ShareWith | None = None,
     *,
     split: bool = True,
 ) -> tuple[Path, Record]:
@@ -102,8 +102,8 @@ def finalise(
     _sync_or_discard(prepared, disk)
     if limits:
         sum_fetched(prepared.path, limits)
-    if sibling:  # after the sums: what is shared does not count as written by this run any more
-        named = _with_shared(prepared.path, named, share_written(pool, prepared.path, sibling, record.started))
+    if share_with:  # after the sums: what is shared does not count as written by this run any more
+        named = _with_shared(prepared.path, named, share_written(pool, prepared.path, share_with, record.started))
     set_read_only(prepared.path)
     assert named.name is not None
     return take_name(pool, prepared.path, named.name), named

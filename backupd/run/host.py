@@ -33,7 +33,7 @@ from backupd.run.context import HostResult, RunContext, RunningTransfer
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import SumLimits
 from backupd.run.orphaned_receivers import take_host_lock
-from backupd.run.sibling import Sibling
+from backupd.run.share_with import ShareWith
 from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import RunVerdict, decide
 from btrkeep import __version__
@@ -258,7 +258,7 @@ class HostRun:
             warning = f"its holes could not be made or counted: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
         _, final = await asyncio.to_thread(
-            finishing.finalise, site.pool, prepared, record, disk, self._sum_limits(), self._sibling()
+            finishing.finalise, site.pool, prepared, record, disk, self._sum_limits(), self._share_with()
         )
         final = replace(final, duration=round(elapsed() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)
@@ -272,8 +272,8 @@ class HostRun:
         self.ended = True
         return self._result(verdict.outcome, final)
 
-    def _sibling(self) -> Sibling | None:
-        return Sibling(self.host.share_with, self.stopper) if self.host.share_with else None
+    def _share_with(self) -> ShareWith | None:
+        return ShareWith(self.host.share_with, self.stopper) if self.host.share_with else None
 
     def _sum_limits(self) -> SumLimits:
         return SumLimits(self.site.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun))
