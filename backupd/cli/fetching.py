@@ -34,7 +34,7 @@ from backupd.repo.reconcile import reconcile
 from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.bandwidth import BudgetPace
 from backupd.rsync.confined import PROGRAM
-from backupd.run.last_written import read_before_waiting
+from backupd.run.read_after_crash import read_before_waiting
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain
 from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose, say_wait

@@ -16,11 +16,11 @@ from backupd.repo.reconcile import reconcile
 from backupd.rsync.confined import confinement
 from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, NightEnded, NightEvent, RunContext
-from backupd.run.last_written import read_last_written
 from backupd.run.ledger import Ledger
 from backupd.run.night import NightRunner
 from backupd.run.night_report import Reporting
 from backupd.run.planning import PlannedHost
+from backupd.run.read_after_crash import read_last_written
 from backupd.run.source_share import compare_share
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.causes import Cause, CauseCode
