@@ -31,7 +31,7 @@ from backupd.cli.status_view import (
     show_verification,
 )
 from backupd.expire.clocks import clock_synchronised
-from backupd.health.look import look_at_pool
+from backupd.health.pool_facts import look_at_pool
 from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Dedupe, Progress

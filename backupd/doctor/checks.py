@@ -21,7 +21,7 @@ from backupd.doctor.rules.quotas import idle_quotas
 from backupd.doctor.rules.site import known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
 from backupd.expire.clocks import clock_synchronised
-from backupd.health.look import look_at_pool
+from backupd.health.pool_facts import look_at_pool
 from backupd.health.trust import Doubts, note_doubts
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard

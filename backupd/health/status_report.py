@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from backupd.health.look import look_at_pool
+from backupd.health.pool_facts import look_at_pool
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import (
     Balance,
