@@ -24,7 +24,7 @@ from backupd.repo.notes_json import read_notes
 from backupd.repo.synced import remove_mark
 from backupd.run import quota
 from backupd.run.base import ancestors_of, choose_base, damaged_paths, is_damaged, linked_since
-from backupd.run.damaged import drop_damaged
+from backupd.run.drop_damaged import drop_damaged
 from backupd.run.finishing import DataLost, Prepared, leave_after_error, sync
 from backupd.run.interrupted import LeftWork, drop_damaged_working, left_by_earlier_run, settings_of
 from backupd.run.other_paths import drop_other_paths
