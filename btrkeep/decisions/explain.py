@@ -13,7 +13,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention import Decision, decide
 from btrkeep.decisions.retention_words import reason_words
-from btrkeep.decisions.safety_limits import Forced, Guarded, Share, too_many
+from btrkeep.decisions.safety_limits import Forced, LimitsExceeded, Share, too_many
 from btrkeep.units import format_time
 
 
@@ -55,7 +55,7 @@ def explain(facts: HostBackups, policy: Retention, zone: ZoneInfo, now: datetime
     return ExplainedHost(facts, decisions, sum(not decision.keep for decision in own))
 
 
-def guarded(hosts: Iterable[ExplainedHost]) -> Guarded:
+def guarded(hosts: Iterable[ExplainedHost]) -> LimitsExceeded:
     """Returns the hosts that an expiry would skip, or whether it would refuse to start, because too many backups would be deleted
     at once. Backups that are already being deleted do not count.
     """

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.backup_states import COMPLETE
 from btrkeep.config.model import Retention
 from btrkeep.decisions.retention import Candidate, decide
-from btrkeep.decisions.safety_limits import Forced, Guarded, Share, too_many
+from btrkeep.decisions.safety_limits import Forced, LimitsExceeded, Share, too_many
 
 _TRIES = 3
 
@@ -103,7 +103,7 @@ class Removal:
     """`going`: what no rule keeps. `guarded`: hosts of which too much would go, and whether too much would go at all."""
 
     going: tuple[OffsiteSnapshot, ...]
-    guarded: Guarded
+    guarded: LimitsExceeded
 
 
 def to_remove(

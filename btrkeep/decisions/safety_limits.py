@@ -66,21 +66,21 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class LimitsExceeded:
     """`left_out`: hosts of which too much would go. `stop`: too much would go of the pool, so nothing may be done at all."""
 
     left_out: dict[str, Share]
     stop: Share | None
 
 
-def too_many(hosts: Mapping[str, Share], forced: Forced) -> Guarded:
+def too_many(hosts: Mapping[str, Share], forced: Forced) -> LimitsExceeded:
     """Returns what must not be deleted unless forced by name. The pool's limit applies to the hosts that are not already
     skipped.
     """
     left_out = {host: share for host, share in hosts.items() if _beyond(share, HOST_SHARE, HOST_COUNT) and not forced.covers(host)}
     going = sum(share.going for host, share in hosts.items() if host not in left_out)
     pool = Share(going, sum(share.total for share in hosts.values()))
-    return Guarded(left_out, pool if _beyond(pool, POOL_SHARE, POOL_COUNT) and not forced.pool else None)
+    return LimitsExceeded(left_out, pool if _beyond(pool, POOL_SHARE, POOL_COUNT) and not forced.pool else None)
 
 
 def _beyond(share: Share, most: float, count: int) -> bool:
