@@ -13,7 +13,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention import Decision, decide
 from btrkeep.decisions.retention_words import reason_words
-from btrkeep.decisions.safety_limits import Forced, LimitsExceeded, Share, too_many
+from btrkeep.decisions.safety_limits import DeletedShare, Forced, LimitsExceeded, too_many
 from btrkeep.units import format_time
 
 
@@ -62,10 +62,10 @@ def guarded(hosts: Iterable[ExplainedHost]) -> LimitsExceeded:
     return too_many({one.facts.host: _share(one) for one in hosts if one.facts.forgotten is None}, Forced())
 
 
-def _share(one: ExplainedHost) -> Share:
+def _share(one: ExplainedHost) -> DeletedShare:
     rows = one.facts.rows
     new = sum(not decision.keep and rows.get(decision.name) not in GOING for decision in one.decisions)
-    return Share(new, len(one.decisions))
+    return DeletedShare(new, len(one.decisions))
 
 
 def objects(host: ExplainedHost) -> Iterator[dict[str, Any]]:
