@@ -16,7 +16,7 @@ from balancer.cli.run_json import plan_as_json
 from balancer.history_catalogue import measured
 from balancer.model import DEFAULT, Model, fit
 from balancer.planning import FilesystemReading, look, planned
-from balancer.run_types import Least, RunSettings
+from balancer.run_types import RoomFloor, RunSettings
 from balancer.survey import identity
 from btrkeep.cli import echo_json
 from btrkeep.pool.opening import open_btrfs
@@ -60,7 +60,7 @@ def settings_of(
     )
     floor = _floor(balance) if least is None else least
     if floor is not None:
-        settings = replace(settings, min_unallocated=Least(floor, 1.0) if isinstance(floor, int) else Least(_ANY, floor))
+        settings = replace(settings, min_unallocated=RoomFloor(floor, 1.0) if isinstance(floor, int) else RoomFloor(_ANY, floor))
     return settings if patience is None else replace(settings, wait_for_others=True, patience=patience)
 
 
