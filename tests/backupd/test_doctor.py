@@ -19,7 +19,7 @@ from backupd.doctor.rules.shape import is_accelerated
 from btrkeep.config.values import MinFree, Window
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits, OfCatalogue
-from btrkeep.decisions.remedy import FixCommand, Remedy, Write
+from btrkeep.decisions.remedy import FixCommand, Remedy, WriteSysfs
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room
 from tests.beds import work
@@ -437,7 +437,7 @@ def test_a_knob_that_is_gone_is_an_error_of_one_line(tmp_path: Path) -> None:
 
 def test_a_write_is_shown_as_what_a_shell_would_do(tmp_path: Path) -> None:
     file = tmp_path / "a knob"
-    work("sh", "-c", Write(file, "0").line)
+    work("sh", "-c", WriteSysfs(file, "0").line)
     assert file.read_text() == "0\n"
 
 
