@@ -131,6 +131,12 @@ def command(
         with display:
             asyncio.run(done.run(todo, jobs))
         keep_names(site.pool)
+    _tell(done, here, left_out, as_json=as_json)
+    return cancellation.exit_status(done.status)
+
+
+def _tell(done: "_Import", here: int, left_out: Mapping[str, str], *, as_json: bool) -> None:
+    """Says what was imported; `here`: how many backups were before."""
     if as_json:
         found: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
         echo_json(found | {"not_imported": done.not_imported, "compared": done.compared})
@@ -139,11 +145,10 @@ def command(
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
         if lost := done.not_imported:
             prose(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
-        if strange := sorted({one["host"] for one in done.backups} - site.config.hosts.keys()):
+        if strange := sorted({one["host"] for one in done.backups} - done.site.config.hosts.keys()):
             prose(
                 f"not configured yet: {names_in_words(strange)}. `backupd host add` has the next night go on from what was imported"
             )
-    return cancellation.exit_status(done.status)
 
 
 def _below(history: OldHistory, kind: str, path: str) -> OldHistory:
