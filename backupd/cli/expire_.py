@@ -6,13 +6,13 @@ from dataclasses import replace
 import click
 
 from backupd.cli.context import dry_run_option, load_config, opened, pass_context
-from backupd.cli.expiry_view import echo_rehearsal, rehearsal_as_json, summary_as_json
+from backupd.cli.expiry_view import dry_run_as_json, echo_dry_run, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
 from backupd.expire.context import ExpiryContext
 from backupd.expire.mount_option import MountOption
 from backupd.expire.report import Summary
-from backupd.expire.run import EVERYTHING, ExpiryRunner, ExpiryScope, make_rehearsal
+from backupd.expire.run import EVERYTHING, ExpiryRunner, ExpiryScope, dry_run_plan
 from backupd.health.trust import note_doubts
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import keep_history
@@ -105,11 +105,11 @@ def _without_grace(config: Config, hosts: Sequence[str]) -> Config:
 
 
 def _rehearse(site: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, as_json: bool) -> int:
-    plan = make_rehearsal(site, forced, scope)
+    plan = dry_run_plan(site, forced, scope)
     if as_json:
-        echo_json(rehearsal_as_json(plan, site.summary, limit))
+        echo_json(dry_run_as_json(plan, site.summary, limit))
     else:
-        echo_rehearsal(plan, site.summary, limit, site.now)
+        echo_dry_run(plan, site.summary, limit, site.now)
     return Exit.OK if site.summary.good else Exit.ATTENTION
 
 

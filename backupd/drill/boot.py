@@ -1,4 +1,4 @@
-"""A boot rehearsal: boots a whole backed up system in a container, checks it, and deletes it.
+"""A boot drill: boots a whole backed up system in a container, checks it, and deletes it.
 
 Nothing is copied: systemd-nspawn boots a writable snapshot of the backup, without a network, with separate cgroups, and, where the
 kernel permits it, with separate users. A unit of ours waits until the system is up, runs the checks, and reports the result on the
