@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult
-from backupd.repo.hardlinks import split
+from backupd.repo.hardlinks import split_hard_links
 from backupd.rsync.command import Pass, passes, rsync_command, shell_command
 from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.output import Output, bounded
@@ -223,7 +223,7 @@ class HostTransfer:
 
 def _split_again(prepared: Prepared, path: str, cancelled: Cancellation) -> None:
     commit(prepared.path)  # the tree search sees committed inodes only
-    split(prepared.path, under=path, cancelled=cancelled)
+    split_hard_links(prepared.path, under=path, cancelled=cancelled)
 
 
 def _add(numbers: dict[str, int], output: Output) -> None:

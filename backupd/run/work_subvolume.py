@@ -19,7 +19,7 @@ from backupd.repo.final_backups import (
     ForeignData,
     recover,
 )
-from backupd.repo.hardlinks import split
+from backupd.repo.hardlinks import split_hard_links
 from backupd.repo.notes_json import read_notes
 from backupd.repo.synced import remove_mark
 from backupd.run import quota
@@ -132,7 +132,7 @@ def _make_ready(wanted: WorkRequest, prepared: Prepared, base: FinalBackup | Non
     if not prepared.fresh or dropped:
         sync(wanted.disk)  # the mark is gone for good before rsync writes anything; and a tree search sees committed inodes only
     if base or not prepared.fresh:
-        split(path, since=linked_since(base), cancelled=wanted.cancelled)
+        split_hard_links(path, since=linked_since(base), cancelled=wanted.cancelled)
 
 
 def _ensure_folder(folder: Path, mode: int = 0o700) -> None:
