@@ -108,7 +108,11 @@ def prepare(wanted: WorkRequest) -> Prepared:
     if wanted.checked and is_there(path) and is_damaged(path):
         drop_damaged_working(path, unread)
     left = left_by_earlier_run(path, host, base)
-    prepared = _continue(wanted, left, base, unread) if left else make(pool, host, base, wanted.now, wanted.imported, unread)
+    prepared = (
+        _continue(wanted, left, base, unread)
+        if left
+        else make_work_subvolume(pool, host, base, wanted.now, wanted.imported, unread)
+    )
     try:
         _make_ready(wanted, prepared, base)
     except DataLost:
@@ -140,7 +144,7 @@ def _ensure_folder(folder: Path, mode: int = 0o700) -> None:
         folder.mkdir(mode=mode, exist_ok=True)
 
 
-def make(
+def make_work_subvolume(
     pool: Pool,
     host: HostConfig,
     base: FinalBackup | None,

@@ -126,7 +126,7 @@ def _make(site: ExpiryContext, plan: RepairPlan) -> str:
         if found is None or not found[0].read_only or found[1].uuid != backup.record.uuid:
             raise StateConflict(f"{backup.host} {backup.name} is another one than it was", "run it again")
         start = _start(site, backup)
-        prepared = working.make(site.pool, HostConfig(backup.host), FinalBackup(backup.path, *found), start)
+        prepared = working.make_work_subvolume(site.pool, HostConfig(backup.host), FinalBackup(backup.path, *found), start)
         try:
             quota.join(site.pool, backup.host, prepared.id)
             with Tree(prepared.path) as tree:
