@@ -28,7 +28,7 @@ from backupd.run.drop_damaged import drop_damaged
 from backupd.run.finishing import DataLost, Prepared, leave_after_error, sync
 from backupd.run.interrupted import LeftWork, drop_damaged_working, left_by_earlier_run, settings_of
 from backupd.run.other_paths import drop_other_paths
-from backupd.run.unsynced import doubt
+from backupd.run.unsynced import mark_unsynced
 from btrkeep.backup_states import RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
@@ -180,8 +180,8 @@ def _continue(wanted: WorkRequest, left: LeftWork, base: FinalBackup | None, unr
     first = first_record(prepared, wanted.host, wanted.now)
     records.write(path, first, durable=True)  # before the mark goes: it may fail on a full pool
     remove_mark(path)
-    if not left.synced and not doubt(path, wanted.cancelled):
-        raise Cancelled  # without the mark: the next run begins again to put all files in doubt
+    if not left.synced and not mark_unsynced(path, wanted.cancelled):
+        raise Cancelled  # without the mark: the next run begins again to mark all files
     return prepared
 
 
