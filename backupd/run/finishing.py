@@ -17,7 +17,7 @@ from backupd.repo.recorded_rows import forget_recorded
 from backupd.repo.synced import mark_synced
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
 from backupd.run.share_with import SharedData, ShareWith, share_written
-from backupd.run.unsynced import drop_doubted
+from backupd.run.unsynced import drop_unsynced
 from btrkeep.backup_states import FAILED, PARTIAL
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
@@ -127,7 +127,7 @@ def _without_doubt(prepared: Prepared, record: Record) -> Record:
     """Returns the record of a backup without files in doubt. A failed one keeps them, to be restored: it is never a base."""
     if not record.doubted or record.state == FAILED:
         return record
-    dropped = drop_doubted(prepared.path)
+    dropped = drop_unsynced(prepared.path)
     said = (f"{counted(dropped, 'file')} of a run that broke off could not be fetched again and left out",) if dropped else ()
     return replace(record, doubted=False, warnings=(*record.warnings, *said))
 

@@ -36,7 +36,7 @@ def mark_unsynced(subvolume: Path, cancelled: Cancellation | None = None) -> boo
 
 
 @Checkpoint("doubted files removed")
-def drop_doubted(subvolume: Path) -> int:
+def drop_unsynced(subvolume: Path) -> int:
     """Removes the files that still have that time; how many names. Folders keep their times. Raises OSError."""
     dropped = 0
     for found in _files(subvolume):
