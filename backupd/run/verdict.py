@@ -40,7 +40,7 @@ class PathEvidence:
     below: int = 0
 
 
-def judge(known: PathEvidence) -> PathResult:
+def judge_path(known: PathEvidence) -> PathResult:
     """Returns the result of one source path."""
     messages, means = known.messages, meaning(known.exit_code, known.messages.last)
     found = _cause(known, means)
