@@ -35,7 +35,7 @@ from backupd.run.fresh_sums import SumLimits
 from backupd.run.orphaned_receivers import take_host_lock
 from backupd.run.share_with import ShareWith
 from backupd.run.source_paths import HostTransfer, Pause
-from backupd.run.verdict import RunVerdict, decide
+from backupd.run.verdict import RunVerdict, decide_run
 from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup, Damage
@@ -190,7 +190,7 @@ class HostRun:
         try:
             await transfer.run()
             self.seconds |= transfer.seconds
-            verdict = decide(list(transfer.results.values()))
+            verdict = decide_run(list(transfer.results.values()))
             record = self._record(first, transfer, verdict)
             if verdict.state is not None:
                 return await self._finalise(prepared, record, verdict, transfer, disk)
