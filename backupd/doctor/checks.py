@@ -35,7 +35,7 @@ from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.keys import NOTIFY, SECRET
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge
+from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge_pool
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import HINT, answers
@@ -157,7 +157,7 @@ def _pool(config: Config) -> Iterator[Finding]:
 def _health(config: Config, pool: Pool) -> Iterator[Finding]:
     """Yields the pool's findings, without the catalogue, which has its own check."""
     facts = look_at_pool(config)
-    verdict = judge(facts, HealthLimits.of(config))
+    verdict = judge_pool(facts, HealthLimits.of(config))
     is_tight = any(verdict.of(check) for check in _OF_ROOM)
     unfinished = all_unfinished(pool) if is_tight else []
     found = [replace(one, hint=_hint(one, unfinished)) for one in verdict.findings]
@@ -213,7 +213,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
         yield Finding("catalogue", "error", error.message, error.hint)
         return
     facts = PoolFacts(foreign="" if is_ours else known, lost=doubts.lost)
-    wrong = judge(facts, HealthLimits.of(config)).of(health.CATALOGUE)
+    wrong = judge_pool(facts, HealthLimits.of(config)).of(health.CATALOGUE)
     yield from wrong
     if not wrong:
         yield Finding("catalogue", "ok", str(config.pool.state))
