@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from balancer.score import Array, FreeExtents, FreeSpaceTally, benefit, used_pct
+from btrkeep.descriptors import ClosingFd
 from btrkeep.treescan.block_groups import looked_up, used_from_free_space
 from btrkeep.treescan.chunks import Chunks, chunks
 from btrkeep.treescan.devices import filesystem
@@ -59,11 +60,8 @@ class Cost:
 
 def identity(path: Path) -> str:
     """The UUID of the btrfs that `path`, a folder or a file, is on. Raises OSError."""
-    fd = os.open(path if path.is_dir() else path.resolve().parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with ClosingFd(os.open(path if path.is_dir() else path.resolve().parent, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         return filesystem(fd).uuid
-    finally:
-        os.close(fd)
 
 
 def survey(fd: int) -> Survey:

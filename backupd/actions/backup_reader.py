@@ -31,6 +31,7 @@ from backupd.files.tree import Tree, open_seen_direct
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.sums import read_sums
 from btrkeep.decisions.due import latest
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.openat import FOLDER
 from btrkeep.fs.sparse import PIECE
@@ -342,11 +343,8 @@ def _written_inodes(backup: Restorable) -> set[int] | None:
     if subvolume is None or backup.record.base is None:
         return None
     try:
-        root = os.open(backup.path, FOLDER)
-        try:
+        with ClosingFd(os.open(backup.path, FOLDER)) as root:
             return set(written_files(root, subvolume.created - 1, 1, compressed=True))
-        finally:
-            os.close(root)
     except OSError as error:
         if error.errno not in DAMAGED:
             raise

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backupd.files.tree import Tree
 from backupd.repo.backup_json import DATA
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.fiemap import address
 from btrkeep.treescan.links import InodeNames
@@ -120,9 +121,5 @@ def _as_on_host(paths: Iterable[bytes]) -> list[bytes]:
 
 
 def _address(pool: "Pool", place: FilePlace) -> int | None:
-    with Tree(pool.host(place.host) / place.name) as tree:
-        fd = tree.open_file(place.path)
-        try:
-            return address(fd, place.start)
-        finally:
-            os.close(fd)
+    with Tree(pool.host(place.host) / place.name) as tree, ClosingFd(tree.open_file(place.path)) as fd:
+        return address(fd, place.start)

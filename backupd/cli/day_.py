@@ -14,7 +14,7 @@ from btrkeep.catalogue import Job
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
-from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseTotals, Slot, bounds, phases, slots, sums
+from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, phases, slots, sums
 from btrkeep.errors import Exit
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_time, printable
@@ -101,7 +101,7 @@ def _phase(phase: Phase) -> dict[str, Any]:
     return {"job": phase.kind, "start": format_time(phase.start), "end": format_time(phase.end)}
 
 
-def _sum(one: PhaseTotals) -> dict[str, Any]:
+def _sum(one: PhaseSum) -> dict[str, Any]:
     return {
         "job": one.kind or None,
         "seconds": round(one.seconds, 1),

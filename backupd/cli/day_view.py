@@ -8,7 +8,7 @@ from backupd.cli.trend_view import chart_characters, width
 from backupd.sampling.chart import Axis, bars, labelled, strip, under
 from backupd.sampling.picture_data import DayData
 from btrkeep.cli import table
-from btrkeep.decisions.day_phases import PhaseTotals, Slot, kinds_of
+from btrkeep.decisions.day_phases import PhaseSum, Slot, kinds_of
 from btrkeep.decisions.time_ticks import hour_ticks
 from btrkeep.units import format_duration, format_size
 
@@ -85,7 +85,7 @@ def sum_lines(day: DayData) -> list[str]:
     return [*text, "", *textwrap.wrap(" ".join(words), min(width(), 100))]
 
 
-def _row(one: PhaseTotals) -> list[str]:
+def _row(one: PhaseSum) -> list[str]:
     ratio = one.ratio
     return [
         one.kind or "all day",

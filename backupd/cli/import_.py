@@ -24,9 +24,11 @@ from backupd.repo.read_lock import read
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
 from backupd.run.importing.compared_trees import ComparedTrees
+from backupd.run.importing.filling import TreeNotCopied
 from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
 from backupd.run.importing.rsnapshot_conf import read_conf
-from backupd.run.importing.run import ImportedBackup, ImportSite, TreeNotCopied, import_tree, known_backups, opened_tree
+from backupd.run.importing.run import ImportedBackup, import_tree
+from backupd.run.importing.site import ImportSite, known_backups, opened_tree
 from backupd.run.importing.takeover import subvolumes_left_out, take_over
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, prose

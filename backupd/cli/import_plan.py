@@ -6,8 +6,9 @@ from typing import Any
 import click
 
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.run import named
-from backupd.run.importing.tree_links import UnprovenTree, look_at
+from backupd.run.importing.site import named
+from backupd.run.importing.tree_links import look_at
+from backupd.run.importing.tree_walk import UnprovenTree
 from btrkeep.cli import echo_json, table
 from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError

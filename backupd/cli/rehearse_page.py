@@ -11,11 +11,10 @@ from backupd.cli.rehearse_view import (
     NAMES,
     RehearsalResult,
     about_hosts,
-    amount,
     change,
+    comparison_cells,
     conclusion,
     extent_words,
-    range_words,
     remarks,
     settings_words,
 )
@@ -143,17 +142,11 @@ def _numbers(one: VariantJudgement, question: str | None) -> Iterator[str]:
     yield "".join(f"<th{' class=n' if 0 < at < 6 else ''}>{_text(head)}</th>" for at, head in enumerate(heads))
     yield "</tr></thead><tbody>"
     for each in one.comparisons:
-        cells = (
-            amount(each.measure, each.first),
-            amount(each.measure, each.second),
-            change(each.median),
-            range_words(each.least, each.most),
-            f"{max(each.lower, each.higher)} of {each.lower + each.higher}" if each.lower + each.higher else "-",
-        )
         kind = {Verdict.BETTER: "better", Verdict.WORSE: "worse"}.get(each.verdict, "")
         yield f'<tr class="{"asked" if each.measure in asked else ""}"><td>{escape(NAMES[each.measure])}</td>'
         yield "".join(
-            f'<td class="n" data-of="{_text(head)}">{escape(cell)}</td>' for head, cell in zip(heads[1:], cells, strict=False)
+            f'<td class="n" data-of="{_text(head)}">{escape(cell)}</td>'
+            for head, cell in zip(heads[1:], comparison_cells(each), strict=False)
         )
         yield f'<td class="{kind}" data-of="verdict">{escape(str(each.verdict))}</td></tr>'
     yield "</tbody></table></div>"

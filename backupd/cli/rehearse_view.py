@@ -224,11 +224,7 @@ def _comparison_table(one: VariantJudgement, question: str | None) -> Iterator[s
     rows = [
         (
             ("* " if question and each.measure in QUESTIONS[question].measures else "  ") + NAMES[each.measure],
-            amount(each.measure, each.first),
-            amount(each.measure, each.second),
-            change(each.median),
-            range_words(each.least, each.most),
-            f"{max(each.lower, each.higher)} of {each.lower + each.higher}" if each.lower + each.higher else "-",
+            *comparison_cells(each),
             str(each.verdict),
         )
         for each in one.comparisons
@@ -236,6 +232,18 @@ def _comparison_table(one: VariantJudgement, question: str | None) -> Iterator[s
     names = ("  MEASURE", printable(one.against).upper()[:16], printable(one.variant).upper()[:16])
     headers = (*names, "CHANGE", "RANGE", "AGREE", "VERDICT")
     yield table(rows, headers, headers[1:6], ("RANGE", "AGREE"))
+
+
+def comparison_cells(one: MeasureComparison) -> tuple[str, ...]:
+    """Both values, the change, its range, and how many pairs agree."""
+    pairs = one.lower + one.higher
+    return (
+        amount(one.measure, one.first),
+        amount(one.measure, one.second),
+        change(one.median),
+        range_words(one.least, one.most),
+        f"{max(one.lower, one.higher)} of {pairs}" if pairs else "-",
+    )
 
 
 def amount(measure: str, value: float) -> str:

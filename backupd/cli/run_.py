@@ -24,8 +24,9 @@ from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, NightEnded, RunContext, buckets_of
 from backupd.run.last_written import read_last_written
 from backupd.run.ledger import Ledger
-from backupd.run.night import NightRunner, PlannedHost, plan
+from backupd.run.night import NightRunner
 from backupd.run.night_report import Reporting
+from backupd.run.planning import PlannedHost, plan
 from backupd.run.source_share import compare_share
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.causes import Cause, CauseCode

@@ -26,6 +26,7 @@ from backupd.files.walking import WalkEntry, walk
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
 from backupd.repo.read_lock import is_read_by_others, read
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.fs.dedupe import OF_ONE_FILE, shared_pieces
 from btrkeep.fs.fiemap import share_all
@@ -295,23 +296,19 @@ class _BackupSharing:
     @Checkpoint("file shared")
     def _share(self, found: WalkEntry, source: _Source) -> None:
         """Raises OSError, _SourceDeleted."""
-        with _opened(source) as one:
-            other = open_plain(found.name, found.folder)
-            try:
-                if os.fstat(one).st_size != found.entry.size or share_all(one, other):
-                    return
-                bytes_ = 0
-                now = time.monotonic()
-                if source.read_at < max(self._work._went_on, now - _FRESH):
-                    # the kernel compares what is in memory, and what is on the disk may be damaged since
-                    os.posix_fadvise(one, 0, 0, os.POSIX_FADV_DONTNEED)
-                    source.read_at = now
-                for shared in shared_pieces(one, other, found.entry.size):
-                    bytes_ += shared
-                    if self._work.pacer.is_over:
-                        break
-            finally:
-                os.close(other)
+        with _opened(source) as one, ClosingFd(open_plain(found.name, found.folder)) as other:
+            if os.fstat(one).st_size != found.entry.size or share_all(one, other):
+                return
+            bytes_ = 0
+            now = time.monotonic()
+            if source.read_at < max(self._work._went_on, now - _FRESH):
+                # the kernel compares what is in memory, and what is on the disk may be damaged since
+                os.posix_fadvise(one, 0, 0, os.POSIX_FADV_DONTNEED)
+                source.read_at = now
+            for shared in shared_pieces(one, other, found.entry.size):
+                bytes_ += shared
+                if self._work.pacer.is_over:
+                    break
         self.done.files, self.done.shared = self.done.files + bool(bytes_), self.done.shared + bytes_
         self._work.shared += bytes_
         self._work.tell(f"{self._backup.host} {self._backup.name}")
@@ -327,7 +324,5 @@ def _opened(source: _Source) -> Iterator[int]:
                 fd = open_plain(names[-1], folder)
     except OperatorError:
         raise _SourceDeleted from None
-    try:
+    with ClosingFd(fd):
         yield fd
-    finally:
-        os.close(fd)

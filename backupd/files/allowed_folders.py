@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backupd.files.tree import components
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 from btrkeep.fs.openat import FOLDER, open_folder
 from btrkeep.pool.mounts import mount_id
@@ -52,12 +53,9 @@ class AllowedFolders:
         Raises OSError; UsageError when it is one that others can write to, who might lead the restore astray.
         """
         names = names_of(path)
-        above = _open(names[:-1])
-        try:
+        with ClosingFd(_open(names[:-1])) as above:
             made = bool(names) and make and _made(above, names)
             fd = os.open(names[-1] if names else b".", FOLDER, dir_fd=above)
-        finally:
-            os.close(above)
         try:
             self.require(fd, names)
             found = os.fstat(fd)
@@ -78,11 +76,8 @@ def _made(above: int, names: Names) -> bool:
 
 
 def _open(names: Names) -> int:
-    root = os.open("/", FOLDER)
-    try:
+    with ClosingFd(os.open("/", FOLDER)) as root:
         return open_folder(root, names)
-    finally:
-        os.close(root)
 
 
 def _mount(names: Names) -> int:
@@ -91,7 +86,5 @@ def _mount(names: Names) -> int:
         fd = _open(names)
     except OSError:
         return -1
-    try:
+    with ClosingFd(fd):
         return mount_id(fd)
-    finally:
-        os.close(fd)

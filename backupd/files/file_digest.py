@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from backupd.repo.checksums import NO_DIGEST, Key
 from backupd.repo.sums import LONGEST_HOLE
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.sparse import PIECE, data_runs
 
@@ -131,7 +132,7 @@ def read_file(
     into the other: these are left out, and where one ends its end is part of it.
     """
     digest, position, count = _DataSum(), 0, 0
-    try:
+    with ClosingFd(fd):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         try:
             # of a small file holes are read as the zeros that they are: that is faster than to look for them
@@ -153,8 +154,6 @@ def read_file(
                 raise
             return FileRead(path, key, count, NO_DIGEST, position)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # and leaves the memory to those who need it
-    finally:
-        os.close(fd)
     return FileRead(path, key, count, digest.digest(), None, plain.digest(size) if plain else None)
 
 

@@ -14,6 +14,7 @@ from backupd.files.placing import Visit
 from backupd.files.tree import Entry, open_plain
 from backupd.files.withholding import given_attributes
 from backupd.files.writing import Moved, comparable
+from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.fiemap import share_all
 from btrkeep.fs.sparse import PIECE, data_runs, pieces
 from btrkeep.pool.marker import filesystem_of
@@ -36,15 +37,8 @@ class FileComparer:
     def same(self, visit: Visit) -> bool:
         """Returns True if the two hold the same bytes; their sizes are known to be equal. Raises OSError."""
         folder, name = self.to.parent(visit.place)
-        ours = open_plain(visit.name, visit.folder)
-        try:
-            theirs = open_plain(name, folder)
-            try:
-                return self._same(ours, theirs, visit.entry.size)
-            finally:
-                os.close(theirs)
-        finally:
-            os.close(ours)
+        with ClosingFd(open_plain(visit.name, visit.folder)) as ours, ClosingFd(open_plain(name, folder)) as theirs:
+            return self._same(ours, theirs, visit.entry.size)
 
     def _same(self, ours: int, theirs: int, size: int) -> bool:
         if self.reflinks and size and filesystem_of(ours) == filesystem_of(theirs) and share_all(ours, theirs):

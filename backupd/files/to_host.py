@@ -7,12 +7,9 @@ the first calls new and the second does not mention is there as another kind of 
 import asyncio
 import math
 import os
-import re
-import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -30,6 +27,7 @@ from backupd.files.conflict_policy import (
     SAME,
     differs_words,
 )
+from backupd.files.host_rsync import HostRsyncEnd, LimitExceeded, NameAllowance, run_rsync
 from backupd.files.restoration import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell
 from backupd.files.target import Target
 from backupd.files.tree import Tree, components
@@ -37,49 +35,24 @@ from backupd.files.walking import walk
 from backupd.repo.backup_json import DATA
 from backupd.rsync.command import shell_command
 from backupd.rsync.confined import ConfinedTransfer, confinement, require_harmless
-from backupd.rsync.giving import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, giving_command, parse_item
-from backupd.rsync.messages import Messages
-from backupd.rsync.output import LONGEST_REST, Output
+from backupd.rsync.giving import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, giving_command
+from backupd.rsync.output import Output
 from backupd.rsync.process import StallWatch
 from backupd.rsync.remote_end import RemoteEnd, expected_words
 from backupd.rsync.version import rsync_version
 from btrkeep.config import Config
-from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitKind, meaning
 from btrkeep.errors import OperatorError
-from btrkeep.process.cancellation import Cancelled
-from btrkeep.process.group import Group
 from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.units import format_duration
 
-_PATIENCE = 10.0
-_LOOK_EVERY = 0.2
 _HINT = "`backupd check --connect` tries a configured host; another needs its key in known_hosts, and ours in its authorized_keys"
 _FULL_HINT = "look at the room and the filesystem over there; the same command goes on with what is missing"
 _FILE_ERROR = 11
-_MAY_SAY = 64 << 20
-"""Bytes that one rsync may print, however few names are restored; what is printed for a name comes on top."""
-_LINE = 100  # bytes that take as long to read as a line takes beside its bytes
 _FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and a complaint; rsync may print four bytes for one of a name
 _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"
 _RRSYNC_IS_BUSY = "Another instance of rrsync is already accessing"
 _RRSYNC_PATIENCE, _RRSYNC_PAUSE = 10.0, 0.3  # seconds
-
-
-class _LimitExceeded(Exception):
-    """The host has used up an allowance; `hint` says what to do."""
-
-    def __init__(self, why: str, hint: str) -> None:
-        super().__init__(why)
-        self.hint = hint
-
-
-@dataclass(slots=True)
-class _Ended:
-    exit_code: int
-    output: Output
-    messages: Messages
-    folders: int = 0
 
 
 class HostRestore:
@@ -220,7 +193,7 @@ class HostRestore:
             else:
                 result.differences.add_difference(place, item.fields)
 
-    def _count_problems(self, result: Restored, ended: _Ended) -> None:
+    def _count_problems(self, result: Restored, ended: HostRsyncEnd) -> None:
         if ended.exit_code:
             lines = list(ended.messages.last)
             for line in [line for line in lines if not line.startswith("rsync error:")] or lines:
@@ -230,7 +203,7 @@ class HostRestore:
         folder = self._target.folder.rstrip(b"/")
         return (folder if name in (b".", b"") else folder + b"/" + name) or b"/"
 
-    def _run(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool = False) -> _Ended:
+    def _run(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool = False) -> HostRsyncEnd:
         """Runs one rsync. Its exit status may be non-zero if names were skipped. Raises OperatorError for all other errors.
 
         rrsync admits one rsync at a time, and the previous one may take a moment to end over there, so it waits for that.
@@ -249,15 +222,15 @@ class HostRestore:
             else:
                 raise self._failed(ended)
 
-    def _run_once(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool) -> _Ended:
+    def _run_once(self, options: Sequence[str], take: Callable[[Item], None], *, above: bool) -> HostRsyncEnd:
         become_reaper()  # an ssh that outlives its rsync would else be waited for until somebody else buries it
         # While a host reads a file for its checksum nothing moves, and nothing is to be seen of it here.
         watch = StallWatch(math.inf if set(CONTENT) <= set(options) else self._target.host.stall)
         names = self._allowed()
         try:
             within = self._within_a_cell(options, above)
-            return asyncio.run(_run(within, take, self._moved, watch, _Allowance(names)))
-        except _LimitExceeded as beyond:
+            return asyncio.run(run_rsync(within, take, self._moved, watch, NameAllowance(names)))
+        except LimitExceeded as beyond:
             raise OperatorError(f"{self._target}: {beyond}", beyond.hint) from beyond
         finally:
             names.close()
@@ -272,13 +245,13 @@ class HostRestore:
     def _moved(self, output: Output) -> None:
         if time.monotonic() > self._end:
             why = f"to look what is there takes longer than {format_duration(self._target.host.deadline)}"
-            raise _LimitExceeded(why, "`deadline` of the host says how long that may take")
+            raise LimitExceeded(why, "`deadline` of the host says how long that may take")
         progress = self.progress
         progress.size = max(progress.size, output.progress.bytes)
         progress.files = max(progress.files, output.progress.checked)
         self._tell(progress)
 
-    def _failed(self, ended: _Ended) -> OperatorError:
+    def _failed(self, ended: HostRsyncEnd) -> OperatorError:
         last = list(ended.messages.last)
         if any("read-only server" in line for line in last):
             return OperatorError(
@@ -297,123 +270,7 @@ class HostRestore:
         return OperatorError(f"{self._target}: {words}" + (f": {line}" if line else ""), hint)
 
 
-_FOLDERS = re.compile(rb"Number of files: \d{1,18} \((?:[a-z]+: \d{1,18}, )*dir: (\d{1,18})")
-
-
 def _above(paths: Sequence[bytes]) -> frozenset[bytes]:
     """The names, as rsync has them, of folders above paths that are not asked for themselves."""
     asked = {tuple(components(path)) for path in outermost(paths)}
     return frozenset(b"/".join(names[:depth]) for names in asked for depth in range(1, len(names)))
-
-
-@dataclass(slots=True)
-class _Reader:
-    """Takes rsync's output: items one by one, progress and numbers by Output."""
-
-    take: Callable[[Item], None]
-    output: Output = field(default_factory=Output)
-    folders: int = 0
-    rest: bytes = b""
-
-    def feed(self, data: bytes) -> None:
-        self.output.feed(data)
-        *lines, rest = (self.rest + data).replace(b"\r", b"\n").split(b"\n")
-        self.rest = rest[-LONGEST_REST:]
-        for line in lines:
-            if item := parse_item(line):
-                self.take(item)
-            elif match := _FOLDERS.match(line):
-                self.folders = int(match[1])
-
-
-class _Allowance:
-    """How much output a host may cause: it controls what is printed, without limit, and items are kept in memory.
-
-    The names that raise the limit are enumerated only as more is printed.
-    """
-
-    def __init__(self, names: Iterator[int]) -> None:
-        self._names = names
-        self._left = _MAY_SAY
-
-    def takes(self, data: bytes) -> bool:
-        """True if that many more bytes may be read."""
-        self._left -= len(data) + _LINE * data.count(b"\n")
-        while self._left < 0 and (more := next(self._names, None)) is not None:
-            self._left += more
-        return self._left >= 0
-
-
-async def _run(
-    within: AbstractContextManager[tuple[Sequence[str], ConfinedTransfer | None]],
-    take: Callable[[Item], None],
-    moved: Callable[[Output], None],
-    watch: StallWatch,
-    allowance: _Allowance,
-) -> _Ended:
-    """Runs one rsync, the command with its cell, and ends it if `moved` raises Cancelled or _LimitExceeded, at any call.
-
-    Raises _LimitExceeded also if there is no more progress, and if more is printed than allowed. Raises OperatorError if it could
-    not be confined.
-    """
-    with within as (command, cell):
-        return await _run_in(command, cell, take, moved, watch, allowance)
-
-
-async def _run_in(
-    command: Sequence[str],
-    cell: ConfinedTransfer | None,
-    take: Callable[[Item], None],
-    moved: Callable[[Output], None],
-    watch: StallWatch,
-    allowance: _Allowance,
-) -> _Ended:
-    reader, messages = _Reader(take), Messages()
-    beyond = False
-
-    def heard(feed: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        def hear(data: bytes) -> None:
-            nonlocal beyond
-            watch.moved()
-            beyond = beyond or not allowance.takes(data)
-            if not beyond:
-                feed(data)
-
-        return hear
-
-    group = Group.start(
-        command,
-        on_stdout=heard(reader.feed),
-        on_stderr=heard(messages.feed),
-        keep_open=cell.inherited if cell else (),
-        wraps=cell is not None,
-    )
-    if cell:
-        cell.started(group)
-    waiting, watching = asyncio.create_task(group.wait()), asyncio.create_task(watch.run(group))
-    try:
-        while not waiting.done():
-            await asyncio.wait([waiting], timeout=_LOOK_EVERY)
-            moved(reader.output)
-            if beyond:
-                break
-    except (Cancelled, _LimitExceeded, asyncio.CancelledError):
-        await _end(group, waiting)
-        raise
-    finally:
-        watching.cancel()
-    if beyond:
-        await _end(group, waiting)
-        raise _LimitExceeded("the host prints without end, which is not read any further", "look at what is called rsync there")
-    if watch.verdict:
-        raise _LimitExceeded(cause_words(watch.verdict), "`stall` of the host says how long that may be")
-    messages.close(reader.output.complaints)
-    status = cell.exit_code(waiting.result(), messages.last) if cell else waiting.result()
-    return _Ended(status, reader.output, messages, reader.folders)
-
-
-async def _end(group: Group, waiting: "asyncio.Task[int]") -> None:
-    group.signal(signal.SIGTERM)
-    await asyncio.wait([waiting], timeout=_PATIENCE)
-    group.signal(signal.SIGKILL)
-    await waiting

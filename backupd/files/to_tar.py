@@ -12,6 +12,7 @@ from backupd.files.restoration import RestoreProgress, Tell
 from backupd.files.tree import Entry, Tree, entry_of
 from backupd.files.walking import walk
 from backupd.files.writing import remove_unfinished
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, UsageError
 
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -69,12 +70,10 @@ def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, te
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise UsageError(f"{file.parent}: {error.strerror}", "name a file in a folder that is there") from None
-    try:
+    with ClosingFd(folder):
         return _written(
             folder, os.fsencode(file.name), replace, lambda out: write_archive(tree, paths, "tar", _ProgressWriter(out, tell))
         )
-    finally:
-        os.close(folder)
 
 
 def _written(folder: int, name: bytes, replace: bool, write: Callable[[Out], Archived]) -> Archived:

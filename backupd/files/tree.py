@@ -7,7 +7,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Self
 
 from backupd.files.spool import ordered
 from backupd.repo.backup_json import DATA
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, open_folder
 
@@ -92,11 +92,8 @@ class Tree:
 
     def __init__(self, subvolume: Path) -> None:
         """Opens the backup whose subvolume is at that path. Raises OSError when it or its `data` is missing or a symlink."""
-        outer = os.open(subvolume, FOLDER)
-        try:
+        with ClosingFd(os.open(subvolume, FOLDER)) as outer:
             self._take(os.open(DATA, FOLDER, dir_fd=outer))
-        finally:
-            os.close(outer)
 
     @classmethod
     def of_folder(cls, folder: Path) -> Self:
@@ -135,14 +132,9 @@ class Tree:
         os.close(fd)
         raise OSError(errno.EXDEV, "something else is mounted there")
 
-    @contextmanager
-    def folder(self, path: bytes) -> Iterator[int]:
-        """A descriptor of the folder at `path`, for as long as the context lasts."""
-        fd = self.open_folder(components(path))
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+    def folder(self, path: bytes) -> ClosingFd:
+        """A descriptor of the folder at `path`, for a `with`."""
+        return ClosingFd(self.open_folder(components(path)))
 
     def stat(self, path: bytes) -> Entry:
         """The entry at `path`, a symlink as itself."""
@@ -299,13 +291,10 @@ def open_plain(name: bytes, folder: int) -> int:
     Opening a device or a fifo may have effects. So the inode is first obtained without opening it (O_PATH), checked, and then
     exactly that inode is opened, whatever its name refers to by then.
     """
-    held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    try:
+    with ClosingFd(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as held:
         if not stat.S_ISREG(os.fstat(held).st_mode):
             raise OSError(errno.EINVAL, "no plain file")
         return os.open(f"/proc/self/fd/{held}", _READ)
-    finally:
-        os.close(held)
 
 
 def open_seen_direct(name: bytes, folder: int) -> int:

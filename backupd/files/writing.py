@@ -16,6 +16,7 @@ from backupd.files.destination import PREFIX, Destination, put
 from backupd.files.placing import Names, Visit
 from backupd.files.tree import Entry, entry_of, names_in, open_plain
 from backupd.files.withholding import given_attributes
+from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.reflink import clone
 from btrkeep.fs.sparse import data_runs, pieces
 
@@ -47,40 +48,31 @@ class Writer:
         self.lost = []
         folder, name = self.to.parent(visit.place)
         with _temporary(folder) as temporary:
-            held = self._made(visit, folder, temporary)
-            try:
+            with ClosingFd(self._made(visit, folder, temporary)) as held:
                 self._dress(visit, held)
                 inode = os.fstat(held).st_ino
-            finally:
-                os.close(held)
             put(folder, temporary, name, instead_of)
         return inode
 
     def link(self, first: Names, inode: int, place: Names, instead_of: Entry | None) -> None:
         """A further name of the file at `first`. Raises OSError; Occupied when that is not that file any more."""
-        above = os.dup(self.to.folder(first[:-1]))
-        try:
+        with ClosingFd(os.dup(self.to.folder(first[:-1]))) as above:
             folder, name = self.to.parent(place)
             with _temporary(folder) as temporary:
                 os.link(first[-1], temporary, src_dir_fd=above, dst_dir_fd=folder, follow_symlinks=False)
                 if os.stat(temporary, dir_fd=folder, follow_symlinks=False).st_ino != inode:
                     raise OSError(errno.EEXIST, "its other name has changed since it was written")
                 put(folder, temporary, name, instead_of)
-        finally:
-            os.close(above)
 
     def finish(self, visit: Visit, *, all_of_it: bool) -> None:
         """The time of a folder, which what came into it has changed; with `all_of_it` owner, mode and attributes too."""
         self.lost = []
         folder, name = self.to.parent(visit.place)
-        held = os.open(name, _HELD | os.O_DIRECTORY, dir_fd=folder)
-        try:
+        with ClosingFd(os.open(name, _HELD | os.O_DIRECTORY, dir_fd=folder)) as held:
             if all_of_it:
                 self._dress(visit, held)
             else:
                 self._attempt("time", lambda: os.utime(_path(held), ns=(visit.entry.mtime, visit.entry.mtime)))
-        finally:
-            os.close(held)
 
     def _made(self, visit: Visit, folder: int, temporary: bytes) -> int:
         """A new inode of the right kind with its data, open; nobody but root can use it yet."""
@@ -101,8 +93,7 @@ class Writer:
         raise OSError(errno.EEXIST, "somebody else has put something in its place")
 
     def _file(self, visit: Visit, folder: int, temporary: bytes) -> int:
-        source = open_plain(visit.name, visit.folder)
-        try:
+        with ClosingFd(open_plain(visit.name, visit.folder)) as source:
             copy = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
             try:
                 self._fill(source, copy, visit.entry)
@@ -110,8 +101,6 @@ class Writer:
                 os.close(copy)
                 raise
             return copy
-        finally:
-            os.close(source)
 
     def _fill(self, source: int, copy: int, entry: Entry) -> None:
         if not entry.size:

@@ -14,6 +14,7 @@ from btrkeep.config import Config, load
 from btrkeep.config.files import documents
 from btrkeep.config.problems import Problems
 from btrkeep.config.sources import require_host_name
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import ConfigError, OperatorError, UsageError, did_you_mean
 
 
@@ -48,11 +49,9 @@ class Files:
             fd = os.open(self.main.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise OperatorError(f"{self.main.parent} cannot be read: {error.strerror}", "run this as root") from None
-        try:
+        with ClosingFd(fd):
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(fd)
 
     def load(self, changes: Mapping[Path, str | None] | None = None) -> Config:
         """The configuration, as it would be with the changes. Raises ConfigError with all problems."""
@@ -177,11 +176,8 @@ def _put(path: Path, text: str | None) -> None:
     else:
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         _write(place, text)
-    folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with ClosingFd(os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)) as folder:
         os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _write(place: Path, text: str) -> None:

@@ -20,6 +20,7 @@ from backupd.rsync.command import LARGE
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
+from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume, commit, create, describe, set_read_only, snapshot
 from btrkeep.units import backup_name
@@ -110,21 +111,16 @@ class NightWriter:
         except FileNotFoundError:
             path.parent.mkdir(exist_ok=True)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
+        with ClosingFd(fd):
             for data in self._data(size):
                 _write_all(fd, data)
-        finally:
-            os.close(fd)
 
     def _change(self, path: Path, change: ChangeFile) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
+        with ClosingFd(os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as fd:
             for offset, length in change.pieces:
                 os.lseek(fd, offset, os.SEEK_SET)
                 for data in self._data(length):
                     _write_all(fd, data)
-        finally:
-            os.close(fd)
 
     def _data(self, size: int) -> Iterator[memoryview]:
         """Returns a piece of the noise, each time from another place."""

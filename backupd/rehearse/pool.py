@@ -10,6 +10,7 @@ from pathlib import Path
 from backupd.rehearse.model import VariantSettings
 from backupd.rehearse.workspace import patiently, remove
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 from btrkeep.pool.marker import is_on
 from btrkeep.process.programs import ProgramFailed, run
@@ -72,10 +73,8 @@ def _spare(device: Path, named: str, erase: str | None, filesystem: str | None) 
         fd = os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC)  # the kernel knows every user: mount, swap, md, dm, btrfs
     except OSError as error:
         raise UsageError(f"{device} is in use: {error.strerror}", "a rehearsal needs a device that nothing uses") from None
-    try:
+    with ClosingFd(fd):
         size = os.lseek(fd, 0, os.SEEK_END)
-    finally:
-        os.close(fd)
     found = run(["blkid", "--probe", "--cache-file", os.devnull, "--output", "export", str(device)], check=False)
     known = dict(line.split("=", 1) for line in found.stdout.splitlines() if "=" in line)
     if filesystem and filesystem in (known.get("UUID"), known.get("UUID_SUB")):

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.procfs import mounts
@@ -38,10 +39,8 @@ def workspace(base: Path, notice: Callable[[str], None]) -> Iterator[Path]:
     try:
         yield path
     finally:
-        try:
+        with ClosingFd(fd):
             remove(path, notice)
-        finally:
-            os.close(fd)
 
 
 def _made(base: Path) -> tuple[Path, int]:
@@ -82,12 +81,10 @@ def remove_left(bases: Iterable[Path]) -> list[Path]:
             continue
         if fd is None:
             continue
-        try:
+        with ClosingFd(fd):
             if os.fstat(fd).st_uid == os.geteuid():
                 remove(path)
                 gone.append(path)
-        finally:
-            os.close(fd)
     return gone
 
 

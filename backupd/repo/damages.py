@@ -20,6 +20,7 @@ from typing import Any
 from backupd.repo.json_file import NOT_UNDERSTOOD, has_room, number_of, path_of, replace_json_file, text_of_file
 from backupd.repo.listing import names_of
 from btrkeep.catalogue import FOUND_BY, Catalogue, Damage
+from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
@@ -89,12 +90,9 @@ def forget_damaged(pool: Pool, host: str, name: str) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """A scrub and a look at the devices may end at once."""
-    fd = os.open(folder, FOLDER)
-    try:
+    with ClosingFd(os.open(folder, FOLDER)) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def _ordered(some: Iterable[Damage]) -> list[Damage]:

@@ -24,6 +24,7 @@ from typing import Self
 
 from backupd.repo.hardlinks import DATA, POOL_FAULTS
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.fs.fiemap import Run, extents, is_private
 from btrkeep.fs.openat import FILE, FOLDER, open_folder
@@ -88,11 +89,8 @@ def _committed(subvolume: Path) -> Iterator[tuple[int, int]]:
     if found is None:
         raise OperatorError(f"{subvolume} is no subvolume")
     commit(subvolume)
-    root = os.open(subvolume, FOLDER)
-    try:
+    with ClosingFd(os.open(subvolume, FOLDER)) as root:
         yield root, found.created
-    finally:
-        os.close(root)
 
 
 def _names(root: int, since: int, at_least: int) -> Iterator[bytes]:
@@ -163,10 +161,8 @@ def _punch_name(folders: _LastFolder, name: bytes, at_least: int, cancelled: Can
         fd = _open_file(folders.get(path), last, at_least)
         if fd is None:
             return 0
-        try:
+        with ClosingFd(fd):
             return _punch_file(fd, cancelled)
-        finally:
-            os.close(fd)
     except OSError as error:
         if error.errno in _NO_SUCH_FILE:
             return 0

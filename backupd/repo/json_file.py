@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.atomic import write_atomically
 
 LARGEST = 16 << 20
@@ -28,14 +29,11 @@ def text_of_file(path: Path) -> str:
 
     Raises OSError if it is missing, or no file (EINVAL); ValueError if it is no text, or too large to be ours.
     """
-    fd = os.open(path, _READ)
-    try:
+    with ClosingFd(os.open(path, _READ)) as fd:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         with os.fdopen(fd, "rb", closefd=False) as file:
             found = file.read(LARGEST + 1)
-    finally:
-        os.close(fd)
     if len(found) > LARGEST:
         raise ValueError(f"it has more than {LARGEST >> 20} MiB")
     return found.decode("utf-8")

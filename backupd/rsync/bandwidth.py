@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from backupd.rsync import throttle
+from btrkeep.descriptors import ClosingFd
 from btrkeep.procfs import boot_id
 
 _FRESH = b"", b"", 0, 0
@@ -40,8 +41,7 @@ def prepare(folder: Path, name: str, rate: int) -> Bucket:
         raise ValueError(f"{rate} bytes per second is no rate: no limit is no bucket")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
+    with ClosingFd(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as file:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise ValueError(f"{path} is no regular file")
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -49,8 +49,6 @@ def prepare(folder: Path, name: str, rate: int) -> Bucket:
         new = brought_to(old, rate, boot=bytes.fromhex(boot_id().replace("-", "")), now=time.monotonic_ns())
         if new != old:
             os.pwrite(file, new, 0)
-    finally:
-        os.close(file)
     return Bucket(path, rate)
 
 

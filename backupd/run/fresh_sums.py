@@ -19,6 +19,7 @@ from backupd.files.tree import Tree, joined, open_plain
 from backupd.repo.backup_json import DATA
 from backupd.repo.sums import LONGEST_HOLE, write_sums
 from btrkeep.config.values import FileSample
+from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.subvolume import describe
 from btrkeep.treescan.links import FolderPaths
@@ -81,8 +82,7 @@ def _sums(subvolume: Path, limits: SumLimits) -> Iterator[tuple[bytes, bytes]]:
     if limits.sample is None or subvolume_now is None:
         return
     chance = Random(SystemRandom().getrandbits(256))  # noqa: S311  seeded with what a host cannot guess
-    root = os.open(subvolume, FOLDER)
-    try:
+    with ClosingFd(os.open(subvolume, FOLDER)) as root:
         paths = FolderPaths(root)
         with Tree(subvolume) as tree:
             for count, ino in enumerate(_chosen(root, subvolume_now.created - 1, limits.sample, chance)):
@@ -95,8 +95,6 @@ def _sums(subvolume: Path, limits: SumLimits) -> Iterator[tuple[bytes, bytes]]:
                 except OSError as error:
                     if error.errno != errno.ENOENT:  # deleted, and open somewhere
                         _log.warning("%s: inode %d was just written and cannot be read: %s", subvolume, ino, error)
-    finally:
-        os.close(root)
 
 
 def _chosen(root: int, since: int, sample: FileSample, chance: Random) -> Iterator[int]:
@@ -124,7 +122,7 @@ def _digest(tree: Tree, names: list[bytes], budget: _Budget) -> bytes | None:
     digest, done = sha256(), 0
     with tree.folder(joined(names[:-1])) as folder:
         fd = open_plain(names[-1], folder)
-    try:
+    with ClosingFd(fd):
         status = os.fstat(fd)
         if status.st_size - status.st_blocks * _BLOCK > LONGEST_HOLE:
             return None
@@ -133,6 +131,4 @@ def _digest(tree: Tree, names: list[bytes], budget: _Budget) -> bytes | None:
             done += len(data)
             if done > _SMALL and budget.is_spent:
                 return None
-    finally:
-        os.close(fd)
     return digest.digest()

@@ -28,6 +28,7 @@ from backupd.rsync.messages import tells_of_damage
 from backupd.rsync.process import RunCancellation
 from backupd.run import finishing, hooks
 from backupd.run import work_subvolume as working
+from backupd.run.base import is_damaged
 from backupd.run.context import HostResult, RunContext, RunningTransfer
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import SumLimits
@@ -206,7 +207,7 @@ class HostRun:
         causes = [result.cause for result in transfer.results.values() if result.outcome is PathOutcome.FAULT]
         if self.stopper.reason or not any(cause and tells_of_damage(cause.facts.get("line", "")) for cause in causes):
             return False
-        return (prepared.base is not None or not prepared.fresh) and await asyncio.to_thread(working.is_damaged, prepared.path)
+        return (prepared.base is not None or not prepared.fresh) and await asyncio.to_thread(is_damaged, prepared.path)
 
     async def _prepare(self, running: RunningTransfer, disk: Syncfs, checked: bool) -> tuple[Prepared, Record]:
         site, begun, damages = self.site, time.monotonic(), self.site.catalogue.damages(self.host.name)
@@ -215,13 +216,7 @@ class HostRun:
             site.catalogue.put_damages(forgotten)
         recovered, prepared = await asyncio.to_thread(
             working.recover_and_prepare,
-            site.pool,
-            self.host,
-            self.started,
-            disk,
-            self.stopper,
-            damages + forgotten,
-            checked=checked,
+            working.WorkRequest(site.pool, self.host, self.started, disk, self.stopper, (*damages, *forgotten), checked=checked),
         )
         self.seconds["prepare"] = round(time.monotonic() - begun, 3)
         if recovered:

@@ -1,129 +1,43 @@
-"""Many hosts, a few at a time: who runs next, when nothing new may start, and how everything stops.
-
-The decisions (`plan`) are pure; `NightRunner` carries them out in one asyncio loop.
-"""
+"""Many hosts, a few at a time, in one asyncio loop: who runs next, when nothing new may start, and how everything stops."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from types import MappingProxyType
-from zoneinfo import ZoneInfo
 
-from backupd.actions.discard import Unfinished, all_unfinished, give_up, room_hint, wait_for_room
 from backupd.expire.words import names_in_words
 from backupd.repo import backup_json as records
 from backupd.run.at_once import CONFINED, OPEN, has_files_for, possible_at_once
-from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
+from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
-from backupd.run.scarcity import Scarcity, too_little_room
+from backupd.run.planning import PlannedHost
+from backupd.run.progress import keep_progress
+from backupd.run.room import NoRoom, OthersFirst, RoomMaker
+from backupd.run.scarcity import Scarcity
 from backupd.run.slots import HeldSlots, slots_of
-from backupd.run.verdict import waited_in_vain
-from btrkeep.catalogue import HostFacts, Progress
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.clock import elapsed
-from btrkeep.config import Config, HostConfig, Window
+from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.cause_words import cause_words
-from btrkeep.decisions.due import is_due, is_late, next_window, window_end
-from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError, did_you_mean
-from btrkeep.pool.locks import take_lock
-from btrkeep.pool.room import read_room
-from btrkeep.process.proc import start_time
+from btrkeep.decisions.due import window_end
+from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.process.threads import NoThread, running_threads
-from btrkeep.units import counted, format_size, format_time
+from btrkeep.units import counted, format_time
 
 log = logging.getLogger(__name__)
 
-_PROGRESS_PAUSE = 2.0
-_ROOM_PAUSE = 1.0
 _LOOK = 0.5
 _AWAKE = 5.0  # seconds after which a sleep of the machine is seen
 _LONGEST_WAIT = 3600.0
 _TOO_MUCH = "leave some of it out (`exclude`), expire backups, or give the pool more room; a later run discards it for the others"
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedHost:
-    """A host and whether this run takes it, with the reason. `bound`: its window binds this run.
-
-    `opens`: when its window does, of a host that is due and outside of it. `is_copy`: it is fetched from another pool.
-    """
-
-    host: HostConfig
-    runs: bool
-    reason: str
-    bound: bool = False
-    opens: datetime | None = None
-    is_copy: bool = False
-
-
-def plan(
-    config: Config,
-    facts: Mapping[str, HostFacts],
-    now: datetime,
-    *,
-    names: Sequence[str] = (),
-    everything: bool = False,
-    catch_up: bool = False,
-    copies: Mapping[str, str] = MappingProxyType({}),
-) -> list[PlannedHost]:
-    """Returns what a run would do, in its order. Raises UsageError for a name that is not configured.
-
-    `copies`: the replica of each host that is fetched from another pool: no night backs it up.
-
-    The host whose last attempt is the oldest comes first, so that a host which fails or takes long cannot starve the others. A host
-    that was silent until a time limit would occupy a place again for as long: it comes after the others, for one night only.
-    """
-    if names:
-        return [_named(config, name) for name in dict.fromkeys(names)]
-    hosts = [host for host in config.hosts.values() if host.enabled]
-    hosts = sorted(hosts, key=lambda host: _turn(facts.get(host.name), len(hosts)))
-    left = [_copy(host, copies[host.name]) for host in hosts if host.name in copies]
-    own = [host for host in hosts if host.name not in copies]
-    if everything:
-        return [PlannedHost(host, True, "asked for with --all") for host in own] + left
-    return [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in own] + left
-
-
-def _copy(host: HostConfig, replica: str) -> PlannedHost:
-    return PlannedHost(host, False, f"a copy: replica {replica} fetches it from another pool", is_copy=True)
-
-
 def _run(transfers: int, whose: str = "") -> str:
     """ "1 transfer runs", "2 transfers of the group dmz run"."""
     return f"{counted(transfers, 'transfer')}{whose} {'runs' if transfers == 1 else 'run'}"
-
-
-def _named(config: Config, name: str) -> PlannedHost:
-    if name not in config.hosts:
-        raise UsageError(f"no host {name} is configured", did_you_mean(name, config.hosts, f"look at {config.file}"))
-    return PlannedHost(config.hosts[name], True, "asked for by name")
-
-
-def _turn(facts: HostFacts | None, hosts: int) -> int:
-    """Returns the number of its last run. A silent host counts as tried after all others: if a night does not reach it, the
-    runs of that night have higher numbers.
-    """
-    if not facts or facts.last_run is None:
-        return 0
-    return facts.last_run + (hosts if waited_in_vain(facts.last_run_cause) else 0)
-
-
-def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, catch_up: bool) -> PlannedHost:
-    last = facts.last_complete if facts else None
-    due = is_due(last, host.every, host.window, zone, now)
-    if not due.due or host.window is None:
-        return PlannedHost(host, due.due, due.reason)
-    if window_end(host.window, zone, now):
-        return PlannedHost(host, True, due.reason, bound=True)
-    if catch_up and is_late(last, host.every, now):
-        return PlannedHost(host, True, f"{due.reason}; --catch-up ignores the window {host.window}")
-    opens = next_window(host.window, zone, now)
-    return PlannedHost(host, False, f"due, but outside the window {host.window}, which opens {format_time(opens)}", opens=opens)
 
 
 def _outside(opens: Sequence[datetime]) -> str:
@@ -151,10 +65,6 @@ def _why(run: HostRun) -> str | None:
     return cause_words(run.stopper.reason) if run.stopper.reason else None
 
 
-class NoRoom(PoolUnusable):
-    """There is too little room for another transfer; running ones may finish."""
-
-
 class NightRunner:
     """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop).
 
@@ -174,11 +84,9 @@ class NightRunner:
         self.reason: str | None = None
         self.unusable: PoolUnusable | None = None
         self._changed = asyncio.Condition()
-        self._room_seen = 0.0
-        self._making_room = asyncio.Lock()
+        self._room = RoomMaker(site)
         self._most = 1  # hosts that are under way, but for those that pause
         self._each = CONFINED if any(site.confines(entry.host) for entry in self.waiting) else OPEN
-        self._last: set[str] = set()
         self._pausing: set[str] = set()  # hosts that have given their places to others, in their group too
         self._beside: list[asyncio.Task[None]] = []  # workers with the places of hosts that wait for their next attempt
         self._scarcity = Scarcity(site.pool.path, site.config, self._transfers, self._stop_for_room, self._seen)
@@ -206,7 +114,7 @@ class NightRunner:
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
         executor = running_threads(at_a_time, "host")
         asyncio.get_running_loop().set_default_executor(executor)
-        beside = [asyncio.create_task(self._tick()), asyncio.create_task(self._scarcity.run())]
+        beside = [asyncio.create_task(keep_progress(self.site)), asyncio.create_task(self._scarcity.run())]
         try:
             await asyncio.gather(*(self._worker() for _ in range(at_a_time)))
             while self._beside:
@@ -286,8 +194,8 @@ class NightRunner:
         full: set[str | None] = set()  # groups, of which each is asked once
         others_wait = False
         for entry in self.waiting:
-            if entry.host.name in self._last or entry.host.group in full:
-                others_wait |= entry.host.name not in self._last
+            if entry.host.name in self._room.last or entry.host.group in full:
+                others_wait |= entry.host.name not in self._room.last
             elif self._group_has_place(entry.host):
                 return entry
             else:
@@ -365,70 +273,26 @@ class NightRunner:
         ):
             run.begin()
             return True
-        if not self.reason:  # its window has closed
-            self._tell(HostResult(name, "skipped", _why(run)))
+        self._skip(run)
         return False
 
     async def _has_room(self, entry: PlannedHost, run: HostRun) -> bool:
         """Returns True if the host may begin; otherwise it was put last or stopped. Raises NoRoom if there is no room at all."""
-        async with self._making_room:
-            while why := self._too_little_room():
-                if self.reason or run.stopper.reason:  # also while another host waited for room
-                    if not self.reason:  # its window has closed
-                        self._tell(HostResult(entry.host.name, "skipped", _why(run)))
-                    return False
-                found = await asyncio.to_thread(all_unfinished, self.site.pool)
-                if entry.host.name in self._last or any(one.for_room and one.host == entry.host.name for one in found):
-                    self._go_last(entry, NoRoom(why, room_hint(found)))
-                    return False
-                given_up = next((one for one in found if one.for_room and self._give_up(one)), None)
-                if given_up is None:
-                    raise NoRoom(why, room_hint(found))
-                came_back = await wait_for_room(self.site.pool, given_up, self._is_room, run.stopper)
-                if not came_back and not run.stopper.reason:
-                    raise NoRoom(why, f"what {given_up.host} had is deleted, but not gone yet: wait (`backupd progress`)")
-        return True
-
-    def _go_last(self, entry: PlannedHost, error: NoRoom) -> None:
-        """Puts a host last that needed too much itself, so that it takes no other's room. Raises that error if all others had
-        their turn.
-        """
-        self._last.add(entry.host.name)
-        if all(other.host.name in self._last for other in self.waiting):
-            raise error
-        self.waiting.append(entry)
-
-    def _give_up(self, one: Unfinished) -> bool:
-        """Returns True if it was discarded: not if it is in use or has changed."""
         try:
-            lock = take_lock(self.site.pool.host_lock(one.host), "discarding", format_time(self.site.clock.now()))
-        except LockHeld:
-            return False
-        with lock:
-            if not give_up(one):
-                return False
-            self.site.catalogue.drop_backup(one.host, None)
-        self._last.add(one.host)
-        self.site.observer.notice(
-            f"{one.host} was unfinished and took {format_size(one.size)}: discarded, so that others have room"
-        )
-        return True
+            if await self._room.make(run.host.name, run.stopper, lambda: bool(self.reason or run.stopper.reason)):
+                return True
+        except OthersFirst:
+            if all(other.host.name in self._room.last for other in self.waiting):
+                raise
+            self.waiting.append(entry)
+        else:
+            self._skip(run)
+        return False
 
-    def _is_room(self) -> bool:
-        return not self._too_little_room()
-
-    def _too_little_room(self) -> str:
-        """Returns why no transfer may start, or nothing. Raises PoolUnusable. Asks the kernel at most once a second."""
-        if time.monotonic() - self._room_seen < _ROOM_PAUSE:
-            return ""
-        try:
-            room = read_room(self.site.pool.path)
-        except OSError as error:
-            raise PoolUnusable(f"{self.site.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
-        if reason := too_little_room(room, self.site.config):
-            return reason
-        self._room_seen = time.monotonic()
-        return ""
+    def _skip(self, run: HostRun) -> None:
+        """Tells of a host that has not begun when its window closed; of one that the night's end has met, nothing."""
+        if not self.reason:
+            self._tell(HostResult(run.host.name, "skipped", _why(run)))
 
     async def _guarded(self, entry: PlannedHost) -> None:
         """Catches a bug met by one host, so that the others keep their night: logs its traceback and counts the host as failed."""
@@ -445,31 +309,6 @@ class NightRunner:
 
     def _tell(self, result: HostResult) -> None:
         if not result.good:
-            self._room_seen = 0.0  # it may be the pool that is full now
+            self._room.look_again()
         self.results.append(result)
         self.site.observer(result)
-
-    async def _tick(self) -> None:
-        """Writes down how far the running transfers are, for `status` and the dashboard."""
-        while True:
-            await asyncio.sleep(_PROGRESS_PAUSE)
-            try:
-                for running in self.site.running.values():
-                    self.site.catalogue.put_progress(self._progress_of(running))
-            except OperatorError as error:  # it is for looking at only; what matters says so itself
-                log.warning("progress is not written: %s", error.message)
-
-    def _progress_of(self, running: RunningTransfer) -> Progress:
-        return Progress(
-            host=running.host,
-            run_id=running.run_id,
-            pid=running.pid,
-            pid_started=start_time(running.pid),
-            path=running.path,
-            files_done=running.files,
-            files_total=running.expected_files,
-            bytes=running.bytes,
-            rate=running.rate,
-            share=running.share,
-            updated=self.site.clock.now(),
-        )

@@ -15,6 +15,7 @@ from backupd.repo.backup_json import DATA
 from backupd.repo.final_backups import find_base
 from backupd.repo.read_lock import read
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.dedupe import OF_ONE_FILE, shared_pieces
 from btrkeep.fs.openat import FOLDER
@@ -72,8 +73,7 @@ def _share_all(subvolume: Path, other: Path, cancelled: Cancellation) -> SharedD
     there = describe(subvolume)
     assert there is not None
     files = total = 0
-    root = os.open(subvolume, FOLDER)
-    try:
+    with ClosingFd(os.open(subvolume, FOLDER)) as root:
         paths = FolderPaths(root)
         with Tree(subvolume) as new, Tree(other) as old:
             for ino in written_files(root, there.created - 1, 1, compressed=True):
@@ -87,8 +87,6 @@ def _share_all(subvolume: Path, other: Path, cancelled: Cancellation) -> SharedD
                         raise
                     continue
                 files, total = files + bool(shared), total + shared
-    finally:
-        os.close(root)
     return SharedData(files, total)
 
 
@@ -97,18 +95,14 @@ def _share_file(old: Tree, new: Tree, names: list[bytes], cancelled: Cancellatio
     total = 0
     with old.folder(joined(names[:-1])) as folder:
         source = open_plain(names[-1], folder)
-    try:
+    with ClosingFd(source):
         with new.folder(joined(names[:-1])) as folder:
             destination = open_plain(names[-1], folder)
-        try:
+        with ClosingFd(destination):
             size = os.fstat(destination).st_size
             if os.fstat(source).st_size == size:
                 for shared in shared_pieces(source, destination, size):
                     total += shared
                     if cancelled:
                         break
-        finally:
-            os.close(destination)
-    finally:
-        os.close(source)
     return total

@@ -20,7 +20,7 @@ from backupd.run.limits import LimitWatch
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.quota import HostQuota
 from backupd.run.unlisted import files_below
-from backupd.run.verdict import SuspectLimits, enough_below, judge, waited_in_vain
+from backupd.run.verdict import PathEvidence, SuspectLimits, enough_below, judge, waited_in_vain
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
@@ -176,7 +176,7 @@ class HostTransfer:
             ended.messages.unlisted_beyond += unknown
             if unknown and not ended.stopped:
                 ended = replace(ended, stopped=self.stopper.reason)  # if that was why
-        result = judge(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below)
+        result = judge(PathEvidence(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below))
         if ended.stopped:
             # ssh, which ends with rsync, may have said 255 for it
             cause, means = replace(ended.stopped, path=path), meaning(20)

@@ -23,38 +23,43 @@ class SuspectLimits:
     unreadable: float
 
 
-def judge(
-    path: str,
-    exit_code: int,
-    messages: Messages,
-    numbers: Mapping[str, int],
-    base: Mapping[str, int] | None,
-    limits: SuspectLimits,
-    seconds: float,
-    below: int = 0,
-) -> PathResult:
-    """Returns the result of one source path whose rsync has ended. `base` are the same path's numbers in the base backup.
+@dataclass(frozen=True, slots=True)
+class PathEvidence:
+    """What is known of one source path whose rsync has ended. `base`: the same path's numbers in the base backup.
 
-    `below` are the files of that backup which were not compared because a folder above them could not be read (see `enough_below`).
+    `below`: the files of that backup which were not compared because a folder above them could not be read (see `enough_below`).
     """
-    means = meaning(exit_code, messages.last)
-    found = _cause(path, means, exit_code, messages, numbers, base, limits, below)
-    cause = replace(found, path=path) if found else None
+
+    path: str
+    exit_code: int
+    messages: Messages
+    numbers: Mapping[str, int]
+    base: Mapping[str, int] | None
+    limits: SuspectLimits
+    seconds: float
+    below: int = 0
+
+
+def judge(known: PathEvidence) -> PathResult:
+    """Returns the result of one source path."""
+    messages, means = known.messages, meaning(known.exit_code, known.messages.last)
+    found = _cause(known, means)
+    cause = replace(found, path=known.path) if found else None
     return PathResult(
-        path=path,
+        path=known.path,
         outcome=_OUTCOMES.get(cause.code, PathOutcome.SUSPECT) if cause else PathOutcome.COMPLETE,
         reason=cause_words(cause) if cause else "",
         cause=cause,
-        exit_code=exit_code,
+        exit_code=known.exit_code,
         meaning=means.words,
         exit_cause=means.cause,
-        numbers=dict(numbers),
-        seconds=round(seconds, 3),
-        unreadable=messages.count(Class.UNREADABLE) + below,
+        numbers=dict(known.numbers),
+        seconds=round(known.seconds, 3),
+        unreadable=messages.count(Class.UNREADABLE) + known.below,
         vanished=messages.count(Class.VANISHED),
         not_kept=messages.count(Class.NOT_KEPT),
         deletions_skipped=bool(messages.count(Class.DELETIONS_SKIPPED)),
-        warnings=tuple(_warnings(path, messages, numbers, base, below)),
+        warnings=tuple(_warnings(known)),
         samples=tuple(
             line for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.VANISHED) for line in messages.samples.get(kind, [])
         ),
@@ -95,17 +100,9 @@ def waited_in_vain(cause: Cause | None) -> bool:
     return cause.code is CauseCode.STALLED or cause.facts.get("exit_cause") in _SILENT
 
 
-def _cause(
-    path: str,
-    means: Meaning,
-    exit_code: int,
-    messages: Messages,
-    numbers: Mapping[str, int],
-    base: Mapping[str, int] | None,
-    limits: SuspectLimits,
-    below: int,
-) -> Cause | None:
+def _cause(known: PathEvidence, means: Meaning) -> Cause | None:
     """Returns why the path is not complete, the worst cause first."""
+    messages, numbers, exit_code = known.messages, known.numbers, known.exit_code
     ended = {"exit_cause": means.cause.value, "exit_code": exit_code}
     if line := messages.first(Class.SERVER_FAULT) or messages.first(Class.OVER_QUOTA):
         return Cause(CauseCode.SERVER_FAULT, facts={"line": line})
@@ -117,13 +114,13 @@ def _cause(
         return Cause(CauseCode.RSYNC_FAILED, facts=ended)
     if not numbers:
         return Cause(CauseCode.NO_STATISTICS, facts={"exit_code": exit_code})
-    if line := _broken_source(path, messages, numbers):
+    if line := _broken_source(known.path, messages, numbers):
         return Cause(CauseCode.SOURCE_MISSING, facts={"line": line})
-    if found := _missed_too_much(messages, numbers, base, limits, below):
+    if found := _missed_too_much(known):
         return found
     if exit_code == 25 or messages.count(Class.DELETE_LIMIT):
         return Cause(CauseCode.DELETIONS_LIMITED)
-    if base and (found := _shrunk(numbers, base, limits.shrink)):
+    if known.base and (found := _shrunk(numbers, known.base, known.limits.shrink)):
         return found
     if exit_code == 23 and not any(messages.count(kind) for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.PATH_BROKEN)):
         return Cause(CauseCode.NOT_NAMED)
@@ -142,18 +139,17 @@ def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) ->
     return unread if "opendir" in unread and numbers.get("files", 0) <= max(1, path.rstrip("/").count("/")) else ""
 
 
-def _missed_too_much(
-    messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, limits: SuspectLimits, below: int
-) -> Cause | None:
+def _missed_too_much(known: PathEvidence) -> Cause | None:
+    messages, numbers, below, limit = known.messages, known.numbers, known.below, known.limits.unreadable
     missed = _missed(messages)
     if missed and missed >= numbers.get("regular", 0):
         line = messages.first(Class.UNREADABLE) or messages.first(Class.NOT_KEPT)
         return Cause(CauseCode.NOTHING_READ, facts={"line": line})
-    if base and (unknown := messages.unlisted_beyond):
+    if known.base and (unknown := messages.unlisted_beyond):
         return Cause(CauseCode.NOT_LISTED, facts={"paths": unknown})
     files = numbers.get("files", 0)  # what is below is not in rsync's list
-    if (missed + below) / max(1, files + below) > limits.unreadable:  # as quotients, what is exactly at the limit compares equal
-        facts = {"missed": missed, "below": below, "files": files, "limit": limits.unreadable}
+    if (missed + below) / max(1, files + below) > limit:  # as quotients, what is exactly at the limit compares equal
+        facts = {"missed": missed, "below": below, "files": files, "limit": limit}
         return Cause(CauseCode.UNREADABLE, facts=facts)
     return None
 
@@ -178,16 +174,17 @@ _NAMES = 3
 _QUOTED = re.compile(r'"(.+)"')
 
 
-def _warnings(path: str, messages: Messages, numbers: Mapping[str, int], base: Mapping[str, int] | None, below: int) -> list[str]:
+def _warnings(known: PathEvidence) -> list[str]:
     """Returns one sentence for the path, so that a table with one line per host can show all of it; and whether it is empty."""
-    unread = {Class.UNREADABLE: below}
+    path, messages = known.path, known.messages
+    unread = {Class.UNREADABLE: known.below}
     said = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind) + unread.get(kind, 0))]
     if messages.count(Class.DELETIONS_SKIPPED):
         said.append("deletions were skipped because of that, so what is gone may still be there")
     lines = [line for kind in _MISSED for line in messages.samples.get(kind, [])]
     names = [match[1] for line in lines if (match := _QUOTED.search(line))][:_NAMES]
     found = [f"{path}: {', '.join(said)}" + (f" (such as {', '.join(names)})" if names else "")] if said else []
-    if base is None and numbers and not numbers.get("regular", 0):
+    if known.base is None and known.numbers and not known.numbers.get("regular", 0):
         found.append(f"{path}: holds no file")
     return found
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from btrkeep.decisions.day_phases import Phase, PhaseTotals, Slot
+from btrkeep.decisions.day_phases import Phase, PhaseSum, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,4 +18,4 @@ class DayData:
     zone: ZoneInfo
     slots: Sequence[Slot]
     phases: Sequence[Phase]
-    sums: Sequence[PhaseTotals]
+    sums: Sequence[PhaseSum]

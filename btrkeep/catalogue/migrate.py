@@ -19,6 +19,7 @@ from pathlib import Path
 from btrkeep.answering import HINT, PATIENCE, answers
 from btrkeep.catalogue import tables
 from btrkeep.catalogue.sqlite import CatalogueUnusable, Session, meaning_of, no_room, opened
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 
 FILE = "catalogue.sqlite"
@@ -139,12 +140,9 @@ def _set(path: Path, status: os.stat_result, group: int, mode: int) -> None:
 
 @contextmanager
 def _alone(state: Path) -> Iterator[None]:
-    descriptor = os.open(state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with ClosingFd(os.open(state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _is_current(session: Session) -> bool:

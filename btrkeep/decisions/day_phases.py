@@ -49,11 +49,12 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseTotals:
+class PhaseSum:
     """Disk activity while jobs of one kind ran; kind "": all day. Raw bytes of the devices, all copies counted.
 
     `known`: how many of `seconds` are covered by samples; `read` and `written` refer to these. `data` is the payload: bytes of
-    files that rsync wrote or balance moved, times the number of copies.
+    files that rsync wrote or balance moved, times the number of copies. `metadata`: the bytes written beyond the data; None if less
+    was written than data: it was compressed, or is not written yet. `ratio`: bytes of metadata for each byte of data.
     """
 
     kind: str
@@ -62,18 +63,8 @@ class PhaseTotals:
     read: int
     written: int
     data: int
-
-    @property
-    def metadata(self) -> int | None:
-        """Returns the bytes written beyond the data. None if less was written than data: it was compressed, or is not written
-        yet.
-        """
-        return self.written - self.data if self.written >= self.data and self.known else None
-
-    @property
-    def ratio(self) -> float | None:
-        """Bytes of metadata for each byte of data. None without data."""
-        return self.metadata / self.data if self.metadata is not None and self.data else None
+    metadata: int | None
+    ratio: float | None
 
 
 def bounds(day: date | None, zone: ZoneInfo, now: datetime) -> tuple[datetime, datetime]:
@@ -152,9 +143,7 @@ def kinds_of(found: Sequence[Phase]) -> list[str]:
     return list(dict.fromkeys(phase.kind for phase in sorted(found, key=lambda one: one.start)))
 
 
-def sums(
-    samples: Sequence[Sample], jobs: Sequence[Job], found: Sequence[Phase], start: datetime, end: datetime
-) -> list[PhaseTotals]:
+def sums(samples: Sequence[Sample], jobs: Sequence[Job], found: Sequence[Phase], start: datetime, end: datetime) -> list[PhaseSum]:
     """All day, and each kind of job. What ran at the same time counts for each of the two: the disks do not say for whom."""
     factor = data_factor(samples[-1]) if samples else 1.0
     kinds = kinds_of(found)
@@ -172,11 +161,14 @@ def sums(
     ]
 
 
-def _sum(kind: str, some: Sequence[Phase], samples: Sequence[Sample], data: float) -> PhaseTotals:
+def _sum(kind: str, some: Sequence[Phase], samples: Sequence[Sample], data: float) -> PhaseSum:
     parts = [within(samples, phase.start, phase.end) for phase in some]
     known, read, written = (sum(part[number] for part in parts) for number in range(3))
     seconds = sum((phase.end - phase.start).total_seconds() for phase in some)
-    return PhaseTotals(kind, seconds, known, round(read), round(written), round(data))
+    whole, payload = round(written), round(data)
+    metadata = whole - payload if whole >= payload and known else None
+    ratio = metadata / payload if metadata is not None and payload else None
+    return PhaseSum(kind, seconds, known, round(read), whole, payload, metadata, ratio)
 
 
 def _data(jobs: Iterable[Job], start: datetime, end: datetime) -> float:

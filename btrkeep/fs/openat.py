@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,9 +44,7 @@ def open_folder(root: int, path: Iterable[bytes]) -> int:
         if name in (b"..", b".", b"") or b"/" in name:
             os.close(folder)
             raise ValueError(f"{name!r} is not the name of a folder")
-        try:
+        with ClosingFd(folder):
             inner = os.open(name, FOLDER, dir_fd=folder)
-        finally:
-            os.close(folder)
         folder = inner
     return folder

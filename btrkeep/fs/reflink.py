@@ -12,6 +12,7 @@ import stat
 from array import array
 
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FILE, by_descriptor
 from btrkeep.fs.sparse import data_runs
 
@@ -34,22 +35,19 @@ def copy_inode(folder: int, name: bytes, to_folder: int, to_name: bytes) -> None
 
 
 def _copy_file(folder: int, name: bytes, to_folder: int, to_name: bytes, status: os.stat_result) -> None:
-    source = os.open(name, os.O_RDONLY | FILE, dir_fd=folder)
-    try:
-        copy = os.open(to_name, os.O_RDWR | os.O_CREAT | os.O_EXCL | FILE, 0o600, dir_fd=to_folder)
-        try:
-            _copy_flags(source, copy)
-            if status.st_size:
-                _share_data(source, copy, status.st_size)
-            # Data first: a write takes file capabilities away. Then the owner, which takes setuid bits away.
-            os.fchown(copy, status.st_uid, status.st_gid)
-            os.fchmod(copy, stat.S_IMODE(status.st_mode))
-            _copy_xattrs(source, copy)
-            os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
-        finally:
-            os.close(copy)
-    finally:
-        os.close(source)
+    new = os.O_RDWR | os.O_CREAT | os.O_EXCL | FILE
+    with (
+        ClosingFd(os.open(name, os.O_RDONLY | FILE, dir_fd=folder)) as source,
+        ClosingFd(os.open(to_name, new, 0o600, dir_fd=to_folder)) as copy,
+    ):
+        _copy_flags(source, copy)
+        if status.st_size:
+            _share_data(source, copy, status.st_size)
+        # Data first: a write takes file capabilities away. Then the owner, which takes setuid bits away.
+        os.fchown(copy, status.st_uid, status.st_gid)
+        os.fchmod(copy, stat.S_IMODE(status.st_mode))
+        _copy_xattrs(source, copy)
+        os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _copy_flags(source: int, copy: int) -> None:

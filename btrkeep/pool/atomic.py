@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -29,11 +30,8 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with ClosingFd(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as folder:
         os.fsync(folder)  # without it a power cut brings the old file back
-    finally:
-        os.close(folder)
 
 
 def link_atomically(link: Path, target: str | None) -> None:

@@ -14,12 +14,12 @@ import errno
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 from btrkeep.procfs import Mount, mounts
 
 # Words per option. "ssd" alone leaves ssd_spread in force, "nossd" takes both away: btrfs_parse_param in fs/btrfs/super.c.
@@ -56,13 +56,9 @@ def mount_of(path: Path) -> Mount:
         return _mount_of_descriptor(fd, path)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)  # opens nothing: neither permission to read is needed nor a device woken up
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+def _opened(path: Path) -> ClosingFd:
+    """O_PATH opens nothing: neither permission to read is needed nor a device woken up."""
+    return ClosingFd(os.open(path, os.O_PATH | os.O_CLOEXEC))
 
 
 def mount_id(fd: int) -> int:
@@ -134,13 +130,10 @@ def set_allocator(path: Path, option: str) -> None:
 
 def reconfigure(fd: int, words: tuple[str, ...], *, read_only: bool) -> None:
     """Sets options of the superblock, and nothing else, by fspick(2). `fd` is on the filesystem. Raises OSError."""
-    context = _call("fspick", _FSPICK, fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH)
-    try:
+    with ClosingFd(_call("fspick", _FSPICK, fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH)) as context:
         for word in (*words, *(("ro",) if read_only else ())):
             _call("fsconfig", _FSCONFIG, context, _FSCONFIG_SET_FLAG, word.encode(), None, 0)
         _call("fsconfig", _FSCONFIG, context, _FSCONFIG_CMD_RECONFIGURE, None, None, 0)
-    finally:
-        os.close(context)
 
 
 def read_only_view(fd: int) -> int:
@@ -149,13 +142,10 @@ def read_only_view(fd: int) -> int:
     A process with only that descriptor can change neither content nor owner, mode and attributes of the file, not even as root by
     opening /proc/self/fd/N for writing, which a plain read-only descriptor does not prevent.
     """
-    tree = _call("open_tree", _OPEN_TREE, fd, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH)
-    try:
+    with ClosingFd(_call("open_tree", _OPEN_TREE, fd, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH)) as tree:
         attributes = struct.pack("4Q", _MOUNT_ATTR_RDONLY, 0, 0, 0)  # struct mount_attr: set, clear, propagation, user namespace
         _call("mount_setattr", _MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes))
         return os.open(f"/proc/self/fd/{tree}", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(tree)
 
 
 def _call(name: str, number: int, *arguments: int | bytes | None) -> int:

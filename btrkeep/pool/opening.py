@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.mounts import mount_of
 
@@ -18,11 +19,8 @@ def open_btrfs(path: Path, unusable: type[OperatorError] = PoolUnusable) -> Iter
     """
     _require_btrfs(path, unusable)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with ClosingFd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             yield fd
-        finally:
-            os.close(fd)
     except PermissionError:
         raise unusable(f"the trees of the btrfs at {path} may not be read", "run this as root") from None
     except OSError as error:

@@ -15,8 +15,7 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fcntl import ioctl
 from pathlib import Path
@@ -24,6 +23,7 @@ from pathlib import Path
 from btrfs import ctree
 from btrfs.ioctl import ULLONG_MAX, search_v2
 
+from btrkeep.descriptors import ClosingFd
 from btrkeep.ioctl import iow
 
 # In ROOT_ITEM behind the inode item (160 bytes) and seven numbers: refs, drop_progress (objectid, type, offset), drop_level, level.
@@ -71,14 +71,9 @@ class DeadRoot:
     drop: Drop | None
 
 
-@contextmanager
-def _anywhere(path: Path) -> Iterator[int]:
+def _anywhere(path: Path) -> ClosingFd:
     """A descriptor of a file or folder on the filesystem, for calls that are about the filesystem as a whole."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    return ClosingFd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
 
 
 def orphans(path: Path) -> list[int]:

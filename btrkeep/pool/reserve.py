@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import POOL_LOCKS
 from btrkeep.pool.marker import MARKER
@@ -84,11 +85,8 @@ def give_back(pool: Path) -> None:
         commit(pool)
     if path.exists() and path.stat().st_size:
         log.warning("the pool is full: the room in %s is used now, to write what frees more", path)
-        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with ClosingFd(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
             os.ftruncate(fd, 0)
-        finally:
-            os.close(fd)
     commit(pool)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import btrfs
 from btrfs import ctree
 
+from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.orphans import DeadRoot, Key
 
 # struct btrfs_header: csum, fsid, bytenr, flags, chunk_tree_uuid, generation, owner, nritems, level; then struct btrfs_key_ptr: a
@@ -72,12 +73,8 @@ def _in_stripes(chunk: ctree.Chunk, offset: int) -> tuple[int, int]:
 
 def _read_directly(device: str, physical: int, size: int) -> bytes:
     """Bytes of a device past its page cache, which btrfs does not go through and which may hold older ones."""
-    fd = os.open(device, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-    try:
-        with mmap.mmap(-1, size) as aligned:
-            return aligned[: os.preadv(fd, [aligned], physical)]
-    finally:
-        os.close(fd)
+    with ClosingFd(os.open(device, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)) as fd, mmap.mmap(-1, size) as aligned:
+        return aligned[: os.preadv(fd, [aligned], physical)]
 
 
 def parse_node(node: bytes, dead: DeadRoot) -> tuple[Key, ...] | None:

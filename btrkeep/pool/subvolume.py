@@ -11,7 +11,6 @@ import struct
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ from btrfs import ctree
 from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 from btrkeep.ioctl import ioctl, ior, iow, iowr
 from btrkeep.ticks import moment, wait_for_tick
 
@@ -75,14 +75,9 @@ class Subvolume:
         return self.received_uuid if self.received_uuid and self.written <= self.created else self.uuid
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
+def opened(path: Path) -> ClosingFd:
     """A descriptor of a folder, never through a symlink at its end."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    return ClosingFd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
 
 
 @Checkpoint("subvolume created")
@@ -208,11 +203,8 @@ def inodes_made(path: Path) -> int:
     """Returns how many inodes were created so far in the subvolume of the folder `path` and its ancestors: an upper bound of its
     files, because btrfs numbers inodes consecutively. Raises OSError.
     """
-    fd = os.open(path, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with ClosingFd(os.open(path, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)) as fd:
         return os.fstat(fd).st_ino - ROOT_FOLDER
-    finally:
-        os.close(fd)
 
 
 @Checkpoint("filesystem committed")

@@ -20,6 +20,7 @@ from pathlib import Path
 import btrfs
 
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.marker import filesystem_of
 
 _syncfs = ctypes.CDLL(None, use_errno=True).syncfs  # CDLL, not PyDLL: other threads run meanwhile
@@ -65,11 +66,8 @@ class Syncfs:
 @contextlib.contextmanager
 def syncing(path: Path) -> Iterator[Syncfs]:
     """Yields a Syncfs for the btrfs of a folder."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with ClosingFd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         yield Syncfs(fd, on_btrfs=True)
-    finally:
-        os.close(fd)
 
 
 class SyncfsSet:

@@ -11,7 +11,8 @@ import pytest
 from backupd.rsync.confined import Confinement
 from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, RunContext
-from backupd.run.night import NightRunner, PlannedHost
+from backupd.run.night import NightRunner
+from backupd.run.planning import PlannedHost
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import HostConfig, load

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.run.night import PlannedHost, plan
+from backupd.run.planning import PlannedHost, plan
 from backupd.run.scarcity import too_little_room
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import Config, HostConfig, Window

@@ -10,7 +10,7 @@ import pytest
 from backupd.cli.day_view import lines, sum_lines
 from backupd.sampling.picture_data import DayData
 from btrkeep.catalogue import Job
-from btrkeep.decisions.day_phases import Phase, PhaseTotals, Slot, phases, slots, sums, unknown_spans, within
+from btrkeep.decisions.day_phases import Phase, PhaseSum, Slot, phases, slots, sums, unknown_spans, within
 from btrkeep.decisions.time_ticks import hour_ticks
 from tests.backupd.made_samples import GIB, START, every_five_minutes, sample
 
@@ -99,8 +99,8 @@ def made_day() -> DayData:
     shown = [Slot(at(number), at(number + 1), 3600.0, rate, 2 * rate) for number, rate in enumerate(read)]
     ran = [Phase("backup", at(12), at(18)), Phase("expire", at(18), at(24))]
     table = [
-        PhaseTotals("", 86400, 86400, 10 * GIB, 20 * GIB, 5 * GIB),
-        PhaseTotals("backup", 21600, 21600, GIB, 12 * GIB, 5 * GIB),
+        PhaseSum("", 86400, 86400, 10 * GIB, 20 * GIB, 5 * GIB, 15 * GIB, 3.0),
+        PhaseSum("backup", 21600, 21600, GIB, 12 * GIB, 5 * GIB, 7 * GIB, 1.4),
     ]
     return DayData("/srv/backup", START, at(24), ZoneInfo("UTC"), shown, ran, table)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import Messages
-from backupd.run.verdict import RunVerdict, SuspectLimits, decide, judge
+from backupd.run.verdict import PathEvidence, RunVerdict, SuspectLimits, decide, judge
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull
 
 LIMITS = SuspectLimits(shrink=0.5, unreadable=0.01)
@@ -35,7 +35,7 @@ def judged(
     base: Mapping[str, int] | None = HUNDRED,
     limits: SuspectLimits = LIMITS,
 ) -> PathResult:
-    return judge("/srv", exit_code, said(*lines), numbers, base, limits, 1.0)
+    return judge(PathEvidence("/srv", exit_code, said(*lines), numbers, base, limits, 1.0))
 
 
 # The rules
@@ -199,7 +199,7 @@ def test_the_error_is_that_of_the_worst_path() -> None:
 
 def of(source: Path, pulled: Pulled, base: PathResult | None = None, limits: SuspectLimits = LIMITS) -> PathResult:
     numbers = base.numbers if base else None
-    return judge(str(source), pulled.exit_code, pulled.messages, pulled.output.numbers, numbers, limits, 1.0)
+    return judge(PathEvidence(str(source), pulled.exit_code, pulled.messages, pulled.output.numbers, numbers, limits, 1.0))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ BOTTOM = (
     "btrkeep.causes",
     "btrkeep.checkpoints",
     "btrkeep.clock",
+    "btrkeep.descriptors",
     "btrkeep.errors",
     "btrkeep.ioctl",
     "btrkeep.metric_table",

@@ -19,7 +19,8 @@ from typing import Any
 from backupd.rsync.confined import confinement
 from backupd.rsync.version import rsync_version
 from backupd.run.context import HostResult, RunContext
-from backupd.run.night import NightRunner, plan
+from backupd.run.night import NightRunner
+from backupd.run.planning import plan
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli.progress import notices_on_stderr
 from btrkeep.clock import Clock

@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from backupd.repo.backup_json import Record
 from backupd.run import finishing
 from backupd.run import host as hostrun
 from backupd.run import work_subvolume as working
-from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.syncfs import Syncfs
@@ -205,10 +203,10 @@ def test_hosts_in_a_long_step_do_not_keep_another_from_its_own(nights: Nights, t
     quick_is_done, in_time = threading.Event(), []
     prepare, finalise = working.recover_and_prepare, finishing.finalise
 
-    def prepared(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, *rest: Any, **named: Any) -> object:
-        if host.name in slow:
+    def prepared(wanted: working.WorkRequest) -> object:
+        if wanted.host.name in slow:
             in_time.append(quick_is_done.wait(20))
-        return prepare(pool, host, now, disk, *rest, **named)
+        return prepare(wanted)
 
     def finalised(pool: Pool, prepared: finishing.Prepared, record: Record, disk: Syncfs, *rest: Any) -> object:
         done = finalise(pool, prepared, record, disk, *rest)
@@ -227,10 +225,10 @@ def test_a_bug_met_by_one_host_is_told_and_costs_the_others_nothing(
 ) -> None:
     real = working.recover_and_prepare
 
-    def buggy(pool: Pool, host: HostConfig, now: datetime, disk: Syncfs, *rest: Any, **named: Any) -> object:
-        if host.name == "unlucky":
+    def buggy(wanted: working.WorkRequest) -> object:
+        if wanted.host.name == "unlucky":
             raise RuntimeError("a bug")
-        return real(pool, host, now, disk, *rest, **named)
+        return real(wanted)
 
     monkeypatch.setattr(working, "recover_and_prepare", buggy)
     for host in ("a", "unlucky", "z"):

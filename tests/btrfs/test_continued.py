@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.work_subvolume import recover_and_prepare
+from backupd.run.work_subvolume import WorkRequest, recover_and_prepare
 from btrkeep.config import load
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.syncfs import syncing
@@ -97,7 +97,7 @@ def test_one_that_was_killed_is_compared_also_when_the_next_run_is_stopped_befor
     host, cancelled = load("main", pair.config).hosts["web"], Cancellation()
     cancelled.handle_signal(signal.SIGTERM)
     with syncing(pair.pool) as disk, pytest.raises(Cancelled):
-        recover_and_prepare(open_pool(pair.pool), host, datetime.now(UTC).replace(microsecond=0), disk, cancelled)
+        recover_and_prepare(WorkRequest(open_pool(pair.pool), host, datetime.now(UTC).replace(microsecond=0), disk, cancelled))
     pair.run("web")
     assert numbers(pair)["transferred"] == 2, "what nobody knows to be on the disk was believed"
     assert pair.differences("web", tree) == []

@@ -10,7 +10,8 @@ import pytest
 
 from backupd.run.importing.copying import Same, copy_tree
 from backupd.run.importing.target_names import remove_names
-from backupd.run.importing.tree_links import FolderDigests, look_at, superfluous
+from backupd.run.importing.tree_links import look_at, superfluous
+from backupd.run.importing.tree_walk import FolderDigests
 from tests.beds import manifest, work
 from tests.beds.everything import everything
 from tests.beds.nights import Nights

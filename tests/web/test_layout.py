@@ -9,13 +9,13 @@ from PIL import Image, ImageStat
 from playwright.sync_api import Browser, Locator, Page
 
 from bench.make_site import ZONE
-from btrkeep.decisions.day_phases import Phase, Slot
+from btrkeep.decisions.day_phases import Phase, PhaseSum, Slot
 from tests.beds.browser import LAPTOP, PHONE, enter, visit
 from tests.beds.dashboard import Dashboard
 from tests.beds.geometry import troubles
 from web.charts.day import day_chart
 from web.charts.svg import ChartStyle
-from web.data.day import DayView, PhaseSum
+from web.data.day import DayView
 
 HOST = "/hosts/web0000.example.org"
 EDGE = 8  # pixels

@@ -5,27 +5,10 @@ from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import Catalogue, Job
-from btrkeep.decisions.day_phases import MINUTES, Phase, Slot, bounds, phases, slots, sums
+from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, phases, slots, sums
 from web.data.heartbeat import is_alive
-from web.data.same_names import of_row
 
 _EARLIEST = date(1970, 1, 3)
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseSum:
-    """The disk activity while jobs of a kind ran, as PhaseTotals has it; kind "" is the whole day. Bytes of devices, all copies
-    counted.
-    """
-
-    kind: str
-    seconds: float
-    known: float
-    read: int
-    written: int
-    data: int
-    metadata: int | None
-    ratio: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +49,7 @@ def day_view(catalogue: Catalogue, filesystem: str, zone: ZoneInfo, now: datetim
         zone.key,
         tuple(slots(samples, start, end, count)),
         tuple(ran),
-        tuple(of_row(PhaseSum, one) for one in sums(samples, jobs, ran, start, end)),
+        tuple(sums(samples, jobs, ran, start, end)),
     )
 
 

@@ -11,13 +11,24 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum
 from heapq import merge
 from typing import NamedTuple
 
-from backupd.run.importing.tree_links import Attributes, TreeLinks, attributes_of, walk_again
+from backupd.run.importing.attributes import (
+    CopyPlace,
+    changed_meanwhile,
+    correct_attributes,
+    keep_attributes,
+    make_special,
+    opened_name,
+    status_or_none,
+)
+from backupd.run.importing.tree_links import TreeLinks
+from backupd.run.importing.tree_walk import Attributes, attributes_of, walk_again
+from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FILE, open_folder
 from btrkeep.fs.sparse import data_runs
 
@@ -25,9 +36,6 @@ _PIECE = 128 << 10  # bytes; as many zeros, from a multiple of it on, become a h
 _BLOCK = 4096  # what is changed in place is changed in whole ones, which is what two files can share
 _ZEROS = bytes(_PIECE)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a name, a symlink too, without what opening a device does
-_ACLS = ("system.posix_acl_access", "system.posix_acl_default")
-_LABEL = "security.selinux"  # the kernel gives one to every file, and takes it from none
 
 
 class Same(Enum):
@@ -142,13 +150,8 @@ def _copied(source: int, target: int, folders: Iterator[_Folder], goes_on: Calla
     return found
 
 
-@contextmanager
-def _opened(root: int, path: bytes) -> Iterator[int]:
-    fd = open_folder(root, path.split(b"/") if path else ())
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+def _opened(root: int, path: bytes) -> ClosingFd:
+    return ClosingFd(open_folder(root, path.split(b"/") if path else ()))
 
 
 class _Copier:
@@ -170,42 +173,39 @@ class _Copier:
                     path = begin + name
                     if not self.goes_on():
                         break
-                    self._name(_Place(there, here, name, inode, inherits), same, found)
+                    self._name(CopyPlace(there, here, name, inode, inherits), same, found)
                 path, status = folder.path, os.fstat(there)
                 if attributes_of(there, status) != folder.attributes:
-                    raise _changed()
-                _correct_attributes(there, here, status, os.fstat(here))
+                    raise changed_meanwhile()
+                correct_attributes(there, here, status, os.fstat(here))
         except OSError as error:
             raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
         return found
 
-    def _name(self, place: "_Place", same: Same, counts: CopiedNames) -> None:
+    def _name(self, place: "CopyPlace", same: Same, counts: CopiedNames) -> None:
         if not stat.S_ISREG(os.stat(place.name, dir_fd=place.there, follow_symlinks=False).st_mode):  # to open it may have effects
-            counts.names += _make_special(place)
+            counts.names += make_special(place)
             return
-        with _opened_name(place, os.O_RDONLY | FILE) as (old, found):
+        with opened_name(place, os.O_RDONLY | FILE) as (old, found):
             if not stat.S_ISREG(found.st_mode):
-                raise _changed()
+                raise changed_meanwhile()
             kept = (same is not Same.NONE or self._delta) and self._keep(old, place, found, same, counts)
             if not kept:
                 counts.add(CopiedNames(1, found.st_size, self._make(old, place, found)))
             after = os.fstat(old)
             if (after.st_size, after.st_mtime_ns) != (found.st_size, found.st_mtime_ns):
-                raise _changed()
+                raise changed_meanwhile()
 
-    def _make(self, old: int, place: "_Place", found: os.stat_result) -> int:
+    def _make(self, old: int, place: "CopyPlace", found: os.stat_result) -> int:
         """Makes the file, in the place of what has its name. Returns how many bytes were written."""
-        new = _created(place.here, place.name)
-        try:
+        with ClosingFd(_created(place.here, place.name)) as new:
             written = self._copy_data(old, new, found)
-            _keep_attributes(old, new, found, has_some=place.inherits)
-        finally:
-            os.close(new)
+            keep_attributes(old, new, found, has_some=place.inherits)
         return written
 
-    def _keep(self, old: int, place: "_Place", found: os.stat_result, same: Same, counts: CopiedNames) -> bool:
+    def _keep(self, old: int, place: "CopyPlace", found: os.stat_result, same: Same, counts: CopiedNames) -> bool:
         """Keeps the file that has the name, whose inode has no other one: prepare() splits them. Returns whether it can be kept."""
-        if (has := _status(place.here, place.name)) is None or not stat.S_ISREG(has.st_mode) or has.st_nlink != 1:
+        if (has := status_or_none(place.here, place.name)) is None or not stat.S_ISREG(has.st_mode) or has.st_nlink != 1:
             return False
         new = os.open(place.name, (os.O_RDWR if self._delta else os.O_RDONLY) | FILE, dir_fd=place.here)
         try:
@@ -218,7 +218,7 @@ class _Copier:
                     has = os.fstat(new)
                 elif same is not Same.CONTENT or not is_as_large or next(self._different(old, new, found.st_size), None):
                     return False
-            _correct_attributes(old, new, found, has)
+            correct_attributes(old, new, found, has)
         except _Damaged:
             return False
         finally:
@@ -283,30 +283,6 @@ class _Damaged(Exception):
     """A file of the backup cannot be read, so it has to be made anew."""
 
 
-class _Place(NamedTuple):
-    """A name in an open folder of the tree and in that of the backup, and the inode that it had in the tree at the look at that.
-    `inherits`: what is made in the backup may get attributes from its folder, for that has some.
-    """
-
-    there: int
-    here: int
-    name: bytes
-    inode: int
-    inherits: bool
-
-
-@contextmanager
-def _opened_name(place: _Place, flags: int) -> Iterator[tuple[int, os.stat_result]]:
-    """Opens the name in the tree. Raises OSError also if it is another file than was looked at."""
-    fd = os.open(place.name, flags, dir_fd=place.there)
-    try:
-        if (found := os.fstat(fd)).st_ino != place.inode:
-            raise OSError(errno.EAGAIN, "it was exchanged meanwhile: is the history changed?")
-        yield fd, found
-    finally:
-        os.close(fd)
-
-
 def _pieces_of_either(one: int, other: int, size: int) -> Iterator[tuple[int, int]]:
     """Yields offset and length of what is data in one of two open files, in whole blocks. Both may have a hole of many TiB."""
     position = 0
@@ -334,104 +310,9 @@ def _write(fd: int, data: memoryview, position: int) -> None:
         done += os.pwrite(fd, data[done:], position + done)
 
 
-def _changed() -> OSError:
-    return OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?")
-
-
-def _status(folder: int, name: bytes) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
 def _created(here: int, name: bytes) -> int:
     try:
         return os.open(name, _NEW, 0o600, dir_fd=here)
     except FileExistsError:
         os.unlink(name, dir_fd=here)
         return os.open(name, _NEW, 0o600, dir_fd=here)
-
-
-def _make_special(place: _Place) -> bool:
-    """Makes a symlink, a device node, a named pipe or a socket, unless there is the same. Returns whether anything was changed."""
-    with _opened_name(place, _UNOPENED) as (old, found):
-        if stat.S_ISREG(found.st_mode):
-            raise _changed()
-        leads_to = os.readlink(b"", dir_fd=old) if stat.S_ISLNK(found.st_mode) else None
-        if (has := _same_special(place, found, leads_to)) is None:
-            _replace_special(place, found, leads_to)
-        new = os.open(place.name, _UNOPENED, dir_fd=place.here)
-        try:
-            paths = b"/proc/self/fd/%d" % old, b"/proc/self/fd/%d" % new
-            if has and _has_attributes(*paths, found, has):
-                return False
-            os.chown(place.name, found.st_uid, found.st_gid, dir_fd=place.here, follow_symlinks=False)
-            _keep_xattrs(*paths)
-            if leads_to is None:
-                os.chmod(place.name, stat.S_IMODE(found.st_mode), dir_fd=place.here)
-            os.utime(place.name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=place.here, follow_symlinks=False)
-        finally:
-            os.close(new)
-    return True
-
-
-def _same_special(place: _Place, found: os.stat_result, leads_to: bytes | None) -> os.stat_result | None:
-    """Returns the status of what has the name in the backup, if it is the same but for attributes."""
-    has = _status(place.here, place.name)
-    if has is None or (stat.S_IFMT(has.st_mode), has.st_rdev) != (stat.S_IFMT(found.st_mode), found.st_rdev):
-        return None
-    return has if leads_to is None or os.readlink(place.name, dir_fd=place.here) == leads_to else None
-
-
-def _replace_special(place: _Place, found: os.stat_result, leads_to: bytes | None) -> None:
-    """Makes it, in the place of what has its name."""
-    with suppress(FileNotFoundError):
-        os.unlink(place.name, dir_fd=place.here)
-    if leads_to is None:
-        os.mknod(place.name, stat.S_IFMT(found.st_mode) | 0o600, found.st_rdev, dir_fd=place.here)
-    else:
-        os.symlink(leads_to, place.name, dir_fd=place.here)
-
-
-def _correct_attributes(old: int, new: int, found: os.stat_result, has: os.stat_result) -> None:
-    """Does as `_keep_attributes` where something differs: what is written to an inode costs a leaf of its own in the backup."""
-    if not _has_attributes(old, new, found, has):
-        _keep_attributes(old, new, found)
-
-
-def _has_attributes(old: int | bytes, new: int | bytes, found: os.stat_result, has: os.stat_result) -> bool:
-    one, other = ((some.st_mode, some.st_uid, some.st_gid, some.st_mtime_ns) for some in (found, has))
-    return one == other and _values(old) == _values(new)
-
-
-def _keep_attributes(old: int, new: int, found: os.stat_result, *, has_some: bool = True) -> None:
-    """Of an open file or folder. The owner comes first, which takes set-user-ID bits and capabilities away; the time comes last."""
-    os.fchown(new, found.st_uid, found.st_gid)
-    _keep_xattrs(old, new, has_some=has_some)
-    os.fchmod(new, stat.S_IMODE(found.st_mode))
-    os.utime(new, ns=(found.st_atime_ns, found.st_mtime_ns))
-
-
-def _keep_xattrs(old: int | bytes, new: int | bytes, *, has_some: bool = True) -> None:
-    """Extended attributes, and ACLs, which are such; others that the new one has from its folder, if it `has_some`, go."""
-    wanted = _values(old)
-    for name in _xattrs(new) if has_some else ():
-        if name not in wanted and name != _LABEL:
-            os.removexattr(new, name)
-    for name, value in wanted.items():
-        os.setxattr(new, name, value)
-
-
-def _values(of: int | bytes) -> dict[str, bytes]:
-    return {name: os.getxattr(of, name) for name in _xattrs(of)}
-
-
-def _xattrs(of: int | bytes) -> list[str]:
-    try:
-        names = os.listxattr(of)
-    except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:
-            raise
-        return []
-    return [name for name in names if not name.startswith("system.") or name in _ACLS]

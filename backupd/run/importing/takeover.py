@@ -25,15 +25,10 @@ from backupd.run import work_subvolume as working
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import NO_SUMS
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.run import (
-    ImportedBackup,
-    ImportSite,
-    config_of,
-    import_record,
-    locked_for_import,
-    origin_of,
-)
+from backupd.run.importing.run import ImportedBackup, import_record, origin_of
+from backupd.run.importing.site import ImportSite, config_of, locked_for_import
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FILE, FOLDER
 from btrkeep.fs.reflink import APPEND, IMMUTABLE, NOCOW, clear_inode_flags
@@ -154,21 +149,15 @@ def _cleaned(site: ImportSite, top: Path) -> TakenTree:
 
 
 def _flagged(top: Path) -> set[int]:
-    fd = os.open(top, FOLDER)
-    try:
+    with ClosingFd(os.open(top, FOLDER)) as fd:
         return set(changed.flagged_inodes(fd, changed.IMMUTABLE | changed.APPEND | changed.NODATACOW))
-    finally:
-        os.close(fd)
 
 
 def _clear_flags(one: WalkEntry) -> None:
     """Data that was written without checksums stays so: of a file, nodatacow cannot be taken away."""
     is_folder = one.entry.kind == "folder"
-    fd = os.open(one.name, FOLDER if is_folder else os.O_RDONLY | FILE, dir_fd=one.folder)
-    try:
+    with ClosingFd(os.open(one.name, FOLDER if is_folder else os.O_RDONLY | FILE, dir_fd=one.folder)) as fd:
         clear_inode_flags(fd, IMMUTABLE | APPEND | (NOCOW if is_folder else 0))
-    finally:
-        os.close(fd)
 
 
 def _stands_for_subvolume(entry: Entry) -> bool:

@@ -12,12 +12,13 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from backupd.repo.removing import remove_tree
+from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, open_folder
 
 
 def link_names(target: Path, groups: Iterable[Sequence[bytes]]) -> None:
     """Makes hard links of the names of each group, some of which were not copied. Raises OSError."""
-    with _root(target) as root:
+    with ClosingFd(os.open(target, FOLDER)) as root:
         for names in groups:
             with _above(root, names[0]) as (folder, name):
                 inode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino
@@ -46,7 +47,7 @@ def remove_names(target: Path, names: Iterable[bytes]) -> None:
 
     Folders go into one that is made for it, which is then removed: a process for each folder would take a hundred times as long.
     """
-    with _root(target) as root, ExitStack() as at_last:
+    with ClosingFd(os.open(target, FOLDER)) as root, ExitStack() as at_last:
         grave = None
         for number, path in enumerate(names):
             with _above(root, path) as (folder, name):
@@ -67,23 +68,11 @@ def _removed_at_last(root: int) -> Iterator[int]:
     before = os.fstat(root)
     path = mkdtemp(prefix=".btrkeep-gone-", dir=f"/proc/{os.getpid()}/fd/{root}")
     try:
-        fd = os.open(path, FOLDER)
-        try:
+        with ClosingFd(os.open(path, FOLDER)) as fd:
             yield fd
-        finally:
-            os.close(fd)
     finally:
         remove_tree(path)
         os.utime(root, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-@contextmanager
-def _root(target: Path) -> Iterator[int]:
-    fd = os.open(target, FOLDER)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 @contextmanager
@@ -94,7 +83,5 @@ def _above(root: int, path: bytes) -> Iterator[tuple[int, bytes]]:
         folder = open_folder(root, above.split(b"/") if above else ())
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
-    try:
+    with ClosingFd(folder):
         yield folder, name
-    finally:
-        os.close(folder)

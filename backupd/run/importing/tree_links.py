@@ -7,62 +7,29 @@ inode but the same size and time may have other content, which rsync would not n
 
 import errno
 import os
-import re
 import stat
 from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from operator import methodcaller
 from pathlib import Path
-from typing import NamedTuple
 
-from btrkeep.errors import OperatorError
+from backupd.run.importing.tree_walk import (
+    COPY_IT,
+    IS_FOLDER,
+    Attributes,
+    FolderDigests,
+    UnprovenTree,
+    WalkedFolder,
+    _filesystem_of,
+    attributes_of,
+    digest_of,
+    inodes_by_name,
+    walk_again,
+    walk_tree,
+)
+from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, open_folder
-from btrkeep.pool.mounts import mount_id
-from btrkeep.procfs import mounts
 from btrkeep.units import printable
-
-_DIGEST = 16  # bytes
-Attributes = tuple[object, ...]
-"""Owner, mode, time and extended attributes of a folder, to be compared."""
-
-
-class UnprovenTree(OperatorError):
-    """The inode numbers in a tree do not prove which files are the same."""
-
-
-class FolderDigests:
-    """What the folders of a tree were: a digest of each, of its path, names, inodes and attributes. Sixteen bytes each."""
-
-    def __init__(self) -> None:
-        self._new = bytearray()
-        self._high, self._low = array("Q"), array("Q")
-
-    def add(self, digest: bytes) -> None:
-        """Adds a folder's. `has` does not find it before `sort`."""
-        self._new += digest
-
-    def sort(self) -> None:
-        """Sorts them, to be searched."""
-        import numpy as np  # it takes a tenth of a second, which other commands need not wait for
-
-        both = np.frombuffer(self._new, np.uint64).reshape(-1, 2)
-        order = np.argsort(both[:, 0])
-        self._high, self._low = (array("Q", both[order, column].tobytes()) for column in (0, 1))
-        self._new = bytearray()
-
-    def has(self, digest: bytes) -> bool:
-        """Returns True if a folder was the same."""
-        high, low = memoryview(digest).cast("Q")
-        place = bisect_left(self._high, high)
-        while place < len(self._high) and self._high[place] == high:
-            if self._low[place] == low:
-                return True
-            place += 1
-        return False
 
 
 @dataclass(slots=True)
@@ -96,24 +63,6 @@ class TreeLinks:
         return {name for names in self.groups for name in names[1:]}
 
 
-class WalkedFolder(NamedTuple):
-    """A folder of a tree, open as `fd` until the next one is asked for: its path in the tree, its status, its folders' names, and
-    the rest, of which so many are regular `files`. Both are in order of their inodes, in which a disk has them.
-    """
-
-    path: bytes
-    fd: int
-    status: os.stat_result
-    folders: list[bytes]
-    others: list["os.DirEntry[bytes]"]
-    files: int
-
-    @property
-    def inodes(self) -> "array[int]":
-        """Returns those of the rest."""
-        return array("Q", [entry.inode() for entry in self.others])
-
-
 def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known: FolderDigests | None = None) -> TreeLinks:
     """Compares the trees; without `before`, or if that is on another filesystem, all is new. `known`: of the tree before, when that
     was looked at; without, all of it is read. Raises OSError, and UnprovenTree, as `walk_tree` does.
@@ -130,7 +79,7 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known:
         for folder in walk_tree(roots[0], goes_on):
             inodes.add(folder.inodes)
             found.files += folder.files
-            digest = _digest(folder)
+            digest = digest_of(folder)
             found.digests.add(digest)
             if were is None or not were.has(digest):
                 comparison.take(folder)
@@ -142,16 +91,6 @@ def look_at(tree: Path, before: Path | None, goes_on: Callable[[], bool], known:
         for fd in roots:
             os.close(fd)
     return found
-
-
-def _digest(folder: WalkedFolder) -> bytes:
-    """Of all that makes a folder another one: of what it has by name and inode, not of what is in its folders.
-
-    No two folders have the same text: how many numbers and names follow stands in its beginning, and no name has a NUL in it.
-    """
-    said = folder.path, sorted(folder.folders), attributes_of(folder.fd, folder.status), len(folder.others)
-    text = repr(said).encode() + folder.inodes.tobytes() + b"\0".join([entry.name for entry in folder.others])
-    return blake2b(text, digest_size=_DIGEST).digest()
 
 
 class _Comparison:
@@ -171,14 +110,14 @@ class _Comparison:
         else:
             above = open_folder(self._before, folder.path.split(b"/") if folder.path else ())
         try:
-            old = _names(above) if above is not None else {}
-            self._was_none |= {begin + name for name in folder.folders if old.get(name) != _FOLDER}
-            now = {entry.name: entry.inode() for entry in folder.others} | dict.fromkeys(folder.folders, _FOLDER)
+            old = inodes_by_name(above) if above is not None else {}
+            self._was_none |= {begin + name for name in folder.folders if old.get(name) != IS_FOLDER}
+            now = {entry.name: entry.inode() for entry in folder.others} | dict.fromkeys(folder.folders, IS_FOLDER)
             gone = _gone(old, now)
             found.grown -= sum(_size_of(above, name) for name in gone if above is not None)
             changed = [entry for entry in folder.others if old.get(entry.name) != now[entry.name]]
             for entry in changed:
-                has = above is not None and old.get(entry.name, _FOLDER) != _FOLDER
+                has = above is not None and old.get(entry.name, IS_FOLDER) != IS_FOLDER
                 self._changed(entry, begin + entry.name, os.stat(entry.name, dir_fd=above, follow_symlinks=False) if has else None)
             if self._before is None:
                 return
@@ -240,18 +179,16 @@ def superfluous(tree: int, copy: int, seen: FolderDigests, goes_on: Callable[[],
             fd = open_folder(copy, folder.path.split(b"/") if folder.path else ())
         except (FileNotFoundError, NotADirectoryError):  # what stands there instead was found in the folder above
             continue
-        try:
-            now = dict.fromkeys((entry.name for entry in folder.others), 0) | dict.fromkeys(folder.folders, _FOLDER)
+        with ClosingFd(fd):
+            now = dict.fromkeys((entry.name for entry in folder.others), 0) | dict.fromkeys(folder.folders, IS_FOLDER)
             begin = folder.path + b"/" if folder.path else b""
-            found += [begin + name for name in _gone(_names(fd), now)]
-        finally:
-            os.close(fd)
+            found += [begin + name for name in _gone(inodes_by_name(fd), now)]
     return found
 
 
 def _gone(old: Mapping[bytes, int], now: Mapping[bytes, int]) -> list[bytes]:
     """Returns the names that are not there any more, or are a folder in one and something else in the other."""
-    return [name for name, was in old.items() if name not in now or (now[name] == _FOLDER) != (was == _FOLDER)]
+    return [name for name, was in old.items() if name not in now or (now[name] == IS_FOLDER) != (was == IS_FOLDER)]
 
 
 def _groups(tree: int, twice: set[int], found: TreeLinks, goes_on: Callable[[], bool]) -> list[list[bytes]]:
@@ -278,135 +215,7 @@ def _require_links(tree: int, names: list[bytes]) -> None:
         raise OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?", os.fsdecode(names[0]))
     one, other = printable(names[0]), printable(names[1])
     said = f"{one} and {other} in it have one inode number, and are no hard links: {_filesystem_of(tree)} has it twice"
-    raise UnprovenTree(said, _COPY_IT[0].upper() + _COPY_IT[1:])
-
-
-def _require_one_numbering(tree: int) -> None:
-    """Raises UnprovenTree for an overlay of several subvolumes of btrfs. overlayfs takes them for one filesystem, and gives out the
-    inode numbers that they have, of which each subvolume has its own. Layers that are not to be seen here are not looked at.
-    """
-    number, known = mount_id(tree), mounts()
-    if not (mount := next((one for one in known if one.id == number), None)) or mount.filesystem != "overlay":
-        return
-    devices = set[int]()
-    for folder in _layers(mount.super_options):
-        with suppress(OSError):
-            fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                number = mount_id(fd)
-                if any(one.id == number and one.filesystem == "btrfs" for one in known):
-                    devices.add(os.fstat(fd).st_dev)
-            finally:
-                os.close(fd)
-    if len(devices) > 1:
-        said = "its layers are several subvolumes of btrfs, so inode numbers do not tell what is the same file"
-        raise UnprovenTree(said, f"import the layers by themselves, or {_COPY_IT}")
-
-
-def _layers(options: Iterable[str]) -> Iterator[str]:
-    """Yields the folders in options of overlayfs: lowerdir=A:B::DATA, lowerdir+=A, datadir+=A, upperdir=A; a colon is escaped."""
-    for option in options:
-        key, _, folders = option.partition("=")
-        if key == "lowerdir":
-            yield from (re.sub(r"\\(.)", r"\1", one) for one in re.split(r"(?<!\\):+", folders) if one)
-        elif key in ("lowerdir+", "datadir+", "upperdir"):
-            yield folders
-
-
-def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
-    """Yields each folder below the open folder, that itself first, and each after the one above it. Raises OSError, UnprovenTree
-    for a mount or a subvolume, and for a filesystem whose inode numbers prove nothing: one file tells.
-    """
-    _require_one_numbering(tree)
-    waiting, device, is_proven = [b""], os.fstat(tree).st_dev, False
-    while waiting and goes_on():
-        path = waiting.pop()
-        fd = open_folder(tree, path.split(b"/") if path else ())
-        try:
-            status = os.fstat(fd)
-            if status.st_dev != device:
-                raise UnprovenTree(
-                    f"{printable(path)} in it is another filesystem or subvolume", "import that as a tree of its own"
-                )
-            inner, files, others = (list["os.DirEntry[bytes]"]() for _ in range(3))
-            with os.scandir(b"/proc/self/fd/%d" % fd) as entries:
-                for entry in entries:  # of a million files; nearly all are such
-                    if entry.is_file(follow_symlinks=False):
-                        files.append(entry)
-                    else:
-                        (inner if entry.is_dir(follow_symlinks=False) else others).append(entry)
-            others += files
-            if others and not is_proven:
-                _require_inodes(fd, path, others[-1], device)
-                is_proven = True
-            for some in inner, others:
-                some.sort(key=_INODE)
-            names = [entry.name for entry in inner]
-            waiting += [path + b"/" + name if path else name for name in reversed(names)]
-            yield WalkedFolder(path, fd, status, names, others, len(files))
-        finally:
-            os.close(fd)
-
-
-def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", device: int) -> None:
-    """Raises UnprovenTree if the inode number in a listing is not that of the file, or is of another filesystem's.
-
-    libfuse makes numbers up unless the filesystem has its own, and overlayfs has files of several filesystems in one folder.
-    """
-    try:
-        found = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
-        if (found.st_dev, found.st_ino) == (device, entry.inode()):
-            return
-        if found.st_dev == device and found.st_ino == _names(folder).get(entry.name):  # it was exchanged: what copies it notices
-            return
-    except FileNotFoundError:
-        return
-    name, kind = printable(path + b"/" + entry.name if path else entry.name), _filesystem_of(folder)
-    if found.st_dev != device:
-        raise UnprovenTree(
-            f"{name} in it is of another filesystem than its folder ({kind}), so inode numbers do not tell what is the same file",
-            f"if it is a layer of overlayfs, {_COPY_IT}; if it is a mount, import without it",
-        )
-    raise UnprovenTree(
-        f"{name} in it has another inode number in the listing than by itself, so {kind} does not tell what is the same file",
-        f"mount the history without FUSE, or {_COPY_IT}",
-    )
-
-
-def _filesystem_of(folder: int) -> str:
-    """Returns the type of filesystem of an open folder, as mountinfo has it."""
-    number = mount_id(folder)
-    return next((one.filesystem for one in mounts() if one.id == number), "its filesystem")
-
-
-def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
-    """Does as `walk_tree` with a tree that was looked at. Raises OSError for a folder that is not as it was `seen`: a name in it
-    came, went or became another file, so what was found out about the tree is not true any more.
-    """
-    with closing(walk_tree(tree, goes_on)) as walked:
-        for folder in walked:
-            if not seen.has(_digest(folder)):
-                raise OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?", os.fsdecode(folder.path))
-            yield folder
-
-
-_COPY_IT = "copy all its trees with one `rsync -aHAX`, where its disk is, to a filesystem such as ext4, and import that"
-_INODE = methodcaller("inode")
-_FOLDER = -1  # in the place of an inode number: no program links folders
-
-
-def _names(folder: int) -> dict[bytes, int]:
-    """Returns the names in an open folder, with the inode of each."""
-    with os.scandir(b"/proc/self/fd/%d" % folder) as entries:
-        return {one.name: _FOLDER if one.is_dir(follow_symlinks=False) else one.inode() for one in entries}
-
-
-def attributes_of(folder: int, found: os.stat_result) -> Attributes:
-    """Returns those of an open folder with that status, ACLs among them."""
-    names = list[str]()
-    with suppress(OSError):  # a filesystem without them
-        names = sorted(os.listxattr(folder))
-    return found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns, [(name, os.getxattr(folder, name)) for name in names]
+    raise UnprovenTree(said, COPY_IT[0].upper() + COPY_IT[1:])
 
 
 def _size(found: os.stat_result) -> int:
@@ -419,11 +228,8 @@ def _size_of(above: int, name: bytes) -> int:
     found = os.stat(name, dir_fd=above, follow_symlinks=False)
     if not stat.S_ISDIR(found.st_mode):
         return _size(found)
-    fd = os.open(name, FOLDER, dir_fd=above)
-    try:
+    with ClosingFd(os.open(name, FOLDER, dir_fd=above)) as fd:
         return sum(_size(one.stat(follow_symlinks=False)) for folder in walk_tree(fd, lambda: True) for one in folder.others)
-    finally:
-        os.close(fd)
 
 
 def _is_alike(now: os.stat_result, then: os.stat_result) -> bool:

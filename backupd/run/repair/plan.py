@@ -1,8 +1,7 @@
 """Plans the repair of a damaged backup: reads every copy that would be used, and changes nothing."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -19,6 +18,7 @@ from backupd.repo.context import PoolContext
 from backupd.repo.read_lock import read
 from backupd.repo.sums import read_sums
 from backupd.run.repair.proof import RecordedSums, RepairProof, equal_where_readable, key, read_whole
+from btrkeep.descriptors import ClosingFd
 from btrkeep.process.cancellation import Cancelled
 
 
@@ -200,7 +200,7 @@ class RepairPlanner:
         """Returns how the other file agrees with the readable part of the damaged one; None if it differs."""
         with ExitStack() as held:
             held.enter_context(self._own.counting())
-            bad, good = (held.enter_context(_closing(one.open_file(entry.path))) for one in (tree, other))
+            bad, good = (held.enter_context(ClosingFd(one.open_file(entry.path))) for one in (tree, other))
             equal = equal_where_readable(bad, good, entry.size, self._goes_on)
         if not self._goes_on():
             raise Cancelled
@@ -252,11 +252,3 @@ def _with_other_names(files: Sequence[DamagedCopy]) -> Iterator[DamagedCopy]:
 def _is_copy_of(one: Restorable, backup: Restorable) -> bool:
     made_of = one.record.repaired or {}
     return made_of.get("of") == backup.name and made_of.get("of_uuid") == backup.record.uuid
-
-
-@contextmanager
-def _closing(fd: int) -> Iterator[int]:
-    try:
-        yield fd
-    finally:
-        os.close(fd)

@@ -30,6 +30,7 @@ from backupd.repo.recalled import forget_recorded
 from backupd.repo.reconcile import row_of
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
+from backupd.run.interrupted import discardable, settings_of
 from backupd.run.repair.plan import DamagedCopy, GoodCopy, RepairPlan
 from backupd.run.repair.proof import RecordedSums, RepairProof, key, read_whole
 from btrkeep import __version__
@@ -39,6 +40,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.decisions.retention import DeletionRequest, Hold
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable, StateConflict
 from btrkeep.fs.openat import FILE, is_there
 from btrkeep.fs.reflink import clone
@@ -108,8 +110,8 @@ def _require_no_other_work(site: ExpiryContext, host: str) -> None:
     path = site.pool.working(host)
     if not is_there(path):
         return
-    settings = working.settings_of(HostConfig(host))
-    if left := working.discardable(path, host, lambda record: bool(record.repaired) or record.settings == settings):
+    settings = settings_of(HostConfig(host))
+    if left := discardable(path, host, lambda record: bool(record.repaired) or record.settings == settings):
         discard(path, left.uuid)
     if is_there(path):
         raise StateConflict(
@@ -131,7 +133,7 @@ def _make(site: ExpiryContext, plan: RepairPlan) -> str:
                 for one in plan.repairs:
                     _replace(tree, one)
             record = _record(site, plan, replace(backup.record, uuid=prepared.uuid, started=start))
-            write_record(prepared.path, replace(record, state=RUNNING, settings=working.settings_of(HostConfig(backup.host))))
+            write_record(prepared.path, replace(record, state=RUNNING, settings=settings_of(HostConfig(backup.host))))
             _enter_damages(site, plan, backup_name(start))
             _, final = finishing.finalise(site.pool, prepared, record, disk, None, split=False)
         except BaseException:
@@ -180,21 +182,18 @@ def _replace(tree: Tree, one: DamagedCopy) -> None:
     """Gives the file in `.working` its content; owner, mode, times, attributes and its other names stay."""
     assert one.copy is not None
     names = components(one.path)
-    with tree.folder(joined(names[:-1])) as folder:
-        fd = os.open(names[-1], os.O_RDWR | os.O_NONBLOCK | FILE, dir_fd=folder)
-        try:
-            before = os.fstat(fd)
-            if not stat.S_ISREG(before.st_mode) or before.st_ino != one.inode:
-                raise StateConflict(f"{os.fsdecode(one.path)} is another file than it was", "run it again")
-            attributes = {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
-            _fill(fd, one.copy, before.st_size)
-            _require_content(fd, one)
-            os.fchmod(fd, stat.S_IMODE(before.st_mode))  # a write takes setuid bits and file capabilities away
-            for name in set(attributes) - set(os.listxattr(fd)):
-                os.setxattr(fd, name, attributes[name])
-            os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
-        finally:
-            os.close(fd)
+    flags = os.O_RDWR | os.O_NONBLOCK | FILE
+    with tree.folder(joined(names[:-1])) as folder, ClosingFd(os.open(names[-1], flags, dir_fd=folder)) as fd:
+        before = os.fstat(fd)
+        if not stat.S_ISREG(before.st_mode) or before.st_ino != one.inode:
+            raise StateConflict(f"{os.fsdecode(one.path)} is another file than it was", "run it again")
+        attributes = {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
+        _fill(fd, one.copy, before.st_size)
+        _require_content(fd, one)
+        os.fchmod(fd, stat.S_IMODE(before.st_mode))  # a write takes setuid bits and file capabilities away
+        for name in set(attributes) - set(os.listxattr(fd)):
+            os.setxattr(fd, name, attributes[name])
+        os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _require_content(fd: int, one: DamagedCopy) -> None:
@@ -210,8 +209,7 @@ def _fill(fd: int, copy: GoodCopy, size: int) -> None:
     """Copies the data, shared if possible. Raises StateConflict if the source has changed."""
     with copy.tree() as tree:
         entry = tree.stat(copy.path)
-        source = tree.open_file(copy.path)
-        try:
+        with ClosingFd(tree.open_file(copy.path)) as source:
             if key(entry) != copy.key or os.fstat(source).st_ino != entry.inode:
                 raise StateConflict(f"{copy.name}: {os.fsdecode(copy.path)} is another file than it was", "run it again")
             os.ftruncate(fd, 0)  # so that nothing of the damaged data is read
@@ -221,8 +219,6 @@ def _fill(fd: int, copy: GoodCopy, size: int) -> None:
                 if error.errno not in _UNLIKE:
                     raise
                 _copy(source, fd, size)
-        finally:
-            os.close(source)
 
 
 def _copy(source: int, fd: int, size: int) -> None:

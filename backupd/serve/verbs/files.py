@@ -12,10 +12,10 @@ from backupd.files.sameness import TimeBudgetUsedUp
 from backupd.files.suggestions import entry_at
 from backupd.files.tree import Entry, Tree
 from backupd.serve.call import Call
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.wire import ClientGone
-from btrkeep.units import format_time
 
 if TYPE_CHECKING:
     from backupd.files.comparing import PathDifference
@@ -72,11 +72,6 @@ def opened(call: Call, *which: str) -> Iterator[list[tuple[Restorable, Tree]]]:
         yield [(one, stack.enter_context(Tree(one.path))) for one in found]
 
 
-def backup_object(found: Restorable) -> dict[str, Any]:
-    """A backup as JSON has it."""
-    return {"name": found.name, "state": found.state, "started": format_time(found.started)}
-
-
 def _entry(call: Call, found: Restorable, tree: Tree) -> Entry:
     return entry_at(tree, call["path"], f"{found.host}@{found.name}")
 
@@ -84,6 +79,7 @@ def _entry(call: Call, found: Restorable, tree: Tree) -> Entry:
 def browse(call: Call) -> dict[str, Any]:
     """Returns an entry, and for a folder a page of its contents."""
     from backupd.files.listing import Page, page
+    from backupd.files.objects import backup_object
     from backupd.files.words import entry_object
 
     if call["limit"] * (len(call["path"]) + _LONGEST_NAME) > _LONGEST_PAGE:
@@ -140,6 +136,7 @@ def _next(call: Call, history: "PathHistory") -> str | None:
 def compare(call: Call) -> dict[str, Any]:
     """Returns a limited number of differences below a path; for a text file also its lines."""
     from backupd.files.comparing import compare as differences_of
+    from backupd.files.objects import backup_object
 
     with opened(call, call["before"], call["after"]) as [(old, before), (new, after)]:
         shown, more, over = _some(call, differences_of(before, after, call["path"], call["content"], pulse=_Pulse(call)))
@@ -204,14 +201,11 @@ def download(call: Call) -> None:
 def _file(call: Call, tree: Tree, entry: Entry) -> None:
     if entry.kind != "file":
         raise RequestRefused(f"that is a {entry.kind}, no plain file", "a folder is given as tar or zip", "usage", own=True)
-    fd = tree.open_file(entry.path)
-    try:
+    with ClosingFd(tree.open_file(entry.path)) as fd:
         size = os.fstat(fd).st_size
         out = call.stream(entry.name, "application/octet-stream", size)
         while piece := os.read(fd, _PIECE):
             out.write(piece)
-    finally:
-        os.close(fd)
     if out.tell() != size:
         raise RequestRefused(f"the file ended after {out.tell()} of {size} bytes")
 

@@ -1,0 +1,193 @@
+"""`backupd status` as text: tables of hosts and copies, and what else has to be told."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import click
+
+from backupd.cli import colours
+from backupd.expire.words import names_in_words
+from btrkeep.catalogue import Progress
+from btrkeep.cli import table
+from btrkeep.config.model import CopySettings
+from btrkeep.decisions import findings as health
+from btrkeep.decisions.copies import CopyStatus, RunningFetch
+from btrkeep.decisions.copy_words import running_words
+from btrkeep.decisions.drills import DrillState, DrillStatus, failure_words, proven_words
+from btrkeep.decisions.host_state import COPY, STATES, HostStatus
+from btrkeep.decisions.verification import VerificationState
+from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
+
+_MOST_BEHIND = 20
+
+
+def show_all(found: list[HostStatus], running: list[Progress], now: datetime, *, has_copies: bool) -> None:
+    rows = [
+        (
+            printable(status.host),
+            click.style(status.state, fg=colours.HOST[status.state]),
+            format_duration(status.age),
+            _due(status.next_due, now),
+            _remark(status),
+        )
+        for status in found
+    ]
+    if rows:
+        click.echo(table(rows, ["HOST", "STATE", "AGE", "NEXT DUE", "REMARK"], right=["AGE"]))
+    for entry in running:
+        click.echo(_running_line(entry))
+    states = [f"{count} {state}" for state in (*STATES, COPY) if (count := sum(status.state == state for status in found))]
+    if found:
+        click.echo(f"{counted(len(found), 'host')}: {', '.join(states)}")
+    elif not has_copies:
+        click.echo("no host is configured")
+
+
+def show_unconfigured(hosts: Mapping[str, int]) -> None:
+    """Prints the hosts that have backups and get no more, in one line; nothing if there are none."""
+    if hosts:
+        shown = names_in_words([f"{printable(name)} ({counted(count, 'backup')})" for name, count in hosts.items()])
+        head = click.style("not configured, so not backed up: ", fg="yellow")
+        click.echo(f"{head}{shown}; `backupd host add NAME` goes on from them, `backupd forget NAME` gives them up")
+
+
+def show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:
+    """Prints a line for each copy, one for its running update, and one for each host that is not completely copied."""
+    rows = [
+        (
+            printable(copy.replica.name),
+            click.style(copy.state, fg=colours.HOST[copy.state]),
+            format_duration(copy.age),
+            f"{copy.session.hosts:,}" if copy.session else "-",
+            _last_time(copy),
+            _copy_remark(copy),
+        )
+        for copy in copies
+    ]
+    if rows:
+        click.echo(table(rows, ["COPY", "STATE", "AGE", "HOSTS", "LAST TIME", "REMARK"], right=["AGE", "HOSTS"]))
+    for name, running in fetching.items():
+        click.echo(f"fetching: {name}: {running_words(running)}")
+    for copy in copies:
+        lines = [f"{one.host}: {one.error}" for one in copy.behind]
+        lines += [f"{one.host}: not listed there any more; its newest copy is {one.newest}" for one in copy.gone]
+        for line in lines[:_MOST_BEHIND]:
+            click.echo(f"{copy.replica.name}: {printable(line)}")
+        if len(lines) > _MOST_BEHIND:
+            click.echo(f"{copy.replica.name}: and {counted(len(lines) - _MOST_BEHIND, 'more host')}")
+
+
+def _last_time(copy: CopyStatus[CopySettings]) -> str:
+    """Formats the bytes, backups and rate of the newest update."""
+    session = copy.session
+    if session is None or copy.age is None:
+        return "-"
+    rate = f", {format_size(round(session.rate))}/s" if session.rate else ""
+    return f"{format_size(session.bytes)}, {counted(session.fetched, 'backup')}{rate}"
+
+
+def show_lags(copies: list[CopyStatus[CopySettings]], host: str | None = None) -> None:
+    """Prints the newest backup of each host, or of one, in each copy, the oldest first."""
+    rows = [
+        (printable(copy.replica.name), printable(lag.host), lag.newest, format_duration(lag.age), "not listed any more" * lag.gone)
+        for copy in copies
+        for lag in copy.lags
+        if host in (None, lag.host)
+    ]
+    if rows:
+        click.echo(table(rows, ["COPY", "HOST", "NEWEST IN BOTH", "AGE", "REMARK"], right=["AGE"]))
+
+
+def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
+    if copy.error:
+        return printable(copy.error)
+    if copy.session and copy.session.newest and copy.is_stale:
+        return f"the newest backup there began {format_time(copy.session.newest)}"
+    return ""
+
+
+def show_drills(drills: DrillStatus) -> None:
+    """Prints when a restore was last proven and which failed; nothing if there was none and none is required."""
+    if drills.last and drills.age is not None:
+        late = click.style(", which is long ago", fg="yellow") if drills.state == DrillState.LATE else ""
+        click.echo(f"last proven restore: {printable(proven_words(drills.last))}, {format_duration(drills.age)} ago{late}")
+    elif drills.state == DrillState.LATE:
+        click.echo(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` does that")
+    for one in drills.failed[:_MOST_BEHIND]:
+        click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(one)))
+
+
+def show_verification(states: Mapping[VerificationState, int]) -> None:
+    """Prints how many backups there are in each verification state; nothing if none was ever verified."""
+    if any(count for state, count in states.items() if state != VerificationState.NEVER):
+        click.echo("verified backups: " + ", ".join(f"{states[state]:,} {state}" for state in VerificationState if states[state]))
+
+
+def show_damaged(damaged: Mapping[str, tuple[int, int]]) -> None:
+    """Prints the hosts with damaged backups; nothing if there are none."""
+    for host, (backups, files) in sorted(damaged.items())[:_MOST_BEHIND]:
+        each = "each" if backups > 1 else "it"
+        head = click.style("damaged: ", fg="red") + printable(host)
+        click.echo(f"{head}: {counted(backups, 'backup')}, up to {counted(files, 'file')} in {each}; `backupd damaged` names them")
+    if len(damaged) > _MOST_BEHIND:
+        click.echo(f"{click.style('damaged: ', fg='red')}backups of {counted(len(damaged) - _MOST_BEHIND, 'more host')}")
+
+
+def show_unverified(hosts: Sequence[str], seconds: float) -> None:
+    """Prints the hosts whose data has not been read for too long; nothing if there are none."""
+    if hosts:
+        shown = ", ".join(map(printable, hosts[:_MOST_BEHIND]))
+        more = f" and {counted(len(hosts) - _MOST_BEHIND, 'more host')}" if len(hosts) > _MOST_BEHIND else ""
+        head = click.style(f"not verified for {format_duration(seconds)}: ", fg="yellow")
+        click.echo(f"{head}{shown}{more}; `backupd verify` does that")
+
+
+def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:
+    """Formats when it is due; if it is due, also since when."""
+    if due is None or due > now:
+        return format_time(due) if due else "-"
+    return f"now, since {format_time(due)}" if at_length else "now"
+
+
+def show_pool(verdict: health.PoolVerdict) -> None:
+    """Prints nothing if everything was checked and is well."""
+    for one in verdict.findings:
+        click.echo(f"pool: {click.style(one.level, fg=colours.LEVEL[one.level], bold=True)}: {printable(one.text)}")
+    if verdict.unlooked:
+        click.echo(f"pool: {click.style('not looked at', fg=colours.LEVEL[health.UNKNOWN])}: {', '.join(verdict.unlooked)}")
+    if verdict.level != health.OK:
+        click.echo("`backupd check` says what to do")
+
+
+def _remark(status: HostStatus) -> str:
+    if status.state == COPY:
+        return printable(" ".join(status.warnings))
+    said = [printable(status.error)] if status.error else []
+    if status.warnings:
+        more = f" (and {len(status.warnings) - 1} more)" if len(status.warnings) > 1 else ""
+        said.append(f"warning: {printable(status.warnings[0])}{more}")
+    return "; ".join(said)
+
+
+def _running_line(entry: Progress) -> str:
+    share = f", {format_share(entry.share)} of the names" if entry.share is not None else ""
+    names, size = counted(entry.files_done, "name"), format_size(entry.bytes)
+    return f"running: {printable(entry.host)} {printable(entry.path)}: {names}, {size}{share}"
+
+
+def show_one(status: HostStatus, running: list[Progress], now: datetime, verified: datetime | None) -> None:
+    rows = [
+        ("host", printable(status.host)),
+        ("state", click.style(status.state, fg=colours.HOST[status.state])),
+        (
+            "last complete",
+            f"{format_time(status.last_complete)} ({format_duration(status.age)} ago)" if status.last_complete else "never",
+        ),
+        ("next due", _due(status.next_due, now, at_length=True)),
+        ("verified", format_time(verified) if verified else "never"),
+        ("error", printable(status.error) if status.error else "-"),
+        *(("warning", printable(warning)) for warning in status.warnings),
+    ]
+    click.echo(table(rows, []))
+    for entry in running:
+        click.echo(_running_line(entry))

@@ -1,0 +1,155 @@
+"""The rsync of a restore to a host: started, fed with names, read, and ended."""
+
+import asyncio
+import re
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from backupd.rsync.confined import ConfinedTransfer
+from backupd.rsync.giving import Item, parse_item
+from backupd.rsync.messages import Messages
+from backupd.rsync.output import LONGEST_REST, Output
+from backupd.rsync.process import StallWatch
+from btrkeep.decisions.cause_words import cause_words
+from btrkeep.process.cancellation import Cancelled
+from btrkeep.process.group import Group
+
+_PATIENCE = 10.0
+_LOOK_EVERY = 0.2
+_MAY_SAY = 64 << 20
+"""Bytes that one rsync may print, however few names are restored; what is printed for a name comes on top."""
+_LINE = 100  # bytes that take as long to read as a line takes beside its bytes
+
+
+class LimitExceeded(Exception):
+    """The host has used up an allowance; `hint` says what to do."""
+
+    def __init__(self, why: str, hint: str) -> None:
+        super().__init__(why)
+        self.hint = hint
+
+
+@dataclass(slots=True)
+class HostRsyncEnd:
+    exit_code: int
+    output: Output
+    messages: Messages
+    folders: int = 0
+
+
+_FOLDERS = re.compile(rb"Number of files: \d{1,18} \((?:[a-z]+: \d{1,18}, )*dir: (\d{1,18})")
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Takes rsync's output: items one by one, progress and numbers by Output."""
+
+    take: Callable[[Item], None]
+    output: Output = field(default_factory=Output)
+    folders: int = 0
+    rest: bytes = b""
+
+    def feed(self, data: bytes) -> None:
+        self.output.feed(data)
+        *lines, rest = (self.rest + data).replace(b"\r", b"\n").split(b"\n")
+        self.rest = rest[-LONGEST_REST:]
+        for line in lines:
+            if item := parse_item(line):
+                self.take(item)
+            elif match := _FOLDERS.match(line):
+                self.folders = int(match[1])
+
+
+class NameAllowance:
+    """How much output a host may cause: it controls what is printed, without limit, and items are kept in memory.
+
+    The names that raise the limit are enumerated only as more is printed.
+    """
+
+    def __init__(self, names: Iterator[int]) -> None:
+        self._names = names
+        self._left = _MAY_SAY
+
+    def takes(self, data: bytes) -> bool:
+        """True if that many more bytes may be read."""
+        self._left -= len(data) + _LINE * data.count(b"\n")
+        while self._left < 0 and (more := next(self._names, None)) is not None:
+            self._left += more
+        return self._left >= 0
+
+
+async def run_rsync(
+    within: AbstractContextManager[tuple[Sequence[str], ConfinedTransfer | None]],
+    take: Callable[[Item], None],
+    moved: Callable[[Output], None],
+    watch: StallWatch,
+    allowance: NameAllowance,
+) -> HostRsyncEnd:
+    """Runs one rsync, the command with its cell, and ends it if `moved` raises Cancelled or LimitExceeded, at any call.
+
+    Raises LimitExceeded also if there is no more progress, and if more is printed than allowed. Raises OperatorError if it could
+    not be confined.
+    """
+    with within as (command, cell):
+        return await _run_in(command, cell, take, moved, watch, allowance)
+
+
+async def _run_in(
+    command: Sequence[str],
+    cell: ConfinedTransfer | None,
+    take: Callable[[Item], None],
+    moved: Callable[[Output], None],
+    watch: StallWatch,
+    allowance: NameAllowance,
+) -> HostRsyncEnd:
+    reader, messages = _Reader(take), Messages()
+    beyond = False
+
+    def heard(feed: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        def hear(data: bytes) -> None:
+            nonlocal beyond
+            watch.moved()
+            beyond = beyond or not allowance.takes(data)
+            if not beyond:
+                feed(data)
+
+        return hear
+
+    group = Group.start(
+        command,
+        on_stdout=heard(reader.feed),
+        on_stderr=heard(messages.feed),
+        keep_open=cell.inherited if cell else (),
+        wraps=cell is not None,
+    )
+    if cell:
+        cell.started(group)
+    waiting, watching = asyncio.create_task(group.wait()), asyncio.create_task(watch.run(group))
+    try:
+        while not waiting.done():
+            await asyncio.wait([waiting], timeout=_LOOK_EVERY)
+            moved(reader.output)
+            if beyond:
+                break
+    except (Cancelled, LimitExceeded, asyncio.CancelledError):
+        await _end(group, waiting)
+        raise
+    finally:
+        watching.cancel()
+    if beyond:
+        await _end(group, waiting)
+        raise LimitExceeded("the host prints without end, which is not read any further", "look at what is called rsync there")
+    if watch.verdict:
+        raise LimitExceeded(cause_words(watch.verdict), "`stall` of the host says how long that may be")
+    messages.close(reader.output.complaints)
+    status = cell.exit_code(waiting.result(), messages.last) if cell else waiting.result()
+    return HostRsyncEnd(status, reader.output, messages, reader.folders)
+
+
+async def _end(group: Group, waiting: "asyncio.Task[int]") -> None:
+    group.signal(signal.SIGTERM)
+    await asyncio.wait([waiting], timeout=_PATIENCE)
+    group.signal(signal.SIGKILL)
+    await waiting

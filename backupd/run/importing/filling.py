@@ -1,0 +1,193 @@
+"""Brings `.working` to the content of one tree.
+
+After a tree that this import has made a backup of, and for a first one, the inodes tell what is to be copied (tree_links.py). After
+any other backup all names are compared by sizes and times, and by content where the inodes show that these may deceive.
+"""
+
+import asyncio
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import NamedTuple, TypeVar
+
+from backupd.repo.backup_json import DATA, Record
+from backupd.repo.room import require_room
+from backupd.rsync.output import bounded
+from backupd.run.finishing import Prepared
+from backupd.run.importing.copying import CopiedNames, Same, copy_changed, copy_tree
+from backupd.run.importing.formats import OldTree
+from backupd.run.importing.site import ImportSite, OwnBackup, TreeProgress, named, require_going
+from backupd.run.importing.target_names import link_names, remove_names
+from backupd.run.importing.tree_links import TreeLinks, look_at, superfluous
+from backupd.run.importing.tree_walk import UnprovenTree
+from btrkeep.decisions.pool_room import lacks_room
+from btrkeep.errors import OperatorError
+from btrkeep.pool.room import read_room
+from btrkeep.pool.subvolume import inodes_made
+from btrkeep.units import backup_name, printable
+
+_CHANGED = (errno.EAGAIN, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
+"""What an attempt ends with if a name goes, or becomes another one, while the tree is copied."""
+_TICK = 0.2
+_TICKS = 25  # between two looks at the room
+_TOLD = 5  # ticks between two words about the progress
+_Result = TypeVar("_Result")
+_Names = TypeVar("_Names")
+
+
+class TreeNotCopied(OperatorError):
+    """Nothing of this one tree was kept. `is_changed`: somebody changed it meanwhile, so another attempt may do."""
+
+    def __init__(self, tree: OldTree, why: str, *, is_changed: bool = False) -> None:
+        super().__init__(f"{tree.folder}: not all of it could be copied: {printable(why)}", "nothing of this tree was kept")
+        self.is_changed = is_changed
+
+
+class OpenTrees(NamedTuple):
+    """A tree, the one before it and the one that comes next; `source` and `old` are the first two's folders, open."""
+
+    tree: OldTree
+    before: OldTree | None
+    after: OldTree | None
+    source: Path
+    old: Path | None
+
+
+def _own_base(site: ImportSite, trees: OpenTrees, prepared: Prepared) -> OwnBackup | None:
+    """Returns the base, if this import has made it, of the tree before."""
+    own = site.own.get(trees.tree.host)
+    return own if own and prepared.base and own.name == prepared.base.name and _follows(trees, prepared) else None
+
+
+def _follows(trees: OpenTrees, prepared: Prepared) -> bool:
+    """Returns True if the base is the backup of the tree before."""
+    return trees.before is not None and prepared.base is not None and prepared.base.name == backup_name(trees.before.started)
+
+
+async def look_at_tree(site: ImportSite, trees: OpenTrees, prepared: Prepared) -> TreeLinks:
+    """Compares the tree with the one before it, if the base is of that one. Raises Cancelled, OperatorError."""
+    site.tell(TreeProgress(trees.tree.host))
+    own = _own_base(site, trees, prepared)
+    try:
+        if own and own.ahead and own.ahead.tree == trees.tree:
+            while not (await asyncio.wait((own.ahead.found,), timeout=_TICK))[0]:
+                if not site.goes_on:
+                    own.ahead.stop.set()
+            links = own.ahead.found.result()
+        else:
+            old, known = trees.old if _follows(trees, prepared) else None, own.folders if own else None
+            links = await asyncio.to_thread(look_at, trees.source, old, lambda: site.goes_on, known)
+    except UnprovenTree as error:
+        raise named(trees.tree, error) from error
+    except OSError as error:
+        raise _not_all(trees.tree, error) from error
+    require_going(site)
+    return links
+
+
+async def fill(site: ImportSite, trees: OpenTrees, prepared: Prepared, links: TreeLinks) -> dict[str, int]:
+    """Copies the tree's content into `.working`. Returns the numbers, as PathResult has them.
+
+    After a tree that this very import has copied, only the differences are copied, and of a first one all. After any other backup
+    all names are compared: by size and time if that is the backup of the previous tree, else by content.
+    """
+    tree, base = trees.tree, prepared.base
+    target = prepared.path / DATA / tree.path.strip("/")
+    of = len(links.changed) if links.is_compared else links.files
+    site = replace(site, tick=_Ticker(site.tell, TreeProgress(tree.host, 0, max(1, of)), prepared.path))
+    if target.is_file():  # of a host whose source path it was
+        target.unlink()
+    target.mkdir(mode=0o755, parents=True, exist_ok=True)  # what stands above it is a folder: see config_of
+    grew, gone = _follows(trees, prepared) and links.is_compared, list[bytes]()
+    copy: Callable[..., CopiedNames] = copy_tree
+    if base is None:
+        pass
+    elif grew and _own_base(site, trees, prepared):
+        copy, gone = copy_changed, links.gone
+    else:
+        copy = partial(copy_tree, same=Same.SIZE_AND_TIME if grew else Same.CONTENT)
+        gone = await _threaded(site, trees, target, partial(superfluous, seen=links.digests))
+    await _in_the_target(site, tree, remove_names, target, gone)
+    copied = await _threaded(site, trees, target, partial(copy, links=links, delta=site.delta))
+    await _in_the_target(site, tree, link_names, target, links.groups)
+    return _numbers(links, base if grew else None, copied, len(gone))
+
+
+def _numbers(links: TreeLinks, base: Record | None, copied: CopiedNames, gone: int) -> dict[str, int]:
+    """Returns them as rsync says them."""
+    made = {"created": copied.names, "deleted": gone, "transferred": copied.names, "matched": copied.bytes - copied.written}
+    before = (base.total("bytes") or 0) if base else 0
+    totals = {"files": links.files, "regular": links.files, "bytes": bounded(before + links.grown)}
+    return made | {"transferred_bytes": copied.bytes, "literal": copied.written} | totals
+
+
+class _Ticker:
+    """Tells how many files were made, by the inode numbers of the subvolume: asking costs nothing, however many there are."""
+
+    def __init__(self, tell: Callable[[TreeProgress], None], begun: TreeProgress, path: Path) -> None:
+        self._tell, self._begun, self._path, self._before = tell, begun, path, inodes_made(path)
+        tell(begun)
+
+    def __call__(self) -> None:
+        made = inodes_made(self._path) - self._before
+        self._tell(replace(self._begun, files=max(0, min(self._begun.of, made))))
+
+
+async def _in_the_target(
+    site: ImportSite, tree: OldTree, change: Callable[[Path, _Names], None], target: Path, names: _Names
+) -> None:
+    """Has a function of target_names.py do it. Raises OperatorError, Cancelled, PoolUnusable."""
+    try:
+        await asyncio.to_thread(change, target, names)
+    except OSError as error:
+        require_going(site)
+        require_room(site.pool, site.config)
+        raise _not_all(tree, error) from error
+
+
+async def _threaded(site: ImportSite, trees: OpenTrees, target: Path, work: Callable[..., _Result]) -> _Result:
+    """Has a function work in threads with the two folders, open. Raises Cancelled, PoolUnusable, OperatorError."""
+    stop = Event()
+
+    def open_both() -> _Result:
+        with ExitStack() as held:
+            fds = [os.open(one, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for one in (trees.source, target)]
+            for fd in fds:
+                held.callback(os.close, fd)
+            return work(*fds, goes_on=lambda: not stop.is_set())
+
+    failed = TreeNotCopied(trees.tree, "the room of the pool came to an end")
+    try:
+        found = await _watched(site, asyncio.to_thread(open_both), stop.set)
+        if not stop.is_set():
+            return found
+    except OSError as error:
+        failed = _not_all(trees.tree, error)
+    finally:
+        stop.set()
+    require_going(site)
+    require_room(site.pool, site.config)
+    raise failed
+
+
+async def _watched(site: ImportSite, work: Awaitable[_Result], stop: Callable[[], object]) -> _Result:
+    """Waits for it, tells how far it is, and stops it when the import is to end or the room does."""
+    ticks, task = 0, asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.wait((task,), timeout=_TICK)
+        ticks += 1
+        if ticks % _TOLD == 0:
+            site.tick()
+        if not site.goes_on or (ticks % _TICKS == 0 and lacks_room(read_room(site.pool.path), site.config.pool.min_free)):
+            stop()
+    return await task
+
+
+def _not_all(tree: OldTree, error: OSError) -> TreeNotCopied:
+    where = os.fsdecode(error.filename or "its root")
+    return TreeNotCopied(tree, f"{where}: {error.strerror}", is_changed=error.errno in _CHANGED)

@@ -1,0 +1,174 @@
+"""What an import works with, and its trees: opened by a descriptor, so that a rotation meanwhile puts no other in its place."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event
+
+from backupd.repo.backup_json import Record
+from backupd.repo.final_backups import final_backups, require_own
+from backupd.repo.room import require_room
+from backupd.rsync.version import Rsync
+from backupd.run.importing.formats import OldTree
+from backupd.run.importing.tree_links import TreeLinks, look_at
+from backupd.run.importing.tree_walk import FolderDigests
+from backupd.run.interrupted import discardable
+from btrkeep.clock import Clock
+from btrkeep.config import Config, HostConfig
+from btrkeep.descriptors import ClosingFd
+from btrkeep.errors import OperatorError
+from btrkeep.fs.openat import FOLDER, is_there
+from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import Pool
+from btrkeep.process.cancellation import Cancellation, Cancelled
+from btrkeep.units import format_time
+
+
+@dataclass(frozen=True, slots=True)
+class TreeProgress:
+    """How far a tree is: `files` of about `of` were made. `of` is 0 while its folders are read."""
+
+    host: str
+    files: int = 0
+    of: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSite:
+    """The environment of an import. `delta`: files are changed in place, so that both backups share equal blocks."""
+
+    config: Config
+    pool: Pool
+    rsync: Rsync
+    clock: Clock
+    cancellation: Cancellation
+    delta: bool = False
+    tell: Callable[[TreeProgress], None] = lambda _: None
+    """Is called about once a second while a tree is copied."""
+    tick: Callable[[], None] = lambda: None
+    own: "dict[str, OwnBackup]" = field(default_factory=dict)
+    """By host, the newest backup that this import has made."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Returns True if the import was not stopped."""
+        return not self.cancellation
+
+    @contextmanager
+    def host(self, name: str) -> Iterator[None]:
+        """Imports trees of that host; at the end what was learnt of them is forgotten."""
+        try:
+            yield
+        finally:
+            own = self.own.pop(name, None)
+            if own and own.ahead:
+                own.ahead.stop.set()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBackup:
+    """The name of a backup that this import has made, what the folders of its tree were then, and the look at the tree after it,
+    which was begun meanwhile.
+    """
+
+    name: str
+    folders: FolderDigests
+    ahead: "LookAhead | None"
+
+
+@dataclass(frozen=True, slots=True)
+class LookAhead:
+    """A look at a tree while the one before it is copied: reading its folders is mostly waiting."""
+
+    tree: OldTree
+    found: "asyncio.Task[TreeLinks]"
+    stop: Event
+
+    @classmethod
+    def begin(cls, tree: OldTree, before: OldTree, known: FolderDigests) -> "LookAhead":
+        """`known`: of the tree before."""
+        stop = Event()
+
+        def look() -> TreeLinks:
+            with opened_tree(tree) as source, opened_tree(before) as old:
+                found = look_at(source, old, lambda: not stop.is_set(), known)
+            if stop.is_set():
+                raise Cancelled
+            return found
+
+        task = asyncio.create_task(asyncio.to_thread(look))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # if nobody asks, nobody is to be told
+        return cls(tree, task, stop)
+
+
+def config_of(config: Config, tree: OldTree) -> HostConfig:
+    """Returns the host's configuration for an import: everything in the tree, whatever its source paths are now.
+
+    Files of the base below other paths are removed, and so is anything in the place of a folder above the tree: a symlink there
+    would lead elsewhere.
+    """
+    own = config.hosts.get(tree.host) or HostConfig(tree.host)
+    return replace(own, paths=(tree.path,), exclude=(), left_out=(), one_file_system=False)
+
+
+@contextmanager
+def opened_tree(tree: OldTree) -> Iterator[Path]:
+    """Yields a path of the very folder whose time was read, whatever its name is now. Raises OperatorError if it is another
+    one, or has another time since.
+    """
+    try:
+        fd = os.open(tree.folder, FOLDER)
+    except OSError as error:
+        raise OperatorError(f"{tree.folder}: {error.strerror}: was it rotated meanwhile?", "run it again") from None
+    with ClosingFd(fd):
+        _require_same(tree, fd)
+        yield Path(f"/proc/{os.getpid()}/fd/{fd}")
+        _require_same(tree, fd)
+
+
+def _require_same(tree: OldTree, fd: int) -> None:
+    device, inode, stamp = tree.identity
+    found = os.fstat(fd)
+    if (found.st_dev, found.st_ino) != (device, inode) or (stamp and os.stat("..", dir_fd=fd).st_mtime_ns != stamp):
+        raise OperatorError(f"{tree.folder} is another one than it was: the history was rotated meanwhile", "run it again")
+
+
+def known_backups(pool: Pool, host: str) -> dict[str, Record]:
+    """Returns the backups of the host, by name."""
+    return {one.record.name: one.record for one in final_backups(pool, host) if one.record.name}
+
+
+@contextmanager
+def locked_for_import(site: ImportSite, tree: OldTree) -> Iterator[tuple[HostConfig, Path]]:
+    """Locks the host of the tree, and opens the tree: yields the host's configuration and that folder. Raises OperatorError if
+    nothing can be imported for the host now.
+    """
+    host = config_of(site.config, tree)
+    with take_lock(site.pool.host_lock(tree.host), f"import of {tree.host}", format_time(site.clock.now())):
+        require_own(site.pool, tree.host)
+        require_room(site.pool, site.config)
+        require_no_other_work(site.pool, tree.host)
+        with opened_tree(tree) as folder:
+            yield host, folder
+
+
+def require_going(site: ImportSite) -> None:
+    """Raises Cancelled."""
+    if not site.goes_on:
+        raise Cancelled
+
+
+def require_no_other_work(pool: Pool, host: str) -> None:
+    """Raises OperatorError if a night has left an unfinished backup, which would be discarded for the tree."""
+    path = pool.working(host)
+    if is_there(path) and not discardable(path, host, lambda record: record.imported is not None):
+        hint = f"`backupd run {host}` finishes it, `backupd discard {host}` gives it up"
+        raise OperatorError(f"{host} has an unfinished backup", hint)
+
+
+def named(tree: OldTree, error: OperatorError) -> OperatorError:
+    """Returns the error with the tree that it is about."""
+    return OperatorError(f"{tree.folder}: {error.message}", error.hint)

@@ -1,0 +1,131 @@
+"""A `.working` that an earlier run left: continued if it fits this run, discarded otherwise."""
+
+import errno
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from backupd.repo import backup_json as records
+from backupd.repo.backup_json import Record
+from backupd.repo.final_backups import FinalBackup, ForeignData, delete_working, discard, is_named, is_unfinished_run
+from backupd.repo.synced import is_synced
+from backupd.run.limits import still_exceeds
+from btrkeep.config import HostConfig
+from btrkeep.errors import OperatorError
+from btrkeep.fs.openat import is_there
+from btrkeep.pool.orphans import wait_for
+from btrkeep.pool.subvolume import Subvolume, commit, describe
+
+_UNTIL_DROPPED = 30.0  # seconds; what takes longer is dropped by the night after
+_WAKE_CLEANER_EVERY = 5.0  # seconds
+
+
+def settings_of(host: HostConfig) -> dict[str, Any]:
+    """Returns the settings that a run must share with the one it continues."""
+    return {
+        "paths": list(host.paths),
+        "exclude": [*host.left_out, *host.exclude],
+        "inplace": host.inplace,
+        "one_file_system": host.one_file_system,
+    }
+
+
+class LeftWork(NamedTuple):
+    """A writable `.working` of an earlier run that fits this one."""
+
+    subvolume: Subvolume
+    record: Record
+    synced: bool
+
+
+def left_by_earlier_run(path: Path, host: HostConfig, base: FinalBackup | None) -> LeftWork | None:
+    """Returns the existing `.working` if it is worth continuing; else discards it. Raises an error for a foreign one.
+
+    Without the mark it is unknown which of its files are on the disk. One with a base is then made again, because that costs
+    little.
+    """
+    if not is_there(path):
+        return None
+    subvolume = describe(path)
+    if subvolume is None or subvolume.read_only:
+        raise ForeignData(f"{path} is not ours", "move it away")
+    record = _fitting(path, subvolume, host, base)
+    synced = record is not None and is_synced(path, record)
+    if record and (synced or base is None):
+        return LeftWork(subvolume, record, synced)
+    if not record and not is_unfinished_run(path, subvolume, host.name):
+        raise ForeignData(f"{path} is not ours", "move it away")
+    try:
+        delete_working(path, subvolume)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        raise ForeignData(f"{path} holds a subvolume that is not ours, so it cannot be discarded", "move that away") from error
+    if host.quota is not None:  # what it has is counted until it is dropped
+        _wait_until_dropped(path.parent, subvolume.id)
+    return None
+
+
+def drop_damaged_working(path: Path, unread: tuple[str, ...]) -> None:
+    """Deletes a `.working` that was left by an earlier run. Its damage must be that of the base that it grew from: the kernel
+    makes the pool read-only when it drops a subvolume whose own metadata it cannot read.
+    """
+    there = describe(path)
+    if not unread or there is None:
+        raise OperatorError(
+            f"the disk does not give back some metadata of {path}, and the kernel makes the pool read-only when that is deleted",
+            "move it out of the hosts' folder (mv); the next run begins with the newest backup",
+        )
+    discard(path, there.uuid)
+
+
+def discardable(path: Path, host: str, is_own: Callable[[Record], bool]) -> Subvolume | None:
+    """Returns what a killed command left as `.working`, if another may discard it to begin again; `is_own` knows it by its record.
+
+    One whose record a power cut left empty, or took away, is in nobody's way: a night would discard it as well.
+    """
+    subvolume = describe(path)
+    if subvolume is None or subvolume.read_only:
+        return None
+    try:
+        record = records.read(path)
+    except records.UnreadableRecord:
+        record = None
+    if record:
+        return subvolume if record.uuid == subvolume.uuid and is_own(record) else None
+    return subvolume if is_unfinished_run(path, subvolume, host) else None
+
+
+def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBackup | None) -> Record | None:
+    """Returns the record of a `.working` that this host, as it is configured, can continue from that base.
+
+    Of an import it has an old tree, whose files may have the sizes and times of the host's and other content.
+    """
+    try:
+        record = records.read(path)
+    except records.UnreadableRecord:
+        return None
+    base_uuid = base.record.uuid if base else None
+    fits = (
+        record is not None
+        and (record.uuid, record.base_uuid) == (subvolume.uuid, base_uuid)
+        and is_named(record.host, host.name, path.parent)
+        and record.settings == settings_of(host)
+        and record.imported is None
+        and not still_exceeds(record.cause, host)
+    )
+    return record if fits else None
+
+
+def _wait_until_dropped(folder: Path, subvolume_id: int) -> None:
+    """Waits for the kernel, `_UNTIL_DROPPED` at most. Raises OSError.
+
+    It wakes the cleaner again and again: a subvolume in which a file is open is only queued when that is closed, and the cleaner
+    would then sleep until the next commit, up to 30 s.
+    """
+    until = time.monotonic() + _UNTIL_DROPPED
+    while time.monotonic() < until:
+        commit(folder)
+        if wait_for(folder, subvolume_id, _WAKE_CLEANER_EVERY):
+            return

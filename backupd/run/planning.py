@@ -1,0 +1,89 @@
+"""Which hosts a run takes, and in which order, with the reason for each. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from zoneinfo import ZoneInfo
+
+from backupd.run.verdict import waited_in_vain
+from btrkeep.catalogue import HostFacts
+from btrkeep.config import Config, HostConfig
+from btrkeep.decisions.due import is_due, is_late, next_window, window_end
+from btrkeep.errors import UsageError, did_you_mean
+from btrkeep.units import format_time
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedHost:
+    """A host and whether this run takes it, with the reason. `bound`: its window binds this run.
+
+    `opens`: when its window does, of a host that is due and outside of it. `is_copy`: it is fetched from another pool.
+    """
+
+    host: HostConfig
+    runs: bool
+    reason: str
+    bound: bool = False
+    opens: datetime | None = None
+    is_copy: bool = False
+
+
+def plan(
+    config: Config,
+    facts: Mapping[str, HostFacts],
+    now: datetime,
+    *,
+    names: Sequence[str] = (),
+    everything: bool = False,
+    catch_up: bool = False,
+    copies: Mapping[str, str] = MappingProxyType({}),
+) -> list[PlannedHost]:
+    """Returns what a run would do, in its order. Raises UsageError for a name that is not configured.
+
+    `copies`: the replica of each host that is fetched from another pool: no night backs it up.
+
+    The host whose last attempt is the oldest comes first, so that a host which fails or takes long cannot starve the others. A host
+    that was silent until a time limit would occupy a place again for as long: it comes after the others, for one night only.
+    """
+    if names:
+        return [_named(config, name) for name in dict.fromkeys(names)]
+    hosts = [host for host in config.hosts.values() if host.enabled]
+    hosts = sorted(hosts, key=lambda host: _turn(facts.get(host.name), len(hosts)))
+    left = [_copy(host, copies[host.name]) for host in hosts if host.name in copies]
+    own = [host for host in hosts if host.name not in copies]
+    if everything:
+        return [PlannedHost(host, True, "asked for with --all") for host in own] + left
+    return [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in own] + left
+
+
+def _named(config: Config, name: str) -> PlannedHost:
+    if name not in config.hosts:
+        raise UsageError(f"no host {name} is configured", did_you_mean(name, config.hosts, f"look at {config.file}"))
+    return PlannedHost(config.hosts[name], True, "asked for by name")
+
+
+def _turn(facts: HostFacts | None, hosts: int) -> int:
+    """Returns the number of its last run. A silent host counts as tried after all others: if a night does not reach it, the
+    runs of that night have higher numbers.
+    """
+    if not facts or facts.last_run is None:
+        return 0
+    return facts.last_run + (hosts if waited_in_vain(facts.last_run_cause) else 0)
+
+
+def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, catch_up: bool) -> PlannedHost:
+    last = facts.last_complete if facts else None
+    due = is_due(last, host.every, host.window, zone, now)
+    if not due.due or host.window is None:
+        return PlannedHost(host, due.due, due.reason)
+    if window_end(host.window, zone, now):
+        return PlannedHost(host, True, due.reason, bound=True)
+    if catch_up and is_late(last, host.every, now):
+        return PlannedHost(host, True, f"{due.reason}; --catch-up ignores the window {host.window}")
+    opens = next_window(host.window, zone, now)
+    return PlannedHost(host, False, f"due, but outside the window {host.window}, which opens {format_time(opens)}", opens=opens)
+
+
+def _copy(host: HostConfig, replica: str) -> PlannedHost:
+    return PlannedHost(host, False, f"a copy: replica {replica} fetches it from another pool", is_copy=True)
