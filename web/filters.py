@@ -16,7 +16,7 @@ from btrkeep.units import counted, format_duration, format_given, format_share, 
 from web.access import logged_in_viewer
 from web.paths import path_query, path_text
 from web.source import source
-from web.words import absolute, ago, browser, exact, relative
+from web.words import absolute, ago, browser, day, exact, relative
 
 NAVIGATION = (
     ("overview", "/", "Overview"),
@@ -69,7 +69,8 @@ def with_commands(text: str) -> Markup:
 def when(moment: datetime | None, style: str = "both") -> str | Markup:
     """Returns a past moment as <time>, with all details in its title.
 
-    `style`: "both" is absolute and relative, each also alone; "seconds" is absolute with seconds, "clock" the hour and minute.
+    `style`: "both" is absolute and relative, each also alone; "seconds" is absolute with seconds, "day" without the time of
+    the day, "clock" the hour and minute.
     """
     return _as_time(moment, style, ago)
 
@@ -85,7 +86,8 @@ def _as_time(moment: datetime | None, style: str, to_words: Callable[[datetime, 
     zone, now = _clock()
     words, date, clock = to_words(moment, now), absolute(moment, zone, now), f"{moment.astimezone(zone):%H:%M}"
     exactly = absolute(moment, zone, now, "%H:%M:%S")
-    text = {"both": f"{date}, {words}", "relative": words, "absolute": date, "seconds": exactly, "clock": clock}[style]
+    texts = {"both": f"{date}, {words}", "relative": words, "absolute": date, "seconds": exactly, "clock": clock}
+    text = (texts | {"day": day(moment, zone, now)})[style]
     title = f"{exact(moment, zone)}, {words}"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(format_time(moment), title, text)
 

@@ -44,15 +44,21 @@ def ago(moment: datetime, now: datetime) -> str:
     return relative(min(moment, now), now)
 
 
+def day(moment: datetime, zone: ZoneInfo, now: datetime | None = None) -> str:
+    """Returns "Fri 20 Nov", or "20 Nov 2025" if the year is not that of `now`."""
+    local = moment.astimezone(zone)
+    is_same_year = now is not None and now.astimezone(zone).year == local.year
+    return f"{local:%a} {local.day} {local:%b}" if is_same_year else f"{local.day} {local:%b} {local.year}"
+
+
 def absolute(moment: datetime, zone: ZoneInfo, now: datetime | None = None, clock: str = "%H:%M") -> str:
-    """Returns "Fri 20 Nov 22:00", with the year if it differs from that of `now`; with the zone if the hour occurs twice that day.
+    """Returns "Fri 20 Nov 22:00", the day as `day` has it; with the zone if the hour occurs twice that day.
 
     `clock` is the format of the time of the day, for strftime.
     """
     local = moment.astimezone(zone)
-    year = "" if now and now.astimezone(zone).year == local.year else f" {local.year}"
     twice = f" {local:%Z}" if comes_twice(moment, zone) else ""
-    return f"{local:%a} {local.day} {local:%b}{year} {local:{clock}}{twice}"
+    return f"{day(moment, zone, now)} {local:{clock}}{twice}"
 
 
 def exact(moment: datetime, zone: ZoneInfo) -> str:

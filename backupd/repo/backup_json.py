@@ -33,6 +33,10 @@ class UnreadableRecord(OperatorError):
     """A backup.json or notes.json that cannot be parsed; its backups are neither used nor deleted."""
 
 
+class NewerRecord(UnreadableRecord):
+    """A backup.json of a newer btrkeep."""
+
+
 class PathOutcome(StrEnum):
     """The result for one source path, ordered from best to worst."""
 
@@ -192,8 +196,9 @@ def parse(text: str) -> Record:
     try:
         fields = json.loads(text)
         if fields["format"] > FORMAT:
-            raise UnreadableRecord(
-                f"backup.json has format {fields['format']}, this program knows {FORMAT}", "use the newer btrkeep"
+            raise NewerRecord(
+                f"backup.json is of a newer btrkeep: it has format {fields['format']}, this program knows {FORMAT}",
+                "use the newer btrkeep",
             )
         known = {name: fields[name] for name in Record.__dataclass_fields__ if name in fields}
         known["started"] = parse_time(known["started"])

@@ -89,11 +89,11 @@ def require_own(pool: Pool, host: str) -> None:
         )
 
 
-def final_backups(pool: Pool, host: str, unread: list[str] | None = None) -> Iterator[FinalBackup]:
+def final_backups(pool: Pool, host: str, unread: list[str] | None = None, *, may_be_newer: bool = True) -> Iterator[FinalBackup]:
     """Yields the host's final backups, newest name first; skips what is not ours, or has a record that cannot be read.
 
-    Adds those that the disk does not give back to `unread`. Without it, raises OSError for them, since they are there; skips those
-    of which only the record is lost.
+    Skips those of a newer btrkeep, too, or raises NewerRecord if none `may_be_newer`. Adds those that the disk does not give back
+    to `unread`. Without it, raises OSError for them, since they are there; skips those of which only the record is lost.
     """
     try:
         names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
@@ -104,6 +104,8 @@ def final_backups(pool: Pool, host: str, unread: list[str] | None = None) -> Ite
         try:
             found = own_final(path, host)
         except records.UnreadableRecord as error:
+            if not may_be_newer and isinstance(error, records.NewerRecord):
+                raise
             if unread is not None and is_damage(error.__cause__):
                 unread.append(name)
             continue
@@ -136,9 +138,12 @@ def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> Fi
 
 
 def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: list[str] | None = None) -> Iterator[FinalBackup]:
-    """Yields the host's complete backups, the best base first. Adds those that the disk does not give back to `unread`."""
+    """Yields the host's complete backups, the best base first. Adds those that the disk does not give back to `unread`.
+
+    Raises NewerRecord: it may be complete, and a newer btrkeep knows.
+    """
     future = []
-    for backup in final_backups(pool, host, [] if unread is None else unread):
+    for backup in final_backups(pool, host, [] if unread is None else unread, may_be_newer=False):
         if effective_state(backup.record, notes) != COMPLETE:
             continue
         if now is None or backup.record.started <= latest(now):

@@ -15,6 +15,8 @@ _FORGET = (
     "DELETE FROM comparison WHERE host = :host AND name = :name",
 )
 _COUNTS = "SELECT host, name, count(DISTINCT path) FROM damage WHERE fate IS NULL GROUP BY host, name"
+_FILES = "SELECT count(DISTINCT path) FROM damage WHERE host = :host AND fate IS NULL"
+_PATHS = "SELECT DISTINCT path FROM damage WHERE host = :host AND fate IS NULL ORDER BY path LIMIT :most"
 _FIRST = "SELECT host, name, min(path) FROM damage WHERE fate IS NULL GROUP BY host, name"
 
 
@@ -34,6 +36,13 @@ class DamageStore(CatalogueSession):
     def first_damaged(self) -> dict[tuple[str, str], str]:
         """Returns the path of one damaged file of each backup that has any, by host and name. Resolved damages are not counted."""
         return {(host, name): path for host, name, path in self._reader.all(_FIRST)}
+
+    def damaged_paths(self, host: str, most: int) -> tuple[int, list[str]]:
+        """Returns how many paths are damaged in any backup of the host, and the first of them, at most `most`. Resolved damages
+        are not counted.
+        """
+        found = [path for (path,) in self._reader.all(_PATHS, {"host": host, "most": most})]
+        return self._reader.value(_FILES, {"host": host}) if len(found) == most else len(found), found
 
     def put_damages(self, found: Iterable[Damage]) -> None:
         """Insert damages, or replace those of the same backup, path and start."""

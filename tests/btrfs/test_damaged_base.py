@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from btrkeep.catalogue import Catalogue, Damage
+from tests.beds import work
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.watch import killed, rows
@@ -114,3 +115,23 @@ def test_what_is_damaged_in_the_base_is_fetched_again(make_btrfs: Callable[..., 
     fetched = (nights.data("web", tree, second) / name).stat().st_ino
     nights.run("web")
     assert (nights.data("web", tree, nights.names("web")[2]) / name).stat().st_ino == fetched
+
+
+@pytest.mark.btrfs
+def test_backups_of_a_newer_version_are_neither_passed_over_nor_touched(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """An administrator has gone back to an earlier btrkeep: to fetch the whole host again would fill the pool without a word."""
+    nights = Nights(make_btrfs(size="300M"))
+    nights.host("web", tree)
+    for _ in range(2):
+        nights.run("web")
+    old, newest = nights.names("web")
+    record = nights.pool / "hosts/web" / newest / "backup.json"
+    work("btrfs", "property", "set", "-f", record.parent, "ro", "false")
+    content = record.read_text().replace('"format": 1', '"format": 2')
+    record.write_text(content)
+    work("btrfs", "property", "set", record.parent, "ro", "true")
+    found = nights.run("web", status=1)["web"]
+    assert (found["outcome"], found["name"]) == ("failed", None), found
+    assert "backup.json is of a newer btrkeep: it has format 2, this program knows 1" in found["error"]
+    assert nights.names("web") == [old, newest]
+    assert record.read_text() == content

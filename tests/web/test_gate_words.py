@@ -107,7 +107,7 @@ def test_two_moments_within_a_day_are_never_told_alike(naive: datetime, name: st
 def test_all_there_is_to_say_of_a_moment() -> None:
     assert exact(moment("2026-11-20T22:00:03Z"), BERLIN) == "2026-11-20 23:00:03 CET (UTC+01:00), 2026-11-20T22:00:03Z"
     assert exact(moment("2026-11-20T22:00:03Z"), ZoneInfo("UTC")) == "2026-11-20 22:00:03 UTC"
-    assert absolute(moment("2025-11-20T22:00:00Z"), BERLIN, moment("2026-11-20T22:00:00Z")) == "Thu 20 Nov 2025 23:00"
+    assert absolute(moment("2025-11-20T22:00:00Z"), BERLIN, moment("2026-11-20T22:00:00Z")) == "20 Nov 2025 23:00"
 
 
 @pytest.mark.parametrize(

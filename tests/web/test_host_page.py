@@ -85,7 +85,7 @@ def test_each_backup_says_why_it_is_kept_and_how_it_is_held(olga: FlaskClient) -
     assert "daily 1 of 14" in newest
     assert "held: the audit" in rows[backup_name(NIGHTS[3])]
     assert "Release" in rows[backup_name(NIGHTS[3])]
-    local = "held until Fri 1 Jan 2027 00:00: the year"
+    local = "held until 1 Jan 2027 00:00: the year"
     assert local in rows[backup_name(NIGHTS[4])], "in the zone of the page's other times"
     assert local in words(olga.get(f"/hosts/web1/release?backup={backup_name(NIGHTS[4])}").text)
     assert "held until 2026-12-31T23:00:00Z: the year" in olga.get("/api/v1/hosts/web1").text

@@ -78,10 +78,10 @@ def test_a_table_that_goes_on_has_a_shadow_at_that_edge_until_its_end_is_seen(si
         assert first["x"] >= 0, "the row's name is out of sight"
 
 
-def test_names_are_whole_and_the_table_of_expiries_fits_a_laptop(site: Dashboard, browser: Browser) -> None:
+def test_names_are_whole_and_tables_fit_a_laptop(site: Dashboard, browser: Browser) -> None:
     with visit(browser, site.url, viewport=LAPTOP) as (page, _):
         enter(page, site.url, site.cookie)
-        for path in ("/hosts", "/log", "/pool/expiry"):
+        for path in ("/hosts", "/log", "/pool/expiry", HOST):
             page.goto(path)
             assert [one for one in troubles(page) if "example.org" in one or "wide" in one] == [], path
             page.evaluate(LONGEST_TIMES)

@@ -187,6 +187,7 @@ def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_
     catalogue.put_verifications([VerifiedBackup(one, name, read, read, 7, 0, read) for one in ("mine1", "mine2")])
     catalogue.put_comparisons([ComparedBackup("secret1", name, NOW, 5, 5, 0, 0)])
     catalogue.put_damages([Damage("secret1", name, "/etc/passwd", 0, 0, "verify", NOW)])
+    catalogue.put_damages([Damage("secret1", name, f"/srv/{number}", 0, 0, "verify", NOW, "no copy") for number in range(2)])
     catalogue.close()
     everything = "Verified: data of 2 of 3 hosts was read within the last 2d, of 1 host never; 1 backup damaged."
     assert everything in text_of(client(state).get("/").text)
@@ -194,6 +195,21 @@ def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_
     assert "Verified: data of every host was read within the last 2d." in page
     page = client(state).get("/hosts/secret1").text
     assert "damaged: /etc/passwd; 5 files alike when compared with the host on" in page
+    assert "1 file is damaged, in 1 backup: /etc/passwd . What can be repaired: backupd repair secret1 --dry-run" in text_of(page)
+    assert "damaged" not in text_of(client(state).get("/hosts/mine1").text)
+
+
+def test_the_page_of_a_host_names_the_first_of_many_damaged_files_and_counts_all(tmp_path: Path) -> None:
+    both = [backup("web1", EVENING), backup("web1", EVENING - DAY)]
+    catalogue = write(tmp_path, [host("web1")], both, [run("web1", EVENING)])
+    names = [one.name or "" for one in both]
+    catalogue.put_damages([Damage("web1", names[0], f"/srv/{number:03}\x1b", 0, 9, "scrub", NOW) for number in range(200)])
+    catalogue.put_damages([Damage("web1", names[1], "/srv/000\x1b", start, 9, "scrub", NOW) for start in (0, 4096)])
+    catalogue.close()
+    page = text_of(client(tmp_path).get("/hosts/web1").text)
+    assert "200 files are damaged, in 2 backups: /srv/000\\x1b , /srv/001\\x1b , " in page
+    assert "/srv/004\\x1b and 195 more" in page
+    assert "/srv/005" not in page
 
 
 def test_what_is_kept_for_one_is_not_shown_to_another(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from web.source import RequestContext
 
 RUNS = 20
 _HISTORY = 400
+_NAMED = 5  # damaged files
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,18 @@ class HostSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DamagedFiles:
+    """What is known to be damaged of a host: how many `files`, in how many `backups`, and the first `paths`. `replica`: of a copy,
+    who fetches it, and can do so again.
+    """
+
+    files: int
+    backups: int
+    paths: tuple[str, ...]
+    replica: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class HostPage:
     """The page of a host. `settings` is None if the host is no longer configured. `sentence`: its state in one sentence.
 
@@ -141,6 +154,7 @@ class HostPage:
     """The copies of it in other pools; for a copy, the backups in common with its origin."""
     alive: int | None = None
     """Bytes that it wrote and that still exist, as of the last sample; None if simple quotas do not count them."""
+    damaged: DamagedFiles | None = None
 
     @property
     def newest(self) -> str | None:
@@ -227,7 +241,16 @@ def host_page(
         night_words=explained(config.window if config else None),
         also=also,
         alive=json.loads(source.catalogue.get_fact(ALIVE) or "{}").get(host),
+        damaged=_damaged(source, host, backups),
     )
+
+
+def _damaged(source: RequestContext, host: str, backups: Sequence[BackupRow]) -> DamagedFiles | None:
+    count = sum(one.verified is not None and one.verified.damages > 0 for one in backups)
+    if not count:
+        return None
+    files, paths = source.catalogue.damaged_paths(host, _NAMED)
+    return DamagedFiles(files, count, tuple(paths), copies_of(source.catalogue.get_fact(COPIES)).fetched.get(host))
 
 
 def _policy(source: RequestContext, row: HostRow, config: HostConfig | None) -> Retention | None:
