@@ -14,7 +14,7 @@ from backupd.alarms.events import Key, find, unit_failed
 from backupd.alarms.journal import UnitFailure, has_failed
 from backupd.alarms.send import Delivery, send
 from backupd.alarms.words import Message
-from backupd.health.status_report import look
+from backupd.health.status_report import read_status
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.model_alarm import FAILURE, SERVICE, UNIT
 from btrkeep.config import Config
@@ -75,7 +75,7 @@ def notify(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: 
     every = catalogue.alarms()
     stored = {row.key: row for row in every if row.what != SERVICE}
     known = by_key(stored.values(), now)
-    report = look(config, catalogue, now, live=True)
+    report = read_status(config, catalogue, now, live=True)
     require_own_catalogue(report.pool, config)
     found = changes(known, find(report, known, _units(known)), config.notify.on, now)
     last = catalogue.get_fact(_DIGEST)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import load_config, pass_context, present
-from backupd.health.status_report import look
+from backupd.health.status_report import read_status
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json, json_option
 from btrkeep.decisions.findings import FACT, from_text
@@ -28,7 +28,7 @@ def command(ctx: click.Context, textfile: str | None, as_json: bool) -> int:
     config = load_config(ctx)
     moment = present(ctx, config)
     with Catalogue.open(config.pool.state) as catalogue:
-        seen, alarms = look(config, catalogue, moment, live=False), catalogue.alarms()
+        seen, alarms = read_status(config, catalogue, moment, live=False), catalogue.alarms()
         kept = from_text(catalogue.get_fact(FACT))
     looked = kept.looked if kept else None
     from prometheus_client import generate_latest

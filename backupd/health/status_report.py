@@ -1,6 +1,6 @@
 """The status report: hosts, pool and jobs at one moment. Alarms, the digest and the metrics are made of it.
 
-`look` acts and returns plain data. The pool may be missing, which is reported: for the rest the catalogue is enough.
+`read_status` acts and returns plain data. The pool may be missing, which is reported: for the rest the catalogue is enough.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ _NO_EXPIRY, _NO_BALANCE = ExpiryTotals(0, 0), BalanceTotals(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """The result of `look`. Without `numbers` the pool could not be read."""
+    """The result of `read_status`. Without `numbers` the pool could not be read."""
 
     config: Config
     now: datetime
@@ -103,7 +103,7 @@ class StatusReport:
         return judge_pool(self.pool, HealthLimits.of(self.config))
 
 
-def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> StatusReport:
+def read_status(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> StatusReport:
     """Returns the report. Numbers of the pool are those of the newest sample; with `live`, or without a recent one, of now.
 
     Raises OperatorError when the catalogue cannot be read.
