@@ -116,11 +116,11 @@ def _rehearse(site: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: in
 def _expire(site: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool, as_json: bool) -> int:
     with take_lock(site.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(site.now)):
         for notice in site.config.notices:
-            site.observer.notice(notice)
+            site.sinks.notice(notice)
         summary = carry_out(site, forced, scope, limit, wait=wait)
         note_doubts(site.pool, site.catalogue, site.now)
         if why := keep_history(site.pool, site.catalogue, site.now):
-            site.observer.notice(f"the pool's copy of the history is as old as it was: {why}")
+            site.sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:
         echo_json(summary_as_json(summary))
     return exit_status(summary)
@@ -132,7 +132,7 @@ def carry_out(site: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: in
     try:
         return ExpiryRunner(site, forced, limit, wait=wait, scope=scope).run()
     finally:
-        site.observer(site.summary)
+        site.sinks(site.summary)
 
 
 def exit_status(summary: Summary) -> int:

@@ -249,9 +249,9 @@ def _one(
     """Runs once; begins no further backup after `end`."""
     restic = _restic(site, settings)
     require_there(restic)
-    observer: ProgressSinks[OffsiteEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines())
+    sinks: ProgressSinks[OffsiteEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines())
     left = (end - site.clock.now()).total_seconds() if end else None
-    run = OffsiteRun(site.config, site.pool, site.catalogue, settings, restic, site.clock.now(), observer, left)
+    run = OffsiteRun(site.config, site.pool, site.catalogue, settings, restic, site.clock.now(), sinks, left)
     if dry_run:
         return _say_plan(run, hosts, forced, as_json)
     begun = time.monotonic()

@@ -157,9 +157,9 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
     with ExitStack() as held:
         held.enter_context(cancellation.listening())
         held.callback(meter.end)
-        observer: ProgressSinks[NightDone] = ProgressSinks(notices_on_stderr, meter)
-        work = held.enter_context(workspace(place.folder, observer.notice))
-        rehearsal = Rehearsal(plan, work, place, cancellation, observer)
+        sinks: ProgressSinks[NightDone] = ProgressSinks(notices_on_stderr, meter)
+        work = held.enter_context(workspace(place.folder, sinks.notice))
+        rehearsal = Rehearsal(plan, work, place, cancellation, sinks)
         runs = tuple(rehearsal.run())
     judgements = judged(runs, [variant.name for variant in plan.variants])
     result = RehearsalResult(plan, facts, place, question, runs, judgements, time.monotonic() - began)

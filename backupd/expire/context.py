@@ -31,7 +31,7 @@ class ExpiryContext:
     pool: Pool
     catalogue: Catalogue
     now: datetime
-    observer: ProgressSinks[ExpiryEvent]
+    sinks: ProgressSinks[ExpiryEvent]
     summary: Summary = field(default_factory=Summary)
     cancellation: Cancellation = field(default_factory=Cancellation)
     clock_waits: bool = False
@@ -67,7 +67,7 @@ class ExpiryContext:
         """Reports something that somebody must look at, once."""
         if text not in self.summary.problems:
             self.summary.problems.append(text)
-            self.observer.notice(printable(text))
+            self.sinks.notice(printable(text))
 
     @contextmanager
     def spared(self, host: str) -> Iterator[None]:

@@ -169,5 +169,5 @@ class Deleter:
             return False
         if not nobody_reads:
             self.busy += 1
-            self.site.observer.notice(f"{host} {path.name} is being restored from: it is deleted another time")
+            self.site.sinks.notice(f"{host} {path.name} is being restored from: it is deleted another time")
         return nobody_reads

@@ -67,7 +67,7 @@ def _remove(site: ExpiryContext, queue: CleanerQueue, host: str) -> None:
         folder.rename(_free(gone_folder(site.pool), host))
     site.catalogue.drop_host(host)
     site.summary.hosts_gone.append(host)
-    site.observer.notice(f"{host}: given up, and nothing is left of it")
+    site.sinks.notice(f"{host}: given up, and nothing is left of it")
 
 
 def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:

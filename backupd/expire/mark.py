@@ -52,7 +52,7 @@ def mark(site: ExpiryContext, plans: Sequence[HostPlan]) -> None:
         site.summary.marked += batch.marked
         site.summary.revived += len(batch.revived)
         for text in batch.revived:
-            site.observer.notice(text)
+            site.sinks.notice(text)
 
 
 def _batches(plans: Sequence[HostPlan]) -> Iterator[list[HostPlan]]:

@@ -95,7 +95,7 @@ class ExpiryRunner:
         self.limit = limit
         self.wait = wait
         self.queue = CleanerQueue(site.pool.path, site.config.expiry.max_orphans)
-        self.option = MountOption(site.pool, site.config.expiry.mount_option, site.observer.notice, site.problem)
+        self.option = MountOption(site.pool, site.config.expiry.mount_option, site.sinks.notice, site.problem)
         self.deleter: Deleter | None = None
         self.paused: Pause | None = None
         self.row = 0
@@ -106,7 +106,7 @@ class ExpiryRunner:
         """Runs it. Raises PoolUnusable, and OperatorError of the catalogue; the mount option is restored in any case."""
         site, summary = self.site, self.site.summary
         if done := self.option.put_back():
-            site.observer.notice(f"left by an expiry that was killed: {done}")
+            site.sinks.notice(f"left by an expiry that was killed: {done}")
         ensure_reserve(site.pool.path)
         self._begin_row()
         error: str | None = "internal error"
@@ -133,10 +133,10 @@ class ExpiryRunner:
                 return
             site.clock_waits = verdict.wait is not None
             if verdict.wait:
-                site.observer.notice(expiry_words(verdict.wait))
+                site.sinks.notice(expiry_words(verdict.wait))
         touched = self._finish_killed()
         if done := reconcile(site.pool, site.catalogue, format_time(site.now)):
-            site.observer.notice(done.sentence)
+            site.sinks.notice(done.sentence)
         self._carry_out(touched)
         if past and site.clock_waits and not site.cancellation:  # one that was killed is not the run that had to be waited for
             keep_clocks(site.catalogue, past)
@@ -152,7 +152,7 @@ class ExpiryRunner:
         if gone:
             self.queue.commit()
             self.site.catalogue.drop_backups(gone)
-            self.site.observer.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
+            self.site.sinks.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
         return sorted({host for host, _ in gone})
 
     def _carry_out(self, touched: Sequence[str]) -> None:
@@ -161,7 +161,7 @@ class ExpiryRunner:
         summary.left_out, summary.stop = dict(plan.left_out), plan.stop
         summary.waiting_for_grace = plan.count("wait")
         summary.planned = plan.count("delete") if self.limit is None else min(self.limit, plan.count("delete"))
-        site.observer(plan)
+        site.sinks(plan)
         if not plan.stop:
             at_once = [host for host in plan.hosts if host.goes_at_once]  # without any grace: marked first all the same
             self._as_room_allows(lambda: mark(site, at_once))
@@ -214,7 +214,7 @@ class ExpiryRunner:
             patience = None if self.wait else _LAST_DROPS
             held = self.queue.wait_until_dropped(self.deleter.deleted, self.site.cancellation, self._tick, patience)
             if held:
-                (self.site.problem if self.wait else self.site.observer.notice)(held_words(self.deleter.deleted, held))
+                (self.site.problem if self.wait else self.site.sinks.notice)(held_words(self.deleter.deleted, held))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -248,7 +248,7 @@ class ExpiryRunner:
             self.queue.wait_until_dropped(deleter.deleted, self.site.cancellation, self._tick, _DRAINED)
             pace.judge(time.monotonic() - begun)
         self._tick()
-        self.site.observer(self._progress(batch=True))
+        self.site.sinks(self._progress(batch=True))
 
     def _pause(self, why: Pause, seconds: float) -> None:
         self.paused, end = why, time.monotonic() + seconds
@@ -273,7 +273,7 @@ class ExpiryRunner:
         if not backups_run(self.site.catalogue):
             return
         deleter.settle()
-        self.site.observer.notice(f"paused: {PAUSES[Pause.BACKUPS]}")
+        self.site.sinks.notice(f"paused: {PAUSES[Pause.BACKUPS]}")
         self.option.put_back()
         while backups_run(self.site.catalogue) and not self.site.cancellation:
             self._pause(Pause.BACKUPS, _LOOK_FOR_BACKUPS)
@@ -297,7 +297,7 @@ class ExpiryRunner:
             self.deleter.settle_if_due()
         if now - self._last_event >= _EVENT_INTERVAL:
             self._last_event = now
-            self.site.observer(self._progress())
+            self.site.sinks(self._progress())
         if now - self._last_row >= _ROW_INTERVAL:
             self._last_row = now
             self.site.catalogue.update_expiry(self.row, **self._fields())

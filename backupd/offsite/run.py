@@ -113,7 +113,7 @@ class _Watch:
         if said != self._said:
             self._said, self._since = said, time.monotonic()
         if line.get("message_type") == "status":
-            self.run.observer(OffsiteProgress(self.host, float(line.get("percent_done", 0.0)), int(line.get("bytes_done", 0))))
+            self.run.sinks(OffsiteProgress(self.host, float(line.get("percent_done", 0.0)), int(line.get("bytes_done", 0))))
 
     def look(self) -> None:
         """Raises Cancelled; and ResticFailed when nothing went on for too long."""
@@ -135,7 +135,7 @@ class OffsiteRun:
     settings: OffsiteSettings
     restic: Restic
     now: datetime
-    observer: ProgressSinks[OffsiteEvent]
+    sinks: ProgressSinks[OffsiteEvent]
     seconds_left: float | None = None
     cancellation: Cancellation = field(default_factory=Cancellation)
     patience: float = 600.0
@@ -153,7 +153,7 @@ class OffsiteRun:
                     notes, lost = read_notes(self.pool.host(host)), unread.setdefault(host, [])
                     base = next(bases(self.pool, host, self.now, notes, lost), None)
                 except OperatorError as error:
-                    self.observer.notice(f"{host}: {error.message}")
+                    self.sinks.notice(f"{host}: {error.message}")
                     continue
                 if base:
                     newest[host] = base.path.name
@@ -168,7 +168,7 @@ class OffsiteRun:
 
     def send(self, summary: OffsiteSummary, there: list[OffsiteSnapshot], sendings: Sequence[tuple[str, str]]) -> None:
         """Sends them, and records the contents of the repository in the catalogue. If a host fails, the others go on."""
-        self.observer(OffsitePlan(tuple(sendings)))
+        self.sinks(OffsitePlan(tuple(sendings)))
         known = KnownRepository(self.catalogue, self.settings.name)
         incomplete, unheard = set(known.incomplete(there)), set[tuple[str, str]]()
         known.note(there, incomplete)
@@ -225,14 +225,14 @@ class OffsiteRun:
                 self._patient_until = self._patient_until or time.monotonic() + self.patience
                 if time.monotonic() > self._patient_until:
                     raise
-                self.observer(Waiting(error.message))
+                self.sinks(Waiting(error.message))
             self.cancellation.sleep(_PAUSE)
             self.cancellation.raise_if_cancelled()
 
     def _fail(self, summary: OffsiteSummary, host: str, why: str) -> None:
         failed = HostFailed(host, why)
         summary.failed.append(failed)
-        self.observer(failed)
+        self.sinks(failed)
 
     def _send(self, host: str, name: str, summary: OffsiteSummary, there: list[OffsiteSnapshot], incomplete: set[str]) -> None:
         path, machine = self.pool.host(host) / name, self._machine(host)
@@ -258,7 +258,7 @@ class OffsiteRun:
         seconds = time.monotonic() - begun
         sent = Sent(host, name, said["total_files_processed"], said["data_added"], seconds)
         summary.sent.append(sent)
-        self.observer(sent)
+        self.sinks(sent)
 
     def remove(self, summary: OffsiteSummary, forced: Forced) -> None:
         """Removes the snapshots that the repository's own retention does not keep; nothing without one. Raises ResticFailed.
@@ -297,7 +297,7 @@ class OffsiteRun:
         """Gives way to a night, an expiry and a balance."""
         while who := at_work(self.pool.locks):
             self.cancellation.raise_if_cancelled()
-            self.observer(Waiting(who))
+            self.sinks(Waiting(who))
             self.cancellation.sleep(_PAUSE)
         self.cancellation.raise_if_cancelled()
 

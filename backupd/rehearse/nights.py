@@ -59,10 +59,10 @@ class Rehearsal:
     """All of them. `work` is a folder of its own, `place` where filesystems are made."""
 
     def __init__(
-        self, plan: RehearsalPlan, work: Path, place: Place, cancellation: Cancellation, observer: "ProgressSinks[NightDone]"
+        self, plan: RehearsalPlan, work: Path, place: Place, cancellation: Cancellation, sinks: "ProgressSinks[NightDone]"
     ) -> None:
         self._plan, self._work, self._place = plan, work, place
-        self._cancellation, self._observer = cancellation, observer
+        self._cancellation, self._sinks = cancellation, sinks
         self._done = 0
 
     def run(self) -> Iterator[RehearsedRun]:
@@ -83,7 +83,7 @@ class Rehearsal:
 
     def _run(self, variant: Variant, seed: int) -> RehearsedRun:
         with (
-            throwaway(self._work, self._place, variant.settings, self._plan.size, self._observer.notice) as mount,
+            throwaway(self._work, self._place, variant.settings, self._plan.size, self._sinks.notice) as mount,
             closing(_PoolNights(self._plan, variant, seed, mount, self._work, self._cancellation)) as one,
         ):
             nights: list[NightReading] = []
@@ -97,7 +97,7 @@ class Rehearsal:
                     full = number
                     break
                 self._done += 1
-                self._observer(NightDone(self._done, self._plan.nights, variant.name, seed, number))
+                self._sinks(NightDone(self._done, self._plan.nights, variant.name, seed, number))
             return RehearsedRun(variant.name, seed, tuple(nights), one.timelapse() if nights else b"", full)
 
 

@@ -127,7 +127,7 @@ class RunContext:
     catalogue: Catalogue | Ledger
     clock: Clock
     rsync: Rsync
-    observer: ProgressSinks[NightEvent]
+    sinks: ProgressSinks[NightEvent]
     night: bool
     confinement: Confinement
     retry_pause: float = 10.0

@@ -116,7 +116,7 @@ class HostRun:
         pid = os.getpid()
         self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
         running = self.site.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
-        self.site.observer(running)
+        self.site.sinks(running)
         self._ends_within(self.host.deadline)
         try:
             if self.host.address:

@@ -104,12 +104,12 @@ class NightRunner:
 
     async def run(self) -> list[HostResult]:
         """Returns the results, in the order in which hosts ended. Afterwards `unusable` tells whether the pool ended the run."""
-        self.site.observer(NightStarted(tuple(entry.host.name for entry in self.waiting)))
+        self.site.sinks(NightStarted(tuple(entry.host.name for entry in self.waiting)))
         if self.shut and not self.waiting:
-            self.site.observer.notice(_outside(self.shut))
+            self.site.sinks.notice(_outside(self.shut))
         if self.copies:
             shown = names_in_words(self.copies)
-            self.site.observer.notice(f"copies of another pool, so not backed up here: {shown} (`backupd promote` takes them over)")
+            self.site.sinks.notice(f"copies of another pool, so not backed up here: {shown} (`backupd promote` takes them over)")
         at_a_time = self._most = self._at_a_time()
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
         executor = running_threads(at_a_time, "host")
@@ -122,7 +122,7 @@ class NightRunner:
         finally:
             for task in (*beside, *self._beside):
                 task.cancel()
-            self.site.observer(NightEnded(trouble=self._is_in_trouble() or bool(self.shut)))
+            self.site.sinks(NightEnded(trouble=self._is_in_trouble() or bool(self.shut)))
             executor.shutdown()  # the loop's own end would need one more thread
         return self.results
 
@@ -133,7 +133,7 @@ class NightRunner:
         if not possible:
             raise NoThread
         if possible < wanted:
-            self.site.observer.notice(
+            self.site.sinks.notice(
                 f"{possible} of {wanted} hosts at a time: the limits of open files or processes allow no more (ulimit -n, -u; "
                 "LimitNOFILE= and TasksMax= of the unit)"
             )
@@ -260,7 +260,7 @@ class NightRunner:
         """Returns True if the host may begin now. A waiting run waits; any other begins although too many are running, and says
         so.
         """
-        wanted, name, said = slots_of(self.site.config, run.host), run.host.name, self.site.observer.notice
+        wanted, name, said = slots_of(self.site.config, run.host), run.host.name, self.site.sinks.notice
         if not self.waits:
             if missing := places.take(wanted):
                 said(f"{name} is one more than `concurrency`{missing.whose} allows: {_run(missing.count)} (--wait waits)")
@@ -311,4 +311,4 @@ class NightRunner:
         if not result.good:
             self._room.look_again()
         self.results.append(result)
-        self.site.observer(result)
+        self.site.sinks(result)

@@ -68,9 +68,7 @@ class RoomMaker:
                 return False
             self.site.catalogue.drop_backup(one.host, None)
         self.last.add(one.host)
-        self.site.observer.notice(
-            f"{one.host} was unfinished and took {format_size(one.size)}: discarded, so that others have room"
-        )
+        self.site.sinks.notice(f"{one.host} was unfinished and took {format_size(one.size)}: discarded, so that others have room")
         return True
 
     def _lacking(self) -> str:

@@ -83,7 +83,7 @@ def run_hosts(
             catalogue=ledger,
             clock=opened.clock,
             rsync=rsync_version(),
-            observer=sinks,
+            sinks=sinks,
             night=night,
             confinement=confinement(opened.config),
         )
@@ -123,7 +123,7 @@ async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
     def signalled(number: int) -> None:
         seen.append(number)
         if len(seen) == 1:
-            night.site.observer.notice("stopping: transfers end and keep what they have (once more stops at once)")
+            night.site.sinks.notice("stopping: transfers end and keep what they have (once more stops at once)")
             night.stop(Cause(CauseCode.SIGNAL, facts={"name": signal.Signals(number).name}))
             return
         night.kill()
@@ -138,6 +138,6 @@ async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
 
 def _leave(night: NightRunner, number: int) -> None:
     """Ends the process where it is, after a second signal: in the middle of a step too, since every step may be killed."""
-    night.site.observer(NightEnded())
+    night.site.sinks(NightEnded())
     sys.stdout.flush()
     os._exit(signal_status(number))

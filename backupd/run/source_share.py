@@ -41,7 +41,7 @@ def compare_share(site: RunContext, catalogue: Catalogue, results: Sequence[Host
                 scope = SourceScope(_number(sample), left / (len(hosts) - number))  # none takes the others' time
                 _compare(site, catalogue, host, scope, cancellation)
     except OperatorError as error:
-        site.observer.notice(f"nothing was compared with the hosts: {error.message}")
+        site.sinks.notice(f"nothing was compared with the hosts: {error.message}")
 
 
 def _number(sample: FileSample) -> int | float:
@@ -59,10 +59,10 @@ def _compare(site: RunContext, catalogue: Catalogue, host: HostConfig, scope: So
         found = work.compare(host, site.clock.now())
     except (OperatorError, OSError) as error:
         why = error.message if isinstance(error, OperatorError) else error
-        site.observer.notice(f"{host.name} was not compared with its backup: {why}")
+        site.sinks.notice(f"{host.name} was not compared with its backup: {why}")
         return
     if found and found.differing:
-        site.observer.notice(
+        site.sinks.notice(
             f"{host.name}: {counted(len(found.differing), 'file')} with another content than in the backup, though size and time "
             "are the same; the next run fetches them again (`backupd damaged`)"
         )

@@ -204,8 +204,8 @@ def test_a_host_that_is_worked_on_for_long_is_left_to_the_next_run(new: Offsite)
     waits = list[Waiting]()
     with at_work(new, "web2"), Catalogue.open(config.pool.state) as catalogue:
         restic = restic_of(settings, config.pool.state, config.pool.path)
-        observer: ProgressSinks[OffsiteEvent] = ProgressSinks(lambda event: waits.append(event) if type(event) is Waiting else None)
-        run = OffsiteRun(config, open_pool(config.pool.path), catalogue, settings, restic, now, observer, patience=1.0)
+        sinks: ProgressSinks[OffsiteEvent] = ProgressSinks(lambda event: waits.append(event) if type(event) is Waiting else None)
+        run = OffsiteRun(config, open_pool(config.pool.path), catalogue, settings, restic, now, sinks, patience=1.0)
         summary, there, sendings = run.plan([])
         run.send(summary, there, sendings)
     assert [one.host for one in summary.sent] == ["web3"]
