@@ -30,13 +30,13 @@ def command_of(words: tuple[str, ...], host: HostConfig) -> tuple[str, ...]:
     return tuple(word.replace("{host}", host.name).replace("{address}", host.address or "") for word in words)
 
 
-async def run(which: str, host: HostConfig, pool: Pool, stopper: RunCancellation, *, state: str) -> HookFailure | None:
+async def run(which: str, host: HostConfig, pool: Pool, cancellation: RunCancellation, *, state: str) -> HookFailure | None:
     """Runs the hook, if there is one; None when it succeeded. Its processes are gone when this returns, or cannot be ended."""
     words = command_of(host.before if which == "before" else host.after, host)
     if not words:
         return None
-    if stopper.reason:
-        return HookFailure(f"{which}: {cause_words(stopper.reason)}", skip=False)
+    if cancellation.reason:
+        return HookFailure(f"{which}: {cause_words(cancellation.reason)}", skip=False)
     last: deque[str] = deque(maxlen=1)
 
     def keep(data: bytes) -> None:
@@ -53,24 +53,24 @@ async def run(which: str, host: HostConfig, pool: Pool, stopper: RunCancellation
         group = Group.start(words, on_stdout=keep, on_stderr=keep, env=env)
     except ProgramFailed as error:
         return HookFailure(f"{which}: {error.message}", skip=False)
-    stopper.group = group
+    cancellation.group = group
     try:
         status = await group.wait()
     except Unending as error:
         return HookFailure(
-            f"{which}: {cause_words(stopper.reason)}; {error.message}" if stopper.reason else f"{which}: {error.message}",
+            f"{which}: {cause_words(cancellation.reason)}; {error.message}" if cancellation.reason else f"{which}: {error.message}",
             skip=False,
         )
     except asyncio.CancelledError:  # as for a transfer: nothing that we started may outlive the loop
         group.signal(signal.SIGKILL)
         raise
     finally:
-        stopper.group = None
+        cancellation.group = None
     said = f": {printable(last[0])}" if last else ""
     if status == 0:
         return None  # also when it was told to stop: what it did stands, so `after` has to run
-    if stopper.reason:
-        return HookFailure(f"{which}: {cause_words(stopper.reason)}", skip=False)
+    if cancellation.reason:
+        return HookFailure(f"{which}: {cause_words(cancellation.reason)}", skip=False)
     return HookFailure(
         f"{which} {'asks to skip' if status == SKIP else f'failed (exit status {status})'}{said}",
         skip=status == SKIP and which == "before",

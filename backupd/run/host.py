@@ -61,14 +61,14 @@ _POOL_ERRORS = {errno.EIO, errno.EUCLEAN, errno.EROFS, errno.ENOSPC}
 
 
 class HostRun:
-    """The backup of one host, once. `stopper` may be used from outside at any time."""
+    """The backup of one host, once. `cancellation` may be used from outside at any time."""
 
     def __init__(self, site: RunContext, host: HostConfig) -> None:
         self.site = site
         self.host = host
-        self.stopper = RunCancellation()
+        self.cancellation = RunCancellation()
         self.stopped_for: str | None = None  # what the record says of it (Record.stopped_for)
-        self.pause: Pause = lambda seconds, _: self.stopper.wait(seconds)
+        self.pause: Pause = lambda seconds, _: self.cancellation.wait(seconds)
         self.closing = RunCancellation()  # of the hook `after`, which a first signal lets come to its end
         self.begin()
         self.seconds: dict[str, float] = {}
@@ -84,7 +84,7 @@ class HostRun:
         self.begun = elapsed()
 
     def _ends_within(self, seconds: float) -> None:
-        self._deadline = asyncio.get_running_loop().call_later(seconds, self.stopper.cancel_for, _LATE)
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self.cancellation.cancel_for, _LATE)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -99,7 +99,7 @@ class HostRun:
 
     def kill(self) -> None:
         """Stops at once what runs for this host now."""
-        self.stopper.kill()
+        self.cancellation.kill()
         self.closing.kill()
 
     async def run(self) -> HostResult:
@@ -148,7 +148,7 @@ class HostRun:
         reported.
         """
         require_own(self.site.pool, self.host.name)
-        trouble = await hooks.run("before", self.host, self.site.pool, self.stopper, state="")
+        trouble = await hooks.run("before", self.host, self.site.pool, self.cancellation, state="")
         if trouble and trouble.skip:
             self._finish_run("skipped", trouble.message)
             return HostResult(self.host.name, "skipped", trouble.message)
@@ -172,10 +172,10 @@ class HostRun:
 
     async def _backup(self, lock: Lock, running: RunningTransfer) -> HostResult:
         """Makes the backup, unless the run was stopped before."""
-        if not self.stopper.reason:
+        if not self.cancellation.reason:
             with syncing(self.site.pool.path) as disk, suppress(Cancelled):  # from before anything is written until
                 return await self._fetch_and_finish(lock, running, disk)  # all of it is on the disk
-        cause = self.stopper.reason
+        cause = self.cancellation.reason
         error = cause_words(cause) if cause else None
         self._finish_run("partial", error, cause)
         return HostResult(self.host.name, "partial", error)
@@ -186,7 +186,7 @@ class HostRun:
         `checked`: as in WorkRequest; a second try, after rsync came upon damaged metadata of the base.
         """
         prepared, first = await self._prepare(running, disk, checked)
-        transfer = self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.stopper, running, self.pause)
+        transfer = self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.cancellation, running, self.pause)
         try:
             await transfer.run()
             self.seconds |= transfer.seconds
@@ -211,7 +211,7 @@ class HostRun:
         earlier run.
         """
         causes = [result.cause for result in transfer.results.values() if result.outcome is PathOutcome.FAULT]
-        if self.stopper.reason or not any(cause and tells_of_damage(cause.facts.get("line", "")) for cause in causes):
+        if self.cancellation.reason or not any(cause and tells_of_damage(cause.facts.get("line", "")) for cause in causes):
             return False
         return (prepared.base is not None or not prepared.fresh) and await asyncio.to_thread(is_damaged, prepared.path)
 
@@ -223,7 +223,9 @@ class HostRun:
             site.catalogue.put_damages(forgotten)
         recovered, prepared = await asyncio.to_thread(
             working.recover_and_prepare,
-            working.WorkRequest(site.pool, self.host, self.started, disk, self.stopper, (*damages, *forgotten), checked=checked),
+            working.WorkRequest(
+                site.pool, self.host, self.started, disk, self.cancellation, (*damages, *forgotten), checked=checked
+            ),
         )
         self.seconds["prepare"] = round(time.monotonic() - begun, 3)
         if recovered:
@@ -247,7 +249,7 @@ class HostRun:
         try:
             if written and not transfer.sparse:
                 begun = time.monotonic()
-                with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.stopper)).bytes > 0
+                with_holes = (await asyncio.to_thread(punch_written, prepared.path, self.cancellation)).bytes > 0
                 self.seconds["holes"] = round(time.monotonic() - begun, 3)
             if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
                 record = replace(record, written=data)
@@ -273,7 +275,7 @@ class HostRun:
         return self._result(verdict.outcome, final)
 
     def _share_with(self) -> ShareWith | None:
-        return ShareWith(self.host.share_with, self.stopper) if self.host.share_with else None
+        return ShareWith(self.host.share_with, self.cancellation) if self.host.share_with else None
 
     def _sum_limits(self) -> SumLimits:
         return SumLimits(self.site.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun))
@@ -323,7 +325,7 @@ class HostRun:
         if self.host.optional and transfer.unreachable and not lost:
             outcome = "skipped"
         else:
-            outcome = "failed" if nothing and not self.stopper.reason else verdict.outcome
+            outcome = "failed" if nothing and not self.cancellation.reason else verdict.outcome
         self._finish_run(outcome, verdict.error, verdict.cause)
         self.row = None
         if lost or any(result.outcome is PathOutcome.FAULT for result in record.paths):

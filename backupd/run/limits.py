@@ -68,10 +68,10 @@ class _Known:
 class LimitWatch:
     """Watches what one run of a host brings, and stops it."""
 
-    def __init__(self, host: HostConfig, working: Path, stopper: GroupCancellation[Cause]) -> None:
+    def __init__(self, host: HostConfig, working: Path, cancellation: GroupCancellation[Cause]) -> None:
         self.host = host
         self.working = working
-        self.stopper = stopper
+        self.cancellation = cancellation
         self.counts = host.max_files is not None or host.max_new_bytes is not None
         self.cause: Cause | None = None
         self._written = 0
@@ -84,7 +84,7 @@ class LimitWatch:
         """Checks the bytes that the host's processes have written in this run and have in memory; stops it above a limit."""
         self._written = written
         if cause := exceeds_memory(self.host, memory, physical_memory()):
-            self.stopper.cancel_for(cause)
+            self.cancellation.cancel_for(cause)
         elif self.counts and not self._reading:
             urgent = self.host.max_new_bytes is not None and _may_exceed(self.host.max_new_bytes, self._known, written)
             if urgent or self.host.max_files is not None:
@@ -102,7 +102,7 @@ class LimitWatch:
             self._ended, self._failed = time.monotonic(), self._failed + 1
             if self._failed == _READINGS:
                 self.cause = Cause(CauseCode.POOL, facts={"text": f"what is new of it cannot be counted: {error.strerror}"})
-                self.stopper.cancel_for(self.cause)
+                self.cancellation.cancel_for(self.cause)
         finally:
             self._reading = None
 
@@ -110,7 +110,7 @@ class LimitWatch:
         """Returns the exceeded limit after an rsync has ended; the tree is not read afterwards. Raises OSError."""
         if self._reading:
             await self._reading
-        if self.counts and not self.stopper.reason:
+        if self.counts and not self.cancellation.reason:
             await self._read(committed=True)
         return self.cause
 
@@ -124,7 +124,7 @@ class LimitWatch:
             self._known = _Known(found.bytes, written)
         if cause := exceeded(self.host, found):
             self.cause = cause
-            self.stopper.cancel_for(cause)
+            self.cancellation.cancel_for(cause)
 
 
 def _may_exceed(limit: int, known: _Known | None, written: int) -> bool:

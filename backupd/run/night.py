@@ -52,7 +52,7 @@ async def _close(run: HostRun, window: Window, seconds: float) -> None:
     end = elapsed() + seconds
     while (left := end - elapsed()) > 0:
         await asyncio.sleep(min(left, _AWAKE))
-    run.stopper.cancel_for(Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(window)}))
+    run.cancellation.cancel_for(Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(window)}))
 
 
 def _of_pool(text: str) -> Cause:
@@ -62,7 +62,7 @@ def _of_pool(text: str) -> Cause:
 
 def _why(run: HostRun) -> str | None:
     """Formats what stopped it."""
-    return cause_words(run.stopper.reason) if run.stopper.reason else None
+    return cause_words(run.cancellation.reason) if run.cancellation.reason else None
 
 
 class NightRunner:
@@ -95,7 +95,7 @@ class NightRunner:
         """Starts no more hosts and stops running ones cleanly, keeping partial data."""
         self.reason = self.reason or cause_words(reason)
         for run in self.runs.values():
-            run.stopper.cancel_for(reason)
+            run.cancellation.cancel_for(reason)
 
     def kill(self) -> None:
         """Stops all transfers at once."""
@@ -163,7 +163,7 @@ class NightRunner:
 
     def _transfers(self) -> dict[int, str]:
         """Returns the hosts that are being transferred, by process group."""
-        runs = {host: run.stopper.group for host, run in self.runs.items() if run.transfer}
+        runs = {host: run.cancellation.group for host, run in self.runs.items() if run.transfer}
         return {group.pid: host for host, group in runs.items() if group}
 
     def _seen(self, host: str, written: int, memory: int) -> None:
@@ -174,9 +174,9 @@ class NightRunner:
         """Stops the host's transfer, keeping partial data; no more hosts are started."""
         self._nothing_starts(NoRoom(f"{host} was stopped: {why}", f"{_TOO_MUCH}, `backupd discard {host}` now"))
         run = self.runs[host]
-        if not run.stopper.reason:  # one that is being stopped for another reason must not be discarded for this one
+        if not run.cancellation.reason:  # one that is being stopped for another reason must not be discarded for this one
             run.stopped_for = records.ROOM
-        run.stopper.cancel_for(_of_pool(why))
+        run.cancellation.cancel_for(_of_pool(why))
 
     async def _next(self, over: asyncio.Event | None = None) -> PlannedHost | None:
         """Returns the first waiting host whose group has a place; waits for one while others run, unless the night is over."""
@@ -240,21 +240,21 @@ class NightRunner:
         the others.
         """
         if not self.waits or not has_files_for(self._most + 1, self._each):  # without: it may be one more than there are places for
-            await run.stopper.wait(seconds)
+            await run.cancellation.wait(seconds)
             return
         places.release()
         over = asyncio.Event()
         with run.waiting():
             self._pausing.add(run.host.name)
             self._beside.append(asyncio.create_task(self._worker(over)))
-            await run.stopper.wait(seconds)
+            await run.cancellation.wait(seconds)
             latest = time.monotonic() + _LONGEST_WAIT
-            while silent and self.waiting and not self.reason and not run.stopper.reason and time.monotonic() < latest:
-                await run.stopper.wait(_LOOK)
+            while silent and self.waiting and not self.reason and not run.cancellation.reason and time.monotonic() < latest:
+                await run.cancellation.wait(_LOOK)
             over.set()
             self._pausing.discard(run.host.name)
-            if not run.stopper.reason:
-                await places.wait(slots_of(self.site.config, run.host), run.stopper, lambda: False, lambda _: None)
+            if not run.cancellation.reason:
+                await places.wait(slots_of(self.site.config, run.host), run.cancellation, lambda: False, lambda _: None)
 
     async def _has_place(self, run: HostRun, places: HeldSlots) -> bool:
         """Returns True if the host may begin now. A waiting run waits; any other begins although too many are running, and says
@@ -267,7 +267,7 @@ class NightRunner:
             return True
         if await places.wait(
             wanted,
-            run.stopper,
+            run.cancellation,
             lambda: self.reason is not None,
             lambda missing: said(f"{name} waits for its turn: {_run(missing.count, missing.whose)} already"),
         ):
@@ -279,7 +279,7 @@ class NightRunner:
     async def _has_room(self, entry: PlannedHost, run: HostRun) -> bool:
         """Returns True if the host may begin; otherwise it was put last or stopped. Raises NoRoom if there is no room at all."""
         try:
-            if await self._room.make(run.host.name, run.stopper, lambda: bool(self.reason or run.stopper.reason)):
+            if await self._room.make(run.host.name, run.cancellation, lambda: bool(self.reason or run.cancellation.reason)):
                 return True
         except OthersFirst:
             if all(other.host.name in self._room.last for other in self.waiting):

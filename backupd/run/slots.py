@@ -56,7 +56,7 @@ class HeldSlots:
         return missing[0] if missing else None
 
     async def wait(
-        self, wanted: Sequence[Slots], stopper: RunCancellation, given_up: Callable[[], bool], say: Callable[[Slots], None]
+        self, wanted: Sequence[Slots], cancellation: RunCancellation, given_up: Callable[[], bool], say: Callable[[Slots], None]
     ) -> bool:
         """Waits until it has one of each; returns False if stopped or given up. Calls `say` once with what it waits for.
 
@@ -69,8 +69,8 @@ class HeldSlots:
                     if not looks:
                         say(slots)
                     looks += 1
-                    await stopper.wait(_LOOK)
-                    if stopper.reason or given_up():
+                    await cancellation.wait(_LOOK)
+                    if cancellation.reason or given_up():
                         return False
                     turn = turn or self._turn(slots)
             finally:

@@ -49,7 +49,7 @@ class HostTransfer:
         host: HostConfig,
         prepared: Prepared,
         lock: Lock,
-        stopper: RunCancellation,
+        cancellation: RunCancellation,
         running: RunningTransfer,
         pause: Pause,
     ) -> None:
@@ -57,10 +57,10 @@ class HostTransfer:
         self.host = host
         self.prepared = prepared
         self.lock = lock
-        self.stopper = stopper
+        self.cancellation = cancellation
         self.running = running
         self.pause = pause
-        self.limits = LimitWatch(host, prepared.path, stopper)
+        self.limits = LimitWatch(host, prepared.path, cancellation)
         self.quota = HostQuota(site.pool, host)
         self.results: dict[str, PathResult] = {}
         self.seconds = {"rsync": 0.0}
@@ -90,7 +90,7 @@ class HostTransfer:
         """Tries all `paths` once and returns the unfinished ones. A broken path does not affect the others."""
         for number, path in enumerate(paths):
             result = self.results[path] = await self._path(path)
-            if result.outcome is PathOutcome.FAULT or self.stopper.reason or self.unreachable:
+            if result.outcome is PathOutcome.FAULT or self.cancellation.reason or self.unreachable:
                 for rest in paths[number + 1 :]:
                     self.results.setdefault(rest, PathResult(rest, PathOutcome.UNFINISHED, result.reason, cause=result.cause))
                 break
@@ -106,7 +106,7 @@ class HostTransfer:
         begun, linked = time.monotonic(), earlier is not None
         for one_pass in passes(self.host.inplace, based=not self.sparse):
             if linked:  # an rsync has made hard links here already, and the host may have broken one since
-                await asyncio.to_thread(_split_again, self.prepared, path, self.stopper)
+                await asyncio.to_thread(_split_again, self.prepared, path, self.cancellation)
             ended = await self._rsync(path, one_pass)
             linked = True
             _add(numbers, ended.output)
@@ -127,11 +127,11 @@ class HostTransfer:
             async with self.quota.held():
                 self.writing = True
                 ended = self._last = await transfer(
-                    command, self.lock, self.stopper, self.host.stall, self.running.take, self._heard, cell
+                    command, self.lock, self.cancellation, self.host.stall, self.running.take, self._heard, cell
                 )
         self.writing = False
         if (cause := self.quota.exceeded(ended.messages)) and not ended.stopped:
-            self.stopper.cancel_for(cause)
+            self.cancellation.cancel_for(cause)
             ended = self._last = replace(ended, stopped=cause)
         if (cause := await self.limits.at_end()) and not ended.stopped:
             ended = self._last = replace(ended, stopped=cause)
@@ -162,7 +162,7 @@ class HostTransfer:
                 self._may_say = MAY_SAY + _FOR_EACH_FILE * self.attempts * inodes_made(self.prepared.path)
         enough = self._said_bytes > self._may_say
         if enough:
-            self.stopper.cancel_for(Cause(CauseCode.ENDLESS_OUTPUT, facts={"bytes": self._may_say}))
+            self.cancellation.cancel_for(Cause(CauseCode.ENDLESS_OUTPUT, facts={"bytes": self._may_say}))
         return not enough
 
     async def _judge(self, path: str, ended: RsyncEnd, numbers: Mapping[str, int], seconds: float) -> PathResult:
@@ -172,10 +172,10 @@ class HostTransfer:
         below = 0
         if unlisted := ended.messages.unlisted:
             enough = enough_below(ended.messages, complete, limits)
-            below, unknown = await asyncio.to_thread(files_below, self.prepared.path, path, unlisted, enough, self.stopper)
+            below, unknown = await asyncio.to_thread(files_below, self.prepared.path, path, unlisted, enough, self.cancellation)
             ended.messages.unlisted_beyond += unknown
             if unknown and not ended.stopped:
-                ended = replace(ended, stopped=self.stopper.reason)  # if that was why
+                ended = replace(ended, stopped=self.cancellation.reason)  # if that was why
         result = judge_path(PathEvidence(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below))
         if ended.stopped:
             # ssh, which ends with rsync, may have said 255 for it
@@ -201,7 +201,7 @@ class HostTransfer:
         return self.protocol is not None and (not self.sparse or any((self.prepared.path / DATA).iterdir()))
 
     def _worth_another(self) -> bool:
-        if self.stopper.reason or any(result.outcome is PathOutcome.FAULT for result in self.results.values()):
+        if self.cancellation.reason or any(result.outcome is PathOutcome.FAULT for result in self.results.values()):
             return False
         return self._means is not None and self._means.kind is not ExitKind.HOST and not (self.host.optional and self.unreachable)
 

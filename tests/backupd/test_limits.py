@@ -89,13 +89,13 @@ def test_a_tree_is_read_again_early_only_when_what_was_written_may_be_too_much(m
     monkeypatch.setattr("backupd.run.limits._PATIENCE", 0.0)
 
     async def watch() -> None:
-        stopper: GroupCancellation[Cause] = GroupCancellation()
-        limits = LimitWatch(replace(HOST, max_files=None), Path("/"), stopper)
+        cancellation: GroupCancellation[Cause] = GroupCancellation()
+        limits = LimitWatch(replace(HOST, max_files=None), Path("/"), cancellation)
         for written in (0, 5 * GIB, 6 * GIB, 7 * GIB, 7 * GIB):
             limits.look(written, 0)
             await asyncio.sleep(0.05)
         assert await limits.at_end() is None
-        assert stopper.reason is None
+        assert cancellation.reason is None
 
     asyncio.run(watch())
     assert readings == [True, True, True]  # at first, at 7 GiB, and at the end

@@ -156,4 +156,4 @@ def test_only_what_was_stopped_for_want_of_room_is_noted_as_such(tmp_path: Path,
             night.stop(before)
         night._stop_for_room("web", "the pool has too little room")
         assert run.stopped_for == why
-        assert run.stopper.reason == (before or Cause(CauseCode.POOL, facts={"text": "the pool has too little room"}))
+        assert run.cancellation.reason == (before or Cause(CauseCode.POOL, facts={"text": "the pool has too little room"}))
