@@ -20,8 +20,8 @@ from backupd.files.destination import require_destination
 from backupd.files.objects import backup_object
 from backupd.files.restoration import ORIGINAL, RestoreProgress, RestoreRequest
 from backupd.files.restore_request import prepared, preview_object, result_object
-from backupd.files.restoring import LocalRestore
 from backupd.files.suggestions import entry_at, path_given
+from backupd.files.to_folder import LocalRestore
 from backupd.files.to_host import HostRestore
 from backupd.files.to_tar import total, write_file, write_stream
 from backupd.files.words import shown

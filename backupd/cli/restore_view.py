@@ -6,7 +6,7 @@ from backupd.files.backup_selector import Restorable
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
 from backupd.files.restoration import RestoreCount, Restored, RestorePreview, RestoreProgress, Withheld
 from backupd.files.restore_request import places
-from backupd.files.restoring import LocalRestore
+from backupd.files.to_folder import LocalRestore
 from backupd.files.to_host import HostRestore
 from backupd.files.words import shown
 from btrkeep.cli.progress import ProgressLine, say

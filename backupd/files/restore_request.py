@@ -13,9 +13,9 @@ from backupd.files.backup_selector import Restorable
 from backupd.files.destination import existing_folder, require_destination
 from backupd.files.placing import place_path, placed
 from backupd.files.restoration import ORIGINAL, RestoreCount, Restored, RestorePreview, RestoreRequest, Tell, Withheld
-from backupd.files.restoring import LocalRestore
 from backupd.files.suggestions import entry_at
 from backupd.files.target import target_of
+from backupd.files.to_folder import LocalRestore
 from backupd.files.to_host import HostRestore
 from backupd.files.tree import Tree
 from backupd.files.words import shown

@@ -14,7 +14,7 @@ import pytest
 from backupd.files import writing
 from backupd.files.destination import Occupied, put
 from backupd.files.restoration import RestoreProgress, RestoreRequest
-from backupd.files.restoring import LocalRestore
+from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Descent, Tree, look
 from btrkeep.process.cancellation import Cancelled
 from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backupd.files.restoration import RestoreProgress, RestoreRequest
-from backupd.files.restoring import LocalRestore
+from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
 from tests.beds import differences, manifest, ssh, work
 from tests.beds.everything import write

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backupd.files.restoration import RestoreProgress, RestoreRequest
-from backupd.files.restoring import LocalRestore
+from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
 from btrkeep.errors import OperatorError
 from btrkeep.process.cancellation import Cancelled
