@@ -18,8 +18,8 @@ from backupd.files.backup_selector import Restorable, parse_which
 from backupd.files.conflict_policy import ALL, OVERWRITE
 from backupd.files.destination import require_destination
 from backupd.files.objects import backup_object
-from backupd.files.restoration import ORIGINAL, RestoreProgress, RestoreRequest
 from backupd.files.restore_request import prepared, preview_object, result_object
+from backupd.files.restore_types import ORIGINAL, RestoreProgress, RestoreRequest
 from backupd.files.suggestions import entry_at, path_given
 from backupd.files.to_folder import LocalRestore
 from backupd.files.to_host import HostRestore

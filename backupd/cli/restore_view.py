@@ -4,8 +4,8 @@ import time
 
 from backupd.files.backup_selector import Restorable
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
-from backupd.files.restoration import RestoreCount, Restored, RestorePreview, RestoreProgress, Withheld
 from backupd.files.restore_request import places
+from backupd.files.restore_types import RestoreCount, Restored, RestorePreview, RestoreProgress, Withheld
 from backupd.files.to_folder import LocalRestore
 from backupd.files.to_host import HostRestore
 from backupd.files.words import shown

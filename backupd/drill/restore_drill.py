@@ -12,7 +12,7 @@ from backupd.drill.chosen_names import ChosenNames, choose_names
 from backupd.drill.comparison import FoundDifferences, compare, write_names
 from backupd.drill.context import DrillContext, NotFinished
 from backupd.files.backup_selector import Restorable
-from backupd.files.restoration import Restored, RestoreProgress, RestoreRequest, Tell
+from backupd.files.restore_types import Restored, RestoreProgress, RestoreRequest, Tell
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
 from backupd.files.walking import entries

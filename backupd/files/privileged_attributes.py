@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from backupd.files.attributes import attribute_names, attributes
 from backupd.files.placing import Visit
-from backupd.files.restoration import Withheld
+from backupd.files.restore_types import Withheld
 from backupd.files.tree import Entry
 
 _SETS = stat.S_ISUID | stat.S_ISGID

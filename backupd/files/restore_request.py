@@ -12,7 +12,7 @@ from typing import Any
 from backupd.files.backup_selector import Restorable
 from backupd.files.destination import existing_folder, require_destination
 from backupd.files.placing import place_path, placed
-from backupd.files.restoration import ORIGINAL, RestoreCount, Restored, RestorePreview, RestoreRequest, Tell, Withheld
+from backupd.files.restore_types import ORIGINAL, RestoreCount, Restored, RestorePreview, RestoreRequest, Tell, Withheld
 from backupd.files.suggestions import entry_at
 from backupd.files.target import target_of
 from backupd.files.to_folder import LocalRestore

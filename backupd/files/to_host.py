@@ -28,7 +28,7 @@ from backupd.files.conflict_policy import (
     differs_words,
 )
 from backupd.files.host_rsync import HostRsyncEnd, LimitExceeded, NameAllowance, run_rsync
-from backupd.files.restoration import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell
+from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell
 from backupd.files.target import Target
 from backupd.files.tree import Tree, components
 from backupd.files.walking import walk

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from backupd.files.archive import Archived, ByteSink, write_archive
 from backupd.files.destination import PREFIX, Occupied, put
-from backupd.files.restoration import RestoreProgress, Tell
+from backupd.files.restore_types import RestoreProgress, Tell
 from backupd.files.tree import Entry, Tree, entry_of
 from backupd.files.walking import walk
 from backupd.files.writing import remove_unfinished

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backupd.files.restoration import ORIGINAL, RestoreRequest
 from backupd.files.restore_request import command_words
+from backupd.files.restore_types import ORIGINAL, RestoreRequest
 from backupd.files.tree import components
 from backupd.serve.arguments import FOLDER, HOST, checked
 from backupd.serve.requests import ServeRequest

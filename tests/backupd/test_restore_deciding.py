@@ -26,8 +26,8 @@ from backupd.files.conflict_policy import (
     same_time,
 )
 from backupd.files.placing import place_path, placed
-from backupd.files.restoration import RestoreRequest
 from backupd.files.restore_request import command_words
+from backupd.files.restore_types import RestoreRequest
 from backupd.files.tar_headers import member, sparse_member
 from backupd.files.target import target_of
 from backupd.files.tree import Entry

@@ -13,7 +13,7 @@ import pytest
 
 from backupd.files import writing
 from backupd.files.destination import Occupied, put
-from backupd.files.restoration import RestoreProgress, RestoreRequest
+from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Descent, Tree, look
 from btrkeep.process.cancellation import Cancelled

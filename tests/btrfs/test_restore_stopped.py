@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files.restoration import RestoreProgress, RestoreRequest
+from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
 from btrkeep.errors import OperatorError
