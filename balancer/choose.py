@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from balancer.model import DEFAULT
+from balancer.cost_model import DEFAULT
 from balancer.score import GIB, Array
 from balancer.survey import Cost, DataBlockGroups
 from btrkeep.units import format_size

@@ -21,7 +21,7 @@ from btrkeep.pool.opening import open_btrfs
 from btrkeep.units import printable
 
 if TYPE_CHECKING:
-    from balancer.model import MeasuredBalance
+    from balancer.cost_model import MeasuredBalance
     from btrkeep.catalogue import Catalogue, FreeSpaceScore
     from btrkeep.config import Config
 
@@ -151,7 +151,7 @@ def record_sample(state: Path, sample: "FreeSpaceScore") -> None:
 
 def measured(state: Path, filesystem: str) -> "list[MeasuredBalance]":
     """Returns the costs of the last balanced block groups of a filesystem, newest first. Raises OperatorError."""
-    from balancer.model import MeasuredBalance
+    from balancer.cost_model import MeasuredBalance
 
     with catalogue_with_history(state) as catalogue:
         steps = catalogue.measured(filesystem) if catalogue else []

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from balancer.choose import rank
+from balancer.cost_model import Model
 from balancer.explain import ExplainedBlockGroup, explain
-from balancer.model import Model
 from balancer.run_types import MAP_CELLS, PlannedBlockGroup, RunSettings, SpaceNumbers, StepDone
 from balancer.survey import Cost, DataBlockGroups, Survey, cost, survey
 from balancer.verdict import below

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from balancer import stop_rules as stops
 from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, require_balanceable, under_way_error
-from balancer.model import DEFAULT, Model
+from balancer.cost_model import DEFAULT, Model
 from balancer.planning import Costs, FilesystemReading, choose, look, look_again, planned
 from balancer.relocation import Attempt, RunSoFar, attempt
 from balancer.run_types import (

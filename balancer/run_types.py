@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from balancer.choose import Floors
-from balancer.model import Estimate
+from balancer.cost_model import Estimate
 from balancer.score import Array
 from balancer.survey import Cost
 from btrkeep.process.progress import Notice, Waiting

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from balancer.model import DEFAULT, MeasuredBalance, Model, fit
+from balancer.cost_model import DEFAULT, MeasuredBalance, Model, fit
 from balancer.planning import FilesystemReading, look
 from balancer.run_types import SpaceNumbers
 from balancer.survey import Cost

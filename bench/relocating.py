@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from balancer.choose import FLOORS, Floors
-from balancer.model import MeasuredBalance
+from balancer.cost_model import MeasuredBalance
 from balancer.planning import Costs, FilesystemReading, choose, look
 from balancer.run_types import RunSettings, SpaceNumbers
 from balancer.score import Array

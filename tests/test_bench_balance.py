@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.model import MeasuredBalance, Model, Rates
+from balancer.cost_model import MeasuredBalance, Model, Rates
 from balancer.survey import Cost
 from bench.balance_effect import BUDGETS, goodness, ratio, summary
 from bench.bound import bound, in_order, most

@@ -13,8 +13,8 @@ from balancer.choose import FLOORS, Floors, why_not
 from balancer.cli.options import POLICIES
 from balancer.cli.plan_view import cut_of, lines
 from balancer.cli.run_json import plan_as_json
+from balancer.cost_model import DEFAULT, Model, fit
 from balancer.history_catalogue import measured
-from balancer.model import DEFAULT, Model, fit
 from balancer.planning import FilesystemReading, look, planned
 from balancer.run_types import RoomFloor, RunSettings
 from balancer.survey import identity

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from balancer.model import Estimate
+from balancer.cost_model import Estimate
 from balancer.run_types import MAP_CELLS, BalanceOutcome, Ending, PlannedBlockGroup, Report, SpaceNumbers, StepDone
 from balancer.survey import Cost
 

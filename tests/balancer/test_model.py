@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from balancer.model import DEFAULT, FEW, SOME, MeasuredBalance, Model, Rates, fit, non_negative
+from balancer.cost_model import DEFAULT, FEW, SOME, MeasuredBalance, Model, Rates, fit, non_negative
 from balancer.survey import Cost
 
 MIB = 1 << 20

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from balancer.cli import score_
+from balancer.cost_model import Estimate, MeasuredBalance
 from balancer.history_catalogue import catalogue_of, measured, needed_catalogue_of, sample
-from balancer.model import Estimate, MeasuredBalance
 from balancer.recorder import Recorder
 from balancer.run_types import (
     BalanceOutcome,

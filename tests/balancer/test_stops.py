@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from balancer.model import Estimate
+from balancer.cost_model import Estimate
 from balancer.run_types import BalanceOutcome, Ending, Hindrance, PlannedBlockGroup, RoomFloor, RunSettings, StepDone
 from balancer.stop_rules import BEFORE, DURING, StopFacts, after, stop, too_long
 from balancer.survey import Cost

@@ -22,7 +22,7 @@ import btrfs as python_btrfs
 
 from balancer import planning, relocation, run
 from balancer.choose import Floors
-from balancer.model import DEFAULT, Model, Rates
+from balancer.cost_model import DEFAULT, Model, Rates
 from balancer.run import Balancing
 from balancer.run_types import (
     BalanceEvent,
