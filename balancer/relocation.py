@@ -117,7 +117,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class RunSoFar:
     """State of the run before this block group: bytes moved and written, and in `counter` the value of `written_bytes`."""
 
     moved: int
@@ -135,7 +135,7 @@ def attempt(
     fd: int,
     folder: Path,
     group: PlannedBlockGroup,
-    before: Before,
+    before: RunSoFar,
     hindrance: Callable[[], Stop | None],
     tell: ProgressSink[BalanceEvent],
 ) -> Attempt:
@@ -157,7 +157,7 @@ def attempt(
     return _judged(used_now(fd, group.vaddr, group.length), relocation.relocated, error, stop, seconds)
 
 
-def _progress(fd: int, folder: Path, group: PlannedBlockGroup, before: Before, seconds: float) -> BalanceProgress:
+def _progress(fd: int, folder: Path, group: PlannedBlockGroup, before: RunSoFar, seconds: float) -> BalanceProgress:
     left, written = used_now(fd, group.vaddr, group.length) or 0, written_bytes(folder) - before.counter
     return BalanceProgress(left, written, seconds, before.moved + max(0, group.used - left), before.written + written)
 

@@ -15,7 +15,7 @@ from balancer import stop_rules as stops
 from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, require_balanceable, under_way_error
 from balancer.model import DEFAULT, Model
 from balancer.planning import Costs, FilesystemReading, choose, look, look_again, planned
-from balancer.relocation import Attempt, Before, attempt
+from balancer.relocation import Attempt, RunSoFar, attempt
 from balancer.run_types import (
     BalanceEvent,
     BalanceOutcome,
@@ -223,7 +223,7 @@ class Balancing:
     def _step(self, group: PlannedBlockGroup) -> Stop | None:
         """Balances it; returns why nothing may follow."""
         self._tell(group)
-        started, before = datetime.now(UTC), Before(self._moved, self._written, written_bytes(self._folder))
+        started, before = datetime.now(UTC), RunSoFar(self._moved, self._written, written_bytes(self._folder))
         self._looked = time.monotonic()
         self._seen_backups: str | None = None
         tried = attempt(self._fd, self._folder, group, before, self._meanwhile, self._tell)

@@ -55,7 +55,7 @@ class BalanceOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Least:
+class RoomFloor:
     """A minimum of room: `size` bytes, but at most this `share` of the whole filesystem, so that it fits small ones as well."""
 
     size: int = 4 << 30
@@ -88,7 +88,7 @@ class RunSettings:
     budget: int | None = None
     time: float | None = None
     until: datetime | None = None
-    min_unallocated: Least = field(default_factory=Least)
+    min_unallocated: RoomFloor = field(default_factory=RoomFloor)
     yield_to_backups: bool = True
     only_to_expiry: bool = False
     locks: tuple[Path, ...] = ()

@@ -121,7 +121,7 @@ def _look() -> Callable[[bytes], object]:
     """The input is one of the three files. What it says is entered, read by path, and written and read again."""
     from backupd.repo.compared import COMPARED, read_compared, write_compared
     from backupd.repo.damages import DAMAGED, enter_damages, read_damaged
-    from backupd.repo.recalled import recall_looks
+    from backupd.repo.recorded_rows import recall_looks
     from backupd.repo.verified import VERIFIED, read_verified, write_verified
     from btrkeep.catalogue import Catalogue
     from btrkeep.pool.marker import Pool

@@ -36,14 +36,14 @@ class FrameSource:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gathered:
+class FrameSources:
     """Sources in order of time, and for each skipped file a line with the reason."""
 
     sources: list[FrameSource]
     left_out: list[str]
 
 
-def gather(folder: Path, without: Path | None = None) -> Gathered:
+def gather(folder: Path, without: Path | None = None) -> FrameSources:
     """Collects the recorded states and pictures in a folder, except the file `without`. Raises OperatorError.
 
     A state contains its time; a picture has it in its automatic name (..._at_EPOCH.png), otherwise it is the time of the last
@@ -65,7 +65,7 @@ def gather(folder: Path, without: Path | None = None) -> Gathered:
         else:
             sources += [source] if source else []
     _require_one_filesystem(folder, [source.moment for source in sources if source.moment])
-    return Gathered(sorted(sources, key=lambda source: (source.taken, source.path)), left_out)
+    return FrameSources(sorted(sources, key=lambda source: (source.taken, source.path)), left_out)
 
 
 def _state(path: Path) -> FrameSource:

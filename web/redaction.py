@@ -1,11 +1,11 @@
 """Redaction: the one rule for every text that a viewer who is limited to some hosts may read.
 
 Such a text concerns one of the viewer's hosts and nothing else, and its author marks it so (`Refused.own`, or the host itself
-printed it, see web.sentences); or it is one of the general sentences here; or it is withheld, under a reference that is in the
-journal with the full text. The names in a text decide nothing: otherwise a user who can cause a text could probe which names exist.
-Errors of the root service, of the catalogue and of the configuration name other hosts and places of this machine, and the output
-of a job is everything that a command of root printed: no list of words could decide which part of it is harmless.
-A user who is not logged in sees no more than that. A viewer who may see all hosts sees everything.
+printed it, see web.output_by_author); or it is one of the general sentences here; or it is withheld, under a reference that is in
+the journal with the full text. The names in a text decide nothing: otherwise a user who can cause a text could probe which names
+exist. Errors of the root service, of the catalogue and of the configuration name other hosts and places of this machine, and the
+output of a job is everything that a command of root printed: no list of words could decide which part of it is harmless. A user
+who is not logged in sees no more than that. A viewer who may see all hosts sees everything.
 """
 
 import logging
@@ -26,7 +26,7 @@ from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.viewer import Viewer
 from web.access import logged_in_viewer
 from web.download import TooMany
-from web.sentences import of_cause, of_host_itself
+from web.output_by_author import of_cause, of_host_itself
 from web.source import source
 
 log = logging.getLogger(__name__)

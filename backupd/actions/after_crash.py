@@ -1,7 +1,7 @@
-"""What is done first after a crash of this server: the backups that were written last before it are read.
+"""Reads, after a crash of this server, the backups that were written last before it.
 
-Which these are is found once in each boot, by whoever comes first, and noted in the pool. They stay noted until each was read, so
-that no kill makes anybody forget one. A `.working` that was written last is not believed any more: it loses its mark.
+The first command of each boot finds out which these are, and notes them in the pool. A backup stays noted until it was read, so a
+kill loses none. A `.working` that was written last loses its mark, so the next run does not rely on its files.
 """
 
 import logging

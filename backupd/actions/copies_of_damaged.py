@@ -10,7 +10,7 @@ from backupd.actions.good_copies import RecordedContents, is_proven
 from backupd.files.backup_selector import Restorable, restorable
 from backupd.files.tree import Entry, Tree
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.common import CommonBackups, common_backups
+from backupd.repo.common_backups import CommonBackups, common_backups
 from backupd.repo.context import PoolContext
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Damage

@@ -1,4 +1,4 @@
-"""What a scrub could not put right, resolved to files and to every backup that shares them, without walking the pool.
+"""Resolves what a scrub could not correct to files, and to every backup that shares them, without walking the pool.
 
 The kernel names an address, and since Linux 6.4 only the 64 KiB in which it lies. Each block there is asked for its references, and
 one of those is read: what reads well is not damaged, whatever the log says. References lead to inodes, these to names, both by

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from backupd.actions.hold import no_backup
 from backupd.expire.batch import write_many
 from backupd.expire.clocks import judge_clock, read_clocks
+from backupd.expire.context import ExpiryContext
 from backupd.expire.look import HostOnPool, look_again
-from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import LATEST, newest_complete
 from backupd.repo.notes_json import ASKED, HOLD, Notes
 from backupd.repo.read_lock import unread

@@ -57,7 +57,7 @@ def all_unfinished(pool: Pool) -> list[Unfinished]:
 def _each(pool: Pool) -> Iterator[Unfinished]:
     for path in sorted(pool.hosts.glob(f"*/{WORKING}")):
         try:
-            if not is_busy(pool, path.parent.name) and (one := look(pool, path.parent.name)):
+            if not is_busy(pool, path.parent.name) and (one := unfinished_backup(pool, path.parent.name)):
                 yield one
         except (OSError, OperatorError) as error:
             log.warning("%s is passed over: %s", path, error)
@@ -70,7 +70,7 @@ def is_busy(pool: Pool, host: str) -> bool:
     return holder is not None and (holder.is_alive or bool(left_behind(path, holder)))
 
 
-def look(pool: Pool, host: str) -> Unfinished | None:
+def unfinished_backup(pool: Pool, host: str) -> Unfinished | None:
     """Returns the host's unfinished backup; None if there is none, or it is complete except for its name. Raises OSError,
     OperatorError.
     """

@@ -1,4 +1,4 @@
-"""What the devices count while damaged files are read on purpose, of which somebody names each: no scrub has to find that.
+"""Counts the device errors that our own reads of files known to be damaged cause, so that no scrub has to look for them.
 
 An error that another reader meets in just that time, without a line in the kernel's log, is taken for one of these.
 """

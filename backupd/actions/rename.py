@@ -13,13 +13,13 @@ from dataclasses import replace
 
 from backupd.actions.after_crash import doubt_under_both_names, end_doubt_of, has_backups_in_doubt
 from backupd.actions.shared_damage import recorded_damage
-from backupd.repo.common import rename_common
+from backupd.repo.common_backups import rename_common
 from backupd.repo.final_backups import point_latest
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import read_notes, write_notes
 from backupd.repo.read_lock import unread
-from backupd.repo.recalled import recall_looks
 from backupd.repo.reconcile import row_of
+from backupd.repo.recorded_rows import recall_looks
 from btrkeep.catalogue import Catalogue
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.sources import require_host_name

@@ -41,7 +41,7 @@ from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.drills import DrillState, failure_words
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import COPY, HostStatus
-from btrkeep.decisions.pool_health import HealthLimits, judge
+from btrkeep.decisions.pool_health import HealthLimits, judge_pool
 from btrkeep.units import seconds_between
 
 _OF_CHECK = {
@@ -129,7 +129,7 @@ def unit_failed(failure: UnitFailure, now: datetime) -> Alarm:
 def _verdict(report: StatusReport, known: Known) -> PoolVerdict:
     """The verdict, with the pool counted as full until its use is well below the limit."""
     full = known.get((ROOM, USED))
-    return judge(replace(report.pool, was_full=full is not None and full.recovered is None), HealthLimits.of(report.config))
+    return judge_pool(replace(report.pool, was_full=full is not None and full.recovered is None), HealthLimits.of(report.config))
 
 
 def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:

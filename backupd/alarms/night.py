@@ -19,7 +19,7 @@ class NightVerdict:
     text: str
 
 
-def judge(config: Config, hosts: Sequence[HostStatus], ended: str | None = None) -> NightVerdict:
+def judge_night(config: Config, hosts: Sequence[HostStatus], ended: str | None = None) -> NightVerdict:
     """Decides whether the night was good: as many hosts as [notify] ping_goal requires are well, and nothing ended it early
     (`ended`).
 

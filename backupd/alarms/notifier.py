@@ -19,7 +19,7 @@ from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.model_alarm import FAILURE, SERVICE, UNIT
 from btrkeep.config import Config
 from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, as_text
-from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
+from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time, parse_time
@@ -100,7 +100,7 @@ def notify(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: 
 def require_own_catalogue(facts: PoolFacts, config: Config) -> None:
     """Raises OperatorError when the catalogue is of another pool. One that was lost is ours, and an alarm."""
     if facts.foreign:
-        (wrong,) = judge(facts, HealthLimits.of(config)).of(CATALOGUE)
+        (wrong,) = judge_pool(facts, HealthLimits.of(config)).of(CATALOGUE)
         raise OperatorError(wrong.text, wrong.hint)
 
 

@@ -128,7 +128,7 @@ def opened(ctx: click.Context, *, writes: bool = False, stand_in: bool = False) 
         if trouble:
             yield PoolContext(config, pool, catalogue, clock, trouble)
             return
-        from backupd.health.doubts import lost, note_doubts
+        from backupd.health.trust import lost, note_doubts
 
         found = note_doubts(pool, catalogue, clock.now())
         if found.lost and not writes:

@@ -15,7 +15,7 @@ from backupd.dedupe.work import Deduper, SharedBackup, SharingPlan
 from backupd.files.backup_selector import named
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.listing import hosts_of
-from backupd.run.last_written import read_before_waiting
+from backupd.run.read_after_crash import read_before_waiting
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.parsed import Parsed

@@ -11,8 +11,8 @@ from backupd.cli.context import dry_run_option, opened, pass_context
 from backupd.cli.expire_ import carry_out, exit_status
 from backupd.cli.names import complete_which
 from backupd.cli.sinks import expiry_sinks
-from backupd.expire.run import Scope
-from backupd.expire.site import ExpiryContext
+from backupd.expire.context import ExpiryContext
+from backupd.expire.run import ExpiryScope
 from backupd.files.backup_selector import require_host
 from backupd.repo.context import PoolContext, writing
 from btrkeep.cli import echo_json, json_option
@@ -93,7 +93,7 @@ def _delete(
         _tell(chosen, asked, as_json=as_json)
         return Exit.OK
     names = frozenset((one.host, backup.name) for one in chosen for backup in one.backups)
-    scope = Scope(frozenset(one.host for one in chosen), names)
+    scope = ExpiryScope(frozenset(one.host for one in chosen), names)
     summary = carry_out(expiry, Forced(), scope, None, wait=False)
     gone = {(host, name) for host, name in names if not (site.pool.host(host) / name).exists()}
     _tell(chosen, asked, gone=gone, as_json=as_json)

@@ -12,7 +12,7 @@ from backupd.cli.replicate_ import chosen_replicas, complete_replica
 from backupd.expire.look import look
 from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, send_command
 from backupd.replicate.marked import wants
-from backupd.repo.common import common_with, write_common
+from backupd.repo.common_backups import common_with, write_common
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import final_backups
 from backupd.repo.listing import hosts_of

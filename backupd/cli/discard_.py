@@ -4,7 +4,7 @@ from datetime import datetime
 
 import click
 
-from backupd.actions.discard import Unfinished, discard, is_busy, look
+from backupd.actions.discard import Unfinished, discard, is_busy, unfinished_backup
 from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
 from backupd.repo.context import PoolContext
@@ -47,7 +47,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
 
 def _found(site: PoolContext, host: str) -> Unfinished:
     """Returns the unfinished backup. Raises StateConflict."""
-    if one := look(site.pool, host):
+    if one := unfinished_backup(site.pool, host):
         return one
     path = site.pool.working(host)
     there = describe(path)

@@ -12,8 +12,8 @@ from backupd.cli.names import backups_argument
 from backupd.cli.opened_backup import reading
 from backupd.cli.restore_view import RestoreProgressPrinter
 from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
+from backupd.drill.context import DrillContext
 from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill
-from backupd.drill.site import DrillSite
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
 from backupd.repo.context import PoolContext
 from backupd.repo.listing import hosts_of
@@ -101,7 +101,7 @@ def command(
     with opened(ctx, writes=not dry_run) as context:
         limit = seconds if seconds is not None else context.config.drill.time
         status, printer = Status(), RestoreProgressPrinter(lines=False)
-        site = DrillSite(context.config, context.pool, context.clock.now(), limit, SystemRandom())
+        site = DrillContext(context.config, context.pool, context.clock.now(), limit, SystemRandom())
         site.waits = lambda who: status.say(f"waits: {who}" if who else "goes on")
         shown: list[dict[str, Any]] = []
         failed = False
@@ -134,7 +134,7 @@ def command(
 
 def _boot(
     context: PoolContext,
-    site: DrillSite,
+    site: DrillContext,
     backup: Restorable,
     shown: list[dict[str, Any]],
     status: Status,
@@ -161,7 +161,7 @@ def _boot(
     return done.outcome != DrillOutcome.PROVEN
 
 
-def _backups(context: PoolContext, site: DrillSite, which: tuple[str, ...]) -> Iterator[Restorable]:
+def _backups(context: PoolContext, site: DrillContext, which: tuple[str, ...]) -> Iterator[Restorable]:
     """Yields the backups to drill. Raises UsageError."""
     if not which:
         yield _next(context, site)
@@ -174,7 +174,7 @@ def _backups(context: PoolContext, site: DrillSite, which: tuple[str, ...]) -> I
             yield found or find(context.pool, host, NEWEST)
 
 
-def _next(context: PoolContext, site: DrillSite) -> Restorable:
+def _next(context: PoolContext, site: DrillContext) -> Restorable:
     """A random complete backup of the host that was not drilled for longest. Raises UsageError."""
     hosts, drills = hosts_of(context.pool), read_drills(context.catalogue)
     for host in in_turn(hosts, drills, site.chance, site.now):
@@ -183,13 +183,13 @@ def _next(context: PoolContext, site: DrillSite) -> Restorable:
     raise UsageError("there is no complete backup yet", "`backupd run` makes one")
 
 
-def _any_complete(pool: Pool, host: str, site: DrillSite) -> Restorable | None:
+def _any_complete(pool: Pool, host: str, site: DrillContext) -> Restorable | None:
     with reading(host):
         found = [one for one in restorable(pool, host) if one.state == COMPLETE]
     return site.chance.choice(found) if found else None
 
 
-def _planned(site: DrillSite, drill: RestoreDrill, printer: RestoreProgressPrinter, as_json: bool) -> dict[str, Any]:
+def _planned(site: DrillContext, drill: RestoreDrill, printer: RestoreProgressPrinter, as_json: bool) -> dict[str, Any]:
     with reading(f"{drill.backup.host}@{drill.backup.name}"):
         plan = restore_plan(site, drill, printer)
     printer.clear()

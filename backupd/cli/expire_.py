@@ -6,14 +6,14 @@ from dataclasses import replace
 import click
 
 from backupd.cli.context import dry_run_option, load_config, opened, pass_context
-from backupd.cli.expiry_view import echo_rehearsal, rehearsal_as_json, summary_as_json
+from backupd.cli.expiry_view import dry_run_as_json, echo_dry_run, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
-from backupd.expire.option import MountOption
+from backupd.expire.context import ExpiryContext
+from backupd.expire.mount_option import MountOption
 from backupd.expire.report import Summary
-from backupd.expire.run import EVERYTHING, ExpiryRunner, Scope, make_rehearsal
-from backupd.expire.site import ExpiryContext
-from backupd.health.doubts import note_doubts
+from backupd.expire.run import EVERYTHING, ExpiryRunner, ExpiryScope, dry_run_plan
+from backupd.health.trust import note_doubts
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import keep_history
 from btrkeep.cli import echo_json, json_option
@@ -85,7 +85,7 @@ def command(
             require_host_or_folder(site, host)
         config = _yielding(site.config) if yield_to_backups else site.config
         config = _without_grace(config, hosts) if skip_grace else config
-        scope = Scope(frozenset(hosts)) if hosts else EVERYTHING
+        scope = ExpiryScope(frozenset(hosts)) if hosts else EVERYTHING
         expiry_site = ExpiryContext(config, site.pool, site.catalogue, moment, expiry_sinks(as_json=as_json))
         if dry_run:
             return _rehearse(expiry_site, forced, scope, limit, as_json=as_json)
@@ -104,16 +104,16 @@ def _without_grace(config: Config, hosts: Sequence[str]) -> Config:
     return replace(config, hosts={**config.hosts, **changed}, retention=replace(config.retention, grace=0.0))
 
 
-def _rehearse(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, as_json: bool) -> int:
-    plan = make_rehearsal(site, forced, scope)
+def _rehearse(site: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, as_json: bool) -> int:
+    plan = dry_run_plan(site, forced, scope)
     if as_json:
-        echo_json(rehearsal_as_json(plan, site.summary, limit))
+        echo_json(dry_run_as_json(plan, site.summary, limit))
     else:
-        echo_rehearsal(plan, site.summary, limit, site.now)
+        echo_dry_run(plan, site.summary, limit, site.now)
     return Exit.OK if site.summary.good else Exit.ATTENTION
 
 
-def _expire(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, wait: bool, as_json: bool) -> int:
+def _expire(site: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool, as_json: bool) -> int:
     with take_lock(site.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(site.now)):
         for notice in site.config.notices:
             site.observer.notice(notice)
@@ -126,7 +126,7 @@ def _expire(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None
     return exit_status(summary)
 
 
-def carry_out(site: ExpiryContext, forced: Forced, scope: Scope, limit: int | None, *, wait: bool) -> Summary:
+def carry_out(site: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool) -> Summary:
     """Runs an expiry that signals stop and that reports to sinks. The caller holds its lock."""
     site.cancellation.listen()
     try:

@@ -10,7 +10,7 @@ from backupd.expire.report import ExpiryEvent, ExpiryProgress, Summary
 from backupd.expire.words import PAUSES, expiry_words, left_out_words, names_in_words
 from btrkeep.cli.progress import prose, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
-from btrkeep.decisions.words import reasons_words
+from btrkeep.decisions.retention_words import reasons_words
 from btrkeep.process.progress import Notice
 from btrkeep.process.service import Status
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
@@ -129,7 +129,7 @@ class ExpiryStatus:
                 self._status.say(f"{event.outcome}: {event.deleted:,} deleted in {format_duration(event.seconds)}")
 
 
-# --- a rehearsal
+# --- a dry run
 
 
 def listed(plan: Plan, what: str, limit: int | None = None) -> list[tuple[HostPlan, ExpiryStep]]:
@@ -138,7 +138,7 @@ def listed(plan: Plan, what: str, limit: int | None = None) -> list[tuple[HostPl
     return steps[:limit] if what == "delete" else steps
 
 
-def echo_rehearsal(plan: Plan, summary: Summary, limit: int | None, now: datetime) -> None:
+def echo_dry_run(plan: Plan, summary: Summary, limit: int | None, now: datetime) -> None:
     """Prints what would be done and why."""
     for text in plan_notices(plan):
         click.echo(f"note: {printable(text)}")
@@ -163,7 +163,7 @@ def _until(expires: datetime, now: datetime) -> str:
     return f"until the clock is believed: by it its grace is over since {format_time(expires)}"
 
 
-def rehearsal_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:
+def dry_run_as_json(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:
     """Returns the same as one object."""
     lists = {
         what: [

@@ -34,7 +34,7 @@ from backupd.repo.reconcile import reconcile
 from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.bandwidth import BudgetPace
 from backupd.rsync.confined import PROGRAM
-from backupd.run.last_written import read_before_waiting
+from backupd.run.read_after_crash import read_before_waiting
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain
 from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose, say_wait
@@ -54,7 +54,7 @@ Observer = ProgressSinks[ReplicationEvent]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReplicationOptions:
     """What is asked of one replication. It begins no backup after `end`; `seed`: the folder that is read in place of the other
     pool; `damaged`: damaged copies come again.
     """
@@ -77,7 +77,9 @@ class Wanted:
         return [HostFailed(host, why) for host, why in found.items() if not self.hosts or host in self.hosts]
 
 
-def fetch_one(site: PoolContext, replica: ReplicaSettings, wanted: Wanted, connect: Connect | None = None) -> dict[str, Any]:
+def fetch_one(
+    site: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions, connect: Connect | None = None
+) -> dict[str, Any]:
     """Runs one replication; returns what is said of it as JSON. `connect` makes the connections, if the other side has begun one.
 
     Raises LockHeld, FarPoolMissing, UsageError, and other OperatorErrors.
@@ -122,7 +124,7 @@ def _tell_dashboard(site: PoolContext, notice: Callable[[str], None]) -> None:
         notice(f"the dashboard is not told what is a copy now: {why}")
 
 
-def _observer(wanted: Wanted, running: RunningRecord, held: ExitStack) -> Observer:
+def _observer(wanted: ReplicationOptions, running: RunningRecord, held: ExitStack) -> Observer:
     """Takes what happens: bars on a terminal, otherwise lines, on stderr with JSON; and what the dashboard is told."""
     if wanted.as_json:
         return ProgressSinks(notices_on_stderr, running)
@@ -134,7 +136,12 @@ def _observer(wanted: Wanted, running: RunningRecord, held: ExitStack) -> Observ
 
 
 def _begun(
-    site: PoolContext, replica: ReplicaSettings, wanted: Wanted, observer: Observer, held: ExitStack, connect: Connect | None
+    site: PoolContext,
+    replica: ReplicaSettings,
+    wanted: ReplicationOptions,
+    observer: Observer,
+    held: ExitStack,
+    connect: Connect | None,
 ) -> tuple[ReplicationContext, FarPool]:
     """Connects, until `held` ends. Over a connection that the other side has begun this program itself keeps to the bandwidth."""
     buckets = [] if wanted.dry_run or wanted.seed else replica_buckets(site.config, site.pool, replica)

@@ -9,7 +9,7 @@ from backupd.cli.check_ import show
 from backupd.cli.context import complete_host
 from backupd.cli.host_set import set_command
 from backupd.cli.questions import Prompter
-from backupd.cli.reach import Reached, probe, reach
+from backupd.cli.reach import ReachResult, probe, reach
 from backupd.doctor.checks import check_all
 from backupd.hosts.files import Files, add_host, remove_host
 from btrkeep.cli import echo_json, json_option, table
@@ -85,12 +85,12 @@ def add_command(
     return Exit.OK
 
 
-def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> tuple[Reached, OperatorError | None]:
+def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> tuple[ReachResult, OperatorError | None]:
     """Returns how the host was reached; or, because it is in the configuration in any case, the error."""
     try:
         return reach(prompter, config, host, accept=accept), None
     except OperatorError as error:
-        return Reached(None, False, ()), error
+        return ReachResult(None, False, ()), error
 
 
 def show_findings(prompter: Prompter, findings: tuple[Finding, ...]) -> None:

@@ -24,11 +24,11 @@ from backupd.repo.read_lock import read
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
 from backupd.run.importing.compared_trees import ComparedTrees
+from backupd.run.importing.context import ImportContext, known_backups, opened_tree
 from backupd.run.importing.filling import TreeNotCopied
 from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
 from backupd.run.importing.rsnapshot_conf import read_conf
 from backupd.run.importing.run import ImportedBackup, import_tree
-from backupd.run.importing.site import ImportSite, known_backups, opened_tree
 from backupd.run.importing.takeover import subvolumes_left_out, take_over
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import has_live_terminal, prose
@@ -125,12 +125,18 @@ def command(
         ensure_reserve(site.pool.path)
         reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
         display = ImportDisplay(is_shown=not as_json and has_live_terminal())
-        work = ImportSite(site.config, site.pool, rsync_version(), site.clock, cancellation, delta, display.note)
+        work = ImportContext(site.config, site.pool, rsync_version(), site.clock, cancellation, delta, display.note)
         make = _take_over if kind in TAKEN_OVER else import_tree
         done = _Import(site, work, verify, status, display, make, as_json=as_json)
         with display:
             asyncio.run(done.run(todo, jobs))
         keep_names(site.pool)
+    _tell(done, here, left_out, as_json=as_json)
+    return cancellation.exit_status(done.status)
+
+
+def _tell(done: "_Import", here: int, left_out: Mapping[str, str], *, as_json: bool) -> None:
+    """Says what was imported; `here`: how many backups were before."""
     if as_json:
         found: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
         echo_json(found | {"not_imported": done.not_imported, "compared": done.compared})
@@ -139,11 +145,10 @@ def command(
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
         if lost := done.not_imported:
             prose(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
-        if strange := sorted({one["host"] for one in done.backups} - site.config.hosts.keys()):
+        if strange := sorted({one["host"] for one in done.backups} - done.site.config.hosts.keys()):
             prose(
                 f"not configured yet: {names_in_words(strange)}. `backupd host add` has the next night go on from what was imported"
             )
-    return cancellation.exit_status(done.status)
 
 
 def _below(history: OldHistory, kind: str, path: str) -> OldHistory:
@@ -184,7 +189,7 @@ def _require_paths(host: str, trees: Sequence[OldTree], here: Mapping[str, Recor
         raise UsageError(said, f"give them a host of their own: --host NAME={trees[0].host}")
 
 
-async def _take_over(site: ImportSite, tree: OldTree, _before: OldTree | None, _after: OldTree | None) -> ImportedBackup:
+async def _take_over(site: ImportContext, tree: OldTree, _before: OldTree | None, _after: OldTree | None) -> ImportedBackup:
     return await take_over(site, tree)
 
 
@@ -193,11 +198,11 @@ class _Import:
     """An import of all hosts and its results: backups, failed hosts with the reasons, trees that were given up, comparisons."""
 
     site: PoolContext
-    work: ImportSite
+    work: ImportContext
     verify: str
     says: Status
     display: ImportDisplay
-    make: Callable[[ImportSite, OldTree, OldTree | None, OldTree | None], Awaitable[ImportedBackup]]
+    make: Callable[[ImportContext, OldTree, OldTree | None, OldTree | None], Awaitable[ImportedBackup]]
     as_json: bool = field(kw_only=True)
     backups: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from rich.table import Table
 from rich.text import Text
 
-from backupd.run.importing.site import TreeProgress
+from backupd.run.importing.context import TreeProgress
 from btrkeep.cli.live import LiveDisplay
 from btrkeep.cli.progress import prose
 from btrkeep.units import printable

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
+from backupd.run.importing.context import named
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.site import named
 from backupd.run.importing.tree_links import look_at
 from backupd.run.importing.tree_walk import UnprovenTree
 from btrkeep.cli import echo_json, table

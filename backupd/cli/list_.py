@@ -26,8 +26,8 @@ from btrkeep.cli.progress import prose
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest, Hold
+from btrkeep.decisions.retention_words import by_hand, goes_words, hold_words
 from btrkeep.decisions.verification import VerificationState, Verified, VerifiedBackups, damaged_words, verified_briefly
-from btrkeep.decisions.words import by_hand, goes_words, hold_words
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, format_time, printable
 

@@ -10,7 +10,7 @@ import click
 from backupd.alarms.journal import read_failure, validate_unit
 from backupd.alarms.notifier import NotifyReport, alone, notify, require_own_catalogue, tell_failure, tell_test
 from backupd.cli.context import load_config, pass_context, present
-from backupd.health.look import look_at_pool
+from backupd.health.pool_facts import look_at_pool
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import prose

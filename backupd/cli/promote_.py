@@ -9,7 +9,7 @@ from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.cli.replicate_ import complete_replica
 from backupd.replicate.marked import mark_of
-from backupd.repo.common import drop_common
+from backupd.repo.common_backups import drop_common
 from backupd.repo.context import writing
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes, write_notes

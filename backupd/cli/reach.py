@@ -14,7 +14,7 @@ from btrkeep.units import printable
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ReachResult:
     """The result. `line` is for the host's authorized_keys; a host without an address needs none."""
 
     line: str | None
@@ -26,16 +26,16 @@ class Reached:
         return self.host_key_known and not any(finding.level == "error" for finding in self.findings)
 
 
-def reach(prompter: Prompter, config: Config, host: HostConfig, *, accept: bool) -> Reached:
+def reach(prompter: Prompter, config: Config, host: HostConfig, *, accept: bool) -> ReachResult:
     """Creates missing keys and tests whether the host accepts them. On a terminal it waits until it does."""
     if not host.address:
-        return Reached(None, True, ())
+        return ReachResult(None, True, ())
     key = config.ssh.key
     prompter.say(f"{key} {'is the new key for all hosts' if make_key(key) else 'is the key, and was there already'}")
     line = authorized_line(key, host.address)
     if not _host_key(prompter, config, host, accept):
         _say_line(prompter, host, line)
-        return Reached(line, False, ())
+        return ReachResult(line, False, ())
     findings = probe(config, host)
     if _refused(findings):
         _say_line(prompter, host, line)
@@ -43,7 +43,7 @@ def reach(prompter: Prompter, config: Config, host: HostConfig, *, accept: bool)
         findings = probe(config, host)
         if _refused(findings):
             prompter.say(f"{host.name} still does not accept the key")
-    return Reached(line, True, findings)
+    return ReachResult(line, True, findings)
 
 
 def probe(config: Config, host: HostConfig) -> tuple[Finding, ...]:

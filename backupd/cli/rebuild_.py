@@ -6,13 +6,13 @@ import click
 
 from backupd.actions.shared_damage import recorded_damage
 from backupd.cli.context import clock_for, load_config, pass_context
-from backupd.health.doubts import note_doubts
+from backupd.health.trust import note_doubts
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.publish import tell_copies, tell_dashboard
-from backupd.repo.recalled import recall_looks
 from backupd.repo.reconcile import all_rows, point_all, reconcile
+from backupd.repo.recorded_rows import recall_looks
 from btrkeep.catalogue import Catalogue, CatalogueDamaged
 from btrkeep.catalogue.history import COLUMNS
 from btrkeep.cli import echo_json, json_option

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from backupd.cli.context import opened, pass_context
-from backupd.cli.fetching import Wanted, fetch_one
+from backupd.cli.fetching import ReplicationOptions, fetch_one
 from backupd.cli.replicate_ import chosen_replicas
 from backupd.replicate.far_pool import FarPool, OwnStreams
 from backupd.repo.context import PoolContext
@@ -74,7 +74,7 @@ def _take(site: PoolContext, replica: ReplicaSettings, out: int) -> int:
             far.look = before
 
     try:
-        done = fetch_one(site, replace(replica, concurrency=1), Wanted(), connect)
+        done = fetch_one(site, replace(replica, concurrency=1), ReplicationOptions(), connect)
     except OperatorError as error:
         note_failure(site.catalogue, replica.name, site.clock.now(), error.message)
         _tell_end(far, error.message, [])

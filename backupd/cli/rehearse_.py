@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from backupd.cli.rehearse_view import RehearsalResult
     from backupd.rehearse.model import RehearsalPlan
     from backupd.rehearse.pool import Place
-    from backupd.rehearse.site import ServerFacts
+    from backupd.rehearse.server import ServerFacts
 
 _SMALLEST, _LARGEST = 256 << 20, 2 << 30
 
@@ -108,7 +108,7 @@ def command(
     Exit status 0: all nights were run; 1: a pool was full before the last; 2: wrong usage, or a device that is in use.
     """
     from backupd.rehearse.pool import place_at, require_room
-    from backupd.rehearse.site import RehearsalScope, make_plan, server_facts
+    from backupd.rehearse.server import RehearsalScope, make_plan, server_facts
     from backupd.rehearse.variants import variants_of
 
     config = load_config(ctx)

@@ -13,7 +13,7 @@ from backupd.rehearse.judge import FEWEST, MEASURES, MeasureComparison, VariantJ
 from backupd.rehearse.model import NightReading, RehearsalPlan, RehearsedRun, Variant, VariantSettings
 from backupd.rehearse.nights import NightDone
 from backupd.rehearse.pool import Place
-from backupd.rehearse.site import ServerFacts
+from backupd.rehearse.server import ServerFacts
 from backupd.rehearse.variants import QUESTIONS
 from backupd.sampling.chart import Axis, axis_for, bars, filled, labelled
 from btrkeep.cli import table

@@ -13,9 +13,9 @@ from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.damaged_ import ranges
 from backupd.cli.names import backups_argument, confirmed, require_host_or_folder
 from backupd.cli.sinks import expiry_sinks
-from backupd.expire.site import ExpiryContext
+from backupd.expire.context import ExpiryContext
 from backupd.files.backup_selector import find, parse_which
-from backupd.health.doubts import lost
+from backupd.health.trust import lost
 from backupd.repo.context import PoolContext, writing
 from backupd.repo.notes_json import read_notes
 from backupd.run.repair.plan import DamagedCopy, FileFate, RepairPlan, RepairPlanner

@@ -6,7 +6,7 @@ import click
 
 from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, report_unreached
-from backupd.cli.fetching import Wanted, fetch_one
+from backupd.cli.fetching import ReplicationOptions, fetch_one
 from backupd.cli.push_to import push_to
 from backupd.cli.seed_to import make_seed, parse_part_size
 from backupd.replicate.far_pool import FarPoolMissing
@@ -88,7 +88,7 @@ def command(
         if seed_from:
             if name is None:
                 raise UsageError("say of which replica it is the seed", "`replicate NAME --seed-from FOLDER`")
-            wanted = Wanted(hosts, seed=seed_from, dry_run=dry_run, as_json=as_json)
+            wanted = ReplicationOptions(hosts, seed=seed_from, dry_run=dry_run, as_json=as_json)
             found = [fetch_one(site, chosen_replicas(site, name)[0], wanted)]
             if as_json:
                 echo_json(found)
@@ -102,7 +102,9 @@ def command(
                     found.append(push_to(site, copy, hosts, dry_run=dry_run, as_json=as_json))
                 else:
                     end = closing_time(site, copy) if due else None
-                    found.append(fetch_one(site, copy, Wanted(hosts, end, damaged=damaged, dry_run=dry_run, as_json=as_json)))
+                    found.append(
+                        fetch_one(site, copy, ReplicationOptions(hosts, end, damaged=damaged, dry_run=dry_run, as_json=as_json))
+                    )
             except LockHeld as error:
                 complain(error)
                 found.append({copy.kind: copy.name, "error": error.message, "status": error.exit_code})

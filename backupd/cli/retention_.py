@@ -30,9 +30,9 @@ from btrkeep.decisions.explain import (
     objects,
 )
 from btrkeep.decisions.retention import parse_policy
-from btrkeep.decisions.safety_limits import Share
+from btrkeep.decisions.retention_words import policy_words, words_of
+from btrkeep.decisions.safety_limits import DeletedShare
 from btrkeep.decisions.verification import VerifiedBackups, verified_briefly
-from btrkeep.decisions.words import policy_words, words_of
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import counted, format_time, printable
 
@@ -217,7 +217,7 @@ def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> No
         prose(f"as of {format_time(asked.now)}, with the backups that there are now")
 
 
-def _notes(found: ExplainedHost, policy: Retention, left_out: Mapping[str, Share]) -> Iterator[str]:
+def _notes(found: ExplainedHost, policy: Retention, left_out: Mapping[str, DeletedShare]) -> Iterator[str]:
     if note := note_of(found, policy):
         yield note
     if why := left_out.get(found.facts.host):

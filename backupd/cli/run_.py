@@ -1,48 +1,28 @@
 """`backupd run`: backs up the hosts that are due."""
 
-import asyncio
-import os
-import signal
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 
 import click
 
 from backupd.cli.context import complete_host, dry_run_option, opened, pass_context
 from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
-from backupd.health.doubts import note_doubts
 from backupd.repo.context import PoolContext
-from backupd.repo.final_backups import find_base, keep_names
-from backupd.repo.history_copy import bring_back, keep_history
+from backupd.repo.final_backups import find_base
 from backupd.repo.publish import fetched_hosts
-from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import passes, rsync_command
-from backupd.rsync.confined import confinement
-from backupd.rsync.version import rsync_version
-from backupd.run.context import HostResult, NightEnded, RunContext, buckets_of
-from backupd.run.last_written import read_last_written
-from backupd.run.ledger import Ledger
-from backupd.run.night import NightRunner
-from backupd.run.night_report import Reporting
+from backupd.run.context import HostResult, NightEvent, buckets_of
 from backupd.run.planning import PlannedHost, plan
-from backupd.run.source_share import compare_share
-from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
-from btrkeep.causes import Cause, CauseCode
+from backupd.run.run import RunEnd, run_hosts
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.pool.locks import NIGHT_LOCK, take_lock
-from btrkeep.pool.reserve import ensure_reserve
-from btrkeep.process.cancellation import Cancellation, ending_signals, signal_status
+from btrkeep.process.cancellation import signal_status
 from btrkeep.process.error_report import report_error
-from btrkeep.process.proc import become_reaper
 from btrkeep.process.programs import paste_line
-from btrkeep.units import format_time, printable
-
-_AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
+from btrkeep.process.progress import ProgressSinks
+from btrkeep.units import printable
 
 
 @click.command("run")
@@ -91,86 +71,26 @@ def command(
 
         if dry_run:
             return _say_plan(site, planned(), as_json)
-        return _run(site, planned, hosts or None, waits=waits or not hosts, as_json=as_json)
+        sinks = night_sinks(as_json=as_json)
+        end = run_hosts(site, planned, hosts or None, sinks, waits=waits or not hosts)
+    return _tell(end, sinks, as_json=as_json)
 
 
-def _run(
-    opened_site: PoolContext, planned: Callable[[], list[PlannedHost]], names: Sequence[str] | None, *, waits: bool, as_json: bool
-) -> int:
-    """Runs the hosts returned by `planned`, which is called under the night's lock after the catalogue was updated, because the
-    pool decides what is due.
-
-    `names`: the requested hosts, None for a night.
-    """
-    night = names is None
-    observer = night_sinks(as_json=as_json)
-    with ExitStack() as held:
-        since = format_time(opened_site.clock.now())
-        report = held.enter_context(Reporting())
-        if night:
-            held.enter_context(take_lock(opened_site.pool.locks / NIGHT_LOCK, "backupd run", since))
-        become_reaper()
-        ensure_reserve(opened_site.pool.path)
-        ledger = Ledger(opened_site.catalogue, observer.notice, opened_site.trouble)
-        _bring_up_to_date(opened_site, ledger, observer.notice, since)
-        for notice in opened_site.config.notices:
-            observer.notice(notice)
-        cancellation = Cancellation()
-        with cancellation.listening():
-            read_last_written(opened_site, names, observer.notice, cancellation)
-        if cancellation:
-            if as_json:
-                echo_json([])
-            return cancellation.exit_status()
-        site = RunContext(
-            config=opened_site.config,
-            pool=opened_site.pool,
-            catalogue=ledger,
-            clock=opened_site.clock,
-            rsync=rsync_version(),
-            observer=observer,
-            night=night,
-            confinement=confinement(opened_site.config),
-        )
-        night_run = NightRunner(site, planned(), waits=waits)
-        report.begin(site)
-        results, signalled = asyncio.run(_with_signals(night_run))
-        keep_names(opened_site.pool)
-        report.end(site, night_run.reason)
-        if night and not signalled and not ledger.trouble:
-            with cancellation.listening():
-                compare_share(site, opened_site.catalogue, results, cancellation)
-        if not ledger.trouble:
-            note_doubts(opened_site.pool, opened_site.catalogue, opened_site.clock.now())
-            if why := keep_history(opened_site.pool, opened_site.catalogue, opened_site.clock.now(), daily=not night):
-                observer.notice(f"the pool's copy of the history is as old as it was: {why}")
+def _tell(end: RunEnd, sinks: ProgressSinks[NightEvent], *, as_json: bool) -> int:
+    """Says what came of a run. Returns the exit status. Raises PoolUnusable if that ended it."""
     if as_json:
-        echo_json([as_json_object(result) for result in results])
-    if night_run.unusable:
-        raise night_run.unusable
-    for result in results:
+        echo_json([as_json_object(result) for result in end.results])
+    if end.unusable:
+        raise end.unusable
+    for result in end.results:
         if not result.good:
             report_error(OperatorError(result_line(result)))
-    status = exit_status(results, signalled)
-    if ledger.trouble and status == Exit.OK:
+    status = exit_status(end.results, end.signalled)
+    if end.trouble and status == Exit.OK:
         status = Exit.ATTENTION
-    if ledger.trouble and not as_json:
-        observer.notice(f"exit status {int(status)}: {ledger.trouble.message}; the next run enters what was made")
+    if end.trouble and not as_json:
+        sinks.notice(f"exit status {int(status)}: {end.trouble.message}; the next run enters what was made")
     return status
-
-
-def _bring_up_to_date(site: PoolContext, ledger: Ledger, notice: Callable[[str], None], since: str) -> None:
-    """Brings the catalogue up to date with the pool, and its lost history back. The ledger notes a catalogue that is unusable."""
-    try:
-        corrected = reconcile(site.pool, site.catalogue, since)
-        if site.trouble:  # the rows are those of a catalogue in memory, which nobody sees again
-            corrected = corrected.in_the_pool()
-        if corrected:
-            notice(f"the pool was looked through: {corrected}" if site.trouble else corrected.sentence)
-        if not site.trouble and (history := bring_back(site.pool, site.catalogue)):
-            notice(str(history))
-    except (CatalogueUnusable, CatalogueBusy) as error:
-        ledger.note(error)
 
 
 def exit_status(results: Sequence[HostResult], signalled: int) -> int:
@@ -180,33 +100,6 @@ def exit_status(results: Sequence[HostResult], signalled: int) -> int:
     if results and all(result.outcome == "locked" for result in results):
         return Exit.LOCKED
     return Exit.OK if all(result.good for result in results) else Exit.ATTENTION
-
-
-async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
-    """Runs the night; the first signal stops it cleanly, a second one at once."""
-    seen: list[int] = []
-
-    def signalled(number: int) -> None:
-        seen.append(number)
-        if len(seen) == 1:
-            night.site.observer.notice("stopping: transfers end and keep what they have (once more stops at once)")
-            night.stop(Cause(CauseCode.SIGNAL, facts={"name": signal.Signals(number).name}))
-            return
-        night.kill()
-        loop.call_later(_AT_ONCE, _leave, night, seen[0])
-
-    loop = asyncio.get_running_loop()
-    for number in ending_signals():
-        loop.add_signal_handler(number, signalled, number)
-    results = await night.run()
-    return results, seen[0] if seen else 0
-
-
-def _leave(night: NightRunner, number: int) -> None:
-    """Ends the process where it is, after a second signal: in the middle of a step too, since every step may be killed."""
-    night.site.observer(NightEnded())
-    sys.stdout.flush()
-    os._exit(signal_status(number))
 
 
 def _say_plan(site: PoolContext, planned: Sequence[PlannedHost], as_json: bool) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from backupd.replicate.far_pool import FarHost, FarPool, connected
 from backupd.replicate.seed import SEED, STREAM, begin_seed, end_host, has_host, write_parts
 from backupd.replicate.wire import Refused
-from backupd.repo.common import keep_seed
+from backupd.repo.common_backups import keep_seed
 from backupd.repo.context import PoolContext
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import complain, echo_json

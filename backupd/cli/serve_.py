@@ -14,7 +14,7 @@ import click
 from backupd.cli.context import given_now, load_config, pass_context, present
 from backupd.serve.answering import answer
 from backupd.serve.context import ServiceContext
-from backupd.serve.starting import keep_starting
+from backupd.serve.start_job import keep_starting
 from btrkeep.clock import Clock
 from btrkeep.errors import UsageError
 from btrkeep.process.service import tell

@@ -8,7 +8,7 @@ import click
 from backupd.cli.context import opened
 from backupd.cli.host_ import files_of, keys_of, show_findings, try_host
 from backupd.cli.questions import Prompter, asked, require_options, words
-from backupd.cli.reach import Reached, reach
+from backupd.cli.reach import ReachResult, reach
 from backupd.cli.setup_places import suggested_name
 from backupd.cli.setup_pool import PoolGiven, pool_is_set_up, set_up_pool
 from backupd.doctor.checks import check_all
@@ -206,7 +206,7 @@ def _paths(text: str) -> tuple[str, ...]:
         raise UsageError("there is no path", _PATHS) from None
 
 
-def _checked(prompter: Prompter, config: Config, host: HostConfig, found: Reached) -> tuple[Finding, ...]:
+def _checked(prompter: Prompter, config: Config, host: HostConfig, found: ReachResult) -> tuple[Finding, ...]:
     """Returns the findings of `check` for the pool and this host, including those made while reaching it."""
     findings = (*check_all(config, host), *(found.findings if host.address else try_host(config, host)))
     findings = tuple(dict.fromkeys(findings))
@@ -236,7 +236,7 @@ def _all_done(prompter: Prompter, config: Config) -> int:
     return Exit.OK
 
 
-def _as_json(config: Config, host: HostConfig, found: Reached, findings: tuple[Finding, ...], ready: bool) -> None:
+def _as_json(config: Config, host: HostConfig, found: ReachResult, findings: tuple[Finding, ...], ready: bool) -> None:
     problems = [finding for finding in findings if finding.level in ("warning", "error")]
     echo_json(
         {

@@ -18,7 +18,7 @@ from btrkeep.config import Config, Retention, example
 from btrkeep.config import value_types as kinds
 from btrkeep.config.problems import InvalidValue
 from btrkeep.decisions.retention import parse_policy
-from btrkeep.decisions.words import policy_words
+from btrkeep.decisions.retention_words import policy_words
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.marker import create_pool, open_pool
 from btrkeep.pool.mounts import mount_of

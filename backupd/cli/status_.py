@@ -31,7 +31,7 @@ from backupd.cli.status_view import (
     show_verification,
 )
 from backupd.expire.clocks import clock_synchronised
-from backupd.health.look import look_at_pool
+from backupd.health.pool_facts import look_at_pool
 from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import Dedupe, Progress
@@ -44,7 +44,7 @@ from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.drills import DrillStatus
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import HostStatus, host_statuses
-from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge
+from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge_pool
 from btrkeep.decisions.verification import VerificationState, verification_counts
 from btrkeep.pool import quota
 from btrkeep.process.proc import start_time
@@ -176,7 +176,7 @@ def _read_status(site: PoolContext, host: str | None, synchronised: bool | None)
         damaged=damaged_hosts(site.catalogue),
         in_doubt=read_in_doubt(site.catalogue),
         dedupe=last_dedupe(site.catalogue),
-        verdict=judge(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config)),
+        verdict=judge_pool(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config)),
         synchronised=synchronised,
     )
 

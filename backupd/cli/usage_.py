@@ -7,7 +7,7 @@ import click
 from backupd.cli.context import opened, pass_context
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.usage.measure import by_extents, by_sampling, by_writing, listed
-from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, MeasuredUsage, Use
+from backupd.usage.model import METHODS, Amount, BackupUse, HostUse, MeasuredUsage, PoolUse
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.parsed import Parsed
 from btrkeep.pool import quota
@@ -66,7 +66,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
     return 0
 
 
-def _as_json(use: Use, host: str | None) -> dict[str, Any]:
+def _as_json(use: PoolUse, host: str | None) -> dict[str, Any]:
     return {
         "method": use.method,
         "complete": use.complete,
@@ -100,7 +100,7 @@ def _amount(amount: Amount | None) -> dict[str, int] | None:
     return {"bytes": amount.bytes, "low": amount.low, "high": amount.high} if amount else None
 
 
-def _show(use: Use, host: str | None) -> None:
+def _show(use: PoolUse, host: str | None) -> None:
     if host:
         rows = [
             (one.name or "(.working)", one.state, format_size(one.size), format_size(one.written), *_columns(one.measured))
@@ -141,7 +141,7 @@ def _words(amount: Amount) -> str:
     return size if amount.exact else f"{size} ({format_size(amount.low)} to {format_size(amount.high)})"
 
 
-def _how(use: Use) -> list[str]:
+def _how(use: PoolUse) -> list[str]:
     """Formats the method, its accuracy, and what is missing."""
     lines = []
     if use.method == "written":

@@ -21,24 +21,24 @@ from backupd.doctor.rules.quotas import idle_quotas
 from backupd.doctor.rules.site import known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
 from backupd.expire.clocks import clock_synchronised
-from backupd.health.doubts import Doubts, note_doubts
-from backupd.health.look import look_at_pool
+from backupd.health.pool_facts import look_at_pool
+from backupd.health.trust import Doubts, note_doubts
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.confined import HINT as CONFINEMENT_HINT
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.probe import probe
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
-from btrkeep.answering import HINT, answers
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.keys import NOTIFY, SECRET
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge
+from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge_pool
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool, is_on
 from btrkeep.pool.mounts import machine_mount, mount_of
@@ -157,7 +157,7 @@ def _pool(config: Config) -> Iterator[Finding]:
 def _health(config: Config, pool: Pool) -> Iterator[Finding]:
     """Yields the pool's findings, without the catalogue, which has its own check."""
     facts = look_at_pool(config)
-    verdict = judge(facts, HealthLimits.of(config))
+    verdict = judge_pool(facts, HealthLimits.of(config))
     is_tight = any(verdict.of(check) for check in _OF_ROOM)
     unfinished = all_unfinished(pool) if is_tight else []
     found = [replace(one, hint=_hint(one, unfinished)) for one in verdict.findings]
@@ -213,7 +213,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
         yield Finding("catalogue", "error", error.message, error.hint)
         return
     facts = PoolFacts(foreign="" if is_ours else known, lost=doubts.lost)
-    wrong = judge(facts, HealthLimits.of(config)).of(health.CATALOGUE)
+    wrong = judge_pool(facts, HealthLimits.of(config)).of(health.CATALOGUE)
     yield from wrong
     if not wrong:
         yield Finding("catalogue", "ok", str(config.pool.state))

@@ -23,7 +23,7 @@ from backupd.replicate.marked import wants
 from backupd.replicate.push import RECEIVES_NOT
 from backupd.replicate.sender import request_lines
 from backupd.replicate.wire import ConnectionBroken, parse_object
-from backupd.repo.common import common_with
+from backupd.repo.common_backups import common_with
 from backupd.repo.context import open_configured
 from backupd.repo.publish import known_copies
 from backupd.rsync.confined import PROGRAM

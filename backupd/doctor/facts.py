@@ -11,7 +11,7 @@ from pathlib import Path
 
 from btrkeep.config.values import Window
 from btrkeep.decisions.findings import Finding, PoolVerdict
-from btrkeep.decisions.pool_health import NOTHING_WRONG, HealthLimits, OfCatalogue, PoolFacts, judge
+from btrkeep.decisions.pool_health import NOTHING_WRONG, HealthLimits, OfCatalogue, PoolFacts, judge_pool
 from btrkeep.pool.model import Room
 
 
@@ -200,4 +200,4 @@ class DoctorFacts:
             errors=fs.errors,
             room=fs.room,
         )
-        return judge(known, site.limits)
+        return judge_pool(known, site.limits)

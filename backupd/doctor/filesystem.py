@@ -6,7 +6,7 @@ from pathlib import Path
 
 from backupd.doctor.facts import FilesystemFacts
 from backupd.doctor.layers import SYS, device
-from backupd.health.look import device_errors
+from backupd.health.pool_facts import device_errors
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.balance import exclusive_operation, missing_devices

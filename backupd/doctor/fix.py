@@ -6,7 +6,7 @@ from collections.abc import Callable
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.rules import BY_NAME, examine
 from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.remedy import FixCommand, Step, Write
+from btrkeep.decisions.remedy import FixCommand, Step, WriteSysfs
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.process.programs import run
 
@@ -52,7 +52,7 @@ def _do(step: Step) -> None:
     match step:
         case FixCommand(command):
             run(command, timeout=_LONGEST)
-        case Write(file, value):
+        case WriteSysfs(file, value):
             try:
                 file.write_text(value)
             except OSError as error:

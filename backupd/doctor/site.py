@@ -12,7 +12,7 @@ from backupd.doctor.facts import KeyFile, SiteFacts
 from backupd.doctor.schedule import never_started, next_starts, scheduled_by
 from backupd.expire.clocks import clock_doubt
 from backupd.expire.words import expiry_words
-from backupd.health.look import read_catalogue
+from backupd.health.pool_facts import read_catalogue
 from backupd.repo.backup_json import read
 from backupd.repo.listing import hosts_of, names_of
 from btrkeep.catalogue import Catalogue

@@ -1,4 +1,4 @@
-"""A boot rehearsal: boots a whole backed up system in a container, checks it, and deletes it.
+"""A boot drill: boots a whole backed up system in a container, checks it, and deletes it.
 
 Nothing is copied: systemd-nspawn boots a writable snapshot of the backup, without a network, with separate cgroups, and, where the
 kernel permits it, with separate users. A unit of ours waits until the system is up, runs the checks, and reports the result on the
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backupd.drill.cgroups import boot_cgroups
-from backupd.drill.site import DrillSite, NotFinished
+from backupd.drill.context import DrillContext, NotFinished
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import Tree, look
 from backupd.repo.backup_json import DATA
@@ -127,7 +127,7 @@ def require_bootable(backup: Restorable) -> None:
         raise OperatorError(f"{where} holds no system with systemd, so it cannot be booted", "a host of which / is backed up does")
 
 
-def run_boot_drill(site: DrillSite, drill: BootDrill) -> DrillResult:
+def run_boot_drill(site: DrillContext, drill: BootDrill) -> DrillResult:
     """Runs the drill and returns its result. Raises Cancelled, LockHeld, and OperatorError if the pool cannot be used."""
     begun, backup = time.monotonic(), drill.backup
     done = DrillResult(backup.host, backup.name, site.now, DrillOutcome.FAILED, kind=DrillKind.BOOT)
@@ -140,7 +140,7 @@ def run_boot_drill(site: DrillSite, drill: BootDrill) -> DrillResult:
     return replace(done, seconds=round(time.monotonic() - begun, 3))
 
 
-def _booted(site: DrillSite, drill: BootDrill, folder: Path, done: DrillResult) -> DrillResult:
+def _booted(site: DrillContext, drill: BootDrill, folder: Path, done: DrillResult) -> DrillResult:
     system, console = folder / _SYSTEM, Console(f"btrkeep-{secrets.token_hex(8)}")
     with Checkpoint("system to be booted made"):
         snapshot(drill.backup.path, system)
@@ -159,7 +159,7 @@ def _booted(site: DrillSite, drill: BootDrill, folder: Path, done: DrillResult) 
     return _judged(done, drill, console, own_users)
 
 
-def _ran(site: DrillSite, drill: BootDrill, folder: Path, console: Console, own_users: bool) -> bool:
+def _ran(site: DrillContext, drill: BootDrill, folder: Path, console: Console, own_users: bool) -> bool:
     """Boots it once; returns True if its time was over."""
     with boot_cgroups(site.pool.id) as groups, Checkpoint("system booted"):
         words = _in_groups(groups, _command(drill.backup.host, site.pool.id, folder, own_users))
@@ -202,7 +202,7 @@ def _in_groups(groups: Sequence[Path], words: Sequence[str]) -> tuple[str, ...]:
     return ("sh", "-ec", script, "-", *map(str, groups), "--", *words)
 
 
-async def _follow(site: DrillSite, command: Sequence[str], console: Console, timeout: float) -> bool:
+async def _follow(site: DrillContext, command: Sequence[str], console: Console, timeout: float) -> bool:
     """Reads until the system has reported everything; returns True if it took too long. Raises Cancelled,
     NotFinished, OSError.
     """

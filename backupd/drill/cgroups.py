@@ -1,4 +1,4 @@
-"""Cgroups of one boot rehearsal, in which all that the booted system starts is: limited, and ended with them."""
+"""Cgroups of one boot drill, in which all that the booted system starts is: limited, and ended with them."""
 
 import os
 import time

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backupd.drill.chosen_names import ChosenNames, choose_names
 from backupd.drill.comparison import FoundDifferences, compare, write_names
-from backupd.drill.site import DrillSite, NotFinished
+from backupd.drill.context import DrillContext, NotFinished
 from backupd.files.backup_selector import Restorable
 from backupd.files.restoration import Restored, RestoreProgress, RestoreRequest, Tell
 from backupd.files.restoring import LocalRestore
@@ -48,14 +48,14 @@ class RestorePlan:
     left_out: int
 
 
-def restore_plan(site: DrillSite, drill: RestoreDrill, tell: Tell) -> RestorePlan:
+def restore_plan(site: DrillContext, drill: RestoreDrill, tell: Tell) -> RestorePlan:
     """Returns a plan, with another random sample than the drill itself. Changes nothing. Raises OperatorError, OSError."""
     with Tree(drill.backup.path) as tree:
         chosen = _chosen(site, drill, tree, tell)
     return RestorePlan(len(chosen.paths) or chosen.of, chosen.of, chosen.allocated, site.room(), chosen.left_out)
 
 
-def run_restore_drill(site: DrillSite, drill: RestoreDrill, tell: Tell) -> DrillResult:
+def run_restore_drill(site: DrillContext, drill: RestoreDrill, tell: Tell) -> DrillResult:
     """Runs the drill and returns its result. Raises Cancelled, LockHeld, and OperatorError if the pool cannot be used."""
     begun = time.monotonic()
     backup = drill.backup
@@ -77,7 +77,7 @@ def run_restore_drill(site: DrillSite, drill: RestoreDrill, tell: Tell) -> Drill
     return replace(done, seconds=round(time.monotonic() - begun, 3))
 
 
-def _restored_and_compared(site: DrillSite, drill: RestoreDrill, folder: Path, tell: Tell, done: DrillResult) -> DrillResult:
+def _restored_and_compared(site: DrillContext, drill: RestoreDrill, folder: Path, tell: Tell, done: DrillResult) -> DrillResult:
     def follow(progress: RestoreProgress) -> None:
         site.go_on()
         tell(progress)
@@ -110,7 +110,7 @@ def _restored_and_compared(site: DrillSite, drill: RestoreDrill, folder: Path, t
     return _judged(replace(done, names=len(chosen.paths) or chosen.of, of=chosen.of, left_out=chosen.left_out), written, found)
 
 
-def _chosen(site: DrillSite, drill: RestoreDrill, tree: Tree, tell: Tell) -> ChosenNames:
+def _chosen(site: DrillContext, drill: RestoreDrill, tree: Tree, tell: Tell) -> ChosenNames:
     """Returns the chosen names; none for all of them. Raises NotFinished if there is no room for the whole backup."""
     progress = RestoreProgress()
 

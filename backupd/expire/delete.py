@@ -12,11 +12,11 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 
+from backupd.expire.context import ExpiryContext
 from backupd.expire.droppable import MetadataReader
 from backupd.expire.look import HostOnPool, is_still, look_again
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import Deleted
-from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import FinalBackup, point_latest
 from backupd.repo.read_lock import unread
 from btrkeep.backup_states import EXPIRED

@@ -10,9 +10,9 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 
+from backupd.expire.context import ExpiryContext
 from backupd.expire.look import forgotten_at, policy_of
 from backupd.expire.queue import CleanerQueue
-from backupd.expire.site import ExpiryContext
 from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG
 from backupd.repo.compared import COMPARED
 from backupd.repo.damages import DAMAGED

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
-from backupd.repo.common import common_backups
+from backupd.repo.common_backups import common_backups
 from backupd.repo.final_backups import FinalBackup, own_backup, own_final
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, hold_of, read_notes

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from backupd.expire.batch import write_many
+from backupd.expire.context import ExpiryContext
 from backupd.expire.look import HostOnPool, gone_names
-from backupd.expire.site import ExpiryContext
 from backupd.repo.final_backups import point_latest
 from backupd.repo.notes_json import ASKED, RULES, Notes, read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan
-from btrkeep.decisions.words import reasons_words
+from btrkeep.decisions.retention_words import reasons_words
 from btrkeep.units import format_time
 
 _AT_ONCE = 100  # hosts locked together: a tenth of a second or two, and below everybody's limit of open files

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from btrkeep.clock import elapsed
 from btrkeep.decisions.expiry_plan import Plan, UnreadableHost
-from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Share
+from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, DeletedShare
 from btrkeep.process.progress import Notice
 
 
@@ -52,11 +52,11 @@ class Summary:
     deleted: int = 0
     rest: int = 0
     waiting_for_grace: int = 0
-    left_out: dict[str, Share | UnreadableHost] = field(default_factory=dict)
+    left_out: dict[str, DeletedShare | UnreadableHost] = field(default_factory=dict)
     busy: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     hosts_gone: list[str] = field(default_factory=list)
-    stop: Share | ClockBehind | None = None
+    stop: DeletedShare | ClockBehind | None = None
     clock: ClockBehind | ClockAhead | None = None
     error: str | None = None
     mount_option: str | None = None

@@ -14,15 +14,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from backupd.expire.clocks import judge_clock, keep_clocks, read_clocks
+from backupd.expire.context import ExpiryContext
 from backupd.expire.delete import Deleter
 from backupd.expire.forgotten import empty_gone, remove_hosts
 from backupd.expire.look import look
 from backupd.expire.mark import drop_stale_notes, mark
-from backupd.expire.option import MountOption
+from backupd.expire.mount_option import MountOption
 from backupd.expire.pace import Governor, governor
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import ExpiryProgress, Pause, Summary
-from backupd.expire.site import ExpiryContext
 from backupd.expire.words import PAUSES, expiry_words, held_words, stuck_words
 from backupd.repo.reconcile import reconcile
 from btrkeep.backup_states import DELETING
@@ -49,7 +49,7 @@ _LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be pu
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ExpiryScope:
     """What an expiry is limited to. `hosts`: only these, None: all. `asked`: only these backups, by host and name, that somebody
     wants deleted at once: then neither clock nor safety limits count, and no running backup is waited for.
     """
@@ -58,10 +58,10 @@ class Scope:
     asked: frozenset[tuple[str, str]] = frozenset()
 
 
-EVERYTHING = Scope()
+EVERYTHING = ExpiryScope()
 
 
-def make_rehearsal(site: ExpiryContext, forced: Forced, scope: Scope = EVERYTHING) -> Plan:
+def dry_run_plan(site: ExpiryContext, forced: Forced, scope: ExpiryScope = EVERYTHING) -> Plan:
     """Returns what an expiry would do now, by the same decisions; nothing is written, no lock is needed."""
     verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), forced, rehearsal=site.pool.rehearsal)
     site.summary.clock, site.summary.stop = verdict.wait or verdict.stop, verdict.stop
@@ -72,7 +72,7 @@ def make_rehearsal(site: ExpiryContext, forced: Forced, scope: Scope = EVERYTHIN
     return plan
 
 
-def _plan(site: ExpiryContext, forced: Forced, scope: Scope) -> Plan:
+def _plan(site: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
     """Returns the plan. The pool's limit counts the deletions of all hosts, so it does not apply to hosts that are named."""
     if scope.asked:
         forced = replace(forced, pool=True, every_host=True)
@@ -86,7 +86,9 @@ def _plan(site: ExpiryContext, forced: Forced, scope: Scope) -> Plan:
 class ExpiryRunner:
     """One expiry; the caller holds its lock. `wait`: stay until the cleaner has dropped what was deleted."""
 
-    def __init__(self, site: ExpiryContext, forced: Forced, limit: int | None, *, wait: bool, scope: Scope = EVERYTHING) -> None:
+    def __init__(
+        self, site: ExpiryContext, forced: Forced, limit: int | None, *, wait: bool, scope: ExpiryScope = EVERYTHING
+    ) -> None:
         self.site = site
         self.scope = scope
         self.forced = forced

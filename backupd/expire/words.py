@@ -14,7 +14,7 @@ from btrkeep.decisions.safety_limits import (
     POOL_SHARE,
     ClockAhead,
     ClockBehind,
-    Share,
+    DeletedShare,
     force_word,
 )
 from btrkeep.process.proc import FolderUser
@@ -27,10 +27,10 @@ PAUSES = {
 }
 
 
-def expiry_words(why: Share | ClockBehind | ClockAhead) -> str:
+def expiry_words(why: DeletedShare | ClockBehind | ClockAhead) -> str:
     """Says why an expiry does nothing at all, or lets no grace end."""
     match why:
-        case Share():
+        case DeletedShare():
             limits = _beyond(why, POOL_SHARE, POOL_COUNT)
             return f"of the pool {limits}: if that is right, say --force {POOL}"
         case ClockBehind():
@@ -44,14 +44,14 @@ def expiry_words(why: Share | ClockBehind | ClockAhead) -> str:
             )
 
 
-def left_out_words(host: str, why: Share | UnreadableHost) -> str:
+def left_out_words(host: str, why: DeletedShare | UnreadableHost) -> str:
     """Says why an expiry leaves the host out."""
     if isinstance(why, UnreadableHost):
         return why.error
     return f"{_beyond(why, HOST_SHARE, HOST_COUNT)}: if that is right, say --force {force_word(host)}"
 
 
-def _beyond(share: Share, most: float, count: int) -> str:
+def _beyond(share: DeletedShare, most: float, count: int) -> str:
     going = f"{share.going:,} of {counted(share.total, 'backup')} would be deleted at once"
     return f"{going}, more than {format_share(most)} and more than {count}"
 

@@ -22,7 +22,7 @@ SAMPLES = 20
 _RECORD = 20 * BLOCK  # tar's own blocking: what it reads from a pipe is a multiple of it
 
 
-class Out(Protocol):
+class ByteSink(Protocol):
     """The destination of a stream."""
 
     def write(self, data: bytes, /) -> object: ...
@@ -45,7 +45,7 @@ class Archived:
             self.left_out.append((path, why))
 
 
-def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: Out) -> Archived:
+def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink) -> Archived:
     """Writes all of `paths` and what is below them to `out`, in pieces of a megabyte at the most. `kind`: "tar" or "zip".
 
     Memory: some thousand names on each level of folders, however many there are. What a zip's index at the end needs, and a tar's
@@ -74,7 +74,7 @@ def _found(tree: Tree, paths: Sequence[bytes]) -> Iterator[tuple[WalkEntry, byte
 # --- tar
 
 
-def _tar(tree: Tree, paths: Sequence[bytes], out: Out) -> Archived:
+def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
     done, counted = Archived(), _Counted(out)
     with closing(LinkTable()) as links:
         for found, name in _found(tree, paths):
@@ -89,7 +89,7 @@ def _tar(tree: Tree, paths: Sequence[bytes], out: Out) -> Archived:
     return done
 
 
-def _tar_member(found: WalkEntry, name: bytes, links: LinkTable, out: Out) -> None:
+def _tar_member(found: WalkEntry, name: bytes, links: LinkTable, out: ByteSink) -> None:
     entry = found.entry
     if entry.links > 1 and entry.kind != "folder" and (before := links.seen(entry.inode, entry.links, name)) is not None:
         out.write(member(entry, name, {}, link=before))
@@ -102,7 +102,7 @@ def _tar_member(found: WalkEntry, name: bytes, links: LinkTable, out: Out) -> No
         _tar_file(entry, name, xattrs, file.fileno(), out)
 
 
-def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: Out) -> None:
+def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: ByteSink) -> None:
     runs = list(data_runs(fd, entry.size)) if entry.allocated < entry.size else [(0, entry.size)]
     whole = sum(end - start for start, end in runs) == entry.size
     out.write(member(entry, name, xattrs) if whole else sparse_member(entry, name, xattrs, runs))
@@ -113,7 +113,7 @@ def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out:
 
 
 class _Counted:
-    def __init__(self, out: Out) -> None:
+    def __init__(self, out: ByteSink) -> None:
         self._out = out
         self.size = 0
 
@@ -125,7 +125,7 @@ class _Counted:
 # --- zip
 
 
-def _zip(tree: Tree, paths: Sequence[bytes], out: Out) -> Archived:
+def _zip(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
     done, counted = Archived(), _Counted(out)
     with closing(Packed()) as index:
         for found, name in _found(tree, paths):

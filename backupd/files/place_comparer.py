@@ -11,8 +11,8 @@ from backupd.files.attributes import attributes
 from backupd.files.conflict_policy import KEPT, REFUSED, LinkPlacer, RestoreStep, decide, differing
 from backupd.files.destination import Destination
 from backupd.files.placing import Visit
+from backupd.files.privileged_attributes import given_attributes
 from backupd.files.tree import Entry, open_plain
-from backupd.files.withholding import given_attributes
 from backupd.files.writing import Moved, comparable
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.fiemap import share_all

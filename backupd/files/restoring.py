@@ -15,10 +15,10 @@ from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, 
 from backupd.files.destination import Destination
 from backupd.files.place_comparer import FileComparer, PlaceComparer
 from backupd.files.placing import Visit, place_path, placed, visits
+from backupd.files.privileged_attributes import harmless
 from backupd.files.restoration import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell, Withheld
 from backupd.files.tree import Entry, Tree
 from backupd.files.walking import Unreadable
-from backupd.files.withholding import harmless
 from backupd.files.writing import Writer, leftovers, remove_unfinished
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, printable

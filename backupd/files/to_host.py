@@ -35,10 +35,10 @@ from backupd.files.walking import walk
 from backupd.repo.backup_json import DATA
 from backupd.rsync.command import shell_command
 from backupd.rsync.confined import ConfinedTransfer, confinement, require_harmless
-from backupd.rsync.giving import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, giving_command
 from backupd.rsync.output import Output
 from backupd.rsync.process import StallWatch
 from backupd.rsync.remote_end import RemoteEnd, expected_words
+from backupd.rsync.restore_command import ABOVE_STAYS, CONTENT, EXACT, LOOK, NEWER_STAYS, ONLY_NEW, Item, restore_command
 from backupd.rsync.version import rsync_version
 from btrkeep.config import Config
 from btrkeep.decisions.rsync_meaning import ExitKind, meaning
@@ -81,7 +81,7 @@ class HostRestore:
         stays = ABOVE_STAYS if self.parents and not above else ()
         host, ssh, folder = self._target.host, self._config.ssh, self._target.folder
         all_options = (*stays, *self._exact, *options)
-        return giving_command(host, ssh, self._subvolume / DATA, self.request.paths, folder, self.parents, all_options, shell)
+        return restore_command(host, ssh, self._subvolume / DATA, self.request.paths, folder, self.parents, all_options, shell)
 
     @cached_property
     def _is_confined(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from backupd.files.archive import Archived, Out, write_archive
+from backupd.files.archive import Archived, ByteSink, write_archive
 from backupd.files.destination import PREFIX, Occupied, put
 from backupd.files.restoration import RestoreProgress, Tell
 from backupd.files.tree import Entry, Tree, entry_of
@@ -21,7 +21,7 @@ _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 class _ProgressWriter:
     """A stream that reports how much was written to it."""
 
-    def __init__(self, out: Out, tell: Tell) -> None:
+    def __init__(self, out: ByteSink, tell: Tell) -> None:
         self._out = out
         self._tell = tell
         self._progress = RestoreProgress("writing")
@@ -76,7 +76,7 @@ def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, te
         )
 
 
-def _written(folder: int, name: bytes, replace: bool, write: Callable[[Out], Archived]) -> Archived:
+def _written(folder: int, name: bytes, replace: bool, write: Callable[[ByteSink], Archived]) -> Archived:
     temporary = PREFIX + os.urandom(8).hex().encode("ascii")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)

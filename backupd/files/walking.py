@@ -1,4 +1,4 @@
-"""Through the files of a backup, each with the open folder that it is in, and each folder once more when all in it was given."""
+"""Walks the files of a backup: yields each with its open folder, and each folder once more after its content."""
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from backupd.files.destination import PREFIX, Destination, put
 from backupd.files.placing import Names, Visit
+from backupd.files.privileged_attributes import given_attributes
 from backupd.files.tree import Entry, entry_of, names_in, open_plain
-from backupd.files.withholding import given_attributes
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.reflink import clone
 from btrkeep.fs.sparse import data_runs, pieces

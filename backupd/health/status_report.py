@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from backupd.health.look import look_at_pool
+from backupd.health.pool_facts import look_at_pool
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import (
     Balance,
@@ -29,7 +29,7 @@ from btrkeep.decisions.drills import DrillStatus, drill_status, read_drills
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_statuses
-from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
+from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.pool_numbers import PoolNumbers, errors_by_name, numbers_of_sample, summed_spaces
 from btrkeep.decisions.verification import VerificationState, last_reads, late_reads, verification_counts
 from btrkeep.errors import PoolUnusable
@@ -100,7 +100,7 @@ class StatusReport:
     @property
     def verdict(self) -> PoolVerdict:
         """Returns the verdict about the pool."""
-        return judge(self.pool, HealthLimits.of(self.config))
+        return judge_pool(self.pool, HealthLimits.of(self.config))
 
 
 def look(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> StatusReport:

@@ -15,7 +15,7 @@ from backupd.offsite.repository import snapshots
 from backupd.offsite.restic import SHOWN, Restic, ResticFailed
 from backupd.repo.backup_json import DATA
 from backupd.repo.read_lock import read
-from backupd.repo.removing import remove_tree
+from backupd.repo.remove_tree import remove_tree
 from btrkeep.decisions.offsite import OffsiteSnapshot
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool

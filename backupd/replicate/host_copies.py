@@ -18,9 +18,9 @@ from backupd.replicate.rsync_engine import fetch_by_rsync
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import own_backup, point_latest
 from backupd.repo.notes_json import read_notes
-from backupd.repo.recalled import forget_gone, forget_recorded
 from backupd.repo.received import discard_received, drop_empty_mark
 from backupd.repo.reconcile import final_row
+from backupd.repo.recorded_rows import forget_gone, forget_recorded
 from backupd.repo.room import require_room
 from btrkeep.catalogue import Backup
 from btrkeep.decisions.replication import (

@@ -21,7 +21,7 @@ from backupd.replicate.marked import take_notes
 from backupd.replicate.outcome import ReplicationContext
 from backupd.replicate.receiver import Expected, NotReceived, publish_copy
 from backupd.replicate.wire import ConnectionBroken
-from backupd.repo.hardlinks import split
+from backupd.repo.hardlinks import split_hard_links
 from backupd.repo.holes import punch_written
 from backupd.repo.received import RECEIVING, discard_received
 from backupd.repo.room import require_room
@@ -99,7 +99,7 @@ def fetch_by_rsync(
         try:
             if fetch.parent:
                 snapshot(site.pool.host(host) / fetch.parent.name, path)
-                split(path, cancelled=site.cancellation)
+                split_hard_links(path, cancelled=site.cancellation)
             else:
                 create(path)
             copying = _Copying(site, far, lock, expected, told, follow)

@@ -23,7 +23,7 @@ from backupd.replicate.outcome import (
     ReplicationProgress,
     ReplicationSummary,
 )
-from backupd.repo.common import common_with, copied_to, write_common, write_copied
+from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
 from backupd.repo.received import discard_received, has_received
 from btrkeep.catalogue import Backup
 from btrkeep.decisions.replication import (

@@ -16,7 +16,7 @@ from backupd.files.sameness import Pulse, equal_data, steady
 from backupd.files.tree import Tree
 from backupd.files.walking import walk
 from backupd.repo.backup_json import UnreadableRecord, read
-from backupd.repo.recalled import forgotten_damages
+from backupd.repo.recorded_rows import forgotten_damages
 from btrkeep.errors import DAMAGED
 from btrkeep.pool.marker import Pool
 from btrkeep.units import printable

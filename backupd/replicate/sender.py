@@ -2,7 +2,7 @@
 
 It runs behind a forced command of ssh, so whoever has the key gets what this module answers and no more. What is asked for is
 looked up in the pool by host and name; no path comes from outside. The one thing that it writes is which backup of each host the
-other side has in common with this pool, so that expiry leaves that one alone (common.py).
+other side has in common with this pool, so that expiry leaves that one alone (common_backups.py).
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any
 from backupd.replicate.changes import size_and_time_tell
 from backupd.replicate.wire import END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, widen, write_all
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.common import common_with, copied_to, write_common, write_copied
+from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
 from backupd.repo.final_backups import FinalBackup, own_backup
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes

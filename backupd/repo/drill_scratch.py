@@ -6,7 +6,7 @@ A drill holds the lock `drill` while it works there; whoever takes that lock lat
 import os
 from pathlib import Path
 
-from backupd.repo.removing import remove_tree
+from backupd.repo.remove_tree import remove_tree
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import take_lock

@@ -46,7 +46,7 @@ class SplitResult:
 
 
 @Checkpoint("hard links split")
-def split(subvolume: Path, under: str = "/", *, since: int = 0, cancelled: Cancellation | None = None) -> SplitResult:
+def split_hard_links(subvolume: Path, under: str = "/", *, since: int = 0, cancelled: Cancellation | None = None) -> SplitResult:
     """Leaves no file with more than one link in `subvolume`/data, each name with the content and attributes that it had.
 
     With `under`, only names below that source path: what another path's rsync has just linked stays linked.

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection
 
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.common import common_of_all, copied_text
+from backupd.repo.common_backups import common_of_all, copied_text
 from backupd.repo.json_file import NOT_UNDERSTOOD
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes

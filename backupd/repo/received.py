@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import DEMOTED, read_notes, write_notes
-from backupd.repo.removing import remove_tree
+from backupd.repo.remove_tree import remove_tree
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool

@@ -17,7 +17,7 @@ from backupd.repo.final_backups import own_backup, point_latest, recover
 from backupd.repo.hardlinks import STAGING
 from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import Notes, effective_state, read_notes
-from backupd.repo.recalled import recall_looks
+from backupd.repo.recorded_rows import recall_looks
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import FINAL, PARTIAL
 from btrkeep.catalogue import KILLED, Backup, Catalogue, Run, StateFromNotes

@@ -18,10 +18,10 @@ from pathlib import Path
 from backupd.rsync.bandwidth import Bucket
 from backupd.rsync.command import remote_shell, shell_command, source
 from backupd.rsync.confined import ConfinedTransfer
-from backupd.rsync.giving import Item, parse_item
 from backupd.rsync.messages import Messages
 from backupd.rsync.output import LONGEST_REST
 from backupd.rsync.remote_end import RemoteEnd, expected_words
+from backupd.rsync.restore_command import Item, parse_item
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.rsync_meaning import meaning
 from btrkeep.errors import OperatorError

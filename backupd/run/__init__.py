@@ -1,4 +1,8 @@
-"""The night: which hosts run when (`night`), one host from its lock to its row (`host`), its source paths, and the work subvolume.
+"""The night. From the timer to the sealed snapshot, by the steps of docs/how-a-backup-becomes-complete.rst:
 
-`verdict` judges what rsync said (pure); `work_subvolume` makes, continues, leaves and finishes `.working`, and looks before each.
+- `run`: a run from its lock to its end. `planning` says which hosts it takes (pure), `night` has them run, a few at a time.
+- `host`: one host's backup: its lock, hooks, deadline and rows (steps 1, 2, 9 and 10).
+- `work_subvolume`: `.working` (steps 3 and 4), from its `base` or as an `interrupted` run left it.
+- `source_paths`: rsync for each source path (step 5), by `backupd.rsync`; `verdict` judges what it said (step 6, pure).
+- `finishing`: `.working` left for the next run, or made final (steps 6 and 8); the holes of step 7 are in `backupd.repo.holes`.
 """

@@ -13,11 +13,11 @@ from pathlib import Path
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import discard, take_name
-from backupd.repo.recalled import forget_recorded
+from backupd.repo.recorded_rows import forget_recorded
 from backupd.repo.synced import mark_synced
-from backupd.run.doubt import drop_doubted
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
-from backupd.run.sibling import SharedData, Sibling, share_written
+from backupd.run.share_with import SharedData, ShareWith, share_written
+from backupd.run.unsynced import drop_unsynced
 from btrkeep.backup_states import FAILED, PARTIAL
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
@@ -37,7 +37,7 @@ class DataLost(OSError):
 class Prepared:
     """A `.working` ready for rsync. `base` is the record it grew from; `fresh`: made by this run, so nothing in it is new.
 
-    `id` and `uuid` are the subvolume's, which it keeps when it is renamed. `doubted`: some of its files are (doubt.py).
+    `id` and `uuid` are the subvolume's, which it keeps when it is renamed. `doubted`: some of its files are (unsynced.py).
     `unread_bases` and `ancestors` are the Record's.
     """
 
@@ -83,7 +83,7 @@ def finalise(
     record: Record,
     disk: Syncfs,
     limits: SumLimits | None = NO_SUMS,
-    sibling: Sibling | None = None,
+    share_with: ShareWith | None = None,
     *,
     split: bool = True,
 ) -> tuple[Path, Record]:
@@ -102,8 +102,8 @@ def finalise(
     _sync_or_discard(prepared, disk)
     if limits:
         sum_fetched(prepared.path, limits)
-    if sibling:  # after the sums: what is shared does not count as written by this run any more
-        named = _with_shared(prepared.path, named, share_written(pool, prepared.path, sibling, record.started))
+    if share_with:  # after the sums: what is shared does not count as written by this run any more
+        named = _with_shared(prepared.path, named, share_written(pool, prepared.path, share_with, record.started))
     set_read_only(prepared.path)
     assert named.name is not None
     return take_name(pool, prepared.path, named.name), named
@@ -127,7 +127,7 @@ def _without_doubt(prepared: Prepared, record: Record) -> Record:
     """Returns the record of a backup without files in doubt. A failed one keeps them, to be restored: it is never a base."""
     if not record.doubted or record.state == FAILED:
         return record
-    dropped = drop_doubted(prepared.path)
+    dropped = drop_unsynced(prepared.path)
     said = (f"{counted(dropped, 'file')} of a run that broke off could not be fetched again and left out",) if dropped else ()
     return replace(record, doubted=False, warnings=(*record.warnings, *said))
 

@@ -18,7 +18,7 @@ SKIP = 75  # EX_TEMPFAIL of sysexits.h: not tonight
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class HookFailure:
     """A failed hook; `skip`: it asked to skip the host tonight."""
 
     message: str
@@ -30,13 +30,13 @@ def command_of(words: tuple[str, ...], host: HostConfig) -> tuple[str, ...]:
     return tuple(word.replace("{host}", host.name).replace("{address}", host.address or "") for word in words)
 
 
-async def run(which: str, host: HostConfig, pool: Pool, stopper: RunCancellation, *, state: str) -> Trouble | None:
+async def run(which: str, host: HostConfig, pool: Pool, stopper: RunCancellation, *, state: str) -> HookFailure | None:
     """Runs the hook, if there is one; None when it succeeded. Its processes are gone when this returns, or cannot be ended."""
     words = command_of(host.before if which == "before" else host.after, host)
     if not words:
         return None
     if stopper.reason:
-        return Trouble(f"{which}: {cause_words(stopper.reason)}", skip=False)
+        return HookFailure(f"{which}: {cause_words(stopper.reason)}", skip=False)
     last: deque[str] = deque(maxlen=1)
 
     def keep(data: bytes) -> None:
@@ -52,12 +52,12 @@ async def run(which: str, host: HostConfig, pool: Pool, stopper: RunCancellation
     try:
         group = Group.start(words, on_stdout=keep, on_stderr=keep, env=env)
     except ProgramFailed as error:
-        return Trouble(f"{which}: {error.message}", skip=False)
+        return HookFailure(f"{which}: {error.message}", skip=False)
     stopper.group = group
     try:
         status = await group.wait()
     except Unending as error:
-        return Trouble(
+        return HookFailure(
             f"{which}: {cause_words(stopper.reason)}; {error.message}" if stopper.reason else f"{which}: {error.message}",
             skip=False,
         )
@@ -70,8 +70,8 @@ async def run(which: str, host: HostConfig, pool: Pool, stopper: RunCancellation
     if status == 0:
         return None  # also when it was told to stop: what it did stands, so `after` has to run
     if stopper.reason:
-        return Trouble(f"{which}: {cause_words(stopper.reason)}", skip=False)
-    return Trouble(
+        return HookFailure(f"{which}: {cause_words(stopper.reason)}", skip=False)
+    return HookFailure(
         f"{which} {'asks to skip' if status == SKIP else f'failed (exit status {status})'}{said}",
         skip=status == SKIP and which == "before",
     )

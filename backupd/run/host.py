@@ -22,7 +22,7 @@ from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import FetchedHost, discard, require_own
 from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, punch_written
 from backupd.repo.listing import names_of
-from backupd.repo.recalled import forgotten_damages
+from backupd.repo.recorded_rows import forgotten_damages
 from backupd.rsync.confined import require_harmless
 from backupd.rsync.messages import tells_of_damage
 from backupd.rsync.process import RunCancellation
@@ -33,9 +33,9 @@ from backupd.run.context import HostResult, RunContext, RunningTransfer
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import SumLimits
 from backupd.run.orphaned_receivers import take_host_lock
-from backupd.run.sibling import Sibling
+from backupd.run.share_with import ShareWith
 from backupd.run.source_paths import HostTransfer, Pause
-from backupd.run.verdict import RunVerdict, decide
+from backupd.run.verdict import RunVerdict, decide_run
 from btrkeep import __version__
 from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup, Damage
@@ -107,11 +107,12 @@ class HostRun:
         path, what = self.site.pool.host_lock(self.host.name), f"backup of {self.host.name}"
         try:
             with await take_host_lock(path, what, format_time(self.started), sealed=self.site.confines(self.host)) as lock:
-                return await self._locked(lock)
+                return await self._run_locked(lock)
         except LockHeld as error:
             return HostResult(self.host.name, "locked", error.message)
 
-    async def _locked(self, lock: Lock) -> HostResult:
+    async def _run_locked(self, lock: Lock) -> HostResult:
+        """Enters the run in the catalogue, and what becomes of it, whatever happens. Raises PoolUnusable."""
         pid = os.getpid()
         self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
         running = self.site.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
@@ -170,21 +171,26 @@ class HostRun:
         return result
 
     async def _backup(self, lock: Lock, running: RunningTransfer) -> HostResult:
+        """Makes the backup, unless the run was stopped before."""
         if not self.stopper.reason:
             with syncing(self.site.pool.path) as disk, suppress(Cancelled):  # from before anything is written until
-                return await self._written(lock, running, disk)  # all of it is on the disk
+                return await self._fetch_and_finish(lock, running, disk)  # all of it is on the disk
         cause = self.stopper.reason
         error = cause_words(cause) if cause else None
         self._finish_run("partial", error, cause)
         return HostResult(self.host.name, "partial", error)
 
-    async def _written(self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False) -> HostResult:
+    async def _fetch_and_finish(self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False) -> HostResult:
+        """Takes the steps from the work subvolume to the final name, or to a `.working` that the next run continues.
+
+        `checked`: as in WorkRequest; a second try, after rsync came upon damaged metadata of the base.
+        """
         prepared, first = await self._prepare(running, disk, checked)
         transfer = self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.stopper, running, self.pause)
         try:
             await transfer.run()
             self.seconds |= transfer.seconds
-            verdict = decide(list(transfer.results.values()))
+            verdict = decide_run(list(transfer.results.values()))
             record = self._record(first, transfer, verdict)
             if verdict.state is not None:
                 return await self._finalise(prepared, record, verdict, transfer, disk)
@@ -197,7 +203,7 @@ class HostRun:
                 await asyncio.to_thread(finishing.leave_after_error, prepared, left, disk)
             raise
         if again:
-            return await self._written(lock, running, disk, checked=True)
+            return await self._fetch_and_finish(lock, running, disk, checked=True)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
 
     async def _grew_from_damage(self, prepared: Prepared, transfer: HostTransfer) -> bool:
@@ -210,6 +216,7 @@ class HostRun:
         return (prepared.base is not None or not prepared.fresh) and await asyncio.to_thread(is_damaged, prepared.path)
 
     async def _prepare(self, running: RunningTransfer, disk: Syncfs, checked: bool) -> tuple[Prepared, Record]:
+        """Prepares the work subvolume, and enters it in the catalogue as running. Returns its first record too."""
         site, begun, damages = self.site, time.monotonic(), self.site.catalogue.damages(self.host.name)
         forgotten = await asyncio.to_thread(_forgotten, site.pool, self.host.name, damages)
         if forgotten:  # an older catalogue, or one that cannot be read
@@ -231,6 +238,7 @@ class HostRun:
     async def _finalise(
         self, prepared: Prepared, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
     ) -> HostResult:
+        """Makes holes again, then the backup final, then its row."""
         site = self.site
         # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
         literal = record.total("literal") or 0
@@ -250,7 +258,7 @@ class HostRun:
             warning = f"its holes could not be made or counted: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
         _, final = await asyncio.to_thread(
-            finishing.finalise, site.pool, prepared, record, disk, self._sum_limits(), self._sibling()
+            finishing.finalise, site.pool, prepared, record, disk, self._sum_limits(), self._share_with()
         )
         final = replace(final, duration=round(elapsed() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(site.pool, final, final.state, prepared.id)
@@ -264,8 +272,8 @@ class HostRun:
         self.ended = True
         return self._result(verdict.outcome, final)
 
-    def _sibling(self) -> Sibling | None:
-        return Sibling(self.host.share_with, self.stopper) if self.host.share_with else None
+    def _share_with(self) -> ShareWith | None:
+        return ShareWith(self.host.share_with, self.stopper) if self.host.share_with else None
 
     def _sum_limits(self) -> SumLimits:
         return SumLimits(self.site.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun))

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.removing import remove_tree
+from backupd.repo.remove_tree import remove_tree
 from btrkeep.catalogue import Backup, Catalogue, CatalogueBusy, CatalogueUnusable, Damage, HostFacts, Progress
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import start_time

@@ -9,12 +9,12 @@ from functools import partial
 
 from backupd.expire.words import names_in_words
 from backupd.repo import backup_json as records
-from backupd.run.at_once import CONFINED, OPEN, has_files_for, possible_at_once
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunContext
 from backupd.run.host import HostRun
 from backupd.run.ledger import Ledger
 from backupd.run.planning import PlannedHost
 from backupd.run.progress import keep_progress
+from backupd.run.rlimits import CONFINED, OPEN, has_files_for, possible_at_once
 from backupd.run.room import NoRoom, OthersFirst, RoomMaker
 from backupd.run.scarcity import Scarcity
 from backupd.run.slots import HeldSlots, slots_of
@@ -148,7 +148,7 @@ class NightRunner:
         """Backs up one host after the other, until none waits, or until `over`: another worker needs the place."""
         while not (over and over.is_set()) and (entry := await self._next(over)):
             try:
-                await self._guarded(entry)
+                await self._back_up_and_tell(entry)
             except NoRoom as error:
                 self._nothing_starts(error)
             except PoolUnusable as error:
@@ -212,7 +212,7 @@ class NightRunner:
         under_way = (run.host for name, run in self.runs.items() if name not in self._pausing)
         return sum(other.group == host.group for other in under_way) < group.concurrency
 
-    async def _one(self, entry: PlannedHost) -> None:
+    async def _back_up(self, entry: PlannedHost) -> None:
         host = entry.host
         run = self.runs[host.name]
         closing = None
@@ -294,11 +294,11 @@ class NightRunner:
         if not self.reason:
             self._tell(HostResult(run.host.name, "skipped", _why(run)))
 
-    async def _guarded(self, entry: PlannedHost) -> None:
+    async def _back_up_and_tell(self, entry: PlannedHost) -> None:
         """Catches a bug met by one host, so that the others keep their night: logs its traceback and counts the host as failed."""
         name = entry.host.name
         try:
-            await self._one(entry)
+            await self._back_up(entry)
         except (PoolUnusable, asyncio.CancelledError):
             raise
         except OperatorError as error:  # such as a catalogue that cannot be written

@@ -3,7 +3,7 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from backupd.alarms.night import NightVerdict, judge
+from backupd.alarms.night import NightVerdict, judge_night
 from backupd.run.context import RunContext
 from btrkeep.decisions.copies import COPIES, copies_of
 from btrkeep.decisions.due import latest
@@ -64,4 +64,4 @@ def _judge(site: RunContext, early: str | None) -> NightVerdict:
         fetched = copies_of(site.catalogue.get_fact(COPIES)).fetched
     except OperatorError as error:
         return NightVerdict(False, error.message)
-    return judge(site.config, host_statuses(site.config, facts, fetched, now), early)
+    return judge_night(site.config, host_statuses(site.config, facts, fetched, now), early)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.repo.final_backups import ForeignData
-from backupd.repo.removing import remove_tree
+from backupd.repo.remove_tree import remove_tree
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.subvolume import describe
 

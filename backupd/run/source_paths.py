@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult
-from backupd.repo.hardlinks import split
+from backupd.repo.hardlinks import split_hard_links
 from backupd.rsync.command import Pass, passes, rsync_command, shell_command
 from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.output import Output, bounded
@@ -20,7 +20,7 @@ from backupd.run.limits import LimitWatch
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.quota import HostQuota
 from backupd.run.unlisted import files_below
-from backupd.run.verdict import PathEvidence, SuspectLimits, enough_below, judge, waited_in_vain
+from backupd.run.verdict import PathEvidence, SuspectLimits, enough_below, judge_path, waited_in_vain
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
@@ -176,7 +176,7 @@ class HostTransfer:
             ended.messages.unlisted_beyond += unknown
             if unknown and not ended.stopped:
                 ended = replace(ended, stopped=self.stopper.reason)  # if that was why
-        result = judge(PathEvidence(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below))
+        result = judge_path(PathEvidence(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below))
         if ended.stopped:
             # ssh, which ends with rsync, may have said 255 for it
             cause, means = replace(ended.stopped, path=path), meaning(20)
@@ -223,7 +223,7 @@ class HostTransfer:
 
 def _split_again(prepared: Prepared, path: str, cancelled: Cancellation) -> None:
     commit(prepared.path)  # the tree search sees committed inodes only
-    split(prepared.path, under=path, cancelled=cancelled)
+    split_hard_links(prepared.path, under=path, cancelled=cancelled)
 
 
 def _add(numbers: dict[str, int], output: Output) -> None:

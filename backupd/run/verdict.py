@@ -40,7 +40,7 @@ class PathEvidence:
     below: int = 0
 
 
-def judge(known: PathEvidence) -> PathResult:
+def judge_path(known: PathEvidence) -> PathResult:
     """Returns the result of one source path."""
     messages, means = known.messages, meaning(known.exit_code, known.messages.last)
     found = _cause(known, means)
@@ -203,7 +203,7 @@ class RunVerdict:
 _FINAL = {PathOutcome.COMPLETE: "complete", PathOutcome.SUSPECT: "suspect", PathOutcome.BROKEN: "failed"}
 
 
-def decide(results: Sequence[PathResult]) -> RunVerdict:
+def decide_run(results: Sequence[PathResult]) -> RunVerdict:
     """Decides over all source paths of a run, at least one. The error is that of the worst path."""
     worst = max(results, key=lambda result: result.outcome.rank)
     if worst.outcome is PathOutcome.BROKEN and not any("files" in result.numbers for result in results):

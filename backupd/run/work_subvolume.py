@@ -19,16 +19,16 @@ from backupd.repo.final_backups import (
     ForeignData,
     recover,
 )
-from backupd.repo.hardlinks import split
+from backupd.repo.hardlinks import split_hard_links
 from backupd.repo.notes_json import read_notes
 from backupd.repo.synced import remove_mark
 from backupd.run import quota
 from backupd.run.base import ancestors_of, choose_base, damaged_paths, is_damaged, linked_since
-from backupd.run.damaged import drop_damaged
-from backupd.run.doubt import doubt
+from backupd.run.drop_damaged import drop_damaged
 from backupd.run.finishing import DataLost, Prepared, leave_after_error, sync
 from backupd.run.interrupted import LeftWork, drop_damaged_working, left_by_earlier_run, settings_of
 from backupd.run.other_paths import drop_other_paths
+from backupd.run.unsynced import mark_unsynced
 from btrkeep.backup_states import RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
@@ -108,7 +108,11 @@ def prepare(wanted: WorkRequest) -> Prepared:
     if wanted.checked and is_there(path) and is_damaged(path):
         drop_damaged_working(path, unread)
     left = left_by_earlier_run(path, host, base)
-    prepared = _continue(wanted, left, base, unread) if left else make(pool, host, base, wanted.now, wanted.imported, unread)
+    prepared = (
+        _continue(wanted, left, base, unread)
+        if left
+        else make_work_subvolume(pool, host, base, wanted.now, wanted.imported, unread)
+    )
     try:
         _make_ready(wanted, prepared, base)
     except DataLost:
@@ -132,7 +136,7 @@ def _make_ready(wanted: WorkRequest, prepared: Prepared, base: FinalBackup | Non
     if not prepared.fresh or dropped:
         sync(wanted.disk)  # the mark is gone for good before rsync writes anything; and a tree search sees committed inodes only
     if base or not prepared.fresh:
-        split(path, since=linked_since(base), cancelled=wanted.cancelled)
+        split_hard_links(path, since=linked_since(base), cancelled=wanted.cancelled)
 
 
 def _ensure_folder(folder: Path, mode: int = 0o700) -> None:
@@ -140,7 +144,7 @@ def _ensure_folder(folder: Path, mode: int = 0o700) -> None:
         folder.mkdir(mode=mode, exist_ok=True)
 
 
-def make(
+def make_work_subvolume(
     pool: Pool,
     host: HostConfig,
     base: FinalBackup | None,
@@ -176,8 +180,8 @@ def _continue(wanted: WorkRequest, left: LeftWork, base: FinalBackup | None, unr
     first = first_record(prepared, wanted.host, wanted.now)
     records.write(path, first, durable=True)  # before the mark goes: it may fail on a full pool
     remove_mark(path)
-    if not left.synced and not doubt(path, wanted.cancelled):
-        raise Cancelled  # without the mark: the next run begins again to put all files in doubt
+    if not left.synced and not mark_unsynced(path, wanted.cancelled):
+        raise Cancelled  # without the mark: the next run begins again to mark all files
     return prepared
 
 

@@ -52,7 +52,7 @@ def _options(pool: Pool) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class SampleFacts:
     """The facts available when a sample is taken."""
 
     pool: Pool
@@ -64,11 +64,11 @@ class Taken:
 def keep(catalogue: Catalogue, pool: Pool, taken: datetime, look: PoolReading) -> Sample:
     """Put one look into the catalogue. Raises CatalogueBusy when that was held for longer than PATIENCE, and OperatorError."""
     catalogue.wait_at_most(PATIENCE)
-    everything = Taken(pool, taken, look, catalogue.newest_score(pool.filesystem))
+    everything = SampleFacts(pool, taken, look, catalogue.newest_score(pool.filesystem))
     return catalogue.add_sample(pool.filesystem, lambda before: make(everything, before))
 
 
-def make(what: Taken, before: Sample | None) -> Sample:
+def make(what: SampleFacts, before: Sample | None) -> Sample:
     """The sample; `before` is the newest so far. Pure."""
     counters = as_document(what.look.counters)
     if what.pool.rehearsal:

@@ -1,4 +1,4 @@
-"""Samples grow old: after two weeks an hour of them becomes one, after a year a day of hours does. Pure.
+"""Reduces old samples: after two weeks to one an hour, after a year to one a day. Pure.
 
 Ten years are some 4,000 raw samples, 8,400 hours and 3,300 days. What is a state (allocated, devices, options) is that of the last
 of them; what is a flow is added up; what is a peak stays the peak.

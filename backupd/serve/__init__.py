@@ -1,6 +1,6 @@
-"""`backupd serve`: what needs root, done for the dashboard, which has none.
+"""The root service, `backupd serve`: does what needs root for the dashboard, which has no privileges.
 
-It listens on a Unix socket, looks who is at the other end, and knows a short table of verbs. Each argument is checked here
-again: whoever asks may have been taken over.
+It listens on a Unix socket, checks who is at the other end, and has a short table of verbs. It checks each argument again, because
+the dashboard may have been taken over.
 docs/serve.rst describes the protocol, docs/decisions/0016-root-service.rst says why it is one.
 """

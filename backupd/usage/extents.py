@@ -1,4 +1,4 @@
-"""All extents of a host's backups compared, one backup after the other: what only one of them refers to is its own.
+"""Compares all extents of a host's backups, one backup after the other: an extent that only one of them refers to is its own.
 
 Exact for backups of one host, which grow from each other. What is shared beyond the host (by a copy with reflinks, say) counts as
 the host's own.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from backupd.usage.model import BackupUse, HostUse, MeasuredUsage, Use, estimated, exactly
+from backupd.usage.model import BackupUse, HostUse, MeasuredUsage, PoolUse, estimated, exactly
 from backupd.usage.sampling import DrawTally, Owner, sample
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import OperatorError
@@ -38,12 +38,12 @@ def summed(backups: Iterable[BackupUse]) -> list[HostUse]:
     return rows
 
 
-def by_writing(backups: Sequence[BackupUse]) -> Use:
+def by_writing(backups: Sequence[BackupUse]) -> PoolUse:
     """Measures nothing: uses what rsync wrote."""
-    return Use("written", tuple(summed(backups)), tuple(backups))
+    return PoolUse("written", tuple(summed(backups)), tuple(backups))
 
 
-def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, chance: random.Random | None = None) -> Use:
+def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, chance: random.Random | None = None) -> PoolUse:
     """Samples all hosts at once; `everything` is all backups of the pool. Raises OperatorError."""
     from btrkeep.treescan.chunks import chunks
     from btrkeep.treescan.owners import Owners
@@ -58,7 +58,7 @@ def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, cha
     hosts = tuple(replace(row, measured=_host_of(tally, row.host)) for row in summed(everything))
     backups = tuple(replace(one, measured=_backup_of(tally, (one.host, one.name))) for one in everything)
     others = estimated(tally.others, tally.draws, tally.space)
-    return Use("sampled", hosts, backups, others, tally.draws, time.monotonic() - begun)
+    return PoolUse("sampled", hosts, backups, others, tally.draws, time.monotonic() - begun)
 
 
 def _host_of(tally: DrawTally, host: str) -> MeasuredUsage:
@@ -69,7 +69,7 @@ def _backup_of(tally: DrawTally, owner: Owner) -> MeasuredUsage:
     return MeasuredUsage(*(estimated(count[owner], tally.draws, tally.space) for count in (tally.only_backup, tally.by_backup)))
 
 
-def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> Use:
+def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> PoolUse:
     """Measures some hosts, one after the other until the time is over: each host completely or not at all. Raises OperatorError."""
     begun, until = time.monotonic(), time.monotonic() + seconds
     hosts, found, complete = [], [], True
@@ -82,7 +82,7 @@ def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> Use:
         complete = complete and host is not None
         hosts.append(replace(row, measured=host))
         found += [replace(one, measured=use) for one, use in zip(some, measured, strict=True)]
-    return Use("extents", tuple(hosts), tuple(found), None, 0, time.monotonic() - begun, complete, unread)
+    return PoolUse("extents", tuple(hosts), tuple(found), None, 0, time.monotonic() - begun, complete, unread)
 
 
 def _compared(

@@ -83,7 +83,7 @@ class HostUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class PoolUse:
     """The answer. `others`: data that no backup refers to. `draws`: random places that were asked. `complete`: nothing was left
     out for want of time."""
 

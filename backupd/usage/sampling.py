@@ -1,4 +1,4 @@
-"""Random places of the disks are asked whose they are: each falls upon a host or a backup as often as that has bytes there.
+"""Estimates the use of space from random addresses: each belongs to a host or a backup as often as that has bytes there.
 
 The place is drawn evenly from all data block groups, free space included, so no list of extents is needed, and the size of the pool
 does not matter: only how many draws there were. The kernel answers with all subvolumes that refer to the extent.

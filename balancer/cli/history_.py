@@ -48,7 +48,7 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
       btrfs-balancer history /srv/backup --days 30 --balances
     """
     path = balance_target(path, pool, config).path
-    from balancer.recording import catalogue_with_history, needed_catalogue_of
+    from balancer.history_catalogue import catalogue_with_history, needed_catalogue_of
     from balancer.survey import identity
     from btrkeep.pool.opening import open_btrfs
 

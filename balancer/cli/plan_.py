@@ -44,7 +44,7 @@ def command(path: Path | None, pool: str | None, config: Path | None, as_json: b
       btrfs-balancer plan / --min-score 250 --json
     """
     from balancer.cli.planning import settings_of, show_plan
-    from balancer.recording import catalogue_of
+    from balancer.history_catalogue import catalogue_of
 
     found = balance_target(path, pool, config)
     settings = settings_of(found.balance, **chosen)

@@ -20,14 +20,14 @@ _NARROWEST = ("VADDR", "USED", "SCORE", "TIME")
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class StopPoint:
     """Where a run would stop: after the first `number` block groups; `words` says why, "" if it would finish."""
 
     number: int
     words: str
 
 
-def cut_of(planned: Sequence[PlannedBlockGroup], settings: RunSettings, now: datetime) -> Cut:
+def cut_of(planned: Sequence[PlannedBlockGroup], settings: RunSettings, now: datetime) -> StopPoint:
     """Returns where budget, time or window would stop it. Times are estimates, so the position is approximate."""
     number = next((at for at, one in enumerate(planned) if not one.is_within), len(planned))
     words = f"the budget of {format_given(settings.budget or 0)} ends here" if number < len(planned) else ""
@@ -35,7 +35,7 @@ def cut_of(planned: Sequence[PlannedBlockGroup], settings: RunSettings, now: dat
         until = _within(planned, limit)
         if until < number:
             number, words = until, f"{what} ends about here"
-    return Cut(number, words)
+    return StopPoint(number, words)
 
 
 def _limits(settings: RunSettings, now: datetime) -> Iterator[tuple[float, str]]:
@@ -54,7 +54,9 @@ def _within(planned: Sequence[PlannedBlockGroup], seconds: float) -> int:
     return len(planned)
 
 
-def lines(filesystem: str, now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: Cut, alone: str, width: int) -> list[str]:
+def lines(
+    filesystem: str, now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: StopPoint, alone: str, width: int
+) -> list[str]:
     """The whole text. `alone`: why nothing is worth it, if so. `width`: columns of the terminal, 0 for as many as it takes."""
     groups = counted(now.block_groups, "data block group")
     head = f"{filesystem}: {groups}, {format_size(now.used)} used of {format_size(now.allocated)}, score {score_words(now.score)}"
@@ -65,7 +67,7 @@ def lines(filesystem: str, now: SpaceNumbers, planned: Sequence[PlannedBlockGrou
     return text + textwrap.wrap(sentence(now, planned, cut, alone), paper)
 
 
-def sentence(now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: Cut, alone: str) -> str:
+def sentence(now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: StopPoint, alone: str) -> str:
     """Returns the cost and the gain in words."""
     if not planned:
         return f"Nothing is worth balancing: {alone}."
@@ -97,7 +99,7 @@ def _lies(holes: int) -> str:
     return "is free in one piece now" if holes == 1 else f"is free in {holes:,} pieces now"
 
 
-def _table(planned: Sequence[PlannedBlockGroup], cut: Cut, width: int) -> list[str]:
+def _table(planned: Sequence[PlannedBlockGroup], cut: StopPoint, width: int) -> list[str]:
     cells = [_cells(one) for one in planned]
     headers = next((some for some in (_HEADERS, _NARROW, _NARROWER) if not width or _needs(cells, some) <= width), _NARROWEST)
     text = table([[one[name] for name in headers] for one in cells], headers, right=headers).splitlines()

@@ -13,10 +13,10 @@ from balancer.choose import FLOORS, Floors, why_not
 from balancer.cli.options import POLICIES
 from balancer.cli.plan_view import cut_of, lines
 from balancer.cli.run_json import plan_as_json
+from balancer.history_catalogue import measured
 from balancer.model import DEFAULT, Model, fit
 from balancer.planning import FilesystemReading, look, planned
-from balancer.recording import measured
-from balancer.run_types import Least, RunSettings
+from balancer.run_types import RoomFloor, RunSettings
 from balancer.survey import identity
 from btrkeep.cli import echo_json
 from btrkeep.pool.opening import open_btrfs
@@ -60,7 +60,7 @@ def settings_of(
     )
     floor = _floor(balance) if least is None else least
     if floor is not None:
-        settings = replace(settings, min_unallocated=Least(floor, 1.0) if isinstance(floor, int) else Least(_ANY, floor))
+        settings = replace(settings, min_unallocated=RoomFloor(floor, 1.0) if isinstance(floor, int) else RoomFloor(_ANY, floor))
     return settings if patience is None else replace(settings, wait_for_others=True, patience=patience)
 
 

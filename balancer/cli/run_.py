@@ -71,7 +71,7 @@ def command(
     the like has the filesystem; 4: it is no btrfs, or may not be balanced; 130 and 143: ended by Ctrl-C or SIGTERM.
     """
     from balancer.cli.planning import settings_of, show_plan
-    from balancer.recording import catalogue_of
+    from balancer.history_catalogue import catalogue_of
 
     found = balance_target(path, pool, config)
     settings = settings_of(found.balance, **chosen)

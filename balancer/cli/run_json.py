@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from balancer.cli.plan_view import Cut
+from balancer.cli.plan_view import StopPoint
 from balancer.explain import profile
 from balancer.run_types import PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone
 from btrkeep.units import format_time
 
 
 def plan_as_json(
-    filesystem: str, now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: Cut, settings: RunSettings
+    filesystem: str, now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: StopPoint, settings: RunSettings
 ) -> dict[str, Any]:
     """`within`: how many of the block groups budget and time cover, the first ones."""
     return {

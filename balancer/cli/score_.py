@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from balancer.cli.which_pool import balance_target, mount_point, which_pool
-from balancer.order import SORTS, ordered
+from balancer.display_order import SORTS, ordered
 from btrkeep.cli import complain, json_option
 from btrkeep.cli.parsed import VADDR
 from btrkeep.cli.which_filesystem import require_one_pool
@@ -77,7 +77,7 @@ def command(
     if vaddr is None:
         state = None
         if record:
-            from balancer.recording import needed_catalogue_of
+            from balancer.history_catalogue import needed_catalogue_of
 
             state = needed_catalogue_of(path, pool, config)
         return _score(path, top, min_score, key, as_json, state)
@@ -102,7 +102,7 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
         costs = [cost(fd, *place) for place in places] if top else None
         filesystem = identity(path)
         if state:
-            from balancer.recording import sample
+            from balancer.history_catalogue import sample
             from btrkeep.pool.room import read_room
 
             taken_sample = sample(filesystem, taken, found, read_room(path).unallocated)
@@ -115,7 +115,7 @@ def _score(path: Path, top: int | None, least_score: float, key: str, as_json: b
 
 def _record(state: Path, sample: "FreeSpaceScore") -> int:
     """Records the sample and reports on standard error, because standard output already has the requested result."""
-    from balancer.recording import record_sample
+    from balancer.history_catalogue import record_sample
 
     try:
         record_sample(state, sample)

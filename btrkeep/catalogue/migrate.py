@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from btrkeep.answering import HINT, PATIENCE, answers
 from btrkeep.catalogue import tables
 from btrkeep.catalogue.sqlite import CatalogueUnusable, Session, meaning_of, no_room, opened
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
+from btrkeep.hung_storage import HINT, PATIENCE, answers
 
 FILE = "catalogue.sqlite"
 MIGRATIONS = Path(__file__).parent / "migrations"

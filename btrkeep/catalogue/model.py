@@ -56,7 +56,7 @@ class Backup:
     cause: Cause | None = None
     """What `error` says, as data; None where that has words alone: a hook's, or of an earlier version."""
     shared_bytes: int | None = None
-    """Of what it added, bytes that share the data of the sibling's backup (`share_with`); None: nothing was to be shared."""
+    """Of what it added, bytes that share the data of the other host's backup (`share_with`); None: nothing was to be shared."""
     detail: Mapping[str, object] = field(default_factory=dict)
     """The rest of backup.json, as JSON has it; empty unless it was asked for (`backups(with_detail=True)`)."""
 

@@ -152,7 +152,7 @@ def _hosts(
             problems.add(table.file, dotted(HOST, name, "paths"), 'missing: the source paths, such as paths = ["/etc", "/srv"]')
         values["left_out"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
         _say_what_is_empty(name, table.file, values, problems)
-        values["share_with"] = _sibling(name, table.file, values, sections, problems)
+        values["share_with"] = _share_with(name, table.file, values, sections, problems)
         yield name, model.HostConfig(name, **values)
 
 
@@ -220,7 +220,7 @@ def _this_machine(
     return tuple(dict.fromkeys(piece.pattern for piece in found if piece.pattern))
 
 
-def _sibling(name: str, file: Path, values: Mapping[str, Any], sections: Sections, problems: Problems) -> str | None:
+def _share_with(name: str, file: Path, values: Mapping[str, Any], sections: Sections, problems: Problems) -> str | None:
     """Returns the host to share data with. A missing host is no error, because it may have been removed; nothing is shared then.
 
     A host of another group is refused: groups are how the configuration separates owners.

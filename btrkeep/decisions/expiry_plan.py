@@ -13,7 +13,7 @@ from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED, GOING
 from btrkeep.config import Retention
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, Decision, Reason, decide
-from btrkeep.decisions.safety_limits import Forced, Share, too_many
+from btrkeep.decisions.safety_limits import DeletedShare, Forced, too_many
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Plan:
     """
 
     hosts: tuple[HostPlan, ...]
-    left_out: Mapping[str, Share | UnreadableHost]
-    stop: Share | None
+    left_out: Mapping[str, DeletedShare | UnreadableHost]
+    stop: DeletedShare | None
     total: int
     unruled: tuple[str, ...] = ()
     unconfigured: tuple[str, ...] = ()
@@ -173,7 +173,7 @@ def make_plan(
 ) -> Plan:
     """The plan of all hosts, guards included. Hosts that were given up are the operator's own word, and no guard counts them."""
     plans, shares = [], {}
-    left_out: dict[str, Share | UnreadableHost] = {}
+    left_out: dict[str, DeletedShare | UnreadableHost] = {}
     unruled: list[str] = []
     unconfigured: list[str] = []
     stale: list[str] = []
@@ -189,7 +189,7 @@ def make_plan(
             (unruled if facts.configured else unconfigured).append(facts.host)
         one = plan_host(facts, zone, now, clock_waits=clock_waits)
         if facts.forgotten is None:
-            shares[facts.host] = Share(one.going, one.total)
+            shares[facts.host] = DeletedShare(one.going, one.total)
         if one.changes_notes or one.delete or one.wait or one.forgotten:
             plans.append(one)
     guarded = too_many(shares, forced)

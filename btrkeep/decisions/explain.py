@@ -12,8 +12,8 @@ from btrkeep.decisions.calendar_strip import StripBackup, kind_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention import Decision, decide
-from btrkeep.decisions.safety_limits import Forced, Guarded, Share, too_many
-from btrkeep.decisions.words import reason_words
+from btrkeep.decisions.retention_words import reason_words
+from btrkeep.decisions.safety_limits import DeletedShare, Forced, LimitsExceeded, too_many
 from btrkeep.units import format_time
 
 
@@ -55,17 +55,17 @@ def explain(facts: HostBackups, policy: Retention, zone: ZoneInfo, now: datetime
     return ExplainedHost(facts, decisions, sum(not decision.keep for decision in own))
 
 
-def guarded(hosts: Iterable[ExplainedHost]) -> Guarded:
+def guarded(hosts: Iterable[ExplainedHost]) -> LimitsExceeded:
     """Returns the hosts that an expiry would skip, or whether it would refuse to start, because too many backups would be deleted
     at once. Backups that are already being deleted do not count.
     """
     return too_many({one.facts.host: _share(one) for one in hosts if one.facts.forgotten is None}, Forced())
 
 
-def _share(one: ExplainedHost) -> Share:
+def _share(one: ExplainedHost) -> DeletedShare:
     rows = one.facts.rows
     new = sum(not decision.keep and rows.get(decision.name) not in GOING for decision in one.decisions)
-    return Share(new, len(one.decisions))
+    return DeletedShare(new, len(one.decisions))
 
 
 def objects(host: ExplainedHost) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.backup_states import COMPLETE
 from btrkeep.config.model import Retention
 from btrkeep.decisions.retention import Candidate, decide
-from btrkeep.decisions.safety_limits import Forced, Guarded, Share, too_many
+from btrkeep.decisions.safety_limits import DeletedShare, Forced, LimitsExceeded, too_many
 
 _TRIES = 3
 
@@ -103,7 +103,7 @@ class Removal:
     """`going`: what no rule keeps. `guarded`: hosts of which too much would go, and whether too much would go at all."""
 
     going: tuple[OffsiteSnapshot, ...]
-    guarded: Guarded
+    guarded: LimitsExceeded
 
 
 def to_remove(
@@ -137,16 +137,16 @@ def to_remove(
 
 def _shares(
     of_machine: Mapping[tuple[str, str], Collection[OffsiteSnapshot]], going: Iterable[OffsiteSnapshot]
-) -> dict[str, Share]:
+) -> dict[str, DeletedShare]:
     """Returns by host how much of it would go. Of two machines of that name one that loses nothing does not count: it would make
     the share of the other one look smaller.
     """
     going_of = Counter((one.host, one.machine) for one in going)
-    shares: dict[str, Share] = {}
+    shares: dict[str, DeletedShare] = {}
     for (host, machine), found in of_machine.items():
-        lost, before = going_of[host, machine], shares.get(host, Share(0, 0))
+        lost, before = going_of[host, machine], shares.get(host, DeletedShare(0, 0))
         if bool(lost) == bool(before.going):
-            shares[host] = Share(before.going + lost, before.total + len(found))
+            shares[host] = DeletedShare(before.going + lost, before.total + len(found))
         elif lost:
-            shares[host] = Share(lost, len(found))
+            shares[host] = DeletedShare(lost, len(found))
     return shares

@@ -64,7 +64,7 @@ class HealthLimits:
         return cls(config.pool.path, config.pool.state, config.pool.min_free, config.notify.used_limit)
 
 
-def judge(facts: PoolFacts, limits: HealthLimits) -> PoolVerdict:
+def judge_pool(facts: PoolFacts, limits: HealthLimits) -> PoolVerdict:
     """Returns all findings, in the order of CHECKS."""
     if facts.fault:
         return PoolVerdict((Finding(v.UNUSABLE, ERROR, facts.fault, facts.hint, unusable=True),), v.CHECKS[1:])

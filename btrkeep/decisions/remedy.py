@@ -18,7 +18,7 @@ class FixCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteSysfs:
     """A step of a fix: a value that a file of sysfs takes."""
 
     file: Path
@@ -30,7 +30,7 @@ class Write:
         return f"echo {shlex.quote(self.value)} > {shlex.quote(str(self.file))}"
 
 
-Step = FixCommand | Write
+Step = FixCommand | WriteSysfs
 
 
 @dataclass(frozen=True, slots=True)

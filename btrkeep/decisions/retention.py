@@ -74,7 +74,7 @@ class RetentionCode(StrEnum):
 
 
 class Reason(NamedTuple):
-    """One reason; btrkeep.decisions.words has the text. A tuple, because 90,000 backups are decided in a second.
+    """One reason; btrkeep.decisions.retention_words has the text. A tuple, because 90,000 backups are decided in a second.
 
     `number` of `of` periods; `state`: suspect or failed, for a rule that thins those; `text`: an operator's words (HELD, BY_HAND),
     the name of a backup (BEFORE_SUSPECT), a state (UNKNOWN_STATE), the names of replicas (COMMON); `until`: the end of a hold.

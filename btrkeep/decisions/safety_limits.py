@@ -58,7 +58,7 @@ def force_word(host: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DeletedShare:
     """How many of a host's backups would be deleted at once, and how many it has."""
 
     going: int
@@ -66,24 +66,24 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class LimitsExceeded:
     """`left_out`: hosts of which too much would go. `stop`: too much would go of the pool, so nothing may be done at all."""
 
-    left_out: dict[str, Share]
-    stop: Share | None
+    left_out: dict[str, DeletedShare]
+    stop: DeletedShare | None
 
 
-def too_many(hosts: Mapping[str, Share], forced: Forced) -> Guarded:
+def too_many(hosts: Mapping[str, DeletedShare], forced: Forced) -> LimitsExceeded:
     """Returns what must not be deleted unless forced by name. The pool's limit applies to the hosts that are not already
     skipped.
     """
     left_out = {host: share for host, share in hosts.items() if _beyond(share, HOST_SHARE, HOST_COUNT) and not forced.covers(host)}
     going = sum(share.going for host, share in hosts.items() if host not in left_out)
-    pool = Share(going, sum(share.total for share in hosts.values()))
-    return Guarded(left_out, pool if _beyond(pool, POOL_SHARE, POOL_COUNT) and not forced.pool else None)
+    pool = DeletedShare(going, sum(share.total for share in hosts.values()))
+    return LimitsExceeded(left_out, pool if _beyond(pool, POOL_SHARE, POOL_COUNT) and not forced.pool else None)
 
 
-def _beyond(share: Share, most: float, count: int) -> bool:
+def _beyond(share: DeletedShare, most: float, count: int) -> bool:
     return share.going > count and share.going / share.total > most
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import btrfs
 
-from btrkeep.answering import HINT, PATIENCE, answers
 from btrkeep.errors import PoolUnusable, UsageError
+from btrkeep.hung_storage import HINT, PATIENCE, answers
 from btrkeep.pool import subvolume
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.room import statfs_type

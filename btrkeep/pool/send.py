@@ -1,4 +1,4 @@
-"""BTRFS_IOC_SEND: what makes one read-only subvolume of another, or all of one, as a stream.
+"""BTRFS_IOC_SEND: a read-only subvolume as a stream, whole or as the difference to a parent.
 
 The layout is that of include/uapi/linux/btrfs.h; `btrfs receive` reads the stream. python-btrfs has no call for it.
 """

@@ -1,4 +1,4 @@
-"""Threads count as processes do, so the limits of these may refuse one: TasksMax= of a unit, pids.max of a container, ulimit -u."""
+"""Starts threads, which limits of processes may refuse: TasksMax= of a unit, pids.max of a container, ulimit -u."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

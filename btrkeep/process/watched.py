@@ -1,4 +1,4 @@
-"""Programs that somebody waits for who may leave, and programs that go on by themselves when we end."""
+"""Runs programs for a caller who may disconnect, and programs that outlive this process."""
 
 import contextlib
 import logging

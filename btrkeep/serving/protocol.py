@@ -1,4 +1,4 @@
-r"""What stands on the socket between the dashboard and the root service. docs/serve.rst is its description.
+r"""The messages between the dashboard and the root service. docs/serve.rst describes them.
 
 One request on each connection: a line of JSON, {"verb", "session", "arguments"}, or "who" in the place of
 "session". The answer is a line of JSON, {"ok": true, "answer"},

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from backupd.alarms.events import Known, find
-from backupd.alarms.night import judge
+from backupd.alarms.night import judge_night
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.config.model import ReplicaSettings
@@ -161,7 +161,7 @@ def test_a_night_is_judged_by_the_hosts_that_count() -> None:
 
     def met(goal: float, ended: str | None = None, **others: HostFacts) -> bool:
         of = config(*hosts, ping_goal=goal)
-        return judge(of, seen(of, known | others).hosts, ended).met
+        return judge_night(of, seen(of, known | others).hosts, ended).met
 
     assert (met(1.0), met(0.9), met(0.91)) == (False, True, False)
     assert met(1.0, h9=FINE)
@@ -171,7 +171,7 @@ def test_a_night_is_judged_by_the_hosts_that_count() -> None:
 
 def test_the_verdict_names_who_is_not_well_and_why() -> None:
     of = config(WEB, HostConfig("b"))
-    text = judge(of, seen(of, {"web1": facts(complete=20, run=1, outcome="failed", error="no <route>")}).hosts).text
+    text = judge_night(of, seen(of, {"web1": facts(complete=20, run=1, outcome="failed", error="no <route>")}).hosts).text
     assert text.splitlines() == ["0 of 2 hosts are well, the goal is 100%", "web1: failing: no \u2039route\u203a", "b: never"]
 
 

@@ -16,8 +16,8 @@ from btrkeep.decisions.safety_limits import (
     ClockFact,
     ClockPast,
     ClockVerdict,
+    DeletedShare,
     Forced,
-    Share,
     clock_verdict,
     force_word,
     past_after,
@@ -45,13 +45,13 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
     ],
 )
 def test_a_host_is_left_out_beyond_30_percent_and_beyond_10(going: int, total: int, left_out: bool) -> None:
-    guarded = too_many({"web1": Share(going, total), "web2": Share(0, 10_000)}, NOTHING)
+    guarded = too_many({"web1": DeletedShare(going, total), "web2": DeletedShare(0, 10_000)}, NOTHING)
     assert set(guarded.left_out) == ({"web1"} if left_out else set())
     assert guarded.stop is None
 
 
 def test_who_is_left_out_hears_how_many_would_go_and_how_to_let_them() -> None:
-    said = left_out_words("web1", too_many({"web1": Share(24, 34)}, NOTHING).left_out["web1"])
+    said = left_out_words("web1", too_many({"web1": DeletedShare(24, 34)}, NOTHING).left_out["web1"])
     assert said == "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is right, say --force web1"
 
 
@@ -66,21 +66,21 @@ def test_who_is_left_out_hears_how_many_would_go_and_how_to_let_them() -> None:
     ],
 )
 def test_everything_stops_beyond_30_percent_and_beyond_100_of_the_pool(hosts: int, going: int, total: int, stops: bool) -> None:
-    shares = {f"web{number}": Share(going, total) for number in range(hosts)}
+    shares = {f"web{number}": DeletedShare(going, total) for number in range(hosts)}
     guarded = too_many(shares, NOTHING)
     assert (guarded.stop is not None, guarded.left_out) == (stops, {})
     assert too_many(shares, Forced(pool=True)).stop is None
-    assert guarded.stop == (Share(hosts * going, hosts * total) if stops else None)
+    assert guarded.stop == (DeletedShare(hosts * going, hosts * total) if stops else None)
 
 
 def test_the_pools_limit_is_about_what_would_really_go() -> None:
     """Of a host that is left out nothing goes, so it stops no other; forced, it counts like any."""
-    hosts = {"big": Share(200, 300), "web1": Share(5, 34)}
+    hosts = {"big": DeletedShare(200, 300), "web1": DeletedShare(5, 34)}
     guarded = too_many(hosts, NOTHING)
     assert (set(guarded.left_out), guarded.stop) == ({"big"}, None)
     guarded = too_many(hosts, Forced(hosts=frozenset({"big"})))
     assert guarded.left_out == {}
-    assert guarded.stop == Share(205, 334)
+    assert guarded.stop == DeletedShare(205, 334)
     assert expiry_words(guarded.stop) == (
         "of the pool 205 of 334 backups would be deleted at once, more than 30% and more than 100: "
         "if that is right, say --force pool"
@@ -88,7 +88,7 @@ def test_the_pools_limit_is_about_what_would_really_go() -> None:
 
 
 def test_a_host_is_forced_by_its_name_or_with_all_hosts() -> None:
-    hosts = {"web1": Share(20, 34), "web2": Share(20, 34)}
+    hosts = {"web1": DeletedShare(20, 34), "web2": DeletedShare(20, 34)}
     assert set(too_many(hosts, Forced(hosts=frozenset({"web1"}))).left_out) == {"web2"}
     assert too_many(hosts, Forced(every_host=True)).left_out == {}
     assert set(too_many(hosts, Forced(pool=True, clock=True)).left_out) == {"web1", "web2"}
@@ -109,7 +109,7 @@ def test_a_host_that_is_called_like_one_of_the_words_is_named_with_host() -> Non
     assert Forced.parse(["pool"], hosts) == Forced(pool=True)
     assert Forced.parse(["host:pool"], hosts) == Forced(hosts=frozenset({"pool"}))
     assert all(Forced.parse([force_word(host)], hosts) == Forced(hosts=frozenset({host})) for host in hosts)
-    assert "--force host:pool" in left_out_words("pool", too_many({"pool": Share(20, 34)}, NOTHING).left_out["pool"])
+    assert "--force host:pool" in left_out_words("pool", too_many({"pool": DeletedShare(20, 34)}, NOTHING).left_out["pool"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from btrkeep.config.values import MinFree
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import CHECKS, PoolVerdict, StoredVerdict, as_text, from_text
-from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge
+from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.pool.model import Room
 from tests.backupd.facts import NOW
 from tests.backupd.seen import GIB, well
@@ -47,7 +47,7 @@ def room(free: int, unallocated: int, metadata: int = GIB, total: int = 100 * GI
     ],
 )
 def test_what_is_wrong_and_how_bad(facts: PoolFacts, expected: dict[str, str]) -> None:
-    verdict = judge(facts, LIMITS)
+    verdict = judge_pool(facts, LIMITS)
     assert {finding.check: finding.level for finding in verdict.findings} == expected
     assert verdict.level == max(expected.values(), key=("ok", "warning", "error").index, default="ok")
     assert all(finding.hint for finding in verdict.findings if finding.check != "unusable")
@@ -59,7 +59,7 @@ def test_each_check_is_seen_to_find_something_and_only_what_stops_backups_makes_
         well(foreign="x", read_only=True, missing=(1,), errors={1: {"read": 1}}, room=Room(100 * GIB, 0, 1, 1)),
         PoolFacts("not mounted"),
     )
-    found = [finding for facts in broken for finding in judge(facts, LIMITS).findings]
+    found = [finding for facts in broken for finding in judge_pool(facts, LIMITS).findings]
     assert {finding.check for finding in found} == set(CHECKS)
     assert {finding.check for finding in found if finding.unusable} == {v.UNUSABLE, v.READ_ONLY, v.ROOM}
 
@@ -75,22 +75,22 @@ def test_each_check_is_seen_to_find_something_and_only_what_stops_backups_makes_
     ],
 )
 def test_what_could_not_be_looked_at_is_not_well(unknown: str, checks: set[str]) -> None:
-    verdict = judge(well(**{unknown: None}), LIMITS)
+    verdict = judge_pool(well(**{unknown: None}), LIMITS)
     assert (verdict.level, set(verdict.unlooked)) == ("unknown", checks)
     assert {v.grade(verdict.level_of(check)) for check in checks} == {None}
     assert {verdict.level_of(check) for check in set(CHECKS) - checks} == {"ok"}
-    worse = judge(well(**{unknown: None, "was_full": True, "fault": ""}), LIMITS)
+    worse = judge_pool(well(**{unknown: None, "was_full": True, "fault": ""}), LIMITS)
     assert worse.level == "unknown"
 
 
 def test_of_a_pool_that_cannot_be_used_nothing_else_is_known() -> None:
-    verdict = judge(PoolFacts("not mounted", "mount it"), LIMITS)
+    verdict = judge_pool(PoolFacts("not mounted", "mount it"), LIMITS)
     assert set(verdict.unlooked) == set(CHECKS) - {"unusable"}
     assert [finding.hint for finding in verdict.findings] == ["mount it"]
 
 
 def test_a_verdict_goes_through_the_catalogue_as_it_is_and_anything_else_is_none() -> None:
-    kept = StoredVerdict(NOW, judge(well(missing=(2,), errors={1: {"read": 3}}, room=None), LIMITS))
+    kept = StoredVerdict(NOW, judge_pool(well(missing=(2,), errors={1: {"read": 3}}, room=None), LIMITS))
     assert from_text(as_text(kept)) == kept
     assert from_text(as_text(StoredVerdict(NOW, PoolVerdict()))) == StoredVerdict(NOW, PoolVerdict())
     for text in (None, "", "[]", "no json", "{}", as_text(kept).replace('"hint"', '"later"'), as_text(kept).replace("2026", "x")):

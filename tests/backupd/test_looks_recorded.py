@@ -9,7 +9,7 @@ import pytest
 
 from backupd.repo.compared import COMPARED, Comparison, HostComparisons, read_compared, write_compared
 from backupd.repo.damages import DAMAGED
-from backupd.repo.recalled import recall_looks
+from backupd.repo.recorded_rows import recall_looks
 from backupd.repo.verified import VERIFIED, read_verified, write_verified
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.verification import Verification

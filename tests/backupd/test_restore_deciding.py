@@ -32,7 +32,7 @@ from backupd.files.tar_headers import member, sparse_member
 from backupd.files.target import target_of
 from backupd.files.tree import Entry
 from backupd.files.zip_headers import zip_name
-from backupd.rsync.giving import CONTENT, giving_command, parse_item
+from backupd.rsync.restore_command import CONTENT, parse_item, restore_command
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.model import PoolSettings, SshSettings
 from btrkeep.errors import UsageError
@@ -239,5 +239,5 @@ def test_the_words_of_a_wish_are_those_of_the_command() -> None:
 def test_a_comparison_of_contents_waits_for_a_checksum_that_takes_hours() -> None:
     """rsync 3.5 gave up after its --timeout: nothing goes over the line while it reads one large file. The last word counts."""
     host = HostConfig("web1", address="root@web1", paths=())
-    words = giving_command(host, SshSettings(), Path("/b/data"), [b"/vm"], b"/", True, CONTENT)
+    words = restore_command(host, SshSettings(), Path("/b/data"), [b"/vm"], b"/", True, CONTENT)
     assert [word for word in words if word.startswith("--timeout")] == ["--timeout=600", "--timeout=0"]

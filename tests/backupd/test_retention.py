@@ -10,7 +10,7 @@ import pytest
 
 from btrkeep.config import Retention
 from btrkeep.decisions.retention import Candidate, Decision, DeletionRequest, Hold, Reason, RetentionCode, decide, parse_policy
-from btrkeep.decisions.words import reason_words
+from btrkeep.decisions.retention_words import reason_words
 from tests.backupd.golden.replay import kept, names, prune, pruned_each_time
 
 POLICY = Retention(daily=14, weekly=13, monthly=12)

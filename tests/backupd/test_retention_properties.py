@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from btrkeep.config import Retention
 from btrkeep.decisions.due import FUTURE
 from btrkeep.decisions.retention import Candidate, Hold, Reason, RetentionCode, decide
-from btrkeep.decisions.words import reason_words
+from btrkeep.decisions.retention_words import reason_words
 from tests.backupd.golden.replay import expire, kept, names, prune
 from tests.backupd.test_retention_golden import ODD
 

@@ -20,11 +20,11 @@ import pytest
 
 from backupd.serve.answer_cache import AnswerCache
 from backupd.serve.commands import command_of, folder_of
+from backupd.serve.job_queue import next_turns
 from backupd.serve.job_runner import Log, carry_out
 from backupd.serve.jobs import JobStore, ServeJob, is_id, job_object, new_id
 from backupd.serve.requests import ServeRequest, leave, take
-from backupd.serve.starting import start_command, unit_of
-from backupd.serve.turns import next_turns
+from backupd.serve.start_job import start_command, unit_of
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError

@@ -10,7 +10,7 @@ from backupd.cli.sinks import expiry_sinks, night_sinks
 from backupd.expire.report import ExpiryProgress, Pause, Summary
 from backupd.run.context import HostResult, NightEnded, NightStarted, RunningTransfer
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan, UnreadableHost
-from btrkeep.decisions.safety_limits import Share
+from btrkeep.decisions.safety_limits import DeletedShare
 from tests.beds.notified import Said, notified
 
 
@@ -57,7 +57,10 @@ def test_with_json_only_notices_are_said_and_on_standard_error(status: Said, cap
 
 def test_a_pipe_and_systemd_hear_of_an_expiry(status: Said, capsys: pytest.CaptureFixture[str]) -> None:
     step = ExpiryStep("2026-11-20T220003Z", (), datetime(2026, 11, 22, tzinfo=UTC))
-    left_out: dict[str, Share | UnreadableHost] = {"mail": Share(24, 34), "ns": UnreadableHost("notes.json cannot be read")}
+    left_out: dict[str, DeletedShare | UnreadableHost] = {
+        "mail": DeletedShare(24, 34),
+        "ns": UnreadableHost("notes.json cannot be read"),
+    }
     tell = expiry_sinks(as_json=False)
     tell(Plan((HostPlan("web", 9, delete=(step,)),), left_out, None, 43))
     tell(ExpiryProgress(0, 1, 7, 100, None, None, Pause.BACKUPS))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from btrkeep.config import Retention
-from btrkeep.decisions import words
+from btrkeep.decisions import retention_words
 from btrkeep.decisions.calendar_strip import (
     DAILY,
     GOES,
@@ -116,8 +116,8 @@ def test_the_letters_are_the_same_whatever_the_reasons_are_called(monkeypatch: p
 
     before = row()
     assert set("MWdx?") <= set(before)
-    words.reason_words.cache_clear()
-    monkeypatch.setattr(words, "REASONS", dict.fromkeys(RetentionCode, "yearly {number} of {of}"))
+    retention_words.reason_words.cache_clear()
+    monkeypatch.setattr(retention_words, "REASONS", dict.fromkeys(RetentionCode, "yearly {number} of {of}"))
     assert row() == before
 
 

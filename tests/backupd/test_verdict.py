@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import Messages
-from backupd.run.verdict import PathEvidence, RunVerdict, SuspectLimits, decide, judge
+from backupd.run.verdict import PathEvidence, RunVerdict, SuspectLimits, decide_run, judge_path
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, meanwhile, pull
 
 LIMITS = SuspectLimits(shrink=0.5, unreadable=0.01)
@@ -35,7 +35,7 @@ def judged(
     base: Mapping[str, int] | None = HUNDRED,
     limits: SuspectLimits = LIMITS,
 ) -> PathResult:
-    return judge(PathEvidence("/srv", exit_code, said(*lines), numbers, base, limits, 1.0))
+    return judge_path(PathEvidence("/srv", exit_code, said(*lines), numbers, base, limits, 1.0))
 
 
 # The rules
@@ -176,22 +176,22 @@ WORST = {
 def test_the_worst_path_decides_for_all(results: list[PathResult]) -> None:
     order = list(WORST)
     worst = max((result.outcome for result in results), key=order.index)
-    verdict = decide(results)
+    verdict = decide_run(results)
     assert (verdict.state, verdict.outcome) == WORST[worst]
 
 
 def test_a_host_of_which_not_even_a_list_came_leaves_no_backup() -> None:
     broken = PathResult("/x", PathOutcome.BROKEN, "the other side does not speak rsync", numbers={"literal": 0, "received": 0})
-    assert decide([broken, broken]) == RunVerdict(None, "failed", "the other side does not speak rsync")
-    assert decide([broken, PathResult("/y", PathOutcome.COMPLETE, numbers=LISTED)]).state == "failed"
+    assert decide_run([broken, broken]) == RunVerdict(None, "failed", "the other side does not speak rsync")
+    assert decide_run([broken, PathResult("/y", PathOutcome.COMPLETE, numbers=LISTED)]).state == "failed"
 
 
 def test_the_error_is_that_of_the_worst_path() -> None:
     paths = {outcome: PathResult(f"/{outcome}", outcome, f"{outcome} because") for outcome in PathOutcome}
     for one, other in itertools.combinations(PathOutcome, 2):
         for results in ([paths[one], paths[other]], [paths[other], paths[one]]):
-            assert decide(results).error == f"{other} because"
-    assert decide([PathResult("/a", PathOutcome.COMPLETE)]) == RunVerdict("complete", "complete", None)
+            assert decide_run(results).error == f"{other} because"
+    assert decide_run([PathResult("/a", PathOutcome.COMPLETE)]) == RunVerdict("complete", "complete", None)
 
 
 # On real trees
@@ -199,7 +199,7 @@ def test_the_error_is_that_of_the_worst_path() -> None:
 
 def of(source: Path, pulled: Pulled, base: PathResult | None = None, limits: SuspectLimits = LIMITS) -> PathResult:
     numbers = base.numbers if base else None
-    return judge(PathEvidence(str(source), pulled.exit_code, pulled.messages, pulled.output.numbers, numbers, limits, 1.0))
+    return judge_path(PathEvidence(str(source), pulled.exit_code, pulled.messages, pulled.output.numbers, numbers, limits, 1.0))
 
 
 @pytest.fixture

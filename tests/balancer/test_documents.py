@@ -12,7 +12,7 @@ import pytest
 
 from balancer.cli import COMMANDS, group
 from balancer.cli.score_view import block_groups
-from balancer.order import SORTS
+from balancer.display_order import SORTS
 from balancer.score import BAD, GIB, SIZES, FreeExtents, tent
 from balancer.survey import Survey, surveyed
 from btrkeep.errors import Exit

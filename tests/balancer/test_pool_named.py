@@ -8,7 +8,7 @@ import pytest
 
 from balancer.choose import FLOORS
 from balancer.cli.planning import settings_of
-from balancer.run_types import Least, RunSettings
+from balancer.run_types import RoomFloor, RunSettings
 from btrkeep.config import BalanceSettings
 from btrkeep.config.values import parse_min_free
 from tests.balancer.program import balancer
@@ -35,17 +35,17 @@ def test_a_pool_that_says_nothing_has_a_small_budget_and_little_time() -> None:
 def test_what_a_pool_says_holds_where_no_option_is_given() -> None:
     said = BalanceSettings(5 * GIB, None, "usage", parse_min_free("3%"), True, None)
     assert settings(said) == RunSettings(
-        "usage", FLOORS["usage"], 5 * GIB, None, min_unallocated=Least(1 << 62, 0.03), only_to_expiry=True, max_pressure=None
+        "usage", FLOORS["usage"], 5 * GIB, None, min_unallocated=RoomFloor(1 << 62, 0.03), only_to_expiry=True, max_pressure=None
     )
     sized = settings(BalanceSettings(min_unallocated=parse_min_free("30GiB")))
-    assert sized.min_unallocated == Least(30 * GIB, 1.0)
+    assert sized.min_unallocated == RoomFloor(30 * GIB, 1.0)
 
 
 def test_options_win_and_none_lifts_a_limit() -> None:
     said = BalanceSettings(5 * GIB, 60.0, "usage", parse_min_free("3%"), True, 0.1)
     found = settings(said, GIB, 30.0, "score", least=7 * GIB, yields=False, pressure=0.9)
     assert (found.budget, found.time, found.policy, found.max_pressure) == (GIB, 30.0, "score", 0.9)
-    assert (found.min_unallocated, found.yield_to_backups) == (Least(7 * GIB, 1.0), False)
+    assert (found.min_unallocated, found.yield_to_backups) == (RoomFloor(7 * GIB, 1.0), False)
     found = settings(said, "none", "none", None, pressure="none")
     assert (found.budget, found.time, found.policy, found.max_pressure) == (None, None, "usage", None)
 

@@ -31,7 +31,7 @@ from balancer.run_types import (
     Cancelling,
     Ending,
     Hindrance,
-    Least,
+    RoomFloor,
     RunSettings,
 )
 from btrkeep.errors import Exit
@@ -96,7 +96,7 @@ def test_an_option_that_is_not_given_leaves_what_the_policy_has() -> None:
     assert (found.floors.min_score, found.floors.min_benefit, found.budget, found.time) == (7.0, 0.0, GIB, 60.0)
     assert (found.yield_to_backups, found.wait_for_others, found.patience, found.max_pressure) == (False, True, 5.0, None)
     assert found.min_unallocated.of(1000 * GIB) == 30 * GIB
-    assert settings_of(None, None, None, "score", None, None, least=0).min_unallocated == Least(0, 1.0)
+    assert settings_of(None, None, None, "score", None, None, least=0).min_unallocated == RoomFloor(0, 1.0)
     assert settings_of(None, None, None, "score", None, None, least=500 * GIB).min_unallocated.of(1000 * GIB) == 500 * GIB
 
 
@@ -441,7 +441,7 @@ def test_the_page_names_every_ending_every_outcome_and_every_option_that_decides
     floors = choose.Floors()
     assert f"must have a score of at least {floors.min_score:g} " in page
     assert f"lose {floors.min_benefit:g} for each GiB" in page
-    least = Least()
+    least = RoomFloor()
     whole = least.size / least.share / GIB
     assert f"{least.size // GIB} GiB by default, or {least.share:.0%} of a filesystem of less than {whole:.0f} GiB" in page
 

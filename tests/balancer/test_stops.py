@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from balancer.model import Estimate
-from balancer.run_types import BalanceOutcome, Ending, Hindrance, Least, PlannedBlockGroup, RunSettings, StepDone
+from balancer.run_types import BalanceOutcome, Ending, Hindrance, PlannedBlockGroup, RoomFloor, RunSettings, StepDone
 from balancer.stop_rules import BEFORE, DURING, StopFacts, after, stop, too_long
 from balancer.survey import Cost
 
@@ -82,14 +82,14 @@ def test_what_passes_is_waited_for_only_when_that_was_asked_and_a_paused_balance
 
 
 def test_what_was_switched_off_is_no_reason() -> None:
-    off = RunSettings(yield_to_backups=False, max_pressure=None, min_unallocated=Least(0))
+    off = RunSettings(yield_to_backups=False, max_pressure=None, min_unallocated=RoomFloor(0))
     assert stop(BEFORE, off, replace(WELL, backups="somebody", pressure=1.0, unallocated=0)) is None
 
 
 def test_the_floor_of_room_is_small_on_a_small_filesystem() -> None:
-    assert Least().of(40 << 40) == 4 * GIB
-    assert Least().of(10 * GIB) == int(0.02 * 10 * GIB)
-    assert Least(GIB, 1.0).of(GIB // 2) == GIB // 2
+    assert RoomFloor().of(40 << 40) == 4 * GIB
+    assert RoomFloor().of(10 * GIB) == int(0.02 * 10 * GIB)
+    assert RoomFloor(GIB, 1.0).of(GIB // 2) == GIB // 2
 
 
 def test_a_block_group_that_takes_longer_than_is_left_is_not_begun() -> None:

@@ -29,9 +29,9 @@ from balancer.run_types import (
     BalanceProgress,
     BalanceStarted,
     Cancelling,
-    Least,
     PlannedBlockGroup,
     Report,
+    RoomFloor,
     RunSettings,
     StepDone,
 )
@@ -46,7 +46,7 @@ EASY = Floors(min_score=1, min_benefit=1)
 KIB = 1 << 10
 DATA, METADATA = python_btrfs.BLOCK_GROUP_DATA, python_btrfs.BLOCK_GROUP_METADATA
 NO_TIME = Model(Rates(0, 0, 0, 0), Rates(0, 0, 0, 0))
-QUICK: dict[str, Any] = {"floors": EASY, "min_unallocated": Least(0), "max_pressure": None}
+QUICK: dict[str, Any] = {"floors": EASY, "min_unallocated": RoomFloor(0), "max_pressure": None}
 Event = dict[str, Any]
 BALANCE, LOOK = "balance_block_group", "look"
 EVENTS = {

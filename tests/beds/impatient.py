@@ -5,7 +5,7 @@ not answer after half a second, not after ten.
 import backupd.cli
 import backupd.rsync.process
 import backupd.run.orphaned_receivers
-from btrkeep import answering
+from btrkeep import hung_storage
 from btrkeep.catalogue import sqlite
 from btrkeep.process import group, programs
 
@@ -15,7 +15,7 @@ if __name__ == "__main__":
     for module, name, value in (
         (backupd.rsync.process, "PATIENCE", PATIENCE),
         (group, "PATIENCE", PATIENCE),
-        (answering, "PATIENCE", PATIENCE),
+        (hung_storage, "PATIENCE", PATIENCE),
         (group, "UNENDING", PATIENCE),
         (programs, "UNENDING", PATIENCE),
         (sqlite, "BUSY_TIMEOUT", PATIENCE),

@@ -17,7 +17,7 @@ from balancer import relocation, run
 from balancer import stop_rules as stops
 from balancer.contention import backups_at_work, lock_folders
 from balancer.run import Balancing
-from balancer.run_types import BalanceOutcome, Ending, Least, RunSettings
+from balancer.run_types import BalanceOutcome, Ending, RoomFloor, RunSettings
 from btrkeep.errors import LockHeld
 from btrkeep.pool.balance import balance_block_group, exclusive_operation
 from btrkeep.pool.locks import take_lock
@@ -171,7 +171,7 @@ def test_one_that_should_take_longer_than_there_is_time_is_not_begun(bed: Path) 
 
 
 def test_without_room_to_spare_nothing_is_begun(bed: Path) -> None:
-    report = balance(bed, min_unallocated=Least(1 << 40, 1.0))
+    report = balance(bed, min_unallocated=RoomFloor(1 << 40, 1.0))
     assert (report.ending, report.steps) == (Ending.UNALLOCATED, ())
 
 

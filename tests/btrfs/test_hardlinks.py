@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from backupd.repo import hardlinks
-from backupd.repo.hardlinks import split
+from backupd.repo.hardlinks import split_hard_links
 from btrkeep.errors import PoolUnusable
 from btrkeep.treescan import linked_inodes
 from tests.beds import Entry, differences, exclusive_bytes, manifest, work
@@ -99,7 +99,7 @@ def test_a_link_broken_at_the_source_comes_back_right_and_the_others_stay_links(
 ) -> None:
     working = snapshot(first_backup(fakessh, source))
     change(source)
-    split(working)
+    split_hard_links(working)
     pull(fakessh, source, working)
     assert differences(manifest(source), manifest(working / "data")) == []
     assert (source / "c").stat().st_nlink == 2  # so the comparison of links above compared some
@@ -120,7 +120,7 @@ def test_links_that_still_hold_are_links_again_and_share_their_data_with_the_bas
         (source / f"etc/big{number}").hardlink_to(source / f"big{number}")
     first = first_backup(fakessh, source)
     working = snapshot(first)
-    result = split(working)
+    result = split_hard_links(working)
     assert (result.inodes, result.names) == (53, 55)
     assert exclusive_bytes(working) <= NO_DATA
     pull(fakessh, source, working)
@@ -165,7 +165,7 @@ def test_every_kind_of_file_keeps_all_it_has_and_nothing_outside_is_touched(shar
     hostile_tree(base / "data")
     working = snapshot(base)
     outside = manifest(shared_btrfs / "victim")
-    result = split(working)
+    result = split_hard_links(working)
     assert (result.inodes, result.names) == (8, 16)
     assert differences(unlinked(manifest(base / "data")), manifest(working / "data")) == []
     assert work("find", working, "-links", "+1", "!", "-type", "d").stdout == ""
@@ -180,7 +180,7 @@ def test_what_is_not_in_data_is_left_alone(shared_btrfs: Path) -> None:
     (shared_btrfs / "beside" / "data").hardlink_to(shared_btrfs / "outside")
     (shared_btrfs / "data" / "inside").hardlink_to(shared_btrfs / "outside")
     work("btrfs", "filesystem", "sync", shared_btrfs)
-    assert split(shared_btrfs).names == 1
+    assert split_hard_links(shared_btrfs).names == 1
     assert work("find", shared_btrfs, "-type", "f", "-links", "2", "-printf", "%P\n").stdout.split() == ["beside/data", "outside"]
 
 
@@ -197,7 +197,7 @@ def test_holes_preallocation_and_nocow_stay_as_they_are(shared_btrfs: Path) -> N
     for name in ("sparse", "preallocated", "nocow"):
         (data / f"{name}2").hardlink_to(data / name)
     working = snapshot(data.parent)
-    assert split(working).names == 3
+    assert split_hard_links(working).names == 3
     assert differences(unlinked(manifest(data, blocks=True)), manifest(working / "data", blocks=True)) == []
     for name in ("nocow", "nocow2"):
         assert "C" in work("lsattr", working / "data" / name).stdout.split()[0]
@@ -218,7 +218,7 @@ def test_data_that_cannot_be_shared_is_copied_with_its_holes(make_btrfs: Callabl
         work("dd", "if=/dev/urandom", f"of={data / 'one'}", "bs=1M", "count=1", f"seek={place}", "conv=notrunc", "status=none")
     working = snapshot(data.parent)
     remount(point, "nodatasum")
-    assert split(working).names == 2
+    assert split_hard_links(working).names == 2
     work("btrfs", "filesystem", "sync", point)
     assert differences(unlinked(manifest(data, blocks=True)), manifest(working / "data", blocks=True)) == []
     assert exclusive_bytes(working) == 3 << 20  # so it was a copy
@@ -243,7 +243,7 @@ def test_thousands_of_names_in_many_deep_folders_are_split(shared_btrfs: Path) -
     for folder in [data, *data.glob("*/inner")]:
         work("touch", "-d", "2004-04-04 04:04:04.4", folder)
     work("btrfs", "filesystem", "sync", shared_btrfs)
-    assert split(shared_btrfs).names == 150 * 20
+    assert split_hard_links(shared_btrfs).names == 150 * 20
     assert work("find", data, "-links", "+1", "!", "-type", "d").stdout == ""
     assert len(work("find", data, "-type", "f", "-size", "3c").stdout.splitlines()) == 150 * 20 + 1
     assert work("find", data, "-maxdepth", "2", "-name", "inner", "-newermt", "2004-04-05").stdout == ""
@@ -256,16 +256,16 @@ def test_an_acl_that_the_top_of_the_backup_hands_down_reaches_no_copy(shared_btr
     work("setfacl", "-d", "-m", "u:1003:rwx", shared_btrfs)
     before = manifest(shared_btrfs / "data")
     work("btrfs", "filesystem", "sync", shared_btrfs)
-    assert split(shared_btrfs).names == 1
+    assert split_hard_links(shared_btrfs).names == 1
     assert differences(unlinked(before), manifest(shared_btrfs / "data")) == []
 
 
 def test_a_second_split_has_nothing_to_do(source: Path, fakessh: Path) -> None:
     working = snapshot(first_backup(fakessh, source))
-    assert split(working).names == 5
+    assert split_hard_links(working).names == 5
     before = work("find", working, "-printf", "%P %i %T@ %C@\\n").stdout
     work("btrfs", "filesystem", "sync", working)
-    result = split(working)
+    result = split_hard_links(working)
     assert (result.inodes, result.names) == (0, 0)
     assert work("find", working, "-mindepth", "1", "-printf", "%P %i %T@ %C@\\n").stdout == before.split("\n", 1)[1]
 
@@ -282,7 +282,7 @@ def killed_after(steps: int, working: Path) -> bool:
 
         try:
             sys.addaudithook(step)
-            split(working)
+            split_hard_links(working)
         finally:
             os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -304,7 +304,7 @@ def test_killed_at_any_step_and_called_again_it_ends_right(shared_btrfs: Path) -
         killed = killed_after(steps, working)
         leftovers += len(top_names(working)) - 1
         work("btrfs", "filesystem", "sync", working)
-        split(working)
+        split_hard_links(working)
         assert differences(wanted, without_folder_times(manifest(working / "data"))) == [], f"killed at step {steps}"
         assert top_names(working) == ["data"]
         if not killed:
@@ -334,7 +334,7 @@ def test_names_that_are_gone_or_somebody_else_s_by_now_are_no_error(shared_btrfs
     (data / "three too").hardlink_to(data / "three")
     work("btrfs", "filesystem", "sync", shared_btrfs)
     monkeypatch.setattr(hardlinks, "linked_inodes", lambda _, **_since: iter(seen))
-    assert split(shared_btrfs).names == 1
+    assert split_hard_links(shared_btrfs).names == 1
     linked = work("find", shared_btrfs, "-links", "+1", "!", "-type", "d", "-printf", "%f\n").stdout.splitlines()
     assert sorted(linked) == ["three", "three too"]
 
@@ -350,16 +350,16 @@ def test_a_read_only_backup_is_an_unusable_pool_and_not_a_traceback(source: Path
     first = first_backup(fakessh, source)
     work("btrfs", "property", "set", "-ts", first, "ro", "true")
     with pytest.raises(PoolUnusable):
-        split(first)
+        split_hard_links(first)
 
 
 def test_a_split_that_is_stopped_ends_at_the_next_name_and_can_be_repeated(fakessh: Path, source: Path) -> None:
     working = snapshot(first_backup(fakessh, source))
     before = unlinked(manifest(working / "data"))
     asked = iter((False, False, True))
-    assert split(working, cancelled=CancelledWhen(lambda: next(asked))).names == 1
+    assert split_hard_links(working, cancelled=CancelledWhen(lambda: next(asked))).names == 1
     assert not (working / ".split").exists()
     linked = work("find", working / "data", "-type", "f", "-links", "+1").stdout.splitlines()
     assert len(linked) == 6
-    split(working)
+    split_hard_links(working)
     assert differences(before, manifest(working / "data")) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.repo.common import common_with, copied_to, write_common, write_copied
+from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
 from btrkeep import __version__
 from btrkeep.pool.marker import open_pool
 from tests.beds import TOP, work

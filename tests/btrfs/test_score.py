@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from balancer.cli import score_
+from balancer.display_order import SORTS, ordered
 from balancer.explain import ExplainedBlockGroup, NoSuchBlockGroup, explain
-from balancer.order import SORTS, ordered
 from balancer.survey import survey
 from btrkeep.pool.opening import open_btrfs
 from btrkeep.treescan.chunks import Chunks, chunks

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.at_once import OPEN, possible_at_once
+from backupd.run.rlimits import OPEN, possible_at_once
 from btrkeep.process.group import Group
 from btrkeep.process.programs import ProgramFailed
 from tests.beds import cgroups

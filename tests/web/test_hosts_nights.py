@@ -10,7 +10,7 @@ from btrkeep.catalogue import BackupOutcome, HostRuns
 from btrkeep.config import Window
 from btrkeep.units import backup_name
 from web.charts.night_strip import strip_paths
-from web.data.nights import HostNight, Past, boundaries, strip, words
+from web.data.nights import HostNight, KnownPeriod, boundaries, strip, words
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -77,11 +77,11 @@ def test_in_words_the_nights_that_were_not_well_are_named() -> None:
 
 def test_before_a_host_was_there_it_had_no_nights() -> None:
     run = tried(3, "complete")
-    found = strip(BEGINS, BERLIN, [run], outcomes(run), frozenset(), Past(run.started - timedelta(hours=1), window=WINDOW))
+    found = strip(BEGINS, BERLIN, [run], outcomes(run), frozenset(), KnownPeriod(run.started - timedelta(hours=1), window=WINDOW))
     assert [night.outcome for night in found] == ["before", "before", "before", "complete", "none"]
     assert words(found) == "all 2 nights: 1 complete, 1 without a run"
     assert (
-        words(strip(BEGINS, BERLIN, (), {}, frozenset(), Past(EVENINGS[4], window=WINDOW)))
+        words(strip(BEGINS, BERLIN, (), {}, frozenset(), KnownPeriod(EVENINGS[4], window=WINDOW)))
         == "the only night so far: 1 without a run"
     )
     assert strip_paths(found[:3])[0][1] == ""
@@ -91,7 +91,7 @@ def test_what_a_lost_catalogue_knew_is_not_known_and_a_backup_tells_of_its_night
     made, later = tried(1, "complete"), tried(3, "failed")
     suspect = tried(2, "suspect")
     known = {**outcomes(made, state="expired"), **outcomes(suspect, state="suspect", outcome="suspect")}
-    past = Past(EVENINGS[1], [(BEGINS[0], EVENINGS[2])], WINDOW)
+    past = KnownPeriod(EVENINGS[1], [(BEGINS[0], EVENINGS[2])], WINDOW)
     found = strip(BEGINS, BERLIN, [later], known, frozenset(), past)
     assert [(night.outcome, night.now) for night in found] == [
         ("before", None),

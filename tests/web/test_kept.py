@@ -16,7 +16,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds.template import with_catalogue
 from tests.web.made import EVENING, backup, client, run, write
-from web.pages.asked import Answers, ServiceAnswer
+from web.pages.slow_answers import Answers, ServiceAnswer
 from web.result_cache import ResultCache, catalogue_version
 from web.source import Caches
 
@@ -210,7 +210,7 @@ def test_an_answer_that_took_long_is_as_new_as_its_end(clock: Clock, monkeypatch
         clock.now += 25
         return ServiceAnswer(datetime.now(UTC), None)
 
-    monkeypatch.setattr("web.pages.asked._answer", slow)
+    monkeypatch.setattr("web.pages.slow_answers._answer", slow)
     answers = Answers()
     answers.ask("doctor")
     answers.ask("doctor")
@@ -234,7 +234,7 @@ def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RequestRefused("your session has ended", "log in", "refused")
 
     service = Service()
-    monkeypatch.setattr("web.pages.asked.agent", lambda: service)
+    monkeypatch.setattr("web.pages.slow_answers.agent", lambda: service)
     answers, told = Answers(), []
 
     def ask() -> None:

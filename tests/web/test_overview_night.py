@@ -11,7 +11,7 @@ import pytest
 
 from btrkeep.catalogue import HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
-from web.data.night_sum import Known, NightSum, nights_of, runs_of_backups, since
+from web.data.night_sum import NightFacts, NightSum, nights_of, runs_of_backups, since
 from web.data.nights import boundaries, usual_window
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -38,10 +38,10 @@ def facts(last: datetime | None) -> HostFacts:
 
 def known(
     hosts: Sequence[HostConfig], runs: Sequence[HostRuns], now: datetime = MORNING, alive: frozenset[int] = frozenset()
-) -> Known:
+) -> NightFacts:
     """All hosts had their last complete backup two nights ago, unless a run says otherwise."""
     newest = {run.host: run.started for run in runs if run.outcome == "complete"}
-    return Known(
+    return NightFacts(
         {host.name: host for host in hosts},
         {host.name: facts(newest.get(host.name, LAST_TIME)) for host in hosts},
         runs,

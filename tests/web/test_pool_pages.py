@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.beds.made_catalogue import made_catalogue
 from tests.web.made import client
-from web.pages.asked import ServiceAnswer, answers
+from web.pages.slow_answers import ServiceAnswer, answers
 
 HOSTS = 40
 PAGES = (

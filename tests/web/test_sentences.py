@@ -10,7 +10,7 @@ import pytest
 from flask import Flask, g
 
 from backupd.rsync.messages import Messages
-from backupd.run.verdict import PathEvidence, SuspectLimits, judge
+from backupd.run.verdict import PathEvidence, SuspectLimits, judge_path
 from backupd.serve.jobs import FAILED, RUNNING, ServeJob, as_it_is, job_object
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.catalogue.model_alarm import HOST, AlarmSubject
@@ -19,7 +19,7 @@ from btrkeep.decisions import cause_words as words
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.serving.viewer import Viewer
 from web import redaction as telling
-from web.sentences import WITHHELD, of_cause, of_host_itself
+from web.output_by_author import WITHHELD, of_cause, of_host_itself
 
 NAMES = ("db1", "nothing-of-that-name")
 LINE = 'rsync: opendir "/srv/{}" failed: Permission denied (13)'
@@ -32,7 +32,7 @@ def any_cause(code: CauseCode) -> Cause:
 
 @pytest.mark.parametrize("exit_code", [-9, 1, 2, 5, 11, 12, 23, 30, 77, 125, 126, 127, 137, 255])
 def test_a_verdict_of_numbers_is_told(exit_code: int) -> None:
-    result = judge(
+    result = judge_path(
         PathEvidence("/srv/data", exit_code, Messages(), {"files": 1000, "regular": 900}, None, SuspectLimits(0.5, 0.1), 1.0)
     )
     assert result.reason.startswith("/srv/data: ")
@@ -44,7 +44,7 @@ def test_a_verdict_of_numbers_is_told(exit_code: int) -> None:
 )
 def test_a_backup_that_shrank_is_told(numbers: dict[str, int]) -> None:
     base = {"files": 100, "regular": 90, "bytes": 5_000_000}
-    result = judge(PathEvidence("/srv", 0, Messages(), numbers, base, SuspectLimits(0.5, 0.1), 1.0))
+    result = judge_path(PathEvidence("/srv", 0, Messages(), numbers, base, SuspectLimits(0.5, 0.1), 1.0))
     assert "less, the limit is 50%" in result.reason or "no file is left" in result.reason
     assert of_cause(result.cause, "lab") == result.reason
 

@@ -10,7 +10,7 @@ from btrkeep import __version__
 from btrkeep.cli import edge
 from btrkeep.cli.lazy import LazyGroup
 from btrkeep.process.cancellation import exit_on_sigterm
-from web.cli.chosen import GlobalOptions
+from web.cli.global_options import GlobalOptions
 
 NAME = "btrkeep-web"
 COMMANDS = {

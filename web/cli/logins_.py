@@ -15,9 +15,9 @@ from btrkeep.serving.peer import allowed_users
 from btrkeep.serving.server import Server
 from web.auth.service import LoginService
 from web.auth.store import Store
-from web.cli.chosen import GlobalOptions
-from web.cli.own import become_owner
-from web.cli.site import published_of
+from web.cli.as_owner import become_owner
+from web.cli.global_options import GlobalOptions
+from web.cli.published import published_of
 
 log = logging.getLogger("btrkeep.web")
 

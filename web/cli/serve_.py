@@ -14,9 +14,9 @@ from btrkeep.process.service import tell
 from btrkeep.serving.protocol import socket_of
 from web.app import create_app
 from web.auth.store import FILE
-from web.cli.chosen import GlobalOptions
-from web.cli.own import become_owner
-from web.cli.site import published_of
+from web.cli.as_owner import become_owner
+from web.cli.global_options import GlobalOptions
+from web.cli.published import published_of
 from web.server import server_of
 from web.settings import Settings
 from web.warm import warm

@@ -10,7 +10,7 @@ from btrkeep.errors import UsageError
 from btrkeep.units import format_time, printable
 from web.auth.model import Token, checked_name, parse_hosts
 from web.auth.random_words import TOKEN_PREFIX, digest
-from web.cli.own import opened
+from web.cli.as_owner import opened
 from web.cli.user_ import hosts_words, name_and_rights
 
 

@@ -15,9 +15,9 @@ from btrkeep.units import counted, format_time, printable
 from web.auth.model import User, checked_name, parse_hosts
 from web.auth.passwords import hashed
 from web.auth.store import Store
-from web.cli.chosen import GlobalOptions
-from web.cli.moving import exported, imported, move_users, retired
-from web.cli.own import become_owner, opened
+from web.cli.as_owner import become_owner, opened
+from web.cli.global_options import GlobalOptions
+from web.cli.move_users import exported, imported, move_users, retired
 
 _ROLES_HELP = "viewer: read only; operator: also start, hold and restore; admin: also restore into other folders of hosts."
 T = TypeVar("T")

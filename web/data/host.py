@@ -23,8 +23,8 @@ from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.explain import explain
 from btrkeep.decisions.host_state import COPY
 from btrkeep.decisions.retention import Candidate, Decision, Hold, RetentionCode
+from btrkeep.decisions.retention_words import hold_words, policy_words, reason_words
 from btrkeep.decisions.verification import Verified, VerifiedBackups, verified_words
-from btrkeep.decisions.words import hold_words, policy_words, reason_words
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration, format_time, parse_time
 from web.data import hosts

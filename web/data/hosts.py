@@ -18,7 +18,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus, copy_of_host, host_status, status_error
 from btrkeep.serving.viewer import Viewer
 from web.data import nights, running
-from web.data.nights import HostNight, Past
+from web.data.nights import HostNight, KnownPeriod
 from web.redaction import host_error, host_line
 from web.source import RequestContext
 
@@ -255,14 +255,14 @@ def _strips(source: RequestContext, names: Sequence[str], count: int) -> Mapping
     }
 
 
-def past_of(source: RequestContext, names: Collection[str]) -> Mapping[str, Past]:
+def past_of(source: RequestContext, names: Collection[str]) -> Mapping[str, KnownPeriod]:
     """Returns how far back each host is known: since it was configured, first tried, or has its oldest backup, whichever is
     earliest.
     """
     known, unknown, site = source.catalogue.first_seen(names), source.catalogue.unknown_spans(), source.site
     every = {name: [moment for moment in (known.get(name), site.since.get(name)) if moment] for name in names}
     windows = {name: host.window for name, host in site.hosts.items()}
-    return {name: Past(min(moments, default=None), unknown, windows.get(name)) for name, moments in every.items()}
+    return {name: KnownPeriod(min(moments, default=None), unknown, windows.get(name)) for name, moments in every.items()}
 
 
 def _begins(hosts: Mapping[str, HostConfig], zone: ZoneInfo, now: datetime, count: int) -> Callable[[str], Sequence[datetime]]:

@@ -73,7 +73,7 @@ def _named(part: Part) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class NightFacts:
     """The input of the sums: hosts by name that the viewer may see, facts of them, and the runs since `since(...)`.
 
     `began`: since when a host exists, for the hosts for which that is known.
@@ -110,7 +110,7 @@ def runs_of_backups(
     ]
 
 
-def nights_of(known: Known) -> tuple[NightSum, ...]:
+def nights_of(known: NightFacts) -> tuple[NightSum, ...]:
     """Returns the night in progress, if any, and the one before; the newest first. A pool without hosts has none."""
     if not known.hosts:
         return ()
@@ -121,7 +121,7 @@ def nights_of(known: Known) -> tuple[NightSum, ...]:
     return tuple(one for one in (newest, earlier) if one)
 
 
-def night_sum(known: Known, begin: datetime, window: Window | None) -> NightSum | None:
+def night_sum(known: NightFacts, begin: datetime, window: Window | None) -> NightSum | None:
     """Returns the night that began then; None if no host was due yet and none was tried."""
     end = end_of(begin, window, known.zone)
     runs = [run for run in known.runs if begin <= run.started < end and run.host in known.hosts]
@@ -136,7 +136,7 @@ def night_sum(known: Known, begin: datetime, window: Window | None) -> NightSum 
     return _sum(known, (begin, end), runs, outcomes, window, going_on=going_on)
 
 
-def by_hand(known: Known, begin: datetime, window: Window | None) -> NightSum | None:
+def by_hand(known: NightFacts, begin: datetime, window: Window | None) -> NightSum | None:
     """Returns the runs since `begin` that belong to no night, or to none yet; None if there are none."""
     end = end_of(begin, window, known.zone)
     runs = [run for run in known.runs if begin <= run.started < end and run.host in known.hosts]
@@ -147,7 +147,7 @@ def by_hand(known: Known, begin: datetime, window: Window | None) -> NightSum | 
     return replace(found, by_hand=True, day=min(run.started for run in runs).astimezone(known.zone).date().isoformat())
 
 
-def _has_a_night(known: Known, runs: Sequence[HostRuns], begin: datetime, window: Window | None) -> bool:
+def _has_a_night(known: NightFacts, runs: Sequence[HostRuns], begin: datetime, window: Window | None) -> bool:
     """Returns True if a host was due or was backed up while the window was open; otherwise all runs since were made by hand."""
     if window is None:
         return True
@@ -159,11 +159,11 @@ def _has_a_night(known: Known, runs: Sequence[HostRuns], begin: datetime, window
     return any(_was_there(known, name, closed) for name in there)
 
 
-def _is_known(known: Known, begin: datetime, end: datetime) -> bool:
+def _is_known(known: NightFacts, begin: datetime, end: datetime) -> bool:
     return not any(start < end and begin < until for start, until in known.unknown)
 
 
-def _was_there(known: Known, name: str, moment: datetime) -> bool:
+def _was_there(known: NightFacts, name: str, moment: datetime) -> bool:
     return name not in known.began or known.began[name] < moment
 
 
@@ -172,7 +172,7 @@ def _is_a_night(runs: Sequence[HostRuns], hosts: Mapping[str, HostConfig]) -> bo
     return any(run.night for run in runs) or 2 * len({run.host for run in runs}) >= len(hosts)
 
 
-def _outcomes(known: Known, runs: Sequence[HostRuns], begin: datetime, end: datetime, window: Window | None) -> dict[str, str]:
+def _outcomes(known: NightFacts, runs: Sequence[HostRuns], begin: datetime, end: datetime, window: Window | None) -> dict[str, str]:
     """Returns the outcome of each host that was tried, or should have been."""
     busy, found = _is_busy(known, runs), _tried(known, runs)
     is_known = _is_known(known, begin, end)
@@ -186,7 +186,7 @@ def _outcomes(known: Known, runs: Sequence[HostRuns], begin: datetime, end: date
     return found
 
 
-def _tried(known: Known, runs: Iterable[HostRuns]) -> dict[str, str]:
+def _tried(known: NightFacts, runs: Iterable[HostRuns]) -> dict[str, str]:
     """Returns the outcome of each host that was tried."""
     tried: dict[str, list[str]] = {}
     for run in runs:
@@ -194,7 +194,7 @@ def _tried(known: Known, runs: Iterable[HostRuns]) -> dict[str, str]:
     return {name: best(outcomes) for name, outcomes in tried.items()}
 
 
-def _is_busy(known: Known, runs: Iterable[HostRuns]) -> bool:
+def _is_busy(known: NightFacts, runs: Iterable[HostRuns]) -> bool:
     """Returns True if a host is being backed up, or one was some minutes ago."""
     return any(run.id in known.alive or (run.finished and known.now - run.finished < _PAUSE) for run in runs)
 
@@ -209,13 +209,13 @@ def _was_expected(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, end
     return is_due(last, host.every, host.window, zone, end - INSTANT).due
 
 
-def _may_come(host: HostConfig, known: Known, *, busy: bool) -> bool:
+def _may_come(host: HostConfig, known: NightFacts, *, busy: bool) -> bool:
     """Returns True if the host may still get its turn: its window is open, it has no run, and others are being backed up."""
     return busy if host.window is None else window_end(host.window, known.zone, known.now) is not None
 
 
 def _sum(
-    known: Known,
+    known: NightFacts,
     span: tuple[datetime, datetime],
     runs: Sequence[HostRuns],
     outcomes: Mapping[str, str],

@@ -95,7 +95,7 @@ def best(outcomes: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class KnownPeriod:
     """How far back a host is known: since when it exists (None: unknown), the periods for which no run can be known, and its
     window.
     """
@@ -111,7 +111,7 @@ class Past:
         return "unknown" if any(start < end and begin < until for start, until in self.unknown) else "none"
 
 
-_NO_PAST = Past()
+_NO_PAST = KnownPeriod()
 
 
 def strip(
@@ -120,7 +120,7 @@ def strip(
     runs: Iterable[HostRuns],
     backups: Mapping[str, BackupOutcome],
     alive: frozenset[int],
-    past: Past = _NO_PAST,
+    past: KnownPeriod = _NO_PAST,
 ) -> tuple[HostNight, ...]:
     """Returns the nights of a host that began then, oldest first. `runs` and `backups` (by name) are the host's, `alive` are ids of
     runs.
@@ -150,7 +150,7 @@ def _night(
     zone: ZoneInfo,
     found: Sequence[tuple[str, str | None]],
     backups: Mapping[str, BackupOutcome],
-    past: Past,
+    past: KnownPeriod,
 ) -> HostNight:
     day = begin.astimezone(zone).date().isoformat()
     if not found:

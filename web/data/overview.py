@@ -114,7 +114,7 @@ def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
     runs += night_sum.runs_of_backups(facts, runs, unknown)
     if not runs and _last_try(source, viewer) is None:  # before the first night nobody has missed one
         return ()
-    return night_sum.nights_of(night_sum.Known(mine, facts, runs, alive, site.zone, now, began, unknown))
+    return night_sum.nights_of(night_sum.NightFacts(mine, facts, runs, alive, site.zone, now, began, unknown))
 
 
 def _last_try(source: RequestContext, viewer: Viewer) -> datetime | None:

@@ -5,8 +5,8 @@ from werkzeug.wrappers import Response
 
 from web.access import needs_all_hosts
 from web.data.balance import balances, one_balance, sums
-from web.pages.asked import answers
 from web.pages.pool import filesystem
+from web.pages.slow_answers import answers
 from web.source import source
 
 blueprint = Blueprint("balance", __name__, url_prefix="/pool/balance")

@@ -27,6 +27,6 @@ def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> DoctorRe
     return DoctorReport(tuple(findings), tuple(well), tuple(unlooked))
 
 
-def judge(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> list[Finding]:
+def apply_rules(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> list[Finding]:
     """Returns the findings of these rules, the worst first."""
     return list(examine(facts, rules).findings)

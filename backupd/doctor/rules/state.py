@@ -11,7 +11,7 @@ from backupd.doctor.rules.commands import backupd, balance, filters
 from backupd.doctor.rules.quotas import QUOTA_RULES
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.remedy import Remedy, Write
+from btrkeep.decisions.remedy import Remedy, WriteSysfs
 from btrkeep.units import counted, format_duration
 
 SCRUB_EVERY = timedelta(days=35)
@@ -69,7 +69,7 @@ def _reclaim(facts: DoctorFacts) -> Iterator[Finding]:
         "btrfs-balancer at the same data",
         "none as long as btrfs-balancer runs; it holds until the filesystem is mounted again",
         (),
-        tuple(Write(file, "0") for file in fs.reclaim),
+        tuple(WriteSysfs(file, "0") for file in fs.reclaim),
     )
 
 

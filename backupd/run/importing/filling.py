@@ -19,9 +19,9 @@ from backupd.repo.backup_json import DATA, Record
 from backupd.repo.room import require_room
 from backupd.rsync.output import bounded
 from backupd.run.finishing import Prepared
+from backupd.run.importing.context import ImportContext, OwnBackup, TreeProgress, named, require_going
 from backupd.run.importing.copying import CopiedNames, Same, copy_changed, copy_tree
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.site import ImportSite, OwnBackup, TreeProgress, named, require_going
 from backupd.run.importing.target_names import link_names, remove_names
 from backupd.run.importing.tree_links import TreeLinks, look_at, superfluous
 from backupd.run.importing.tree_walk import UnprovenTree
@@ -58,7 +58,7 @@ class OpenTrees(NamedTuple):
     old: Path | None
 
 
-def _own_base(site: ImportSite, trees: OpenTrees, prepared: Prepared) -> OwnBackup | None:
+def _own_base(site: ImportContext, trees: OpenTrees, prepared: Prepared) -> OwnBackup | None:
     """Returns the base, if this import has made it, of the tree before."""
     own = site.own.get(trees.tree.host)
     return own if own and prepared.base and own.name == prepared.base.name and _follows(trees, prepared) else None
@@ -69,7 +69,7 @@ def _follows(trees: OpenTrees, prepared: Prepared) -> bool:
     return trees.before is not None and prepared.base is not None and prepared.base.name == backup_name(trees.before.started)
 
 
-async def look_at_tree(site: ImportSite, trees: OpenTrees, prepared: Prepared) -> TreeLinks:
+async def look_at_tree(site: ImportContext, trees: OpenTrees, prepared: Prepared) -> TreeLinks:
     """Compares the tree with the one before it, if the base is of that one. Raises Cancelled, OperatorError."""
     site.tell(TreeProgress(trees.tree.host))
     own = _own_base(site, trees, prepared)
@@ -90,7 +90,7 @@ async def look_at_tree(site: ImportSite, trees: OpenTrees, prepared: Prepared) -
     return links
 
 
-async def fill(site: ImportSite, trees: OpenTrees, prepared: Prepared, links: TreeLinks) -> dict[str, int]:
+async def fill(site: ImportContext, trees: OpenTrees, prepared: Prepared, links: TreeLinks) -> dict[str, int]:
     """Copies the tree's content into `.working`. Returns the numbers, as PathResult has them.
 
     After a tree that this very import has copied, only the differences are copied, and of a first one all. After any other backup
@@ -139,7 +139,7 @@ class _Ticker:
 
 
 async def _in_the_target(
-    site: ImportSite, tree: OldTree, change: Callable[[Path, _Names], None], target: Path, names: _Names
+    site: ImportContext, tree: OldTree, change: Callable[[Path, _Names], None], target: Path, names: _Names
 ) -> None:
     """Has a function of target_names.py do it. Raises OperatorError, Cancelled, PoolUnusable."""
     try:
@@ -150,7 +150,7 @@ async def _in_the_target(
         raise _not_all(tree, error) from error
 
 
-async def _threaded(site: ImportSite, trees: OpenTrees, target: Path, work: Callable[..., _Result]) -> _Result:
+async def _threaded(site: ImportContext, trees: OpenTrees, target: Path, work: Callable[..., _Result]) -> _Result:
     """Has a function work in threads with the two folders, open. Raises Cancelled, PoolUnusable, OperatorError."""
     stop = Event()
 
@@ -175,7 +175,7 @@ async def _threaded(site: ImportSite, trees: OpenTrees, target: Path, work: Call
     raise failed
 
 
-async def _watched(site: ImportSite, work: Awaitable[_Result], stop: Callable[[], object]) -> _Result:
+async def _watched(site: ImportContext, work: Awaitable[_Result], stop: Callable[[], object]) -> _Result:
     """Waits for it, tells how far it is, and stops it when the import is to end or the room does."""
     ticks, task = 0, asyncio.ensure_future(work)
     while not task.done():

@@ -13,9 +13,9 @@ from backupd.repo.final_backups import discard
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.fresh_sums import NO_SUMS
+from backupd.run.importing.context import ImportContext, LookAhead, OwnBackup, locked_for_import, opened_tree
 from backupd.run.importing.filling import OpenTrees, fill, look_at_tree
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.site import ImportSite, LookAhead, OwnBackup, locked_for_import, opened_tree
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE
 from btrkeep.config import HostConfig
@@ -35,7 +35,7 @@ class ImportedBackup:
 
 
 async def import_tree(
-    site: ImportSite, tree: OldTree, before: OldTree | None = None, after: OldTree | None = None
+    site: ImportContext, tree: OldTree, before: OldTree | None = None, after: OldTree | None = None
 ) -> ImportedBackup:
     """Imports one tree; `before` is the one before it in the same history, `after` the one that is imported next. Raises Cancelled,
     OperatorError, OSError.
@@ -48,7 +48,7 @@ async def import_tree(
         return await _made(site, OpenTrees(tree, before, after, source, old), host, disk)
 
 
-async def _made(site: ImportSite, trees: OpenTrees, host: HostConfig, disk: Syncfs) -> ImportedBackup:
+async def _made(site: ImportContext, trees: OpenTrees, host: HostConfig, disk: Syncfs) -> ImportedBackup:
     tree, ahead = trees.tree, None
     origin = origin_of(tree)
     _, prepared = await asyncio.to_thread(
@@ -73,7 +73,7 @@ async def _made(site: ImportSite, trees: OpenTrees, host: HostConfig, disk: Sync
     return ImportedBackup(final, prepared.id, numbers.get("literal", 0))
 
 
-def import_record(site: ImportSite, tree: OldTree, first: Record, numbers: Mapping[str, int]) -> Record:
+def import_record(site: ImportContext, tree: OldTree, first: Record, numbers: Mapping[str, int]) -> Record:
     """The record of a complete backup that was made of the tree. `numbers` are as PathResult has them."""
     return replace(
         first,

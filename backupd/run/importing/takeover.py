@@ -24,9 +24,9 @@ from backupd.run import finishing, quota
 from backupd.run import work_subvolume as working
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import NO_SUMS
+from backupd.run.importing.context import ImportContext, config_of, locked_for_import
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.run import ImportedBackup, import_record, origin_of
-from backupd.run.importing.site import ImportSite, config_of, locked_for_import
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
@@ -51,7 +51,7 @@ class TakenTree:
     nested: int = 0
 
 
-async def take_over(site: ImportSite, tree: OldTree) -> ImportedBackup:
+async def take_over(site: ImportContext, tree: OldTree) -> ImportedBackup:
     """Raises Cancelled, OperatorError, OSError. What is not whole is deleted, by the next run if need be."""
     with locked_for_import(site, tree) as (host, _), ExitStack() as held:
         if not is_on(tree.folder, site.pool.filesystem):
@@ -80,7 +80,7 @@ async def take_over(site: ImportSite, tree: OldTree) -> ImportedBackup:
         return ImportedBackup(final, prepared.id, 0, found.nested)
 
 
-def _arranged(site: ImportSite, tree: OldTree, staged: Path) -> TakenTree:
+def _arranged(site: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
     """The staged subvolume with the snapshot's content below data/PATH. Raises Cancelled, OperatorError, OSError."""
     for folder in (site.pool.host(tree.host), staged.parent.parent, staged.parent):
         if not folder.is_dir():
@@ -123,7 +123,7 @@ def _move(staged: Path, path: str) -> None:
     os.utime(target, ns=(was.st_atime_ns, was.st_mtime_ns))
 
 
-def _cleaned(site: ImportSite, top: Path) -> TakenTree:
+def _cleaned(site: ImportContext, top: Path) -> TakenTree:
     """Counts what is there, takes flags away, and removes the empty folders that stand for subvolumes; the folders above these keep
     their times.
     """
@@ -182,7 +182,7 @@ def subvolumes_left_out(tree: Path, copy: Path) -> list[bytes]:
     return found
 
 
-def _named(site: ImportSite, staged: Path, tree: OldTree) -> Prepared:
+def _named(site: ImportContext, staged: Path, tree: OldTree) -> Prepared:
     """`.working`, with its first record."""
     there = describe(staged)
     assert there is not None

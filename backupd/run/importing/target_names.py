@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
-from backupd.repo.removing import remove_tree
+from backupd.repo.remove_tree import remove_tree
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, open_folder
 

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 
 from backupd.actions.delete import choose, mark, require_sane_clock
 from backupd.actions.hold import hold
+from backupd.expire.context import ExpiryContext
 from backupd.expire.look import look_again
-from backupd.expire.site import ExpiryContext
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import Tree, components, entry_of, joined
 from backupd.repo.backup_json import Record
@@ -26,8 +26,8 @@ from backupd.repo.final_backups import FinalBackup, discard, final_backups, own_
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, hold_of, read_notes, write_notes
 from backupd.repo.read_lock import read
-from backupd.repo.recalled import forget_recorded
 from backupd.repo.reconcile import row_of
+from backupd.repo.recorded_rows import forget_recorded
 from backupd.run import finishing
 from backupd.run import work_subvolume as working
 from backupd.run.interrupted import discardable, settings_of
@@ -126,7 +126,7 @@ def _make(site: ExpiryContext, plan: RepairPlan) -> str:
         if found is None or not found[0].read_only or found[1].uuid != backup.record.uuid:
             raise StateConflict(f"{backup.host} {backup.name} is another one than it was", "run it again")
         start = _start(site, backup)
-        prepared = working.make(site.pool, HostConfig(backup.host), FinalBackup(backup.path, *found), start)
+        prepared = working.make_work_subvolume(site.pool, HostConfig(backup.host), FinalBackup(backup.path, *found), start)
         try:
             quota.join(site.pool, backup.host, prepared.id)
             with Tree(prepared.path) as tree:

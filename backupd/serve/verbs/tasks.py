@@ -8,9 +8,9 @@ from typing import Any
 from backupd.files.backup_selector import find
 from backupd.serve.call import Call
 from backupd.serve.commands import Allowed, folder_of, restore_request
+from backupd.serve.job_queue import is_under_way
 from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object, no_job
-from backupd.serve.starting import begin
-from backupd.serve.turns import is_under_way
+from backupd.serve.start_job import begin
 from backupd.serve.verbs.files import reading
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.room import mount_options

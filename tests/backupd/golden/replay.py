@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.config import Retention
 from btrkeep.decisions.retention import Candidate, decide
-from btrkeep.decisions.words import reason_words
+from btrkeep.decisions.retention_words import reason_words
 from tests.backupd.golden.reference import Backup
 
 

@@ -1,4 +1,4 @@
-"""What verified.json, damaged.json and compared.json record: put back into a catalogue that has forgotten it, or forgotten."""
+"""Puts what verified.json, damaged.json and compared.json record back into a catalogue that lost it, and removes it from them."""
 
 import os
 from collections import Counter

@@ -67,7 +67,7 @@ def parse_item(line: bytes) -> Item | None:
     return Item(name, _KINDS[signs[1:2]], int(match[2]), new, fields == ("time",), fields)
 
 
-def giving_command(
+def restore_command(
     host: HostConfig,
     ssh: SshSettings,
     data: Path,

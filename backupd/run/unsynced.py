@@ -22,7 +22,7 @@ DOUBTED = -11_676_096_000 * 10**9 + 1
 
 
 @Checkpoint("files doubted")
-def doubt(subvolume: Path, cancelled: Cancellation | None = None) -> bool:
+def mark_unsynced(subvolume: Path, cancelled: Cancellation | None = None) -> bool:
     """Gives every file of a writable subvolume that time; False when it was `cancelled`, so that some do not have it.
 
     Can be repeated, also after it was killed. Raises OSError.
@@ -36,7 +36,7 @@ def doubt(subvolume: Path, cancelled: Cancellation | None = None) -> bool:
 
 
 @Checkpoint("doubted files removed")
-def drop_doubted(subvolume: Path) -> int:
+def drop_unsynced(subvolume: Path) -> int:
     """Removes the files that still have that time; how many names. Folders keep their times. Raises OSError."""
     dropped = 0
     for found in _files(subvolume):

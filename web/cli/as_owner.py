@@ -16,7 +16,7 @@ import click
 from btrkeep.catalogue.migrate import READERS
 from btrkeep.errors import OperatorError
 from web.auth.store import Store
-from web.cli.chosen import GlobalOptions
+from web.cli.global_options import GlobalOptions
 from web.settings import DATA, LOGIN_USER, USERS
 
 _MOST_LINKS = 40

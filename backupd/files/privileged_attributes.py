@@ -1,7 +1,7 @@
-"""What of a backup a folder of this machine is given only when somebody asks for it: what would give power here.
+"""Withholds what would give privileges on this machine from a restore to one of its folders, unless --privileged asks for it.
 
-A backup's names are an untrusted host's. A setuid program of its, a file with capabilities or a device node would work here for
-whoever reaches it, as soon as it is restored. Fifos, sockets and setgid folders give nobody anything; they come back.
+A backup's content is an untrusted host's. A setuid program, a file with capabilities or a device node would work here for everyone
+who reaches it, as soon as it is restored. Fifos, sockets and setgid folders give no privileges, so they are restored.
 """
 
 import stat

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Sibling:
+class ShareWith:
     """The host to share with, and a condition that ends the sharing early: files shared by then stay shared."""
 
     host: str
@@ -38,8 +38,8 @@ class Sibling:
 
 @dataclass(frozen=True, slots=True)
 class SharedData:
-    """Files that share data with the sibling's now, and the bytes that they share. `other`: the backup with that data, HOST@NAME;
-    None if there was none.
+    """Files that share data with the other host's now, and the bytes that they share. `other`: the backup with that data,
+    HOST@NAME; None if there was none.
     """
 
     files: int = 0
@@ -47,27 +47,27 @@ class SharedData:
     other: str | None = None
 
 
-def share_written(pool: Pool, subvolume: Path, sibling: Sibling, now: datetime) -> SharedData:
-    """Shares the data written since `subvolume` was made, and committed, with the sibling's newest complete backup.
+def share_written(pool: Pool, subvolume: Path, share_with: ShareWith, now: datetime) -> SharedData:
+    """Shares the data written since `subvolume` was made, and committed, with the other host's newest complete backup.
 
     An error here never fails the backup: files that are not shared take their own space, and the log has the reason.
     """
     try:
-        base = find_base(pool, sibling.host, None if pool.rehearsal else now)
+        base = find_base(pool, share_with.host, None if pool.rehearsal else now)
         if base is None:
-            _log.info("%s: %s has no complete backup yet to share data with", subvolume, sibling.host)
+            _log.info("%s: %s has no complete backup yet to share data with", subvolume, share_with.host)
             return SharedData()
         with read(base.path):
-            done = replace(_share_all(subvolume, base.path, sibling.cancelled), other=f"{sibling.host}@{base.record.name}")
+            done = replace(_share_all(subvolume, base.path, share_with.cancelled), other=f"{share_with.host}@{base.record.name}")
     except (OSError, OperatorError) as error:
-        _log.warning("%s: its data is not shared with that of %s: %s", subvolume, sibling.host, error)
+        _log.warning("%s: its data is not shared with that of %s: %s", subvolume, share_with.host, error)
         return SharedData()
     said = f"{format_size(done.bytes)} of {counted(done.files, 'file')}"
     _log.info("%s: %s shared with %s", subvolume, said, base.path)
     return done
 
 
-@Checkpoint("data shared with a sibling")
+@Checkpoint("data shared with another host")
 def _share_all(subvolume: Path, other: Path, cancelled: Cancellation) -> SharedData:
     """Goes by the files of `subvolume` that were written: a path means the same file on both hosts. Raises OSError."""
     there = describe(subvolume)

@@ -1,6 +1,6 @@
 """Starts long or networked work, which the service does not do itself, as a unit, or without systemd as a process of its own.
 
-As many backups as `concurrency` allows are started; the others wait as files, in the order of backupd.serve.turns.
+As many backups as `concurrency` allows are started; the others wait as files, in the order of backupd.serve.job_queue.
 docs/decisions/0022-runs-that-are-asked-for.rst says why.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from backupd.serve.context import ServiceContext
+from backupd.serve.job_queue import is_under_way, next_turns, require_turn
 from backupd.serve.jobs import FAILED, PREVIEW, RUN, JobStore, ServeJob, new_id
 from backupd.serve.requests import RUNTIME, ServeRequest, is_left, leave, withdraw
-from backupd.serve.turns import is_under_way, next_turns, require_turn
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import Pool

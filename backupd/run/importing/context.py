@@ -37,7 +37,7 @@ class TreeProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportSite:
+class ImportContext:
     """The environment of an import. `delta`: files are changed in place, so that both backups share equal blocks."""
 
     config: Config
@@ -142,7 +142,7 @@ def known_backups(pool: Pool, host: str) -> dict[str, Record]:
 
 
 @contextmanager
-def locked_for_import(site: ImportSite, tree: OldTree) -> Iterator[tuple[HostConfig, Path]]:
+def locked_for_import(site: ImportContext, tree: OldTree) -> Iterator[tuple[HostConfig, Path]]:
     """Locks the host of the tree, and opens the tree: yields the host's configuration and that folder. Raises OperatorError if
     nothing can be imported for the host now.
     """
@@ -155,7 +155,7 @@ def locked_for_import(site: ImportSite, tree: OldTree) -> Iterator[tuple[HostCon
             yield host, folder
 
 
-def require_going(site: ImportSite) -> None:
+def require_going(site: ImportContext) -> None:
     """Raises Cancelled."""
     if not site.goes_on:
         raise Cancelled

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from backupd.health.doubts import has_backups, is_lost
+from backupd.health.trust import has_backups, is_lost
 from backupd.repo.context import open_configured
-from btrkeep.answering import answers
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
 from btrkeep.decisions.pool_health import OfCatalogue, PoolFacts
 from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.hung_storage import answers
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.marker import Pool

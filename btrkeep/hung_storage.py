@@ -1,5 +1,5 @@
-"""Whether a file can be asked about at all. Of a disk or a server that is gone nothing comes back: who asks waits in the kernel,
-where nothing ends it, and a thread that waits there keeps its process from ending. So another process asks first.
+"""Finds out whether storage answers. A read from a disk or a server that is gone waits in the kernel (state D) and cannot be ended,
+and a thread that waits there keeps its process from ending. So another process reads first.
 """
 
 import os

@@ -28,7 +28,7 @@ class NotFinished(OperatorError):
 
 
 @dataclass(slots=True)
-class DrillSite:
+class DrillContext:
     """`seconds`: the time limit of one drill, None for no limit. `waits` is called with the job that it waits for, "" when it
     continues.
     """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.sibling import SharedData, Sibling, share_written
+from backupd.run.share_with import SharedData, ShareWith, share_written
 from btrkeep.clock import Clock
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.cancellation import Cancellation
@@ -174,15 +174,15 @@ def test_who_cancels_gets_a_backup_that_shares_less(nights: Nights, tree: Path) 
     pool, cancelled, now = open_pool(nights.pool), Cancellation(), Clock(None).now()
     cancelled.handle_signal(signal.SIGTERM)
     other = f"web1@{nights.names('web1')[-1]}"
-    assert share_written(pool, nights.top / "new", Sibling("web1", cancelled), now) == SharedData(0, 0, other)
-    assert share_written(pool, nights.top / "new", Sibling("web1", Cancellation()), now) == SharedData(1, BIG, other)
+    assert share_written(pool, nights.top / "new", ShareWith("web1", cancelled), now) == SharedData(0, 0, other)
+    assert share_written(pool, nights.top / "new", ShareWith("web1", Cancellation()), now) == SharedData(1, BIG, other)
     assert exclusive_bytes(copy) == 0
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_run_that_is_killed_while_it_shares_is_whole_the_next_time(nights: Nights, tree: Path, when: str) -> None:
     nights.run("web1")
-    killed(nights, when, "data shared with a sibling", "run", "web2")
+    killed(nights, when, "data shared with another host", "run", "web2")
     assert nights.names("web2") == []
     assert nights.run("web2")["web2"]["outcome"] == "complete"
     assert unlike(nights, "web2", tree) == ""
@@ -193,7 +193,7 @@ def test_a_full_pool_costs_the_sharing_and_not_the_backup(make_btrfs: Callable[.
     nights = pair(make_btrfs(size="300M"), tree)
     nights.run("web1")
     fill = f"head -c 1G /dev/zero | tr '\\0' x >{nights.top}/ballast; sync -f {nights.top}; true"
-    done = does_at(nights, fill, "before", "data shared with a sibling", "run", "web2")
+    done = does_at(nights, fill, "before", "data shared with another host", "run", "web2")
     assert "Traceback" not in done.stderr, done.stderr
     (nights.top / "ballast").unlink()
     work("sync", "-f", nights.top)

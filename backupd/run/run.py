@@ -1,0 +1,143 @@
+"""A run from its lock to its end: the order of the steps, each in the module that does it."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from backupd.health.trust import note_doubts
+from backupd.repo.context import PoolContext
+from backupd.repo.final_backups import keep_names
+from backupd.repo.history_copy import bring_back, keep_history
+from backupd.repo.reconcile import reconcile
+from backupd.rsync.confined import confinement
+from backupd.rsync.version import rsync_version
+from backupd.run.context import HostResult, NightEnded, NightEvent, RunContext
+from backupd.run.ledger import Ledger
+from backupd.run.night import NightRunner
+from backupd.run.night_report import Reporting
+from backupd.run.planning import PlannedHost
+from backupd.run.read_after_crash import read_last_written
+from backupd.run.source_share import compare_share
+from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
+from btrkeep.causes import Cause, CauseCode
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.locks import NIGHT_LOCK, take_lock
+from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.process.cancellation import Cancellation, ending_signals, signal_status
+from btrkeep.process.proc import become_reaper
+from btrkeep.process.progress import ProgressSinks
+from btrkeep.units import format_time
+
+_AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """What came of a run. `signalled`: the first signal that it got, 0 for none. `unusable`: why the pool let no other host begin.
+    `trouble`: why the catalogue could not be written.
+    """
+
+    results: Sequence[HostResult]
+    signalled: int
+    unusable: PoolUnusable | None = None
+    trouble: OperatorError | None = None
+
+
+def run_hosts(
+    opened: PoolContext,
+    planned: Callable[[], list[PlannedHost]],
+    names: Sequence[str] | None,
+    sinks: ProgressSinks[NightEvent],
+    *,
+    waits: bool,
+) -> RunEnd:
+    """Runs the hosts returned by `planned`, which is called under the night's lock after the catalogue was updated, because the
+    pool decides what is due. Raises OperatorError.
+
+    `names`: the requested hosts, None for a night.
+    """
+    night = names is None
+    with ExitStack() as held:
+        since = format_time(opened.clock.now())
+        report = held.enter_context(Reporting())
+        if night:
+            held.enter_context(take_lock(opened.pool.locks / NIGHT_LOCK, "backupd run", since))
+        become_reaper()
+        ensure_reserve(opened.pool.path)
+        ledger = Ledger(opened.catalogue, sinks.notice, opened.trouble)
+        _bring_up_to_date(opened, ledger, sinks.notice, since)
+        for notice in opened.config.notices:
+            sinks.notice(notice)
+        cancellation = Cancellation()
+        with cancellation.listening():
+            read_last_written(opened, names, sinks.notice, cancellation)
+        if cancellation:
+            return RunEnd((), cancellation.signal)
+        run = RunContext(
+            config=opened.config,
+            pool=opened.pool,
+            catalogue=ledger,
+            clock=opened.clock,
+            rsync=rsync_version(),
+            observer=sinks,
+            night=night,
+            confinement=confinement(opened.config),
+        )
+        runner = NightRunner(run, planned(), waits=waits)
+        report.begin(run)
+        results, signalled = asyncio.run(_with_signals(runner))
+        keep_names(opened.pool)
+        report.end(run, runner.reason)
+        if night and not signalled and not ledger.trouble:
+            with cancellation.listening():
+                compare_share(run, opened.catalogue, results, cancellation)
+        if not ledger.trouble:
+            note_doubts(opened.pool, opened.catalogue, opened.clock.now())
+            if why := keep_history(opened.pool, opened.catalogue, opened.clock.now(), daily=not night):
+                sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
+        return RunEnd(results, signalled, runner.unusable, ledger.trouble)
+
+
+def _bring_up_to_date(site: PoolContext, ledger: Ledger, notice: Callable[[str], None], since: str) -> None:
+    """Brings the catalogue up to date with the pool, and its lost history back. The ledger notes a catalogue that is unusable."""
+    try:
+        corrected = reconcile(site.pool, site.catalogue, since)
+        if site.trouble:  # the rows are those of a catalogue in memory, which nobody sees again
+            corrected = corrected.in_the_pool()
+        if corrected:
+            notice(f"the pool was looked through: {corrected}" if site.trouble else corrected.sentence)
+        if not site.trouble and (history := bring_back(site.pool, site.catalogue)):
+            notice(str(history))
+    except (CatalogueUnusable, CatalogueBusy) as error:
+        ledger.note(error)
+
+
+async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
+    """Runs the night; the first signal stops it cleanly, a second one at once."""
+    seen: list[int] = []
+
+    def signalled(number: int) -> None:
+        seen.append(number)
+        if len(seen) == 1:
+            night.site.observer.notice("stopping: transfers end and keep what they have (once more stops at once)")
+            night.stop(Cause(CauseCode.SIGNAL, facts={"name": signal.Signals(number).name}))
+            return
+        night.kill()
+        loop.call_later(_AT_ONCE, _leave, night, seen[0])
+
+    loop = asyncio.get_running_loop()
+    for number in ending_signals():
+        loop.add_signal_handler(number, signalled, number)
+    results = await night.run()
+    return results, seen[0] if seen else 0
+
+
+def _leave(night: NightRunner, number: int) -> None:
+    """Ends the process where it is, after a second signal: in the middle of a step too, since every step may be killed."""
+    night.site.observer(NightEnded())
+    sys.stdout.flush()
+    os._exit(signal_status(number))
