@@ -14,7 +14,7 @@ from btrkeep.errors import Exit, UsageError
 from btrkeep.units import parse_size
 
 if TYPE_CHECKING:
-    from backupd.cli.rehearse_view import RehearsalResult
+    from backupd.cli.rehearse_words import RehearsalResult
     from backupd.rehearse.model import RehearsalPlan
     from backupd.rehearse.pool import Place
     from backupd.rehearse.server import ServerFacts
@@ -142,7 +142,8 @@ def _show_plan(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", *, a
 def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", question: str | None) -> "tuple[RehearsalResult, int]":
     import time
 
-    from backupd.cli.rehearse_view import RehearsalMeter, RehearsalResult
+    from backupd.cli.rehearse_view import RehearsalMeter
+    from backupd.cli.rehearse_words import RehearsalResult
     from backupd.rehearse.judge import judged
     from backupd.rehearse.nights import NightDone, Rehearsal
     from backupd.rehearse.pool import BASES

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from statistics import median
 
-from backupd.cli.rehearse_view import (
+from backupd.cli.rehearse_words import (
     ASKS,
     LIMITS,
     NAMES,

@@ -2,15 +2,29 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
 
+from backupd.cli.rehearse_words import (
+    ASKS,
+    LIMITS,
+    NAMES,
+    RehearsalResult,
+    about_hosts,
+    comparison_cells,
+    conclusion,
+    doubts,
+    extent_words,
+    medians,
+    remarks,
+    settings_words,
+)
 from backupd.cli.trend_view import chart_characters, width
-from backupd.rehearse.judge import FEWEST, MEASURES, MeasureComparison, VariantJudgement, Verdict, best
-from backupd.rehearse.model import NightReading, RehearsalPlan, RehearsedRun, Variant, VariantSettings
+from backupd.rehearse.judge import VariantJudgement, best
+from backupd.rehearse.model import RehearsalPlan, RehearsedRun, Variant
 from backupd.rehearse.nights import NightDone
 from backupd.rehearse.pool import Place
 from backupd.rehearse.server import ServerFacts
@@ -19,58 +33,11 @@ from backupd.sampling.chart import Axis, axis_for, bars, filled, labelled
 from btrkeep.cli import table
 from btrkeep.cli.progress import ProgressLine
 from btrkeep.process.progress import Notice
-from btrkeep.units import counted, format_duration, format_share, format_size, printable
+from btrkeep.units import format_duration, format_size, printable
 
-NAMES = {
-    "unused": "data allocated, not used",
-    "used": "used",
-    "metadata": "metadata used",
-    "score": "score of the free space",
-    "fragments": "free fragments",
-    "written": "written in all",
-    "amplification": "written for each new byte",
-    "expiry_written": "written by expiry",
-    "balance_written": "written by balance",
-    "night_seconds": "time of a night",
-    "expiry_seconds": "time of expiry in all",
-}
-"""What each measure is called. Of all of them less is better."""
-ASKS = {
-    "holes": "Does nossd fill the holes in the free space that ssd leaves?",
-    "expiry": "What does the mount option ssd save while backups are deleted?",
-    "balance": "What does balance by score give against balance by usage?",
-    "inplace": "Should changed files be written in place?",
-    "compression": "What does compression save, and cost?",
-    "nodesize": "Which size of metadata nodes is best?",
-}
-LIMITS = (
-    (
-        "A loop device or memory has no seeks, and this machine does other work: figures of time hold for the order of settings, "
-        "not for this server's disks."
-    ),
-    "The pool is small: its block groups are few, and smaller than 1 GiB. Shares and orders carry over, absolute numbers do not.",
-    (
-        "How large files are is assumed (log-normal around the known mean), and so is where they change (16 KiB pieces at random "
-        "places), and that half of the data compresses."
-    ),
-    "Data is stored once and on one device. Ownership, ACLs, hard links and quotas play no part, and the pace of expiry is off.",
-)
 _NIGHT, _AGING, _FILE = 1.6, 0.5, 0.00025  # seconds of a night's programs, of a night of ageing, and of each file
 _RATE = 120e6  # bytes written a second; all four were measured on two busy processors
-_HEIGHT, _SCALE, _CHANGE = 6, 9, 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class RehearsalResult:
-    """All that is told of a rehearsal. `seconds`: how long it took."""
-
-    plan: RehearsalPlan
-    facts: ServerFacts
-    place: Place
-    question: str | None
-    runs: tuple[RehearsedRun, ...]
-    judgements: tuple[VariantJudgement, ...]
-    seconds: float
+_HEIGHT, _SCALE = 6, 9
 
 
 class RehearsalMeter:
@@ -122,39 +89,6 @@ def plan_lines(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> Iterato
     yield from (line for text in doubts(plan, facts) for line in wrapped(f"note: {text}"))
 
 
-def extent_words(plan: RehearsalPlan) -> str:
-    """Describes the number of runs."""
-    each = f"{counted(plan.days, 'night')} with {counted(plan.seeds, 'seed')}"
-    after = f" after {counted(plan.age, 'night')} of ageing" if plan.age else ""
-    return f"{counted(len(plan.variants), 'variant')}, each {each}{after}"
-
-
-def about_hosts(plan: RehearsalPlan, facts: ServerFacts) -> str:
-    """Describes the hosts in the pool, and their size."""
-    fleet = plan.fleet
-    files = sum(host.files for host in fleet.hosts)
-    text = f"{counted(len(fleet.hosts), 'host')} with {counted(files, 'file')}, {format_size(round(fleet.bytes))}"
-    new = f"{format_size(round(fleet.new_bytes))} new in a night"
-    if plan.fraction >= 1:
-        return f"It has {text}, {new}: all that the catalogue knows."
-    whole = f"{counted(len(facts.fleet.hosts), 'host')} with {format_size(round(facts.fleet.bytes))}"
-    return f"It has {text}, {new}: {_fraction(plan.fraction)} of {whole}."
-
-
-def _fraction(share: float) -> str:
-    return format_share(share) if share >= 0.001 else f"1/{round(1 / share):,}"
-
-
-def doubts(plan: RehearsalPlan, facts: ServerFacts) -> Iterator[str]:
-    """Describes assumptions in the place of what is not known."""
-    yield from (printable(f"{why}: typical values stand in its place") for why in facts.unknown)
-    if plan.fleet.assumed:
-        some = ", ".join(plan.fleet.assumed[:5]) + (", ..." if len(plan.fleet.assumed) > 5 else "")
-        yield printable(f"of {some} the catalogue has fewer than three complete backups: changes are as of other hosts, or typical")
-    if plan.seeds < FEWEST:
-        yield f"with fewer than {FEWEST} seeds no difference can be told from chance"
-
-
 def lines(result: RehearsalResult) -> list[str]:
     """The report for a terminal."""
     return list(_lines(result))
@@ -179,42 +113,10 @@ def _lines(result: RehearsalResult) -> Iterator[str]:
     yield from (line for text in notes for line in wrapped(text))
 
 
-def remarks(result: RehearsalResult) -> Iterator[str]:
-    """Returns caveats for whoever reads the result."""
-    yield from doubts(result.plan, result.facts)
-    for run in result.runs:
-        if run.full is not None:
-            yield printable(
-                f"{run.variant}, seed {run.seed}: the pool had no room left in night {run.full}; it is compared with nothing"
-            )
-    if result.runs and not any(night.deleted for run in result.runs for night in run.nights):
-        yield "no backup was old enough to be deleted: nothing is said of expiry; use more --days, or a shorter retention"
-    if result.judgements:
-        yield "a change is the median of pairs with the same seed; the amounts are medians by themselves, and may differ otherwise"
-    if len(result.judgements) * len(MEASURES) > 1 and result.plan.seeds >= FEWEST:
-        yield "of so many measures, one in fifteen may seem to differ by chance alone; more seeds make that rarer"
-
-
 def _variant_table(variants: Sequence[Variant]) -> Iterator[str]:
     rows = [(printable(variant.name), printable(settings_words(variant.settings))) for variant in variants]
     yield ""
     yield table(rows, ("VARIANT", "SETTINGS"))
-
-
-def settings_words(settings: VariantSettings) -> str:
-    """Describes all settings of a variant."""
-    balance = settings.balance
-    found = [
-        settings.allocator,
-        "" if settings.expiry in ("none", settings.allocator) else f"{settings.expiry} during expiry",
-        f"balance by {balance.policy} up to {format_share(balance.budget)}" if balance else "no balance",
-        f"inplace {settings.inplace}" if settings.inplace else "",
-        "" if settings.compression == "none" else f"compress={settings.compression}",
-        f"{settings.nodesize >> 10} KiB nodes",
-        f"metadata {settings.metadata}",
-        *(f"{key} {format_duration(value) if key == 'grace' else value}" for key, value in settings.retention.items()),
-    ]
-    return ", ".join(filter(None, found))
 
 
 def _comparison_table(one: VariantJudgement, question: str | None) -> Iterator[str]:
@@ -232,102 +134,6 @@ def _comparison_table(one: VariantJudgement, question: str | None) -> Iterator[s
     names = ("  MEASURE", printable(one.against).upper()[:16], printable(one.variant).upper()[:16])
     headers = (*names, "CHANGE", "RANGE", "AGREE", "VERDICT")
     yield table(rows, headers, headers[1:6], ("RANGE", "AGREE"))
-
-
-def comparison_cells(one: MeasureComparison) -> tuple[str, ...]:
-    """Both values, the change, its range, and how many pairs agree."""
-    pairs = one.lower + one.higher
-    return (
-        amount(one.measure, one.first),
-        amount(one.measure, one.second),
-        change(one.median),
-        range_words(one.least, one.most),
-        f"{max(one.lower, one.higher)} of {pairs}" if pairs else "-",
-    )
-
-
-def amount(measure: str, value: float) -> str:
-    """A number of that measure in its unit."""
-    match MEASURES[measure].unit:
-        case "bytes":
-            return format_size(round(value))
-        case "s":
-            return f"{value:.2f} s" if value < 100 else format_duration(value)
-    return f"{value:.2f}" if measure == "amplification" else f"{value:,.0f}"
-
-
-def change(share: float) -> str:
-    """A difference as a share of the larger number, as a change of the first one: -25%, +40%, x 3.2."""
-    if abs(share) < _CHANGE:
-        return "same"
-    if share >= 1:
-        return "from 0"
-    times = 1 / (1 - share) if share > 0 else 1 + share
-    return f"{times - 1:+.0%}" if times < 2 else f"x {times:,.1f}"
-
-
-def range_words(least: float, most: float) -> str:
-    """A range of changes; one of a single value is that."""
-    first, last = change(least), change(most)
-    return first if first == last else f"{first} to {last}"
-
-
-def conclusion(result: RehearsalResult) -> Iterator[str]:
-    """Says which settings are better, and how sure that is."""
-    for one in result.judgements:
-        yield printable(_sentence(one, result.question))
-    winners = best(result.judgements)
-    if winners:
-        against = result.judgements[0].against
-        yield printable(f"Better for this server than {against}, by this rehearsal: {' or '.join(winners)}.")
-    elif any(each.verdict is Verdict.TOO_FEW for one in result.judgements for each in one.comparisons):
-        if result.plan.seeds < FEWEST:
-            yield f"There are too few runs to say which is better: use --seeds {FEWEST} or more."
-        else:
-            yield "Too few runs came to their end to say which is better: use a larger --size, or more --seeds."
-    elif any(one.named(Verdict.BETTER) for one in result.judgements):
-        yield "No variant is better in something and worse in nothing: what matters more on this server decides."
-    else:
-        yield "Nothing speaks for a change."
-
-
-def _sentence(one: VariantJudgement, question: str | None) -> str:
-    if not one.comparisons:
-        return f"{one.variant}: nothing can be compared."
-    chosen = QUESTIONS[question].measures if question else tuple(NAMES)
-    better, worse = one.named(Verdict.BETTER), one.named(Verdict.WORSE)
-    asked = _better_and_worse(better, worse, lambda each: each.measure in chosen)
-    besides = _better_and_worse(better, worse, lambda each: each.measure not in chosen)
-    if asked:
-        said = f"{one.variant} is {asked} than {one.against}" + (f"; besides, it is {besides}" if besides else "")
-    else:
-        few = one.comparisons[0].verdict is Verdict.TOO_FEW
-        seen = "there are too few runs to tell it from" if few else "no difference is seen to"
-        said = f"{one.variant}: {seen} {one.against}{' in what was asked' if question else ''}"
-        said += f"; it is {besides} than that" if besides else ""
-    if not asked and not besides:
-        return f"{said}."
-    sure = max(each.chance for each in (*better, *worse))
-    return f"{said}. Chance alone would agree as much in {sure:.1%} of cases."
-
-
-def _better_and_worse(
-    better: Iterable[MeasureComparison], worse: Iterable[MeasureComparison], which: Callable[[MeasureComparison], bool]
-) -> str:
-    """Names what it is better and worse in, of which `which` returns True; "" if there is nothing."""
-    found = {
-        words: [f"{NAMES[one.measure]} ({change(one.median)})" for one in some if which(one)]
-        for words, some in (("better", better), ("worse", worse))
-    }
-    return "; ".join(f"{words} in {', '.join(some)}" for words, some in found.items() if some)
-
-
-def medians(runs: Sequence[RehearsedRun], variant: str, of: Callable[[NightReading], float]) -> list[float]:
-    """Returns for each night the median over the seeds of a variant, as far as all seeds came."""
-    from statistics import median
-
-    some = [run.nights for run in runs if run.variant == variant and run.nights]
-    return [median(of(night) for night in together) for together in zip(*some, strict=False)]
 
 
 def _charts(result: RehearsalResult) -> Iterator[str]:

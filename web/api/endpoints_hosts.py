@@ -10,7 +10,8 @@ from web.api.table import ApiRequest, Endpoint, OfHost
 from web.data import hosts as of_hosts
 from web.data.copies import CopiesPage
 from web.data.copies import copies as of_copies
-from web.data.host import BackupRow, HostPage, host_page
+from web.data.host import HostPage, host_page
+from web.data.host_backups import BackupRow
 from web.data.hosts import HostList, Query
 from web.data.overview import Overview
 from web.data.overview import overview as of_overview

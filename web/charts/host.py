@@ -13,7 +13,7 @@ from btrkeep.backup_states import GOING
 from btrkeep.units import counted, format_duration, format_size
 from web.charts.frame import AxisScale, Frame, dates, frame, size_scale, time_scale
 from web.charts.svg import IN_PAGE, Sheet
-from web.data.host import BackupRow
+from web.data.host_backups import BackupRow
 from web.data.log import LogRun
 
 _HEIGHT = 190
