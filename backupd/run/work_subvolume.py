@@ -7,7 +7,6 @@ and `prepare` of the next run understand. Blocking; meant to be called in a thre
 import errno
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -36,7 +35,7 @@ from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError, PoolUnusable, is_damage
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.subvolume import Subvolume, create, delete, describe, snapshot
+from btrkeep.pool.subvolume import create, delete, describe, snapshot
 from btrkeep.pool.syncfs import Syncfs
 from btrkeep.process.cancellation import Cancellation, Cancelled
 
@@ -165,8 +164,8 @@ def make_work_subvolume(
         create(staged)
     subvolume = describe(staged)
     assert subvolume is not None
-    ancestors = ancestors_of(base, subvolume.created)
-    prepared = _prepared(path, subvolume, base, unread_bases, ancestors, fresh=True, doubted=False)
+    record, ancestors = base.record if base else None, ancestors_of(base, subvolume.created)
+    prepared = Prepared(path, record, True, subvolume.id, subvolume.uuid, unread_bases=unread_bases, ancestors=ancestors)
     records.write(staged, first_record(prepared, host, now, imported))
     with Checkpoint("working subvolume named"):
         staged.rename(path)
@@ -175,27 +174,15 @@ def make_work_subvolume(
 
 def _continue(wanted: WorkRequest, left: LeftWork, base: FinalBackup | None, unread: tuple[str, ...]) -> Prepared:
     """A `.working` that was left, for rsync to go by its files' times and sizes: those that cannot be relied on are made unlike."""
-    path, old = wanted.path, left.record
-    prepared = _prepared(path, left.subvolume, base, unread, old.ancestors, fresh=False, doubted=old.doubted or not left.synced)
+    path, record = wanted.path, base.record if base else None
+    doubted, ancestors = left.record.doubted or not left.synced, left.record.ancestors
+    prepared = Prepared(path, record, False, left.subvolume.id, left.subvolume.uuid, doubted, unread, ancestors)
     first = first_record(prepared, wanted.host, wanted.now)
     records.write(path, first, durable=True)  # before the mark goes: it may fail on a full pool
     remove_mark(path)
     if not left.synced and not mark_unsynced(path, wanted.cancelled):
         raise Cancelled  # without the mark: the next run begins again to mark all files
     return prepared
-
-
-def _prepared(
-    path: Path,
-    subvolume: Subvolume,
-    base: FinalBackup | None,
-    unread_bases: tuple[str, ...],
-    ancestors: Mapping[str, int],
-    *,
-    fresh: bool,
-    doubted: bool,
-) -> Prepared:
-    return Prepared(path, base.record if base else None, fresh, subvolume.id, subvolume.uuid, doubted, unread_bases, ancestors)
 
 
 def first_record(prepared: Prepared, host: HostConfig, now: datetime, imported: str | None = None) -> Record:
