@@ -12,7 +12,17 @@ from pathlib import Path
 from sys import intern
 from typing import Any, Protocol
 
-from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, ConnectionBroken, Refused, parse_object, write_watched
+from backupd.replicate.wire import (
+    OBJECT,
+    PIECE,
+    PROTOCOL,
+    AnswerReader,
+    ConnectionBroken,
+    OtherAsks,
+    Refused,
+    parse_object,
+    write_watched,
+)
 from backupd.rsync.bandwidth import Bucket, prepare, relay_command
 from backupd.rsync.command import ssh_command
 from btrkeep.config import Config, HostConfig
@@ -41,6 +51,10 @@ _MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
 _LARGEST_SIZE = 1 << 63
 _MOST_COPIED = 250_000  # names of backups
 _NOT_OURS = 'does `backupd send-only` answer there? see command="..." before the key in its authorized_keys'
+_RECEIVES = (
+    'the key needs command="backupd send-only ..." there; of several lines with one key, sshd takes the first, so give the two '
+    "directions a key each, or change the line"
+)
 _HINTS = {
     ExitCause.HOST_KEY: f"ssh-keyscan it into known_hosts, and compare the key with its own; {page('second-copy')} has the lines",
     ExitCause.KEY_REFUSED: f"add this server's public key to its authorized_keys; {page('second-copy')} has the line",
@@ -177,6 +191,8 @@ class FarPool:
         self.bytes = 0
         try:
             said = self._one({**(says or {}), "verb": "hello"})
+        except OtherAsks as error:  # it has complained of our request in its own words
+            raise FarPoolMissing(error.message, _RECEIVES) from None
         except OperatorError as error:
             words = self._said()
             raise FarPoolMissing(words or error.message, unreached_hint(self._program.said()) if words else _NOT_OURS) from None

@@ -21,6 +21,7 @@ from btrkeep.units import format_duration, format_size
 
 PROTOCOL = 1
 OBJECT, PIECE, END = b"o", b"p", b"e"
+_REQUEST = b"{"  # no frame begins so, and each request does
 LONGEST_PIECE = 1 << 18
 _LONGEST_OBJECT = 16 << 20  # a host's list of some ten thousand backups
 _LOOK = 500  # ms
@@ -34,6 +35,10 @@ _NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
 
 class ConnectionBroken(OperatorError):
     """The other side is gone, or says what is none of the protocol."""
+
+
+class OtherAsks(ConnectionBroken):
+    """The other side asks where it should answer: the key reaches `receive-only` there."""
 
 
 class Refused(OperatorError):
@@ -99,6 +104,8 @@ class AnswerReader:
         """Yields the rest of the answer, which nobody has taken yet, in the same way."""
         while True:
             kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
+            if kind == _REQUEST:
+                raise OtherAsks("receive-only answers there, which takes backups and sends none")
             if kind not in (OBJECT, PIECE, END) or length > (LONGEST_PIECE if kind == PIECE else _LONGEST_OBJECT):
                 raise ConnectionBroken("the other side says what is none of the protocol")
             content = self._exactly(length)
