@@ -18,7 +18,7 @@ from btrkeep.catalogue import KILLED, Dedupe, Progress
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.copies import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses, read_running
+from btrkeep.decisions.copies import COPIES, FETCHED_BY, CopyStatus, RunningFetch, copies_of, copy_statuses, read_running
 from btrkeep.decisions.copy_words import running_words
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doubt
 from btrkeep.decisions.dedupe_words import dedupe_words
@@ -309,7 +309,7 @@ def _show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, 
 def _last_time(copy: CopyStatus[CopySettings]) -> str:
     """Formats the bytes, backups and rate of the newest update."""
     session = copy.session
-    if session is None or copy.age is None:
+    if session is None or copy.age is None or copy.replica.kind == FETCHED_BY:
         return "-"
     rate = f", {format_size(round(session.rate))}/s" if session.rate else ""
     return f"{format_size(session.bytes)}, {counted(session.fetched, 'backup')}{rate}"
@@ -332,7 +332,7 @@ def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
         return printable(copy.error)
     if copy.session and copy.session.newest and copy.is_stale:
         return f"the newest backup there began {format_time(copy.session.newest)}"
-    return ""
+    return "fetches from here" if copy.replica.kind == FETCHED_BY else ""
 
 
 def _show_drills(drills: DrillStatus) -> None:

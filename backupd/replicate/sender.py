@@ -228,7 +228,7 @@ class BackupSender:
         said = asked["hosts"]
         replica, copied = self.replica or str(asked["replica"]), asked.get("copied")
         hosts = self._merged(common_with(self.pool, replica), said) if isinstance(said, dict) else said
-        write_common(self.pool, replica, hosts)
+        write_common(self.pool, replica, hosts, told=datetime.now(UTC))
         if isinstance(copied, dict):  # an older btrkeep does not say it
             with suppress(OSError):  # it is for the dashboard alone, and what it is asked for is done
                 write_copied(self.pool, replica, self._merged(copied_to(self.pool, replica), copied))
