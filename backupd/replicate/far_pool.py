@@ -16,6 +16,7 @@ from backupd.replicate.wire import (
     OBJECT,
     PIECE,
     PROTOCOL,
+    PULSE,
     AnswerReader,
     ConnectionBroken,
     OtherAsks,
@@ -209,6 +210,8 @@ class FarPool:
         self.free, self.used = size_in(said, "free"), size_in(said, "used")
         """Bytes of data that fit there, and that are used there; None: an earlier version does not say."""
         self._frames.patience = patience
+        self._pulse = PULSE if says and said.get("beats") is True else None
+        """Within how many seconds the other side says something while it sends, where nothing sees that the line is dead."""
 
     def _count(self, size: int) -> None:
         self.bytes += size
@@ -238,13 +241,22 @@ class FarPool:
                 raise ConnectionBroken("the other side does not say what it sends")
             said = parse_object(content)
             if "waits" not in said:
-                return _announced(said, version), _pieces(answer)
+                return _announced(said, version), self._pieces(answer)
             if (now := time.monotonic()) > end:
                 raise ConnectionBroken(f"the other side has waited for more than {format_duration(_LONGEST_WAIT)}")
             if now >= next_told:  # it can say so a million times a second, each time in other words
                 self.waits(printable(str(said["waits"]))[:_LONGEST_REASON])
                 next_told = now + _WAITS_EVERY
             self._frames.begin_span()
+            self._frames.pulse = self._pulse
+
+    def _pieces(self, answer: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        self._frames.pulse = self._pulse
+        for kind, content in answer:
+            if kind != PIECE:
+                raise ConnectionBroken("the other side says something in the middle of a stream")
+            if content:
+                yield content
 
     def announce_copy(self, host: str, fetch: Fetch) -> CopyAnnouncement:
         """Announces a copy that rsync will fetch by its own connection; returns the answer. Raises ConnectionBroken, Refused."""
@@ -368,13 +380,6 @@ def _asked(host: str, fetch: Fetch) -> dict[str, Any]:
     parent = fetch.parent
     asked = {"host": host, "name": fetch.backup.name, "uuid": fetch.backup.uuid}
     return asked | ({"parent": parent.name, "parent_uuid": parent.uuid} if parent else {})
-
-
-def _pieces(answer: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:
-    for kind, content in answer:
-        if kind != PIECE:
-            raise ConnectionBroken("the other side says something in the middle of a stream")
-        yield content
 
 
 def _host(said: dict[str, Any]) -> FarHost:
