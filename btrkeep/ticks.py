@@ -4,11 +4,13 @@ Two changes within one step have the same ctime. A file that changed in a backup
 of it, would have one inode, size and ctime in both, and whoever knows files by these three (backupd/repo/checksums.py) would take
 two contents for one file.
 
-Since Linux 6.13 a file whose time is asked for gets a finer one at its next change, and no later change of any file is dated
-before that: a step may come late, on a virtual machine by milliseconds, and then begins before a time that was given already. So a
-step counts only if it is later than the finer clock was.
+Since Linux 6.13 a file whose time was asked for gets a finer one at its next change, and no later change of any file, on whatever
+filesystem, is dated before that (ktime_get_coarse_real_ts64_mg in fs/inode.c). So a change of any file of ours makes a step. Before
+6.13, a step has to be waited for. It may come late, on a virtual machine by milliseconds, and then begins before a finer time that
+was given already: it counts only if it is later than the finer clock was.
 """
 
+import os
 import time
 
 _MONOTONIC_COARSE = 6  # CLOCK_MONOTONIC_COARSE of linux/time.h: the steps of that clock, which nobody sets
@@ -21,6 +23,18 @@ def moment() -> int:
 
 
 def wait_for_tick(since: int) -> None:
-    """Waits for a step after `since`, which `moment` returned: what changes from then on is dated later than what had changed."""
-    while time.clock_gettime_ns(_MONOTONIC_COARSE) <= since:
+    """Returns when what changes is dated later than what had changed at `since`, which `moment` returned."""
+    while time.clock_gettime_ns(_MONOTONIC_COARSE) <= since and not _make_step():
         time.sleep(_LOOK)
+
+
+def _make_step() -> bool:
+    """Changes a file that has no name; returns True if the finer clock dated it, so that nothing is dated before it from now on."""
+    file = os.memfd_create("ticks")
+    try:
+        before = time.time_ns()
+        os.fstat(file)
+        os.fchmod(file, 0o600)
+        return os.fstat(file).st_ctime_ns > before
+    finally:
+        os.close(file)

@@ -34,6 +34,7 @@ TITLES = {
     "drill": "Restore drills",
     "replica": "Second copies",
     "push": "Second copies: for a server that sends",
+    "fetched_by": "Second copies: for a server that is fetched from",
     "offsite": "Offsite copies",
 }
 _BLANK = "\0"  # one at which no line ends

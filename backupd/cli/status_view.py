@@ -11,7 +11,7 @@ from btrkeep.catalogue import Progress
 from btrkeep.cli import table
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.copies import CopyStatus, RunningFetch
+from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, RunningFetch
 from btrkeep.decisions.copy_words import running_words
 from btrkeep.decisions.drills import DrillState, DrillStatus, failure_words, proven_words
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
@@ -80,7 +80,7 @@ def show_copies(copies: list[CopyStatus[CopySettings]], fetching: Mapping[str, R
 def _last_time(copy: CopyStatus[CopySettings]) -> str:
     """Formats the bytes, backups and rate of the newest update."""
     session = copy.session
-    if session is None or copy.age is None:
+    if session is None or copy.age is None or copy.replica.kind == FETCHED_BY:
         return "-"
     rate = f", {format_size(round(session.rate))}/s" if session.rate else ""
     return f"{format_size(session.bytes)}, {counted(session.fetched, 'backup')}{rate}"
@@ -103,7 +103,7 @@ def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
         return printable(copy.error)
     if copy.session and copy.session.newest and copy.is_stale:
         return f"the newest backup there began {format_time(copy.session.newest)}"
-    return ""
+    return "fetches from here" if copy.replica.kind == FETCHED_BY else ""
 
 
 def show_drills(drills: DrillStatus) -> None:

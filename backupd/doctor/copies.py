@@ -32,7 +32,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings, PushSettings, ReplicaSettings
 from btrkeep.decisions.copies import COPIES, REPLICA, CopyState, CopyStatus, KnownCopies, copies_of, copy_statuses, offsite_newest
-from btrkeep.decisions.copy_words import command_of, done_words
+from btrkeep.decisions.copy_words import done_words, remedy
 from btrkeep.decisions.findings import Finding
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import open_pool
@@ -82,7 +82,7 @@ def _is_here(config: Config, folder: Path) -> bool:
 def _of_status(copy: CopyStatus[CopySettings]) -> Finding:
     kind, name = copy.replica.kind, copy.replica.name
     subject, done = f"{kind} {name}", done_words(kind)
-    hint = f"`{command_of(kind, name)}` brings what is missing, and says what is against it"
+    hint = remedy(kind, name)
     match copy.state:
         case CopyState.OK if copy.session and copy.session.newest and copy.is_stale:
             text = f"{done} {format_duration(copy.age)} ago, but the newest backup there began {format_time(copy.session.newest)}"

@@ -13,7 +13,7 @@ from btrkeep import __version__
 from btrkeep import metric_table as table
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import HostFacts, StoredAlarm
-from btrkeep.decisions.copies import CopyState
+from btrkeep.decisions.copies import FETCHED_BY, CopyState
 from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import COPY, STATES
@@ -120,7 +120,7 @@ def _replicas(samples: _Samples, report: StatusReport) -> None:
         add_state(samples.add, table.REPLICA_STATE, CopyState, copy.state, name)
         samples.add(table.REPLICA_FETCHED, _seconds(session.at if session else None), name)
         samples.add(table.REPLICA_MAX_AGE, copy.replica.oldest, name)
-        if session and session.at:
+        if session and session.at and copy.replica.kind != FETCHED_BY:
             samples.add(table.REPLICA_BYTES, session.bytes, name)
             samples.add(table.REPLICA_DURATION, session.seconds, name)
         samples.add(table.REPLICA_BEHIND, len(copy.behind), name)

@@ -12,7 +12,18 @@ from pathlib import Path
 from sys import intern
 from typing import Any, Protocol
 
-from backupd.replicate.wire import OBJECT, PIECE, PROTOCOL, AnswerReader, ConnectionBroken, Refused, parse_object, write_watched
+from backupd.replicate.wire import (
+    OBJECT,
+    PIECE,
+    PROTOCOL,
+    PULSE,
+    AnswerReader,
+    ConnectionBroken,
+    OtherAsks,
+    Refused,
+    parse_object,
+    write_watched,
+)
 from backupd.rsync.bandwidth import Bucket, prepare, relay_command
 from backupd.rsync.command import ssh_command
 from btrkeep.config import Config, HostConfig
@@ -41,6 +52,10 @@ _MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
 _LARGEST_SIZE = 1 << 63
 _MOST_COPIED = 250_000  # names of backups
 _NOT_OURS = 'does `backupd send-only` answer there? see command="..." before the key in its authorized_keys'
+_RECEIVES = (
+    'the key needs command="backupd send-only ..." there; of several lines with one key, sshd takes the first, so give the two '
+    "directions a key each, or change the line"
+)
 _HINTS = {
     ExitCause.HOST_KEY: f"ssh-keyscan it into known_hosts, and compare the key with its own; {page('second-copy')} has the lines",
     ExitCause.KEY_REFUSED: f"add this server's public key to its authorized_keys; {page('second-copy')} has the line",
@@ -177,6 +192,8 @@ class FarPool:
         self.bytes = 0
         try:
             said = self._one({**(says or {}), "verb": "hello"})
+        except OtherAsks as error:  # it has complained of our request in its own words
+            raise FarPoolMissing(error.message, _RECEIVES) from None
         except OperatorError as error:
             words = self._said()
             raise FarPoolMissing(words or error.message, unreached_hint(self._program.said()) if words else _NOT_OURS) from None
@@ -193,6 +210,8 @@ class FarPool:
         self.free, self.used = size_in(said, "free"), size_in(said, "used")
         """Bytes of data that fit there, and that are used there; None: an earlier version does not say."""
         self._frames.patience = patience
+        self._pulse = PULSE if says and said.get("beats") is True else None
+        """Within how many seconds the other side says something while it sends, where nothing sees that the line is dead."""
 
     def _count(self, size: int) -> None:
         self.bytes += size
@@ -222,13 +241,22 @@ class FarPool:
                 raise ConnectionBroken("the other side does not say what it sends")
             said = parse_object(content)
             if "waits" not in said:
-                return _announced(said, version), _pieces(answer)
+                return _announced(said, version), self._pieces(answer)
             if (now := time.monotonic()) > end:
                 raise ConnectionBroken(f"the other side has waited for more than {format_duration(_LONGEST_WAIT)}")
             if now >= next_told:  # it can say so a million times a second, each time in other words
                 self.waits(printable(str(said["waits"]))[:_LONGEST_REASON])
                 next_told = now + _WAITS_EVERY
             self._frames.begin_span()
+            self._frames.pulse = self._pulse
+
+    def _pieces(self, answer: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        self._frames.pulse = self._pulse
+        for kind, content in answer:
+            if kind != PIECE:
+                raise ConnectionBroken("the other side says something in the middle of a stream")
+            if content:
+                yield content
 
     def announce_copy(self, host: str, fetch: Fetch) -> CopyAnnouncement:
         """Announces a copy that rsync will fetch by its own connection; returns the answer. Raises ConnectionBroken, Refused."""
@@ -352,13 +380,6 @@ def _asked(host: str, fetch: Fetch) -> dict[str, Any]:
     parent = fetch.parent
     asked = {"host": host, "name": fetch.backup.name, "uuid": fetch.backup.uuid}
     return asked | ({"parent": parent.name, "parent_uuid": parent.uuid} if parent else {})
-
-
-def _pieces(answer: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:
-    for kind, content in answer:
-        if kind != PIECE:
-            raise ConnectionBroken("the other side says something in the middle of a stream")
-        yield content
 
 
 def _host(said: dict[str, Any]) -> FarHost:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backupd.replicate.sender import BackupSender, request_lines, serve
-from backupd.replicate.wire import ConnectionBroken, object_frame, write_all
+from backupd.replicate.wire import BEAT, ConnectionBroken, object_frame, write_all
 from backupd.rsync.bandwidth import Bucket, BudgetPace
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.errors import OperatorError
@@ -88,7 +88,7 @@ class Push:
         self._sender = replace(sender, out=program.input, before_piece=self._before_piece, before_backup=self._before_backup)
         self._program, self._cancellation, self._tell = program, cancellation, tell
         self._wait_told, self._wait_heard = waits, -_PAUSE
-        self._pace = BudgetPace(buckets, cancellation.sleep, lambda: bool(cancellation))
+        self._pace = BudgetPace(buckets, self._sleep, lambda: bool(cancellation))
         self._asks = select.poll()
         self._asks.register(program.output, select.POLLIN)
         self._bytes = 0
@@ -191,6 +191,13 @@ class Push:
         self._bytes += size
         self._since = time.monotonic()
         self._pace(size)
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleeps before a piece, for a while: the other side is to know that it comes."""
+        self._cancellation.sleep(min(seconds, BEAT))
+        if seconds > BEAT:
+            self._sender.beat()
+            self._since = time.monotonic()
 
     def _common(self, asked: Mapping[str, Any]) -> None:
         self._sender.verbs["common"](asked)

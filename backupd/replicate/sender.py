@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.replicate.changes import size_and_time_tell
-from backupd.replicate.wire import END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, widen, write_all
+from backupd.replicate.wire import BEAT, END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, widen, write_all
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
 from backupd.repo.final_backups import FinalBackup, own_backup
@@ -99,7 +99,7 @@ class BackupSender:
 
     def _hello(self, _: Mapping[str, Any]) -> None:
         said: dict[str, Any] = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
-        said["engines"] = list(ENGINES)
+        said |= {"engines": list(ENGINES), "beats": True}
         with suppress(OSError):  # it only helps the other side to say before the first fetch whether all of it fits
             room = read_room(self.pool.path)
             said |= {"free": room.available, "used": max(0, room.total - room.available)}
@@ -187,6 +187,8 @@ class BackupSender:
         """
         reading, writing = os.pipe2(os.O_CLOEXEC)
         widen(reading)
+        coming = select.poll()
+        coming.register(reading, select.POLLIN)
         failed: list[OSError] = []
         is_written, is_short = threading.Event(), True
 
@@ -208,6 +210,8 @@ class BackupSender:
             raise
         try:
             while True:
+                while not coming.poll(BEAT * 1000):
+                    self.beat()
                 if is_short:
                     is_written.wait(_TOGETHER)
                 if not (piece := os.read(reading, LONGEST_PIECE)):
@@ -221,6 +225,10 @@ class BackupSender:
         if failed:
             raise SendRefused(f"{path.parent.name}@{path.name} cannot be sent: {failed[0].strerror}")
 
+    def beat(self) -> None:
+        """Says in a stream that more is to come: where the connection ends, nobody may see that the line is dead."""
+        write_all(self.out, frame(PIECE, b""))
+
     def _may_know(self, host: str) -> bool:
         return not self.hosts or any(fnmatchcase(host, pattern) for pattern in self.hosts)
 
@@ -228,7 +236,7 @@ class BackupSender:
         said = asked["hosts"]
         replica, copied = self.replica or str(asked["replica"]), asked.get("copied")
         hosts = self._merged(common_with(self.pool, replica), said) if isinstance(said, dict) else said
-        write_common(self.pool, replica, hosts)
+        write_common(self.pool, replica, hosts, told=datetime.now(UTC))
         if isinstance(copied, dict):  # an older btrkeep does not say it
             with suppress(OSError):  # it is for the dashboard alone, and what it is asked for is done
                 write_copied(self.pool, replica, self._merged(copied_to(self.pool, replica), copied))

@@ -1,8 +1,8 @@
 """What the two sides of a replication say to each other: requests are lines of JSON, answers are frames.
 
 A frame is its kind, its length, and so many bytes: an object of JSON, a piece of a stream, or the end of an answer. An answer is
-objects or pieces, and then END with an object: {} or what went wrong. Nothing that the other side says is believed before it has
-been looked at, and nothing is longer than it may be.
+objects or pieces, and then END with an object: {} or what went wrong. A piece of no bytes says that more is to come. Nothing that
+the other side says is believed before it has been looked at, and nothing is longer than it may be.
 """
 
 import fcntl
@@ -21,7 +21,9 @@ from btrkeep.units import format_duration, format_size
 
 PROTOCOL = 1
 OBJECT, PIECE, END = b"o", b"p", b"e"
+_REQUEST = b"{"  # no frame begins so, and each request does
 LONGEST_PIECE = 1 << 18
+BEAT, PULSE = 30.0, 240.0  # seconds: as often does a stream say something, and after so many of silence nobody is there
 _LONGEST_OBJECT = 16 << 20  # a host's list of some ten thousand backups
 _LOOK = 500  # ms
 _SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: 600 bytes a second; a modem has ten times that
@@ -34,6 +36,10 @@ _NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
 
 class ConnectionBroken(OperatorError):
     """The other side is gone, or says what is none of the protocol."""
+
+
+class OtherAsks(ConnectionBroken):
+    """The other side asks where it should answer: the key reaches `receive-only` there."""
 
 
 class Refused(OperatorError):
@@ -63,7 +69,8 @@ def parse_object(content: bytes) -> dict[str, Any]:
 
 class AnswerReader:
     """Answers, read from a descriptor: each byte must come within `patience` seconds, and in each span of `_SPAN` seconds at least
-    `_LEAST` bytes: whoever trickles would hold a host's lock for years.
+    `_LEAST` bytes: whoever trickles would hold a host's lock for years. A piece of no bytes counts for neither; with a `pulse`
+    something must come within so many seconds, be it such a piece.
 
     `on_read` is told of each count of bytes that came, and of 0 now and then while none does; it may raise. `why_ended` is asked
     when the connection has ended.
@@ -78,7 +85,8 @@ class AnswerReader:
     ) -> None:
         self._fd = fd
         self._on_read, self._why_ended = on_read, why_ended
-        self.patience = patience
+        self.patience, self._waited = patience, 0.0
+        self.pulse: float | None = None
         self.begin_span()
         self.is_open, self.is_torn = False, False
         """True if the end of an answer is still to come; and whether part of a frame was read and not the rest."""
@@ -88,17 +96,19 @@ class AnswerReader:
     def answer(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the frames of one answer, kind and content, without its END. Raises ConnectionBroken, Refused."""
         self.begin_span()
-        self.is_open = True
+        self.is_open, self.pulse = True, None
         return self.rest()
 
     def begin_span(self) -> None:
         """Begins to measure a span: the other side had a reason to send little."""
-        self._since, self._read = time.monotonic(), 0
+        self._since, self._read, self._waited = time.monotonic(), 0, 0.0
 
     def rest(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the rest of the answer, which nobody has taken yet, in the same way."""
         while True:
-            kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
+            kind, length = _HEAD.unpack(self._exactly(_HEAD.size, counts=False))
+            if kind == _REQUEST:
+                raise OtherAsks("receive-only answers there, which takes backups and sends none")
             if kind not in (OBJECT, PIECE, END) or length > (LONGEST_PIECE if kind == PIECE else _LONGEST_OBJECT):
                 raise ConnectionBroken("the other side says what is none of the protocol")
             content = self._exactly(length)
@@ -117,7 +127,7 @@ class AnswerReader:
                 raise ConnectionBroken("the other side sends a stream that nobody asked for")
             yield parse_object(content)
 
-    def _exactly(self, length: int) -> bytes:
+    def _exactly(self, length: int, *, counts: bool = True) -> bytes:
         pieces, left = list[bytes](), length
         while left:
             self._wait()
@@ -127,6 +137,8 @@ class AnswerReader:
             self.is_torn = True
             pieces.append(piece)
             left -= len(piece)
+            if counts:
+                self._waited = 0.0
             self._require_rate(len(piece))
             self._on_read(len(piece))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -140,11 +152,15 @@ class AnswerReader:
             raise ConnectionBroken(f"the other side has sent less than {format_size(_LEAST)} in {format_duration(_SPAN)}")
 
     def _wait(self) -> None:
-        end = time.monotonic() + self.patience
+        begun = time.monotonic()
+        left = self.patience - self._waited
+        limit = left if self.pulse is None else min(left, self.pulse)
         while not self._poll.poll(_LOOK):
             self._on_read(0)
-            if time.monotonic() > end:
-                raise ConnectionBroken(f"the other side has said nothing for {format_duration(self.patience)}")
+            if time.monotonic() - begun > limit:
+                silence = self.patience if limit == left else limit
+                raise ConnectionBroken(f"the other side has said nothing for {format_duration(silence)}")
+        self._waited += time.monotonic() - begun
 
 
 def widen(pipe: int) -> None:

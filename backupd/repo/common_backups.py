@@ -3,10 +3,10 @@
 POOL/.btrkeep/common/NAME.json, written on both sides at the end of a replication; expiry on either side leaves these alone. An
 administrator who gives a replica up deletes the file.
 
-    {"format": 1, "hosts": {HOST: NAME}, "seeds": {HOST: [NAMES]}}
+    {"format": 1, "hosts": {HOST: NAME}, "seeds": {HOST: [NAMES]}, "told": TIME}
 
 `seeds`: what was written to disks that are on their way. All of a host are kept until both pools have one in common: nobody knows
-which of them arrives. Earlier versions do not know them.
+which of them arrives. `told`: when the pool that fetches from this one has said so. Earlier versions do not know these two.
 
 POOL/.btrkeep/copied/NAME.json names all backups that both had by then, for the dashboard alone.
 """
@@ -14,7 +14,8 @@ POOL/.btrkeep/copied/NAME.json names all backups that both had by then, for the 
 import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -24,7 +25,7 @@ from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import MARKER, Pool
-from btrkeep.units import parse_backup_name
+from btrkeep.units import format_time, parse_backup_name, parse_time
 
 FORMAT = 1
 _FOLDER = "common"
@@ -44,10 +45,12 @@ class _File:
 class _Record:
     hosts: dict[str, str]
     seeds: dict[str, list[str]]
+    told: datetime | None = None
 
 
-def write_common(pool: Pool, replica: str, hosts: Any) -> None:
-    """Replaces what is recorded for one replica: the backup's name by host. Seeds of other hosts stay.
+def write_common(pool: Pool, replica: str, hosts: Any, *, told: datetime | None = None) -> None:
+    """Replaces what is recorded for one replica: the backup's name by host. Seeds of other hosts stay. `told`: when the other pool
+    has said it; None: this one knows it by itself.
 
     Raises OperatorError for invalid data.
     """
@@ -55,21 +58,23 @@ def write_common(pool: Pool, replica: str, hosts: Any) -> None:
         raise OperatorError("that cannot be a replica's name")
     if not isinstance(hosts, dict) or not all(_is_named(host, name) for host, name in hosts.items()):
         raise OperatorError("that is no list of backups")
-    seeds = dict[str, list[str]]()
+    known = _Record({}, {})
     with suppress(UnreadableRecord):  # then it is replaced
-        seeds = _record(pool, replica).seeds
-    _write_common(pool, replica, hosts, seeds)
+        known = _record(pool, replica)
+    _write_common(pool, replica, _Record(hosts, known.seeds, told or known.told))
 
 
 def keep_seed(pool: Pool, replica: str, host: str, name: str) -> None:
     """Keeps a backup until the replica has it, unless both pools have one in common already. Raises UnreadableRecord, OSError."""
     known = _record(pool, replica)
-    _write_common(pool, replica, known.hosts, known.seeds | {host: sorted({*known.seeds.get(host, ()), name})})
+    seeds = known.seeds | {host: sorted({*known.seeds.get(host, ()), name})}
+    _write_common(pool, replica, replace(known, seeds=seeds))
 
 
-def _write_common(pool: Pool, replica: str, hosts: Mapping[str, str], seeds: Mapping[str, list[str]]) -> None:
-    left = {host: names for host, names in seeds.items() if host not in hosts}
-    _write(pool.path / MARKER / _FOLDER, replica, {"hosts": hosts} | ({"seeds": left} if left else {}))
+def _write_common(pool: Pool, replica: str, record: _Record) -> None:
+    left = {host: names for host, names in record.seeds.items() if host not in record.hosts}
+    told = {"told": format_time(record.told)} if record.told else {}
+    _write(pool.path / MARKER / _FOLDER, replica, {"hosts": record.hosts} | ({"seeds": left} if left else {}) | told)
 
 
 def write_copied(pool: Pool, replica: str, hosts: Any) -> None:
@@ -108,13 +113,18 @@ def common_of_all(pool: Pool) -> dict[str, dict[str, str]]:
     return {file.replica: _read(file.path).hosts for file in _files(pool)}
 
 
+def told_by_all(pool: Pool) -> dict[str, datetime]:
+    """Returns when pools that fetch from this one have said what they have, by replica. Raises UnreadableRecord."""
+    return {file.replica: told for file in _files(pool) if (told := _read(file.path).told)}
+
+
 def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
     """Ends keeping backups of these hosts for that replica. Raises UnreadableRecord."""
     known = _record(pool, replica)
     if known.hosts or known.seeds:
         kept = {host: name for host, name in known.hosts.items() if host not in hosts}
         seeds = {host: names for host, names in known.seeds.items() if host not in hosts}
-        _write_common(pool, replica, kept, seeds)
+        _write_common(pool, replica, replace(known, hosts=kept, seeds=seeds))
 
 
 def rename_common(pool: Pool, old: str, new: str) -> None:
@@ -124,7 +134,7 @@ def rename_common(pool: Pool, old: str, new: str) -> None:
         if old in known.hosts or old in known.seeds:
             hosts = {new if host == old else host: name for host, name in known.hosts.items()}
             seeds = {new if host == old else host: names for host, names in known.seeds.items()}
-            _write_common(pool, file.replica, hosts, seeds)
+            _write_common(pool, file.replica, replace(known, hosts=hosts, seeds=seeds))
         if old in (copied := copied_to(pool, file.replica)):
             write_copied(pool, file.replica, {new if host == old else host: names for host, names in copied.items()})
 
@@ -171,7 +181,8 @@ def _read(path: Path) -> _Record:
         content = json.loads(text_of_file(path))
         if content["format"] > FORMAT:
             raise ValueError(f"it has format {content['format']}, this program knows {FORMAT}")
-        return _Record(dict(content["hosts"]), {host: list(names) for host, names in content.get("seeds", {}).items()})
+        seeds = {host: list(names) for host, names in content.get("seeds", {}).items()}
+        return _Record(dict(content["hosts"]), seeds, parse_time(content["told"]) if "told" in content else None)
     except (OSError, *NOT_UNDERSTOOD) as error:
         raise UnreadableRecord(
             f"{path} cannot be read: {error}", "mend it, or delete it if the replica is given up; nothing expires now"

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection
 
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.common_backups import common_of_all, copied_text
+from backupd.repo.common_backups import common_of_all, copied_text, told_by_all
 from backupd.repo.json_file import NOT_UNDERSTOOD
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
@@ -71,7 +71,7 @@ def known_copies(pool: Pool, before: KnownCopies) -> KnownCopies:
     """
     common = common_of_all(pool)
     found = {host: _fetched_by(pool, host, before) for host in hosts_of(pool)} if common else {}
-    return KnownCopies({host: replica for host, replica in found.items() if replica}, common)
+    return KnownCopies({host: replica for host, replica in found.items() if replica}, common, told_by_all(pool))
 
 
 def fetched_hosts(pool: Pool, catalogue: Catalogue, hosts: Collection[str]) -> dict[str, str]:

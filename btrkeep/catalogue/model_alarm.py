@@ -9,10 +9,10 @@ SERVICE = "service"
 """The event of rows that remember which services do not work, so that the log says it once."""
 
 HOST, UNIT, DEVICE, MISSING_DEVICE = "host", "unit", "device", "missing device"
-REPLICA, PUSH, OFFSITE = "replica", "push", "offsite"
+REPLICA, PUSH, FETCHED_BY, OFFSITE = "replica", "push", "fetched_by", "offsite"
 DAMAGED = "damaged"  # a host some of whose backups are
 """Kinds of subjects that there are several of, each with a name or a number."""
-_NAMED = (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, PUSH, OFFSITE, DAMAGED)
+_NAMED = (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, PUSH, FETCHED_BY, OFFSITE, DAMAGED)
 POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE = "pool", "catalogue", "read-only", "expiry", "balance"
 DRILL, VERIFICATION = "drill", "verification"
 MIN_FREE, UNALLOCATED, USED = "min_free", "unallocated", "used"

@@ -12,6 +12,7 @@ from btrkeep.config.keys import (
     DEFAULTS,
     DRILL,
     EXPIRY,
+    FETCHED_BY,
     GROUP,
     HOST,
     LEGAL,
@@ -39,6 +40,7 @@ STATE = Path("/var/lib/btrkeep")
 _INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
 _SOME = 3  # hosts that are named; the others are counted
 _NO_RSYNC = 'is not for from = "push": there is one connection, which rsync cannot share; leave it out, or fetch'
+_COPIES = {REPLICA: "a replica", PUSH: "a [push] section", FETCHED_BY: "a [fetched_by] section", OFFSITE: "a repository"}
 _SAME_NAME = "{} has that name already; `status` shows both in one table"
 _NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is reached
 
@@ -72,6 +74,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
     hosts = dict(_hosts(sections, kept, policies, problems))
     replicas = dict(_replicas(sections, policies, problems))
     pushes = dict(_pushes(sections, problems))
+    fetched_by = dict(_fetched_by(sections, problems))
     offsites = dict(_offsites(sections, problems))
     _say_who_keeps_everything(file, hosts.values(), problems)
     if problems.lines:
@@ -95,6 +98,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
         hosts=hosts,
         replicas=replicas,
         pushes=pushes,
+        fetched_by=fetched_by,
         offsites=offsites,
         notices=tuple(problems.notices),
     )
@@ -175,9 +179,23 @@ def _pushes(sections: Sections, problems: Problems) -> Iterator[tuple[str, model
         address = values.pop("to", None)
         if address is None and "to" not in table.given:
             problems.add(table.file, dotted(PUSH, name, "to"), 'missing: the other server, such as to = "ssh://root@backup2"')
-        if name in sections.named[REPLICA]:
-            problems.add(table.file, dotted(PUSH, name), _SAME_NAME.format("a replica"))
+        _require_other_name(PUSH, name, table, sections, problems)
         yield name, model.PushSettings(name, address=address or "", **values)
+
+
+def _fetched_by(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.FetchedBySettings]]:
+    for name, table in sections.named[FETCHED_BY].items():
+        _require_other_name(FETCHED_BY, name, table, sections, problems)
+        yield name, model.FetchedBySettings(name, **table.values)
+
+
+def _require_other_name(section: str, name: str, table: TomlSection, sections: Sections, problems: Problems) -> None:
+    """Adds a problem if a copy of another section has that name."""
+    for other, what in _COPIES.items():
+        if other == section:
+            return
+        if name in sections.named[other]:
+            problems.add(table.file, dotted(section, name), _SAME_NAME.format(what))
 
 
 def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.OffsiteSettings]]:
@@ -188,9 +206,7 @@ def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, mod
             for key, example in (("repository", '"/mnt/nas/backup"'), ("password_file", '"/etc/btrkeep/offsite.password"')):
                 if key not in table.given:
                     problems.add(table.file, dotted(OFFSITE, name, key), f"missing: such as {key} = {example}")
-        for section, what in ((REPLICA, "a replica"), (PUSH, "a [push] section")):
-            if name in sections.named[section]:
-                problems.add(table.file, dotted(OFFSITE, name), _SAME_NAME.format(what))
+        _require_other_name(OFFSITE, name, table, sections, problems)
         yield name, model.OffsiteSettings(name, retention=model.Retention(**retention) if retention else None, **values)
 
 

@@ -14,8 +14,9 @@ from btrkeep.config.value_types import EVENT_WORDS, ValueKind
 POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
 BALANCE, VERIFY, DRILL, WEB, SERVE = "balance", "verify", "drill", "web", "serve"
 SSH, GROUP, HOST, REPLICA, PUSH, OFFSITE = "ssh", "group", "host", "replica", "push", "offsite"
+FETCHED_BY = "fetched_by"
 SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, VERIFY, DRILL, NOTIFY, WEB, SERVE, SSH)  # sections of which there is one
-NAMED = (GROUP, HOST, REPLICA, PUSH, OFFSITE)  # sections of which each has a name: [host.web1]
+NAMED = (GROUP, HOST, REPLICA, PUSH, FETCHED_BY, OFFSITE)  # sections of which each has a name: [host.web1]
 SECTIONS = SINGLE + NAMED
 WITHIN = dict.fromkeys(
     (GROUP, HOST, REPLICA, OFFSITE), (RETENTION,)
@@ -263,9 +264,11 @@ TABLE = (
         "By what backups are fetched: ``send``, the streams of ``btrfs send``, or ``rsync``, which compares files, for where "
         "``btrfs send`` is slow or fails, such as with large files of very many shared pieces. Can be changed at any time. Not "
         "with ``from = \"push\"``.", False),
-    ConfigKey("max_age", (VERIFY, DRILL, REPLICA, PUSH, OFFSITE), kinds.DURATION, None, '"3d"',
+    ConfigKey("max_age", (VERIFY, DRILL, REPLICA, PUSH, FETCHED_BY, OFFSITE), kinds.DURATION, None, '"3d"',
         "How old the newest copy of a host's backup may be before that needs a look, and how long a disk may be away. Without it: "
-        "twice ``every``. In [drill]: how long ago the newest proven restore may be. Without it: five weeks, once there is one. "
+        "twice ``every``. In [fetched_by.NAME]: for how long no pool may have fetched from this one as the copy NAME, such as that "
+        "of a disk which is kept elsewhere. Without it: two days; without the section, nobody is missed. "
+        "In [drill]: how long ago the newest proven restore may be. Without it: five weeks, once there is one. "
         "In [verify]: how long ago data of each host may have been read, by ``verify`` or a scrub. Without it: sixty days, once "
         "some was.",
         False),

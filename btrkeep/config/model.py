@@ -286,6 +286,18 @@ class PushSettings(CopySettings):
 
 
 @dataclass(frozen=True, slots=True)
+class FetchedBySettings(CopySettings):
+    """A pool that fetches from this one, as the copy `name`. Nothing is done for it here: it is to be missed when it stays away."""
+
+    kind: ClassVar[str] = "fetched_by"
+
+    @property
+    def source(self) -> str:
+        """Returns "": only the other side knows where it is."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
 class OffsiteSettings(CopySettings):
     """A repository of restic that the newest backups of hosts are sent to. Without `retention` nothing is ever removed there.
 
@@ -326,10 +338,11 @@ class Config:
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
     replicas: Mapping[str, ReplicaSettings] = field(default_factory=dict)
     pushes: Mapping[str, PushSettings] = field(default_factory=dict)
+    fetched_by: Mapping[str, FetchedBySettings] = field(default_factory=dict)
     offsites: Mapping[str, OffsiteSettings] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
     @property
     def copies(self) -> Mapping[str, CopySettings]:
-        """Replicas, servers that are sent to and offsite repositories by name; no two have the same."""
-        return {**self.replicas, **self.pushes, **self.offsites}
+        """Replicas, servers that are sent to, pools that fetch and offsite repositories by name; no two have the same."""
+        return {**self.replicas, **self.pushes, **self.fetched_by, **self.offsites}

@@ -44,8 +44,8 @@ class FactStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishedReplica:
-    """A replica, a server that is sent to, or an offsite repository. `oldest`: the age in seconds from which on it needs a look;
-    `comes_and_goes`: its pool may be away until then.
+    """A replica, a server that is sent to, a pool that fetches, or an offsite repository. `oldest`: the age in seconds from which
+    on it needs a look; `comes_and_goes`: its pool may be away until then.
 
     `retention`: of what a replica fetches; None where an older version published it.
     """
@@ -143,6 +143,7 @@ def _pool(config: Config) -> dict[str, Any]:
         "no_restores": config.serve.no_restores,
         "replicas": {name: [replica.oldest, replica.comes_and_goes] for name, replica in config.replicas.items()},
         "pushes": {name: push.oldest for name, push in config.pushes.items()},
+        "fetched_by": {name: one.oldest for name, one in config.fetched_by.items()},
         "offsites": {name: offsite.oldest for name, offsite in config.offsites.items()},
         "replica_retention": {name: _policy(replica.retention) for name, replica in config.replicas.items()},
         "expiry": {"max_orphans": config.expiry.max_orphans, "mount_option": config.expiry.mount_option},
@@ -196,7 +197,7 @@ def _parsed(text: str) -> Published:
         }
         | {
             name: PublishedReplica(name, oldest, False, kind=kind)
-            for key, kind in (("pushes", "push"), ("offsites", "offsite"))
+            for key, kind in (("pushes", "push"), ("fetched_by", "fetched_by"), ("offsites", "offsite"))
             for name, oldest in given.get(key, {}).items()
         },
         web=_web_of(given.get("web", {})),

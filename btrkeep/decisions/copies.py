@@ -18,8 +18,10 @@ from btrkeep.units import format_time, parse_backup_name, parse_time
 
 COPIES = "copies"
 """The fact of which hosts are copies, and of what this pool and replicas have in common. There is none without replicas."""
-REPLICA, PUSH, OFFSITE = "replica", "push", "offsite"
-"""Kinds of copies: pools that are fetched into this one, servers that this one is sent to, and repositories."""
+REPLICA, PUSH, FETCHED_BY, OFFSITE = "replica", "push", "fetched_by", "offsite"
+"""Kinds of copies: pools that are fetched into this one, servers that this one is sent to, pools that fetch from this one, and
+repositories.
+"""
 OFFSITE_THERE = "offsite-there:"
 """Begins the fact of what lies in a repository."""
 COPIED = "copied:"
@@ -78,7 +80,7 @@ class ReplicaSession:
 
 
 class ReplicaTerms(Protocol):
-    """The configured facts about a copy. `kind`: REPLICA, PUSH or OFFSITE; `oldest`: seconds; `comes_and_goes`: the other pool may
+    """The configured facts about a copy. `kind`: as above; `oldest`: seconds; `comes_and_goes`: the other pool may
     be absent until the copy is late.
     """
 
@@ -178,11 +180,13 @@ class CopyStatus(Generic[Terms]):
 @dataclass(frozen=True, slots=True)
 class KnownCopies:
     """`fetched`: the replica of each host that is fetched from another pool. `common`: by replica and host, the newest backup that
-    both pools have: here it is a copy, or the other pool has said that it has it.
+    both pools have: here it is a copy, or the other pool has said that it has it. `told`: by replica, when a pool that fetches from
+    this one has said so last.
     """
 
     fetched: Mapping[str, str] = field(default_factory=dict)
     common: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    told: Mapping[str, datetime] = field(default_factory=dict)
 
 
 def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -> CopyStatus[Terms]:
@@ -209,7 +213,9 @@ def _newest(known: KnownCopies, terms: ReplicaTerms, facts: FactReader) -> Mappi
     if terms.kind == OFFSITE:
         return offsite_newest(facts, terms.name)
     common = known.common.get(terms.name, {})
-    return {host: newest for host, newest in common.items() if terms.kind == PUSH or known.fetched.get(host) == terms.name}
+    return {
+        host: newest for host, newest in common.items() if terms.kind in (PUSH, FETCHED_BY) or known.fetched.get(host) == terms.name
+    }
 
 
 def _lags(newest_of: Mapping[str, str], copy: CopyStatus[Terms], now: datetime) -> tuple[HostLag, ...]:
@@ -237,7 +243,13 @@ def note_failure(facts: FactWriter, name: str, now: datetime, error: str, kind: 
 
 
 def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSession | None:
-    """Reads the last session of a replica; None if there was none or the fact is invalid."""
+    """Reads the last session of a replica; None if there was none or the fact is invalid. Of a pool that fetches from this one is
+    only known when it has said last what both have.
+    """
+    if kind == FETCHED_BY:
+        known = copies_of(facts.get_fact(COPIES))
+        told = known.told.get(name)
+        return ReplicaSession(told, told, hosts=len(known.common.get(name, {}))) if told else None
     return parse_fact(facts.get_fact(f"{kind}:{name}"), _session, None)
 
 
@@ -313,7 +325,9 @@ def read_stored(facts: FactReader, name: str) -> int | None:
 
 def copies_text(copies: KnownCopies) -> str:
     """Encodes the fact."""
-    return json.dumps({"fetched": copies.fetched, "common": copies.common}, separators=(",", ":"), sort_keys=True)
+    told = {name: format_time(moment) for name, moment in copies.told.items()}
+    found = {"fetched": copies.fetched, "common": copies.common} | ({"told": told} if told else {})
+    return json.dumps(found, separators=(",", ":"), sort_keys=True)
 
 
 @lru_cache(maxsize=4)
@@ -327,4 +341,5 @@ def _known_copies(said: dict[str, Any]) -> KnownCopies:
         name: {host: newest for host, newest in of.items() if isinstance(newest, str)}
         for name, of in said.get("common", {}).items()
     }
-    return KnownCopies(dict(said.get("fetched", {})), common)
+    told = {name: parse_time(moment) for name, moment in said.get("told", {}).items()}
+    return KnownCopies(dict(said.get("fetched", {})), common, told)

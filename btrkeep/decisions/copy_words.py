@@ -1,6 +1,6 @@
 """Words about copies: replicas and offsite repositories."""
 
-from btrkeep.decisions.copies import OFFSITE, REPLICA, RunningFetch
+from btrkeep.decisions.copies import FETCHED_BY, OFFSITE, REPLICA, RunningFetch
 from btrkeep.units import counted, format_duration, format_size
 
 _MOST_NAMED = 3
@@ -8,12 +8,22 @@ _MOST_NAMED = 3
 
 def done_words(kind: str) -> str:
     """Returns the verb for updating a copy of this kind."""
-    return "fetched" if kind == REPLICA else "sent to"
+    return "fetched" if kind in (REPLICA, FETCHED_BY) else "sent to"
 
 
 def command_of(kind: str, name: str) -> str:
-    """Returns the command that updates the copy."""
+    """Returns the command that updates the copy: of one that fetches from here, on the other server."""
+    if kind == FETCHED_BY:
+        return "backupd replicate"
     return f"backupd offsite run {name}" if kind == OFFSITE else f"backupd replicate {name}"
+
+
+def remedy(kind: str, name: str) -> str:
+    """Returns what to do about a copy that is not up to date."""
+    command = f"`{command_of(kind, name)}`"
+    if kind == FETCHED_BY:
+        return f"{command} on the server that has this copy, or with its disk connected, says what is against it"
+    return f"{command} brings what is missing, and says what is against it"
 
 
 def running_words(running: RunningFetch) -> str:

@@ -7,16 +7,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backupd.replicate import sender
+from backupd.replicate.wire import PIECE
 from btrkeep.pool.locks import take_lock
+from btrkeep.pool.marker import open_pool
+from btrkeep.pool.send import send
 from tests.beds import TOP, work
 from tests.beds.cli import backupd
-from tests.beds.two_pools import NOW, TwoPools
+from tests.beds.two_pools import NOW, TwoPools, shown
 from tests.beds.watch import wait_for
 from tests.btrfs.test_offsite import Offsite, far, fill
 from tests.btrfs.test_offsite_faults import instead
@@ -103,6 +109,68 @@ def test_a_server_that_takes_no_more_of_a_push_is_given_up(make_btrfs: Callable[
     two.first.write()
     two.push()
     assert len(two.names(two.second.pool)) == 1
+
+
+def test_a_line_that_goes_dead_in_a_stream_of_a_push_holds_the_next_one_for_a_few_minutes_only(
+    make_btrfs: Callable[..., Path],
+) -> None:
+    """Minutes are seconds here. The line stays open for a minute, and `stall` is half an hour."""
+    two = Pushing(make_btrfs(), make_btrfs())
+    large(two)
+    script = "import sys; from backupd.replicate import far_pool; far_pool.PULSE = 4.0; from backupd.cli import main; main()"
+    short = shlex.join([sys.executable, "-c", script, *two.forced[3:]])
+    two.over(f'{shlex.quote(sys.executable)} -c "$RELAY" stop 400000 | "$@"', answers=short)
+    command = [sys.executable, "-m", "backupd", "--config", str(two.first.config), "replicate", "--now", NOW]
+    host = two.second.pool / "hosts/web1"
+    silent = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=TOP, stdout=silent, stderr=silent, start_new_session=True) as process:
+        try:
+            wait_for(lambda: any(host.glob(".receiving/*/data/**/large*")), 30, "nothing came")
+            time.sleep(1)  # by now the line is dead
+            process.kill()  # the first server's machine is gone, and nobody tells the second one
+            two.over('exec "$@"')
+            sends = partial(two.first.backupd, "replicate", "--now", NOW, check=False)
+            wait_for(lambda: sends().returncode == 0, 40, "the lock is still held")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert len(two.names(two.second.pool)) == 1
+
+
+def test_a_stream_says_that_more_is_to_come_while_the_kernel_looks_for_it(two: TwoPools, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = large(two)
+    pool = open_pool(two.first.pool)
+    asked = {"host": "web1", "name": name, "uuid": shown(pool.host("web1") / name)["UUID"]}
+    kernel = send
+
+    def looks_for_long(*words: Any) -> None:
+        time.sleep(1)
+        kernel(*words)
+
+    def stream() -> list[bytes]:
+        reading, writing = os.pipe()
+        with os.fdopen(reading, "rb") as file, ThreadPoolExecutor(2) as threads:
+            sending = threads.submit(sender.BackupSender(pool, None, writing).verbs["send"], asked)
+            threads.submit(_closed_after, sending, writing)
+            found = [content for kind, content in frames(file.read) if kind == PIECE]
+            sending.result()
+            return found
+
+    usual = stream()
+    monkeypatch.setattr(sender, "BEAT", 0.1)
+    monkeypatch.setattr(sender, "send", looks_for_long)
+    slow = stream()
+    assert (b"" in usual, slow[0]) == (False, b"")
+    assert b"".join(usual) == b"".join(slow)
+
+
+def _closed_after(sending: "Future[None]", fd: int) -> None:
+    wait([sending])
+    os.close(fd)
+
+
+def frames(read: Callable[[int], bytes]) -> Iterator[tuple[bytes, bytes]]:
+    while head := read(5):
+        yield head[:1], read(int.from_bytes(head[1:], "big"))
 
 
 _REQUESTS = """

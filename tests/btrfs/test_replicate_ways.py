@@ -78,7 +78,12 @@ def test_there_and_back_nothing_is_transferred_twice_and_nothing_is_lost(taken_o
             "No such file",
             "install btrkeep there",
         ),
-        ("""echo '{"verb": "hello"}'; cat >/dev/null""", "none of the protocol", "send-only"),
+        ("""echo '{"verb": "hello"}'; cat >/dev/null""", "office: receive-only answers there", "send-only"),
+        (
+            """echo 'error: web: none of the protocol' >&2; echo '{"tells_waits": true, "verb": "hello"}'; cat >/dev/null""",
+            "office: receive-only answers there",
+            "send-only",
+        ),
         ("echo 'error: no pool' >&2; exit 4", "office: no pool;", ""),
     ],
 )

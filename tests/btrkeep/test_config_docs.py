@@ -23,6 +23,7 @@ HEADS = {
     "host": ["[host.NAME]"],
     "replica": ["[replica.NAME]"],
     "push": ["[push.NAME]"],
+    "fetched_by": ["[fetched_by.NAME]"],
     "offsite": ["[offsite.NAME]"],
     "retention": [
         *("[retention]", "[group.NAME.retention]", "[host.NAME.retention]", "[replica.NAME.retention]", "[offsite.NAME.retention]")

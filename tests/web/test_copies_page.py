@@ -173,6 +173,19 @@ def test_the_first_pool_tells_what_others_said_that_they_have(tmp_path: Path) ->
     assert visitor.get("/api/v1/copies").json["uncovered"] == ["new1"]  # type: ignore[index]
 
 
+def test_the_first_pool_says_so_when_a_disk_stays_away_for_too_long(tmp_path: Path) -> None:
+    with write(tmp_path, [HostConfig("web1", paths=("/etc",))], [backup("web1", EVENING)]) as found:
+        found.set_fact(COPIES, copies_text(KnownCopies({}, {"disk": {"web1": NEWEST}}, {"disk": NOW - 12 * DAY})))
+        published = found.get_fact(FACT)
+        assert published
+        found.set_fact(FACT, published.replace('"fetched_by":{}', '"fetched_by":{"disk":864000.0}'))
+    visitor = client(tmp_path)
+    (disk,) = visitor.get("/api/v1/copies").json["replicas"]  # type: ignore[index]
+    assert (disk["kind"], disk["state"], disk["hosts"], disk["bytes"]) == ("fetched_by", "late", 1, None)
+    assert "disk: 1 host, last fetched 12d ago, late." in visitor.get("/").text
+    assert "with its disk connected" in visitor.get("/copies").text
+
+
 def test_who_sees_one_host_sees_its_copies_alone(tmp_path: Path) -> None:
     second(tmp_path)
     visitor = client(tmp_path, "viewer", ("web1",))

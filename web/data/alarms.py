@@ -14,6 +14,7 @@ from btrkeep.catalogue.model_alarm import (
     DRILL,
     EXPIRY,
     FAILURE,
+    FETCHED_BY,
     MIN_FREE,
     OFFSITE,
     POOL,
@@ -120,10 +121,18 @@ _OF_KIND = {
 _OF_REPLICA = Advice(
     "See why it cannot be updated; the other pool may be away or full.", "backupd replicate {name} --dry-run", "copies"
 )
+_OF_FETCHED_BY = Advice("Nobody has fetched from this pool: the other server, or the disk, stays away.", "backupd status", "copies")
 _OF_OFFSITE = Advice(
     "See why it cannot be updated; the repository may be away or full.", "backupd offsite run {name} --dry-run", "copies"
 )
 _OF_DAMAGED = Advice("Other backups of the host, or a copy elsewhere, may have these files.", "backupd list {name}")
+_OF_COPY = {
+    REPLICA: _OF_REPLICA,
+    PUSH: _OF_REPLICA,
+    FETCHED_BY: _OF_FETCHED_BY,
+    OFFSITE: _OF_OFFSITE,
+    DAMAGED: _OF_DAMAGED,
+}
 _ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
 
@@ -170,6 +179,6 @@ def advice(row: StoredAlarm) -> Advice:
     if about.kind == UNIT:
         named = about.name if _UNIT_NAME.fullmatch(about.name) else "UNIT"
         return Advice("Read what it said last, mend that, and start it again.", f"journalctl -u {named} -n 50", "log")
-    if copy := {REPLICA: _OF_REPLICA, PUSH: _OF_REPLICA, OFFSITE: _OF_OFFSITE, DAMAGED: _OF_DAMAGED}.get(about.kind):
+    if copy := _OF_COPY.get(about.kind):
         return Advice(copy.words, copy.command.format(name=about.name), copy.page)
     return _OF_POOL.get((row.what, about.kind)) or _OF_KIND.get(row.what) or _ELSE

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from btrkeep.decisions.copies import (
     COPIES,
+    FETCHED_BY,
     OFFSITE,
     REPLICA,
     CopyState,
@@ -79,7 +80,7 @@ class ReplicaView:
 
     @property
     def command(self) -> str:
-        """Returns the command that brings it up to date."""
+        """Returns the command that brings it up to date, here or on the other server."""
         return command_of(self.kind, self.name)
 
 
@@ -160,7 +161,7 @@ def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], vie
     terms = source.site.replicas.get(name)
     session = read_session(source.catalogue, name, terms.kind) if terms else None
     status = copy_status(terms, session, source.now) if terms else None
-    told = None if viewer.limited else session
+    told = None if viewer.limited or (terms and terms.kind == FETCHED_BY) else session
     return ReplicaView(
         name=name,
         fetches=terms is not None,
