@@ -86,7 +86,8 @@ class Vm:
             if until(lines):
                 return lines
             silent = time.monotonic() - heard > (self._boot * _SILENCE or _LONGEST_BOOT)
-            assert not (off or silent or self._spent() > limit), self._shown(lines)
+            is_over = off or silent or self._spent() > limit
+            assert not is_over, self._shown(lines)
             time.sleep(_PAUSE)
 
     def _spent(self) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.beds import TOP, session, vm
+from tests.beds.workers import made_once
 
 HERE = Path(__file__).resolve().parent
 ASKED = "BTRKEEP_TEST_VM"
@@ -33,9 +34,15 @@ def said_of_little_memory(tmp_path_factory: pytest.TempPathFactory) -> str:
     return _said(tmp_path_factory, "little.sh", 2, "2026-11-20T10:00:00")
 
 
-def _said(folders: pytest.TempPathFactory, script: str, disks: int, clock: str) -> str:
-    """What that script says in a machine with so many disks."""
-    scripts = folders.mktemp("scripts")
+def _said(factory: pytest.TempPathFactory, script: str, disks: int, clock: str) -> str:
+    """What that script says in a machine with so many disks, which one of the workers boots."""
+    folder = made_once(factory, f"machine-{script}", "said", lambda folder: _carry_out(folder, script, disks, clock))
+    return (folder / "said").read_text()
+
+
+def _carry_out(folder: Path, script: str, disks: int, clock: str) -> None:
+    scripts = folder / "scripts"
+    scripts.mkdir()
     shutil.copy(HERE / "invm" / script, scripts / "main.sh")
     for path in (HERE / "invm" / "truth.py", HERE / "inside" / "ground.sh", TOP / "tests" / "fakessh"):
         shutil.copy(path, scripts)
@@ -45,7 +52,7 @@ def _said(folders: pytest.TempPathFactory, script: str, disks: int, clock: str) 
             file.truncate(2 << 30)
     try:
         with vm.running(scripts, drives, clock=clock) as machine:
-            return machine.to_its_end(_BUDGET)
+            (folder / "said").write_text(machine.to_its_end(_BUDGET))
     finally:
         for drive in drives:
             drive.unlink()
@@ -81,6 +88,7 @@ def test_the_rsync_that_takes_too_much_is_ended_alone_and_the_night_goes_on(said
     assert "the long list is whole\n" in said
 
 
+@pytest.mark.takes(480)
 def test_commands_that_the_kernel_ends_for_want_of_memory_leave_nothing_wrong(said_of_little_memory: str) -> None:
     """A run, an import, a verify, a replicate and an expire, each with four limits that come near to what it takes."""
     said = said_of_little_memory
