@@ -23,6 +23,7 @@ from btrkeep.backup_states import EXPIRED
 from btrkeep.decisions.expiry_plan import HostPlan, Plan
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.subvolume import delete
+from btrkeep.process.cancellation import Cancelled
 
 _SETTLE = 10.0  # seconds
 _BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)
@@ -47,7 +48,7 @@ class Deleter:
         self.hosts: list[str] = []  # of which something was deleted
         self._gone: list[tuple[str, str]] = []  # deleted, and not durable yet
         self._settled = time.monotonic()
-        self.reader = MetadataReader()
+        self.reader = MetadataReader(site.cancellation.raise_if_cancelled)
         self._begun: set[tuple[str, str]] = set()  # to be read ahead
 
     @property
@@ -133,7 +134,12 @@ class Deleter:
             if self.site.cancellation or self.queue.full():
                 put_off = names[place:]
                 break
-            if self._delete_one(there[name], look):
+            try:
+                is_deleted = self._delete_one(there[name], look)
+            except Cancelled:  # while it was read
+                put_off = names[place:]
+                break
+            if is_deleted:
                 self._gone.append((host, name))
             else:
                 kept.append(name)

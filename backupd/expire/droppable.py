@@ -4,7 +4,7 @@ It needs what no other subvolume shares, and what was written in this one even i
 damaged is read here a moment before the kernel reads the same, and the kernel finds it in memory.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,10 +20,12 @@ _READERS = 4
 class MetadataReader:
     """Reads the metadata of backups that are going to be deleted, several at the same time.
 
-    What was read is remembered by the subvolume, so it can be asked for ahead, while the cleaner drops others.
+    What was read is remembered by the subvolume, so it can be asked for ahead, while the cleaner drops others. `pulse` is called
+    after each piece; what it raises ends the look, and comes with the result.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pulse: Callable[[], None]) -> None:
+        self._pulse = pulse
         self._readers: ThreadPoolExecutor | None = None
         self._read: dict[int, tuple[int, Future[bool]]] = {}
 
@@ -40,7 +42,7 @@ class MetadataReader:
             return known[1]
         if self._readers is None:
             self._readers = running_threads(_READERS, "look")
-        look = self._readers.submit(_is_readable, own.path, since)
+        look = self._readers.submit(_is_readable, own.path, since, self._pulse)
         self._read[own.subvolume.id] = since, look
         return look
 
@@ -54,9 +56,9 @@ class MetadataReader:
             self._readers.shutdown(cancel_futures=True)
 
 
-def _is_readable(path: Path, since: int) -> bool:
+def _is_readable(path: Path, since: int, pulse: Callable[[], None]) -> bool:
     with opened(path) as fd:
-        return has_readable_tree(fd, since)
+        return has_readable_tree(fd, since, pulse)
 
 
 def _shared_before(own: FinalBackup, other: FinalBackup) -> int:

@@ -34,7 +34,7 @@ from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume
 from btrkeep.units import format_size, format_time
 
-_LOOK = 64 << 20  # bytes between two looks at the room
+_LOOK, _LOOK_AFTER = 64 << 20, 3.0  # bytes, seconds between two looks at the room
 _MOST_TOGETHER, _MOST_BYTES, _LONGEST_TOGETHER = 16, 64 << 20, 10.0  # backups, bytes, seconds: what a cut may cost
 _LOOK_THERE = "look at the other server: no backup is that long"
 
@@ -159,23 +159,28 @@ class HostCopies:
         forget_gone(site.pool, host, fetch.backup.name)
         announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
         expected = Expected.of(host, fetch)
-        looked, longest = before, longest_stream(announced.total, require_room(site.pool, site.config).total)
+        longest = longest_stream(announced.total, require_room(site.pool, site.config).total)
         self.watched.expect(announced.bytes)
+        is_stopped, looked, looked_at = far.look, before, time.monotonic()
 
         def look() -> None:
-            nonlocal looked
-            far.look()  # also while nothing is read from there
+            nonlocal looked, looked_at
+            is_stopped()
             self.watched.follow(far.bytes - before)
             if far.bytes - before > longest:
                 raise NotReceived(
                     f"{host}@{fetch.backup.name}: more than {format_size(longest)} came, so it has no end", _LOOK_THERE
                 )
-            if far.bytes - looked >= _LOOK:
-                looked = far.bytes
+            if far.bytes - looked >= _LOOK or time.monotonic() - looked_at > _LOOK_AFTER:
+                looked, looked_at = far.bytes, time.monotonic()
                 require_room(site.pool, site.config)
 
         take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)  # first: it comes but once
-        receiving.take(expected, pieces, version=announced.stream, look=look)
+        far.look = look  # also while nothing comes: few bytes can reserve much room
+        try:
+            receiving.take(expected, pieces, version=announced.stream, look=look)
+        finally:
+            far.look = is_stopped
         return far.bytes - before
 
     def _publish(self, receiving: Receiving, came: Mapping[str, tuple[Fetch, int, float]]) -> None:

@@ -64,12 +64,13 @@ from btrkeep.process.piped import piped
 from btrkeep.process.programs import run
 from btrkeep.ticks import moment, wait_for_tick
 from btrkeep.treescan import has_readable_tree
-from btrkeep.units import format_duration
+from btrkeep.units import format_duration, printable
 
 _SUBVOLUME, _PARENT = "backup", "parent"
 _TOP = "/pool"
 _CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
 _LOOK = 0.0005  # seconds
+_LONGEST_REASON = 1000
 _GRACE = 5.0  # seconds that it has for its end when somebody stops the replication
 _KNOWS_NEWEST = 6  # btrfs-progs 6.0 and later
 
@@ -260,8 +261,8 @@ class Receiving:
         said = [line for line in heard if line.startswith(("ERROR", PROGRAM))]
         if not status:
             return None
-        why = said[0].removeprefix("ERROR: ") if said else f"exit status {status}"
-        return NotReceived(f"btrfs receive: {why}", HINTS[receive_cause(heard)])
+        why = printable(said[0].removeprefix("ERROR: "))[:_LONGEST_REASON] if said else f"exit status {status}"
+        return NotReceived(f"btrfs receive: {why}", HINTS[receive_cause(heard, is_read_only=self._disk.is_read_only)])
 
 
 def _within(seconds: float, look: Callable[[], None]) -> Callable[[], None]:

@@ -14,6 +14,7 @@ class ReceiveCause(StrEnum):
     FULL = "full"
     QUOTA = "quota"
     READ_ONLY = "read-only"
+    OUTSIDE = "outside"
     DISK = "disk"
     GARBLED = "garbled"
     PARENT = "parent"
@@ -37,6 +38,7 @@ HINTS: Mapping[ReceiveCause, str] = {
     ReceiveCause.FULL: "the pool is full: expire backups, or give it more room (`backupd usage`, `btrfs-balancer score`)",
     ReceiveCause.QUOTA: "a quota of this pool's filesystem ends it: `btrfs qgroup show` names its limit",
     ReceiveCause.READ_ONLY: "this pool's filesystem has become read-only: dmesg says why, and `backupd doctor` what to do",
+    ReceiveCause.OUTSIDE: "the stream wants to write outside of the backup, which nothing honest does: look at the other server",
     ReceiveCause.DISK: "a disk of this pool could not be read or written: see dmesg and `backupd doctor`",
     ReceiveCause.GARBLED: "it was garbled on the way and comes again the next time; if that repeats, test both memories",
     ReceiveCause.PARENT: "another copy of what it is a difference to appeared while it came; it comes again the next time",
@@ -47,10 +49,13 @@ HINTS: Mapping[ReceiveCause, str] = {
 """What to do next, "" if that is not known."""
 
 
-def receive_cause(said: Iterable[str]) -> ReceiveCause:
-    """Returns the cause that its messages name; the first one that says something counts."""
+def receive_cause(said: Iterable[str], *, is_read_only: bool) -> ReceiveCause:
+    """Returns the cause that its messages name; the first one that says something counts.
+
+    `is_read_only`: whether the pool's filesystem is; if not, it was the cell that kept something from being written.
+    """
     for line in said:
         for pattern, cause in _PATTERNS:
             if re.search(pattern, line):
-                return cause
+                return ReceiveCause.OUTSIDE if cause is ReceiveCause.READ_ONLY and not is_read_only else cause
     return ReceiveCause.UNKNOWN

@@ -33,11 +33,12 @@ class Syncfs:
     def __init__(self, fd: int, *, on_btrfs: bool = False) -> None:
         self._fd = fd
         self._on_btrfs = on_btrfs
-        self._was_read_only = self._read_only
+        self._was_read_only = self.is_read_only
         self._error = 0
 
     @property
-    def _read_only(self) -> bool:
+    def is_read_only(self) -> bool:
+        """Returns whether the filesystem, or this mount of it, is read-only now."""
         return bool(os.fstatvfs(self._fd).f_flag & os.ST_RDONLY)
 
     @Checkpoint("filesystem synced")
@@ -60,7 +61,7 @@ class Syncfs:
             return error.errno or errno.EIO
         if _syncfs(self._fd):
             return ctypes.get_errno()
-        return errno.EROFS if self._read_only and not self._was_read_only else 0
+        return errno.EROFS if self.is_read_only and not self._was_read_only else 0
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Whether the disk gives back the metadata of a subvolume. Needs no NumPy."""
 
+from collections.abc import Callable
 from struct import Struct
 
 from btrkeep.errors import DAMAGED
@@ -9,16 +10,17 @@ _LEN = Struct("=L")
 _LEN_AT = TYPE_AND_LEN_AT + 4
 
 
-def has_readable_tree(fd: int, since: int = 0) -> bool:
+def has_readable_tree(fd: int, since: int = 0, pulse: Callable[[], None] = lambda: None) -> bool:
     """Returns False if the disk cannot give back some of the metadata of the subvolume of `fd`: names, owners, where data lies.
 
-    Reads all that was written in that generation or later, 16 KiB for some 30 files, and no data. Raises OSError for an error that
-    is no damage.
+    Reads all that was written in that generation or later, 16 KiB for some 30 files, and no data. `pulse` is called after each 256
+    KiB, and may raise. Raises OSError for an error that is no damage.
     """
     search = TreeSearch(fd, since=since)
     try:
         while count := search.fill():
             search.resume_after(_last(search, count))
+            pulse()
     except OSError as error:
         if error.errno in DAMAGED:
             return False

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.replicate.stream_guard import BadStream, StreamGuard
-from tests.beds.hostile_pool import crc32c
+from tests.beds.send_stream import crc32c
 
 HEADER = b"btrfs-stream\0" + struct.pack("<I", 1)
 OURS, PARENT, OTHER = (str(UUID(int=number)) for number in (1, 2, 3))

@@ -2,16 +2,20 @@
 
     python -m tests.beds.hostile_pool ATTACK TARGET
 
-Written from btrfs's documentation of the stream alone: nothing of ours is imported.
+Nothing of ours is imported.
 """
 
 import json
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from uuid import UUID
 
-_UUID = str(UUID(int=77))
+from tests.beds.send_stream import command, file, reserve, subvolume, symlink, write
+from tests.beds.strange_streams import ODD, STRANGE, UUID_SENT
+
+_UUID = UUID_SENT
 _NAME = "2026-03-01T220000Z"
 _LATER, _LATER_UUID = "2026-03-02T220000Z", str(UUID(int=78))
 WORDS = "\x1b[31mno\ud800\x00"
@@ -20,39 +24,14 @@ _RECORD = {
 }  # fmt: skip
 
 
-def crc32c(data: bytes) -> int:
-    crc = 0
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc
-
-
-def command(number: int, *attributes: tuple[int, bytes]) -> bytes:
-    content = b"".join(struct.pack("<HH", kind, len(value)) + value for kind, value in attributes)
-    head = struct.pack("<IHI", len(content), number, 0)
-    return struct.pack("<IHI", len(content), number, crc32c(head + content)) + content
-
-
-def subvolume(path: bytes = _NAME.encode(), uuid: str = _UUID) -> bytes:
-    return command(1, (15, path), (1, UUID(uuid).bytes), (2, struct.pack("<Q", 5)))
-
-
-def file(path: bytes, content: bytes) -> bytes:
-    return command(3, (15, path), (3, struct.pack("<Q", 300))) + write(path, content)
-
-
-def write(path: bytes, content: bytes) -> bytes:
-    return command(15, (15, path), (18, struct.pack("<Q", 0)), (19, content))
-
-
-def symlink(path: bytes, target: bytes) -> bytes:
-    return command(8, (15, path), (3, struct.pack("<Q", 301)), (17, target))
+def stream_of(kind: str) -> int:
+    """The version of its stream."""
+    return 2 if kind in {"fills-and-trickles", *STRANGE, *ODD} else 1
 
 
 def attack(kind: str, target: bytes) -> Iterator[bytes]:
-    yield b"btrfs-stream\0" + struct.pack("<I", 1)
+    version = stream_of(kind)
+    yield b"btrfs-stream\0" + struct.pack("<I", 3 if kind == "of-version-3" else version)
     if kind == "spoils-the-first":  # as a difference to the first one, which lies beside it; its record is in order
         origin = ((15, _LATER.encode()), (1, UUID(_LATER_UUID).bytes), (2, struct.pack("<Q", 6)))
         yield command(2, *origin, (20, UUID(_UUID).bytes), (21, struct.pack("<Q", 5)))
@@ -78,8 +57,17 @@ def attack(kind: str, target: bytes) -> Iterator[bytes]:
         yield file(b"backup.json", json.dumps({**_RECORD, "uuid": _LATER_UUID, "name": _LATER}).encode())
         yield command(9, (15, f"../{_NAME}".encode()), (16, target)) + command(21)
         return
-    yield subvolume()
-    yield file(b"backup.json", json.dumps(_RECORD).encode())
+    if kind == "fills-and-trickles":
+        yield subvolume(_LATER.encode(), _LATER_UUID) + file(b"x", b"", 2)
+        for place in range(int(target)):
+            yield reserve(b"x", 4 << 20, at=place << 22)
+        while True:
+            time.sleep(0.3)
+            yield write(b"x", b"slowly", 2)
+    yield subvolume(_NAME.encode(), _UUID)
+    yield file(b"backup.json", json.dumps(_RECORD).encode(), version)
+    if strange := {**STRANGE, **ODD}.get(kind):
+        yield strange(target)
     match kind:
         case "through-a-symlink":
             yield symlink(b"out", target) + write(b"out", b"taken over")
@@ -125,25 +113,26 @@ def main() -> None:
         asked = json.loads(line)
         verb = asked["verb"]
         if verb == "hello":
-            out.write(frame(b"o", json.dumps({"protocol": 1, "version": "x", "pool": "p", "stream": 1}).encode()))
+            out.write(frame(b"o", json.dumps({"protocol": 1, "version": "x", "pool": "p", "stream": stream_of(kind)}).encode()))
         if verb == "list":
             host = "../other" if kind == "bad-host" else "web1"
             name = "../../2026-03-01T220000Z" if kind == "bad-name" else _NAME
             backups = [[name, _UUID, "complete"]]
-            if kind in ("renamed-away", "endless"):
+            if kind in ("renamed-away", "endless", "fills-and-trickles"):
                 backups = [[_LATER, _LATER_UUID, "complete"]]
             if kind in ("wrong-parent", "spoils-the-first"):
                 backups.append([_LATER, _LATER_UUID, "complete"])
             out.write(frame(b"o", json.dumps({"host": host, "was": [], "backups": backups}).encode()))
         if verb == "send":
             hold = {"hold": {"at": "2026-03-02T01:00:00Z", "until": None, "why": WORDS}} if kind == "words" else {}
-            said = {"uuid": _UUID, "state": "complete", "notes": hold, "bytes": 1, "total": 1 << 70, "stream": 1}
-            if kind == "endless":
+            said = {"uuid": _UUID, "state": "complete", "notes": hold, "bytes": 1, "total": 1 << 70, "stream": stream_of(kind)}
+            if kind in ("endless", "fills-and-trickles"):
                 said["total"] = 1000
             out.write(frame(b"o", json.dumps(said).encode()))
             is_first = kind == "spoils-the-first" and asked["name"] == _NAME
             for piece in attack("device" if is_first else kind, target):
                 out.write(frame(b"p", piece))
+                out.flush()
         trouble = {"error": WORDS} if kind == "complains" and verb == "list" else {}
         out.write(frame(b"e", json.dumps(trouble).encode()))
         out.flush()

@@ -24,9 +24,10 @@ def why_not() -> str:
 
 
 def filtered(stack: ExitStack, image: Path, name: str, *settings: str) -> Path:
-    """A file beside `image` that shows it through nbdkit's filter `name` with those settings, until `stack` ends."""
+    """A file beside `image` that shows it through nbdkit's filter `name`, or several, with those settings, until `stack` ends."""
     socket = image.with_name(f"{image.name}-socket")
-    _start(stack, "nbdkit", "--exit-with-parent", "--foreground", "--unix", socket, f"--filter={name}", "file", image, *settings)
+    filters = (f"--filter={one}" for one in name.split())
+    _start(stack, "nbdkit", "--exit-with-parent", "--foreground", "--unix", socket, *filters, "file", image, *settings)
     return shown(stack, image)
 
 

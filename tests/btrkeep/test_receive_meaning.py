@@ -26,7 +26,11 @@ from btrkeep.decisions.receive_meaning import HINTS, ReceiveCause, receive_cause
     ],
 )
 def test_a_message_says_what_to_do_next(said: list[str], cause: str) -> None:
-    assert receive_cause(said) == cause
+    assert receive_cause(said, is_read_only=True) == cause
+
+
+def test_a_file_that_cannot_be_written_in_a_pool_that_can_lies_outside_of_the_backup() -> None:
+    assert receive_cause(["ERROR: chown ../../notes.json failed: Read-only file system"], is_read_only=False) == "outside"
 
 
 def test_each_cause_has_a_hint() -> None:

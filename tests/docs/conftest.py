@@ -1,12 +1,12 @@
 """The pages, built once for all workers: each time takes as long as twenty tests."""
 
-import fcntl
-import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.beds.workers import made_once
 from tests.docs.pages import Page, build
 
 
@@ -23,14 +23,4 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Page]:
 
 
 def _built(builder: str, factory: pytest.TempPathFactory) -> Path:
-    """The first worker that asks builds; the others wait for it."""
-    base = factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "documentation"
-    shared.mkdir(exist_ok=True)
-    with (shared / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = shared / f"{builder} is built"
-        if not done.exists():
-            build(builder, shared)
-            done.touch()
-    return shared / builder
+    return made_once(factory, "documentation", builder, partial(build, builder)) / builder
