@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -22,9 +22,6 @@ from btrkeep.decisions.copies import note_failure
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.room import read_room
 from btrkeep.units import format_time
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 
 @click.command("receive-only")
@@ -61,7 +58,7 @@ def command(ctx: click.Context, replica: str) -> int:
 class _Messages(io.FileIO):
     """Messages for the other side. When it is gone nobody reads them, and that it is gone has to be noted all the same."""
 
-    def write(self, data: "ReadableBuffer") -> int:
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
