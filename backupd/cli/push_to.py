@@ -56,6 +56,7 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
             raise OperatorError(why) if done.is_asked else FarPoolMissing(why, unreached_hint(lines))
         if done.error:  # it may name a lock or a process: not of this machine
             done.error = f"the other server says: {done.error}"
+        done.failed = {host: f"the other server says: {why}" for host, why in done.failed.items()}  # "here" is there
         tell_copies(site.pool, site.catalogue)
         before = read_session(site.catalogue, push.name, PUSH)
         note_session(site.catalogue, push.name, _session(before, began, site.clock.now(), done, time.monotonic() - begun), PUSH)

@@ -1,5 +1,6 @@
 """`backupd receive-only`: this end of a connection that another backup server has begun; a forced command of ssh."""
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -46,11 +47,26 @@ def command(ctx: click.Context, replica: str) -> int:
         )
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not end up among the requests
+    sys.stdout, sys.stderr = _messages(1), _messages(2)
     with opened(ctx) as site:
         (settings,) = chosen_replicas(site, replica)
         if not settings.is_pushed:
             raise UsageError(f"{replica} is fetched from {settings.source}", 'from = "push" lets it be sent')
         return _take(site, settings, out)
+
+
+class _Messages(io.FileIO):
+    """Messages for the other side. When it is gone nobody reads them, and that it is gone has to be noted all the same."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(memoryview(data))
+
+
+def _messages(fd: int) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedWriter(_Messages(fd, "w", closefd=False)), errors="backslashreplace", line_buffering=True)
 
 
 def _take(site: PoolContext, replica: ReplicaSettings, out: int) -> int:

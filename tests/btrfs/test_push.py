@@ -155,6 +155,14 @@ def test_a_line_that_is_cut_or_garbled_leaves_nothing_and_the_next_sending_is_wh
     assert (two.copies()["state"], two.copies(first=True)["state"]) == ("ok", "ok")
 
 
+def test_the_receiving_side_notes_that_the_line_was_cut_though_nobody_hears_it(two: Pushing) -> None:
+    (two.source / "large").write_bytes(os.urandom(1 << 20))
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.over(f'{shlex.quote(sys.executable)} -c "$RELAY" cut 400000 | "$@" 2> >(exec true)')  # as where sshd has ended
+    assert two.first.backupd("replicate", "--now", NOW, check=False).returncode == 1
+    assert two.copies()["state"] == "failing"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_sender_that_is_ended_leaves_nothing_there_and_no_process(
     two: Pushing, backupd_running: Callable[..., Any], number: signal.Signals

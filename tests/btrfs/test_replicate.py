@@ -56,7 +56,9 @@ def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_g
     assert published(two.second) == {"fetched": {"web1": "office"}, "common": {"office": {"web1": first}}}
     assert published(two.first) == {}
     two.first.backupd("sample")
-    assert published(two.first) == {"fetched": {}, "common": {"office": {"web1": first}}}
+    known = published(two.first)
+    assert [*known.pop("told")] == ["office"]
+    assert known == {"fetched": {}, "common": {"office": {"web1": first}}}
     two.second.host("web1", two.source)
     refused = two.second.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z", check=False)
     assert refused.returncode == 1
