@@ -11,6 +11,7 @@ import click
 from backupd.repo.context import PoolContext, open_configured, require_catalogue_of, require_writable
 from btrkeep.cli import complain
 from btrkeep.cli.parsed import Parsed
+from btrkeep.cli.progress import outlive_readers
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
@@ -97,6 +98,8 @@ def given_now(ctx: click.Context) -> datetime | None:
 def opened(ctx: click.Context, *, writes: bool = False, stand_in: bool = False) -> Iterator[PoolContext]:
     """Opens and checks everything; with `writes`, also that the pool is writable. Raises any OperatorError.
 
+    With `writes` the command also goes on when nobody reads any more what it prints.
+
     With `stand_in` an unusable catalogue is replaced by one in memory, and `trouble` says why. A lost catalogue is a warning,
     except with `writes`, because commands that write first update the catalogue from the pool.
     """
@@ -106,6 +109,7 @@ def opened(ctx: click.Context, *, writes: bool = False, stand_in: bool = False) 
     pool = open_configured(config)
     if writes:
         require_writable(pool)
+        outlive_readers()
     clock = clock_for(ctx, pool)
     with ExitStack() as held:
         trouble = None

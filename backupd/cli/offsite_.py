@@ -17,7 +17,7 @@ from backupd.offsite.sample_check import check_sample
 from backupd.repo.context import PoolContext
 from btrkeep.cli import complain, echo_json, json_option, table
 from btrkeep.cli.parsed import Parsed
-from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, prose, say_wait
+from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, outlive_readers, prose, say_wait
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.offsite import OffsiteSnapshot
@@ -102,6 +102,7 @@ def run_command(
     repository could not be reached; 3: another run to it is under way; 4: this pool is unusable.
     """
     found = []
+    outlive_readers()
     with opened(ctx) as site:
         for settings in _chosen(site, name, is_asked=not due):
             if due and not is_copy_due(site, settings):
@@ -196,6 +197,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
     Exit status 0: all is well; 1: something is not; 3: a run to it is under way.
     """
     status, said = int(Exit.OK), []
+    outlive_readers()
     cancellation = Cancellation()
     with opened(ctx) as site, cancellation.listening():
         for settings in _chosen(site, name):

@@ -1,6 +1,5 @@
 """`backupd receive-only`: this end of a connection that another backup server has begun; a forced command of ssh."""
 
-import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from backupd.cli.replicate_ import chosen_replicas
 from backupd.replicate.far_pool import FarPool, OwnStreams
 from backupd.repo.context import PoolContext
 from btrkeep import __version__
+from btrkeep.cli.progress import outlive_readers
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.copies import note_failure
 from btrkeep.errors import OperatorError, UsageError
@@ -47,26 +47,12 @@ def command(ctx: click.Context, replica: str) -> int:
         )
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not end up among the requests
-    sys.stdout, sys.stderr = _messages(1), _messages(2)
+    outlive_readers()  # when the other side is gone, that has to be noted
     with opened(ctx) as site:
         (settings,) = chosen_replicas(site, replica)
         if not settings.is_pushed:
             raise UsageError(f"{replica} is fetched from {settings.source}", 'from = "push" lets it be sent')
         return _take(site, settings, out)
-
-
-class _Messages(io.FileIO):
-    """Messages for the other side. When it is gone nobody reads them, and that it is gone has to be noted all the same."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            return len(memoryview(data))
-
-
-def _messages(fd: int) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BufferedWriter(_Messages(fd, "w", closefd=False)), errors="backslashreplace", line_buffering=True)
 
 
 def _take(site: PoolContext, replica: ReplicaSettings, out: int) -> int:

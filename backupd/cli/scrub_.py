@@ -14,7 +14,7 @@ from backupd.cli.damaged_ import as_json_object as damaged_object
 from backupd.cli.damaged_ import show
 from backupd.repo.context import open_configured, require_writable
 from btrkeep.cli import complain, echo_json, json_option
-from btrkeep.cli.progress import prose, say
+from btrkeep.cli.progress import outlive_readers, prose, say
 from btrkeep.decisions.verification import ScrubBegin, note_begin
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.marker import Pool
@@ -46,6 +46,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     """
     pool = open_configured(load_config(ctx))
     require_writable(pool)
+    outlive_readers()
     cancellation, status = Cancellation(), Status()
     cancellation.listen()
     status.say("scrubbing")

@@ -3,6 +3,7 @@
 Output written after that, or to a full disk, is lost, and the work goes on.
 """
 
+import io
 import os
 import re
 import sys
@@ -60,6 +61,24 @@ def _broken(text: str, indent: str, room: int) -> Iterator[str]:
 def hang_up(stream: IO[str]) -> None:
     """Redirects all further output to /dev/null, so that flushing the buffers at exit raises no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def outlive_readers() -> None:
+    """Loses from now on what is printed for nobody (a pager that was left, `| head`), so that the command does all of its work."""
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__"):
+            stream.flush()
+            unread = io.BufferedWriter(_MaybeUnread(fd, "w", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(unread, stream.encoding, stream.errors, line_buffering=stream.line_buffering))
+
+
+class _MaybeUnread(io.FileIO):
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(memoryview(data))
 
 
 def terminal() -> IO[str]:

@@ -1,0 +1,44 @@
+"""`backupd COMMAND | head -1`, or a pager that was left: what a command does is done all the same, or its 0 would be a lie."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.beds.cli import backupd_start
+from tests.beds.nights import Nights
+from tests.beds.two_pools import NOW, TwoPools
+
+pytestmark = pytest.mark.btrfs
+
+
+def unread(nights: Nights, *words: str) -> None:
+    process = backupd_start("--config", nights.config, *words)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()  # before anything is written
+    assert process.wait(timeout=60) == 0
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
+def test_copies_are_fetched_though_nobody_reads_which(two: TwoPools) -> None:
+    made = [two.night(f"2026-03-0{day}T22:00:00Z", str(day)) for day in (1, 2, 3)]
+    unread(two.second, "replicate", "--now", NOW)
+    assert two.names(two.second.pool) == made
+
+
+def test_all_is_read_and_all_expires_though_nobody_reads_of_it(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    nights = Nights(make_btrfs(size="300M"), "--rehearsal")
+    nights.host("web", tree)
+    for day in (1, 2, 3):
+        nights.backupd("run", "web", "--now", f"2026-03-0{day}T22:00:00Z")
+    unread(nights, "verify")
+    states = {one["verified"]["state"] for one in json.loads(nights.backupd("list", "web", "--json").stdout)}
+    assert states == {"whole"}
+    nights.tables["retention"] = {"daily": 1, "min_keep": 1, "grace": "1s"}
+    nights.write()
+    for hour in (12, 13):
+        unread(nights, "expire", "--now", f"2026-03-20T{hour}:00:00Z")
+    assert len(nights.names("web")) == 1
