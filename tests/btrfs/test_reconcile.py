@@ -69,7 +69,7 @@ def test_a_subvolume_without_a_row_gets_one(nights: Nights, tree: Path) -> None:
     assert disagreements(nights) == []
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"format": 99}', "\x00\x00", '{"format": 1, "host": "web"}', "[]"])
+@pytest.mark.parametrize("damage", ["", "{", "\x00\x00", '{"format": 1, "host": "web"}', "[]"])
 def test_a_damaged_record_leaves_its_backup_and_its_row_alone(nights: Nights, tree: Path, damage: str) -> None:
     (name,) = nights.names("web")
     path = nights.backup("web", name)
