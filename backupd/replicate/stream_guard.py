@@ -23,6 +23,9 @@ _UUID, _PATH, _CLONE_UUID = 1, 15, 20
 _LONGEST = 1 << 24  # bytes of a command; the kernel's are below 200 KiB
 _LONGEST_KEPT = 1 << 16  # of one that is changed: its paths are two at most, of 4096 bytes
 
+_ASLEEP = "garbled on the way, or the other side was stopped or asleep in the middle of it: it comes again the next time"
+"""A `btrfs send` that was stopped is begun anew by the kernel, behind what it had written."""
+
 
 class BadStream(OperatorError):
     """The stream is not what was asked for, or none at all."""
@@ -68,12 +71,12 @@ class StreamGuard:
                 raise BadStream("something follows the end of the stream")
             length, number, checksum = _COMMAND.unpack_from(data, at)
             if length > _LONGEST or not 0 < number <= _NEWEST:
-                raise BadStream(f"the stream has a command that is none ({number}, {length} bytes)")
+                raise BadStream(f"the stream has a command that is none ({number}, {length} bytes)", _ASLEEP)
             if self._named and number in (_SUBVOL, _SNAPSHOT):
                 raise BadStream("the stream has more than one subvolume")
             if not self._named or (self.parent_mark and number == _CLONE):
                 if length > _LONGEST_KEPT:  # in small pieces it would take hours to gather
-                    raise BadStream(f"the stream has a command that is none ({number}, {length} bytes)")
+                    raise BadStream(f"the stream has a command that is none ({number}, {length} bytes)", _ASLEEP)
                 if len(data) - at < _COMMAND.size + length:
                     break
                 changed = self._changed(number, data[at + _COMMAND.size : at + _COMMAND.size + length], checksum)

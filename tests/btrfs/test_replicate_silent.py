@@ -300,3 +300,32 @@ def test_a_restic_that_stops_is_given_up(far: Offsite) -> None:
     far.run()
     assert len(far.there()) == 1
     assert json.loads(far.offsite("list", "--json").stdout)[0]["whole"]
+
+
+def test_a_sender_that_was_asleep_in_a_stream_makes_no_backup_of_what_came(two: TwoPools) -> None:
+    """The machine was suspended, say: the kernel begins `btrfs send` anew then, in the middle of what it had written."""
+    two.second.tables["replica.office"]["bandwidth"] = "1MB"
+    name = large(two)
+    pid = two.second.top / "pid"
+    two.over_ssh(_STOPS.format(pid=pid))
+    host = two.second.pool / "hosts/web1"
+    command = [sys.executable, "-m", "backupd", "--config", str(two.second.config), "replicate", "--json", "--now", NOW]
+    with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for(lambda: any(host.glob(".receiving/*/data/**/large*")) and pid.exists(), 30, "nothing has begun")
+            number = int(pid.read_text())
+            for sent in (signal.SIGSTOP, signal.SIGCONT):
+                os.kill(number, sent)
+                time.sleep(0.2)
+            two.second.tables["replica.office"].pop("bandwidth")
+            out, err = process.communicate(timeout=50)
+        finally:
+            process.kill()
+    assert "Traceback" not in err, err
+    assert process.returncode == 1, out + err
+    assert "asleep" in err or "garbled" in err, err
+    assert two.names(two.second.pool) == []
+    assert not (host / ".receiving").exists()
+    two.second.write()
+    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [name]
+    assert two.differences(name) == ""
