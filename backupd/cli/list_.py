@@ -110,9 +110,10 @@ class _BackupNotes:
 
     def verified_fields(self, backup: Backup) -> dict[str, Any] | None:
         """Returns the same for JSON, with the record of `backupd verify`; None if it was never verified."""
-        known, found = self.verified(backup), self._read(backup.host).get(backup.name or "")
+        known = self.verified(backup)
         if known.state == VerificationState.NEVER and known.source is None:
             return None
+        found = self._read(backup.host).get(backup.name or "")
         read = verification_fields(found) if found else {}
         at = format_time(known.at) if known.at else None
         said = {"state": str(known.state), "by": known.by and str(known.by), "at": at, "damages": known.damages}
@@ -124,13 +125,9 @@ class _BackupNotes:
 
     def deletable(self, backup: Backup) -> datetime | None:
         """Returns when an expired backup may be deleted."""
-        if (asked := self.asked(backup)) and asked.at_once:
+        if not backup.expired or ((asked := self.asked(backup)) and asked.at_once):
             return backup.expired
-        return (
-            backup.expired + timedelta(seconds=policy_of(self.config, backup.host, self._notes(backup.host)).grace)
-            if backup.expired
-            else None
-        )
+        return backup.expired + timedelta(seconds=policy_of(self.config, backup.host, self._notes(backup.host)).grace)
 
 
 def _notes(site: PoolContext, host: str) -> Notes:

@@ -119,7 +119,7 @@ def _rows_out(raw: bytes) -> tuple[tuple[int, ...], ...]:
 
 OUT: Mapping[str, Callable[[bytes], Any]] = {
     "moment": lambda raw: datetime.fromisoformat(raw.decode()),
-    "lines": lambda raw: tuple(json.loads(raw)),
+    "lines": lambda raw: tuple(json.loads(raw)) if raw != b"[]" else (),
     "document": json.loads,
     "rows": _rows_out,
     "flag": lambda raw: raw != b"0",

@@ -236,6 +236,9 @@ def verification_sentence(looks: Mapping[str, datetime | None], damaged: int, no
     return "; ".join(parts)
 
 
+_NEVER = Verified(VerificationState.NEVER)
+
+
 class VerifiedBackups:
     """The verification states of backups, for callers that ask host by host."""
 
@@ -252,10 +255,12 @@ class VerifiedBackups:
             self._host, self._found, self._compared = host, self._catalogue.verifications(host), self._catalogue.comparisons(host)
         scrub = self._scrub if self._scrub and self._scrub.has_read(backup.finished, backup.subvolume_id, self._until) else None
         since = self._in_doubt.since if self._in_doubt and (host, name) in self._in_doubt.backups else None
-        damages = self._damages.get((host, name), 0)
+        found, compared, damages = self._found.get(name), self._compared.get(name), self._damages.get((host, name), 0)
+        if not (found or compared or damages or scrub or since):
+            return _NEVER
         first = self._first.get((host, name), "")
         empty = is_empty(backup.outcome or backup.state, backup.files)
-        return verified(self._found.get(name), scrub, damages, self._now, self._compared.get(name), since, first, empty=empty)
+        return verified(found, scrub, damages, self._now, compared, since, first, empty=empty)
 
 
 def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[VerificationState]:
