@@ -29,6 +29,7 @@ _AT_A_TIME = 500  # encoding many items with one call takes two thirds of the ti
 
 def edge(command: click.Command, name: str) -> int:
     """Runs a click command and gives the exit status. The only place where OperatorError is caught."""
+    _open_closed_streams()
     gc.set_threshold(_OBJECTS)
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # inherited: then each program that fails would be one that succeeds
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -60,6 +61,17 @@ def edge(command: click.Command, name: str) -> int:
         complain(OperatorError(f"standard output: {error.strerror}", "what was printed is not all there; see where it goes"))
         return Exit.ATTENTION
     return int(status or 0)
+
+
+def _open_closed_streams() -> None:
+    """Opens /dev/null as each of the standard streams that was closed (`>&-`): else some file of ours would get its number, and
+    what programs print would go into it.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            fd = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(fd, True)
+            setattr(sys, name, os.fdopen(fd, "r" if name == "stdin" else "w", encoding="utf-8"))
 
 
 def _raised_by_printing(error: OSError) -> bool:

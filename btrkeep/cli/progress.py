@@ -67,7 +67,7 @@ def outlive_readers() -> None:
     """Loses from now on what is printed for nobody (a pager that was left, `| head`), so that the command does all of its work."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
-        if stream is getattr(sys, f"__{name}__"):
+        if stream is not None and stream is getattr(sys, f"__{name}__"):
             stream.flush()
             unread = io.BufferedWriter(_MaybeUnread(fd, "w", closefd=False))
             setattr(sys, name, io.TextIOWrapper(unread, stream.encoding, stream.errors, line_buffering=stream.line_buffering))

@@ -1,12 +1,14 @@
 """`backupd COMMAND | head -1`, or a pager that was left: what a command does is done all the same, or its 0 would be a lie."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.beds.cli import backupd_start
+from tests.beds import TOP, work
+from tests.beds.cli import BACKUPD, backupd_start
 from tests.beds.nights import Nights
 from tests.beds.two_pools import NOW, TwoPools
 
@@ -41,4 +43,13 @@ def test_all_is_read_and_all_expires_though_nobody_reads_of_it(make_btrfs: Calla
     nights.write()
     for hour in (12, 13):
         unread(nights, "expire", "--now", f"2026-03-20T{hour}:00:00Z")
+    assert len(nights.names("web")) == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_run_whose_output_is_closed_makes_its_backup(make_btrfs: Callable[..., Path], tree: Path, closed: str) -> None:
+    """As some cron jobs and daemons begin their programs."""
+    nights = Nights(make_btrfs(size="300M"), "--rehearsal")
+    nights.host("web", tree)
+    work("sh", "-c", f"{shlex.join([*BACKUPD, '--config', str(nights.config), 'run', 'web'])} {closed}", cwd=TOP)
     assert len(nights.names("web")) == 1
