@@ -129,7 +129,10 @@ def _say_plan(site: PoolContext, planned: Sequence[PlannedHost], as_json: bool) 
 
 def _commands(site: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]:
     host = entry.host
-    based = find_base(site.pool, host.name, site.clock.now()) is not None
+    try:
+        based = find_base(site.pool, host.name, site.clock.now()) is not None
+    except OperatorError:  # the run would say it; the other hosts have their plan
+        based = True
     data = str(site.pool.working(host.name) / "data")
     buckets = buckets_of(site.config, site.pool, host)
     return [

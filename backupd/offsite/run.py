@@ -146,14 +146,14 @@ class OffsiteRun:
         ResticFailed.
         """
         there = snapshots(self.restic, self.pool)
-        newest, unread = {}, dict[str, list[str]]()
+        newest, unread, unknown = {}, dict[str, list[str]](), list[HostFailed]()
         for host in hosts_of(self.pool):
             if any(fnmatchcase(host, pattern) for pattern in self.settings.hosts) and (not named or host in named):
                 try:
                     notes, lost = read_notes(self.pool.host(host)), unread.setdefault(host, [])
                     base = next(bases(self.pool, host, self.now, notes, lost), None)
                 except OperatorError as error:
-                    self.sinks.notice(f"{host}: {error.message}")
+                    unknown.append(HostFailed(host, error.message))
                     continue
                 if base:
                     newest[host] = base.path.name
@@ -163,6 +163,7 @@ class OffsiteRun:
         sendings = [one for one in sendings if one not in hopeless]
         summary = OffsiteSummary(self.settings.name, len(newest), len(sendings))
         summary.failed = [HostFailed(host, _GIVEN_UP.format(name=name, host=host)) for host, name in sorted(hopeless)]
+        summary.failed += unknown
         summary.failed += [HostFailed(host, _UNREAD.format(names=", ".join(lost))) for host, lost in unread.items() if lost]
         return summary, there, sendings
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import orjson
 
-from btrkeep.cli.progress import hang_up, prose
+from btrkeep.cli.progress import hang_up, lost_output, prose
 from btrkeep.cli.tables import table
 from btrkeep.errors import Exit, OperatorError, did_you_mean
 from btrkeep.process.error_report import ERROR_MARK, report_error
@@ -58,9 +58,15 @@ def edge(command: click.Command, name: str) -> int:
         hang_up(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return Exit.OK
-        complain(OperatorError(f"standard output: {error.strerror}", "what was printed is not all there; see where it goes"))
-        return Exit.ATTENTION
+        return _not_printed(error)
+    if unprinted := lost_output():
+        return int(status or _not_printed(unprinted))
     return int(status or 0)
+
+
+def _not_printed(error: OSError) -> int:
+    complain(OperatorError(f"standard output: {error.strerror}", "what was printed is not all there; see where it goes"))
+    return Exit.ATTENTION
 
 
 def _open_closed_streams() -> None:

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import IO, Any, Self, cast
 
 import click
@@ -64,20 +65,36 @@ def hang_up(stream: IO[str]) -> None:
 
 
 def outlive_readers() -> None:
-    """Loses from now on what is printed for nobody (a pager that was left, `| head`), so that the command does all of its work."""
+    """Loses from now on what is printed for nobody (a pager that was left, `| head`) or has no room: the command does all
+    of its work. `lost_output` says so at its end.
+    """
     for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
             stream.flush()
             unread = io.BufferedWriter(_MaybeUnread(fd, "w", closefd=False))
-            setattr(sys, name, io.TextIOWrapper(unread, stream.encoding, stream.errors, line_buffering=stream.line_buffering))
+            lines, through = stream.line_buffering, stream.write_through
+            text = io.TextIOWrapper(unread, stream.encoding, stream.errors, line_buffering=lines or through, write_through=through)
+            setattr(sys, name, text)
+
+
+def lost_output() -> OSError | None:
+    """Returns why standard output is not whole where that was outlived; None if nobody read on."""
+    with suppress(OSError):
+        sys.stdout.flush()
+    return _lost.get(1)
+
+
+_lost: dict[int, OSError] = {}
 
 
 class _MaybeUnread(io.FileIO):
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):
+                _lost.setdefault(self.fileno(), error)
             return len(memoryview(data))
 
 

@@ -133,5 +133,6 @@ def test_backups_of_a_newer_version_are_neither_passed_over_nor_touched(make_btr
     found = nights.run("web", status=1)["web"]
     assert (found["outcome"], found["name"]) == ("failed", None), found
     assert "backup.json is of a newer btrkeep: it has format 2, this program knows 1" in found["error"]
+    assert "would run" in nights.backupd("run", "web", "--dry-run").stdout
     assert nights.names("web") == [old, newest]
     assert record.read_text() == content

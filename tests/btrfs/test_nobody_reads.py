@@ -53,3 +53,19 @@ def test_a_run_whose_output_is_closed_makes_its_backup(make_btrfs: Callable[...,
     nights.host("web", tree)
     work("sh", "-c", f"{shlex.join([*BACKUPD, '--config', str(nights.config), 'run', 'web'])} {closed}", cwd=TOP)
     assert len(nights.names("web")) == 1
+
+
+def test_a_run_whose_output_has_no_room_makes_its_backup_and_says_what_is_missing(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    nights = Nights(make_btrfs(size="300M"), "--rehearsal")
+    nights.host("web", tree)
+    for words in (["run", "web", "--now", "2026-03-01T22:00:00Z"], ["verify"]):
+        line = shlex.join([*BACKUPD, "--config", str(nights.config), *words])
+        done = work("sh", "-c", f"{line} >/dev/full", cwd=TOP, check=False)
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-2:] == [
+            "error: standard output: No space left on device",
+            "hint: what was printed is not all there; see where it goes",
+        ]
+    assert [one["verified"]["state"] for one in json.loads(nights.backupd("list", "web", "--json").stdout)] == ["whole"]

@@ -165,3 +165,17 @@ def test_a_backup_that_restic_cannot_read_is_not_sent_for_ever(far: Offsite) -> 
     (source / "b").write_bytes(os.urandom(2_000_000))
     far.backup("2026-03-02T22:00:00Z")
     assert len(far.run("--now", "2026-03-03T12:00:00Z")["sent"]) == 1
+
+
+def test_a_host_whose_newest_backup_is_of_a_newer_version_has_failed(far: Offsite) -> None:
+    far.night.host("web1", far.away)
+    (far.away / "some").write_text("content")
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    record = far.night.backup("web1") / "backup.json"
+    work("btrfs", "property", "set", "-f", record.parent, "ro", "false")
+    record.write_text(record.read_text().replace('"format": 1', '"format": 2'))
+    work("btrfs", "property", "set", record.parent, "ro", "true")
+    (failed,) = far.run("--now", "2026-03-02T06:00:00Z", status=1)["failed"]
+    assert failed["host"] == "web1"
+    assert "newer btrkeep" in failed["error"]
