@@ -155,9 +155,10 @@ class AnswerReader:
         begun = time.monotonic()
         left = self.patience - self._waited
         limit = left if self.pulse is None else min(left, self.pulse)
-        while not self._poll.poll(_LOOK):
-            self._on_read(0)
-            if time.monotonic() - begun > limit:
+        while (is_silent := not self._poll.poll(_LOOK)) or left <= 0:  # pieces of no bytes may come faster than it looks
+            if is_silent:
+                self._on_read(0)
+            if left <= 0 or time.monotonic() - begun > limit:
                 silence = self.patience if limit == left else limit
                 raise ConnectionBroken(f"the other side has said nothing for {format_duration(silence)}")
         self._waited += time.monotonic() - begun
