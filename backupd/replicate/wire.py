@@ -155,13 +155,17 @@ class AnswerReader:
         begun = time.monotonic()
         left = self.patience - self._waited
         limit = left if self.pulse is None else min(left, self.pulse)
-        while (is_silent := not self._poll.poll(_LOOK)) or left <= 0:  # pieces of no bytes may come faster than it looks
-            if is_silent:
-                self._on_read(0)
-            if left <= 0 or time.monotonic() - begun > limit:
-                silence = self.patience if limit == left else limit
-                raise ConnectionBroken(f"the other side has said nothing for {format_duration(silence)}")
+        while not self._poll.poll(_LOOK):
+            self._on_read(0)
+            if time.monotonic() - begun > limit:
+                raise _silent(self.patience if limit == left else limit)
         self._waited += time.monotonic() - begun
+        if self._waited > self.patience:  # pieces of no bytes came, more often than it looks
+            raise _silent(self.patience)
+
+
+def _silent(seconds: float) -> ConnectionBroken:
+    return ConnectionBroken(f"the other side has said nothing for {format_duration(seconds)}")
 
 
 def widen(pipe: int) -> None:
