@@ -1,7 +1,7 @@
 """What changes after a step of the kernel's clock is dated later than what changed before it."""
 
+import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,17 +36,26 @@ def _waited() -> float:
     return time.perf_counter() - begun
 
 
-def _pairs(folder: Path) -> Iterator[tuple[int, int]]:
-    """When two files were changed, of which the second was after the wait."""
-    first, second = (folder / name for name in ("first", "second"))
-    for number in range(ROUNDS):
-        if number % 3 == 0 and first.exists():
-            first.stat()  # the next change has a finer time, where there are such
-        first.write_bytes(b"%d" % number)
-        since = moment()
-        wait_for_tick(since)
-        second.write_bytes(b"%d" % number)
-        yield first.stat().st_ctime_ns, second.stat().st_ctime_ns
+def _pairs(folder: Path) -> list[tuple[int, int]]:
+    """When two files were changed, of which the second was after the wait. No time is asked for before all are there, which would
+    make that file's next change a finer one; but every third first one's is.
+    """
+    names = [(folder / f"first{number}", folder / f"second{number}") for number in range(ROUNDS)]
+    for number, (first, second) in enumerate(names):
+        _write(first)
+        if number % 3 == 0:
+            first.stat()
+            _write(first)
+        wait_for_tick(moment())
+        _write(second)
+    return [(first.stat().st_ctime_ns, second.stat().st_ctime_ns) for first, second in names]
+
+
+def _write(path: Path) -> None:
+    """Python's own files ask for the time when they are opened."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(fd, b"content")
+    os.close(fd)
 
 
 def _has_finer_times(folder: Path) -> bool:
