@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ import orjson
 
 from btrkeep.cli.progress import hang_up, lost_output, prose
 from btrkeep.cli.tables import table
-from btrkeep.errors import Exit, OperatorError, did_you_mean
+from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.process.error_report import ERROR_MARK, report_error
 from btrkeep.units import printable, with_encoded
 
@@ -34,6 +35,7 @@ def edge(command: click.Command, name: str) -> int:
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # inherited: then each program that fails would be one that succeeds
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
+        _require_current_folder()
         status = command.main(prog_name=name, standalone_mode=False, color=_colour())
     except OperatorError as error:
         complain(error)
@@ -62,6 +64,14 @@ def edge(command: click.Command, name: str) -> int:
     if unprinted := lost_output():
         return int(status or _not_printed(unprinted))
     return int(status or 0)
+
+
+def _require_current_folder() -> None:
+    """Raises UsageError in a folder that was removed: rsync would fail there, and a relative path means nothing."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the current folder is gone", "`cd` to another one") from None
 
 
 def _not_printed(error: OSError) -> int:

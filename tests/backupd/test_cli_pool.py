@@ -1,6 +1,7 @@
 """What the commands say when the pool, the catalogue or the rights are not what they should be."""
 
 import json
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from tests.beds import session, work
 from tests.beds.anyone import NOBODY, readable
 from tests.beds.btrfs import devices_of, remount
+from tests.beds.cli import BACKUPD
 from tests.beds.nights import Nights
 
 READERS = ("status", "list", "log")
@@ -27,6 +29,18 @@ def fails(nights: Nights, *words: str, status: int) -> str:
     lines = done.stderr.splitlines()
     assert [line.partition(":")[0] for line in lines] in (["error", "hint"], ["error"]), done.stderr
     return lines[0].removeprefix("error: ")
+
+
+def test_in_a_folder_that_was_removed_nothing_begins(nights: Nights, tmp_path: Path) -> None:
+    """rsync ends there with status 3, which made a failed backup of it."""
+    nights.host("web", nights.source)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    line = shlex.join([*BACKUPD, "--config", str(nights.config), "run", "web"])
+    done = work("sh", "-c", f"cd {gone} && rmdir {gone} && {line}", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == ["error: the current folder is gone", "hint: `cd` to another one"]
+    assert not (nights.pool / "hosts" / "web").exists()
 
 
 def test_an_unknown_host_is_told_with_the_nearest_known_one(nights: Nights) -> None:
