@@ -310,8 +310,14 @@ async def check_hosts(config: Config) -> list[Finding]:
 
 
 async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, confined: bool) -> list[Finding]:
+    found = list[Finding]()
     async with gate:
-        found = [finding for path in host.paths if (finding := await _probe_path(config, host, path, confined))]
+        for path in host.paths:
+            if not (finding := await _probe_path(config, host, path, confined)):
+                continue
+            found.append(finding)
+            if finding.cause in _OF_THE_HOST:  # each further path would only say so again
+                break
     return found or [Finding("host", "ok", f"reached, {counted(len(host.paths), 'path')} can be listed", subject=host.name)]
 
 
@@ -327,11 +333,17 @@ async def _probe_path(config: Config, host: HostConfig, path: str, confined: boo
     bare = (line.strip("@ ") for line in lines if not line.startswith("rsync error"))  # ssh's largest warning has a frame of @
     said = next(filter(None, bare), "")
     level = "warning" if host.optional and means.unreachable else "error"
-    message = f"{printable(path)}: {means.words}" + (f": {said}" if said else "")
+    what = "" if means.cause in _OF_THE_HOST else f"{printable(path)}: "
+    message = f"{what}{means.words}" + (f": {said}" if said else "")
     hint = _NO_PYTHON if _RRSYNC_DOES_NOT_START.search(said) else _HINTS.get(means.cause, "")
     return Finding("host", level, message, hint, subject=host.name, cause=means.cause)
 
 
+_OF_THE_HOST = frozenset({
+    ExitCause.HOST_KEY, ExitCause.KEY_REFUSED, ExitCause.NO_SUCH_NAME, ExitCause.REFUSED, ExitCause.NO_ROUTE, ExitCause.SILENT,
+    ExitCause.CLOSED, ExitCause.NOT_CONNECTED, ExitCause.NO_RSYNC, ExitCause.NOT_RUNNABLE, ExitCause.SUDO_PASSWORD,
+})  # fmt: skip
+"""Whatever the path is."""
 # A shell's words when the program is not there, or when its interpreter is not: they do not say which.
 _RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad interpreter|No such file)")
 _NO_PYTHON = "rrsync does not start there: it comes with rsync, and needs python3; install both on the host"

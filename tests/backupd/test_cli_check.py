@@ -247,4 +247,4 @@ def test_a_host_with_rrsync_and_without_its_interpreter_hears_what_is_missing(ni
 def test_a_name_that_does_not_resolve_is_an_error(healthy: Nights) -> None:
     healthy.host("nowhere", "/etc", address="root@host.invalid")
     finding = the(findings(healthy, "--connect", status=1), "nowhere", "error")
-    assert finding["message"].startswith("/etc: the host's name does not resolve")
+    assert finding["message"].startswith("the host's name does not resolve")

@@ -154,7 +154,7 @@ def test_json_says_how_far_it_came(site: Site, sshd: Sshd) -> None:
     said = json.loads(done.stdout)
     assert (said["host"], said["pool"], said["ready"], said["host_key_known"]) == ("web1", str(site.pool), False, True)
     assert said["authorized_keys"] == line_in(done.stderr)
-    assert [problem["message"].split(":")[1].strip() for problem in said["problems"] if problem["subject"] == "web1"] == [
+    assert [problem["message"].split(":")[0] for problem in said["problems"] if problem["subject"] == "web1"] == [
         "the host does not accept the key"
     ]
     let_in(sshd, said["authorized_keys"])
