@@ -342,6 +342,7 @@ async def _probe_path(config: Config, host: HostConfig, path: str, confined: boo
 _OF_THE_HOST = frozenset({
     ExitCause.HOST_KEY, ExitCause.KEY_REFUSED, ExitCause.NO_SUCH_NAME, ExitCause.REFUSED, ExitCause.NO_ROUTE, ExitCause.SILENT,
     ExitCause.CLOSED, ExitCause.NOT_CONNECTED, ExitCause.NO_RSYNC, ExitCause.NOT_RUNNABLE, ExitCause.SUDO_PASSWORD,
+    ExitCause.WRONG_USAGE,
 })  # fmt: skip
 """Whatever the path is."""
 # A shell's words when the program is not there, or when its interpreter is not: they do not say which.
@@ -352,4 +353,5 @@ _HINTS: dict[ExitCause | None, str] = {
     ExitCause.KEY_REFUSED: f"add the public key to the host's authorized_keys; {page('restricted-keys')} has the line",
     ExitCause.NOT_TRANSFERRED: "does the path exist there, and may the user read it?",
     ExitCause.NO_RSYNC: "install rsync there, or set rsync_path",
+    ExitCause.WRONG_USAGE: "is that rsync? macOS and OpenBSD call openrsync so: install rsync there, and set rsync_path",
 }

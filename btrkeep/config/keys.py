@@ -231,7 +231,8 @@ TABLE = (
     ConfigKey("port", (*_SHARED, REPLICA, PUSH), kinds.PORT, None, "2222",
         "The port of the host's ssh, or of the other backup server's. Without it: ssh's own choice, 22."),
     ConfigKey("rsync_path", _SHARED, kinds.COMMAND, None, '"sudo rsync"',
-        "How rsync is called on the host."),
+        "How rsync is called on the host. What macOS and OpenBSD call rsync is openrsync, which lacks options that are needed: "
+        "install rsync there; Homebrew's is ``/opt/homebrew/bin/rsync``."),
     ConfigKey("ssh_options", (*_SHARED, REPLICA, PUSH), kinds.SSH_OPTIONS, [], '["ProxyJump=gate.example.org"]',
         "Further options of ssh for this host, as in :manpage:`ssh_config(5)`, each given to ssh with ``-o``."),
     ConfigKey("before", _SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',

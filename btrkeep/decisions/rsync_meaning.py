@@ -171,6 +171,13 @@ _SHELL_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
     ),
     (re.compile(r"rrsync error: "), Meaning(ExitKind.HOST, ExitCause.RRSYNC_REFUSED)),
 )
+# What the rsync over there says of our options if it is an old one, or openrsync (macOS, OpenBSD), whose long usage ends so.
+_RSYNC_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
+    (
+        re.compile(r"rsync: .*: unknown option|rsync: unrecognized option|source \.\.\. directory$"),
+        replace(MEANING[1], kind=ExitKind.HOST),
+    ),
+)
 
 
 def exit_words(cause: str, exit_code: int | None) -> str:
@@ -212,7 +219,7 @@ def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
     said = [line for line in lines if not line.startswith("rsync")]
     if found := _first(_SSH_SAYS, said):
         return replace(found, kind=ExitKind.RETRY) if reached else replace(found, unreachable=True)
-    if not reached and (found := _first(_SHELL_SAYS, said)):
+    if not reached and (found := _first(_SHELL_SAYS, said) or _first(_RSYNC_SAYS, lines)):
         return found
     unreachable = exit_code == 255 and not reached
     return replace(MEANING[255 if unreachable else 12], unreachable=unreachable)

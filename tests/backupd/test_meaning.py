@@ -100,6 +100,14 @@ def test_a_host_without_rsync_or_with_one_that_cannot_run_needs_a_person(over_ss
     assert of(over_ssh(rsync_path="/etc/passwd")) == Meaning(ExitKind.HOST, ExitCause.NOT_RUNNABLE)
 
 
+def test_an_rsync_that_does_not_know_our_options_needs_a_person(over_ssh: Callable[..., Pulled], tmp_path: Path) -> None:
+    """Twice: a real rsync, as an old one is; and openrsync, with the words of its version of July 2026, the last of 60 lines."""
+    old = script(tmp_path / "old", '#!/bin/sh\nexec rsync --option-of-tomorrow "$@"\n')
+    other = script(tmp_path / "open", "#!/bin/sh\nprintf '\\t[--whole-file, -W]\\n\\tsource ... directory\\n' >&2\nexit 1\n")
+    for program in (old, other):
+        assert of(over_ssh(rsync_path=str(program))) == Meaning(ExitKind.HOST, ExitCause.WRONG_USAGE)
+
+
 def test_a_sudo_that_wants_a_password_is_named(source: Path, tmp_path: Path) -> None:
     """The words are those of sudo 1.9: a machine for tests has no user who would be asked."""
     shell = script(tmp_path / "ssh", "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")

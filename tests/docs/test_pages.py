@@ -15,7 +15,7 @@ from btrkeep.config import HostConfig, load
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import SshSettings
 from btrkeep.decisions.host_state import COPY, STATES
-from btrkeep.decisions.rsync_meaning import _SHELL_SAYS, _SSH_SAYS, MEANING, ExitKind
+from btrkeep.decisions.rsync_meaning import _RSYNC_SAYS, _SHELL_SAYS, _SSH_SAYS, MEANING, ExitKind
 from btrkeep.units import format_share
 from tests.beds import TOP
 from tests.beds.exit_statuses import EXIT_MEANING
@@ -52,7 +52,7 @@ FOLLOWS = {
 def test_the_tables_of_rsyncs_exit_statuses_and_of_sshs_words_are_the_codes(page: Read) -> None:
     section = page("states-and-exit-codes").section("What rsync's exit status means")
     assert section.table() == [[str(status), one.words, FOLLOWS[one.kind]] for status, one in MEANING.items()]
-    assert section.table(1) == [[one.words, FOLLOWS[one.kind]] for _, one in (*_SSH_SAYS, *_SHELL_SAYS)]
+    assert section.table(1) == [[one.words, FOLLOWS[one.kind]] for _, one in (*_SSH_SAYS, *_SHELL_SAYS, *_RSYNC_SAYS)]
     told = {
         text.strip() for text in re.findall(r"^(\w+(?: \w+)?)$", (DOCS / "states-and-exit-codes.rst").read_text(), re.MULTILINE)
     }
