@@ -26,7 +26,8 @@ def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> 
         if name == STDOUT or _is_special(Path(name)):
             buffer = io.BytesIO()
             yield buffer
-            _write_out(name, buffer.getbuffer())
+            with buffer.getbuffer() as data:  # the buffer cannot be freed while it is lent
+                _write_out(name, data)
         else:
             with _beside(Path(os.path.realpath(name)), durable, mode) as file:
                 yield file
