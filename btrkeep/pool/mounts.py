@@ -93,10 +93,11 @@ def machine_mount(path: Path) -> Mount | None:
 
 def is_machines(path: Path) -> bool:
     """Returns True if the filesystem of `path` is mounted there in the machine's namespace as well. A unit may see another one,
-    such as an empty one with ProtectHome= or PrivateTmp=. Returns False if it cannot be determined. Raises OSError.
+    such as an empty one with ProtectHome= or PrivateTmp=. Returns False if it cannot be determined, as in a chroot whose root is no
+    mount point.
     """
-    own = mount_of(path)
     try:
+        own = mount_of(path)
         return any((one.device, one.root, one.target) == (own.device, own.root, own.target) for one in mounts(1))
     except OSError:  # processes of others may be hidden
         return False

@@ -4,6 +4,7 @@ import errno
 import importlib
 import itertools
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.mounts import allocator, mount_of, set_allocator
-from tests.beds import work
+from tests.beds import TOP, work
 from tests.beds.btrfs import devices_of
 
 MODULE = importlib.import_module("btrkeep.pool.mounts")
@@ -270,3 +271,16 @@ def test_of_a_device_that_was_removed_nothing_is_counted(make_btrfs: Callable[..
 def test_what_is_no_btrfs_has_no_devices_of_one(tmp_path: Path) -> None:
     with pytest.raises(OSError, check=lambda error: error.errno == errno.ENOTTY):
         written_bytes(tmp_path)
+
+
+def test_in_a_chroot_whose_root_is_no_mount_point_nothing_is_known_to_be_the_machines(tmp_path: Path) -> None:
+    """Such as a rescue system may make. /proc/self/mountinfo has no line there for what lies beside the mounts."""
+    folders = {Path("/usr"), Path("/proc"), TOP, Path(sys.prefix)}
+    for link in ("bin", "lib", "lib64"):
+        (tmp_path / link).symlink_to(f"usr/{link}")
+    for folder in folders:
+        (tmp_path / folder.relative_to("/")).mkdir(parents=True, exist_ok=True)
+    mounting = "; ".join(f"mount --bind {shlex.quote(str(one))} {shlex.quote(f'{tmp_path}{one}')}" for one in sorted(folders))
+    asked = "from pathlib import Path; from btrkeep.pool.mounts import is_machines; print(is_machines(Path('/')))"
+    program = shlex.join(["chroot", str(tmp_path), "env", f"PYTHONPATH={TOP}", sys.executable, "-c", asked])
+    assert work("unshare", "-m", "sh", "-ec", f"{mounting}; {program}").stdout == "False\n"
