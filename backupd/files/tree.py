@@ -96,23 +96,25 @@ class Tree:
             self._take(os.open(DATA, FOLDER, dir_fd=outer))
 
     @classmethod
-    def of_folder(cls, folder: Path) -> Self:
-        """The files below a folder that is no backup. Raises OSError."""
+    def of_folder(cls, folder: Path, *, with_mounts: bool = False) -> Self:
+        """The files below a folder that is no backup; `with_mounts`: and in what is mounted there. Raises OSError."""
         tree = cls.__new__(cls)
         tree._take(os.open(folder, FOLDER))
+        tree._with_mounts = with_mounts
         return tree
 
     def _take(self, root: int) -> None:
         self._root = root
+        self._with_mounts = False
         self.device = os.fstat(root).st_dev
         """Of the backup's subvolume: what has another one is not of the backup."""
 
     def owns(self, device: int) -> bool:
-        """Returns True if the device belongs to the backup, and is not something mounted in it.
+        """Returns True if the device belongs to the backup or folder, and is not something mounted in it that does not count.
 
         If the backup is deleted, its device number changes; its files exist as long as this is open.
         """
-        return device in (self.device, os.fstat(self._root).st_dev)
+        return self._with_mounts or device in (self.device, os.fstat(self._root).st_dev)
 
     def close(self) -> None:
         """Closes it; it cannot be used afterwards."""

@@ -179,6 +179,23 @@ def test_a_folder_that_is_named_serves_only_what_was_recorded(make_btrfs: Callab
     assert (data / "database").stat().st_mode & 0o7777 == 0o4750
 
 
+def test_a_folder_that_is_named_may_have_other_filesystems_in_it(
+    make_btrfs: Callable[..., Path], tree: Path, tmp_path: Path
+) -> None:
+    """As the disks of a host that was rescued, mounted into each other."""
+    nights, _, second, third = spoilt(make_btrfs(size="300M"), tree)
+    nights.backupd("delete", f"web@{third}", "--now-without-grace")
+    there = tmp_path / "rescue" / str(tree).strip("/")
+    there.mkdir(parents=True)
+    work("mount", "-t", "tmpfs", "tmpfs", there)
+    try:
+        (there / "database").write_bytes((tree / "database").read_bytes())
+        done = repair(nights, f"web@{second}", "--yes", "--from", str(tmp_path / "rescue"))
+    finally:
+        work("umount", there)
+    assert fates(done) == {second: [("repaired", str(tmp_path / "rescue"), "checksum")] * 2}
+
+
 def test_what_something_needs_stays_and_the_copy_is_held(make_btrfs: Callable[..., Path], tree: Path) -> None:
     nights, first, second, _ = spoilt(make_btrfs(size="300M"), tree)
     nights.backupd("hold", "web", first, "--why", "of the court")

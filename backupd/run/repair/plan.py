@@ -58,8 +58,8 @@ class GoodCopy:
         return self.backup or str(self.place)
 
     def tree(self) -> Tree:
-        """Opens where it lies. Raises OSError."""
-        return Tree(self.place) if self.backup else Tree.of_folder(self.place)
+        """Opens where it lies: a folder may be a host's disks, mounted into each other. Raises OSError."""
+        return Tree(self.place) if self.backup else Tree.of_folder(self.place, with_mounts=True)
 
 
 @dataclass(frozen=True, slots=True)
