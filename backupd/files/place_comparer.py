@@ -31,12 +31,14 @@ class FileComparer:
     """Compares files of a backup with those at the destination. `read` counts the bytes read on both sides.
 
     `reflinks`: the destination is on the pool's btrfs. Filesystems mounted below it may not be; equal addresses mean nothing there.
+    Files of the backup that are `damaged` are read although they share their data, to say that they cannot be.
     """
 
-    def __init__(self, to: Destination, reflinks: bool, moved: Moved) -> None:
+    def __init__(self, to: Destination, reflinks: bool, moved: Moved, damaged: frozenset[bytes] = frozenset()) -> None:
         self.to = to
         self.reflinks = reflinks
         self.moved = moved
+        self.damaged = damaged
         self.read = 0
 
     def same(self, visit: Visit) -> bool:
@@ -46,10 +48,10 @@ class FileComparer:
         """
         folder, name = self.to.parent(visit.place)
         with ClosingFd(open_plain(visit.name, visit.folder)) as ours, ClosingFd(open_plain(name, folder)) as theirs:
-            return self._same(ours, theirs, visit.entry.size)
+            return self._same(ours, theirs, visit.entry.size, self.reflinks and visit.entry.path not in self.damaged)
 
-    def _same(self, ours: int, theirs: int, size: int) -> bool:
-        if self.reflinks and size and filesystem_of(ours) == filesystem_of(theirs) and share_all(ours, theirs):
+    def _same(self, ours: int, theirs: int, size: int, reflinks: bool) -> bool:
+        if reflinks and size and filesystem_of(ours) == filesystem_of(theirs) and share_all(ours, theirs):
             self.moved(size)
             return True
         for fd in (ours, theirs):  # what is in memory says nothing of the disk
