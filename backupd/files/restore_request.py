@@ -17,15 +17,13 @@ from backupd.files.suggestions import entry_at
 from backupd.files.target import target_of
 from backupd.files.to_folder import LocalRestore
 from backupd.files.to_host import HostRestore
-from backupd.files.tree import Tree
+from backupd.files.tree import Tree, require_nothing_mounted
 from backupd.files.words import shown
-from backupd.repo.backup_json import DATA
 from backupd.repo.recorded_rows import forgotten_damages
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, is_on
-from btrkeep.procfs import mounts
-from btrkeep.units import percent_encoded, printable
+from btrkeep.units import percent_encoded
 
 
 def command_words(request: RestoreRequest, *, dry_run: bool = False) -> tuple[str, ...]:
@@ -67,15 +65,6 @@ def _damaged(pool: Pool, backup: Restorable) -> frozenset[bytes]:
     """Returns the paths of files of the backup that the pool records as damaged."""
     found = forgotten_damages(pool, backup.host, {backup.name}, ())
     return frozenset(os.fsencode(one.path) for one in found if one.fate is None)
-
-
-def require_nothing_mounted(backup: Path, path: bytes) -> None:
-    """Raises OperatorError if something is mounted in the backup, at or below `path`: it hides what could not be restored, and
-    rsync would take it for the backup's.
-    """
-    top = Path(os.path.realpath(backup), DATA, os.fsdecode(path).strip("/"))
-    if found := next((mount.target for mount in mounts() if mount.target.is_relative_to(top)), None):
-        raise OperatorError(f"something is mounted in the backup, on {printable(str(found))}", "unmount it first")
 
 
 def places(restore: LocalRestore | HostRestore) -> list[tuple[bytes, bytes]]:

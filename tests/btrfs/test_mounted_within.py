@@ -1,4 +1,4 @@
-"""`backupd restore` of a backup in which something is mounted: a folder for repairs, or what a chroot needs."""
+"""A backup in which something is mounted: a folder for repairs, or what a chroot needs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from tests.beds import work
 from tests.beds.nights import Nights
+from tests.beds.watch import rows
 from tests.beds.within import Within, restore
 
 pytestmark = [pytest.mark.root, pytest.mark.btrfs]
@@ -41,3 +42,11 @@ def test_what_a_mount_hides_is_not_left_out_without_a_word_nor_is_the_mount_rest
     assert list(tmp_path.iterdir()) == []
     assert restore(nights, "web1", srv / "other", where)
     assert list(tmp_path.iterdir())
+
+
+def test_a_backup_of_which_a_mount_hides_files_is_not_verified(mounted: tuple[Nights, Path]) -> None:
+    nights, _ = mounted
+    done = nights.backupd("verify", check=False)
+    assert (done.returncode, "something is mounted in web1@" in done.stderr) == (1, True), done
+    assert [one["verified"] for one in nights.listed("web1")] == [None]
+    assert rows(nights, "select * from damage") == []
