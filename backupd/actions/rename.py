@@ -8,7 +8,6 @@ other.
 
 import errno
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -30,6 +29,7 @@ from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import EXPIRE_LOCK, NIGHT_LOCK, VERIFY_LOCK, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import commit, delete, describe
+from btrkeep.process.open_files import raise_limit
 
 
 @contextmanager
@@ -100,9 +100,7 @@ def _nobody_reads(pool: Pool, host: str) -> Iterator[None]:
 
     Takes an open file for each backup, of which a host may have thousands.
     """
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(OSError):  # a sandbox may forbid it
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    raise_limit()
     with ExitStack() as held:
         for name in sorted(names_of(pool, host)):
             try:
