@@ -601,7 +601,9 @@ uninstall() {
         done <"$LISTED"
     fi
     remove_empty_folders
-    act rm -rf "$HOME_FOLDER" /var/cache/btrkeep-web /var/lib/systemd/timers/stamp-btrkeep-*
+    act rm -rf "$VERSIONS" "$CURRENT" "$LISTED" "$HOME_FOLDER/bin" "$CURRENT.new" "$LISTED.new" "$HOME_FOLDER/bin.new"
+    [ -n "$DRY_RUN" ] || rmdir "$HOME_FOLDER" 2>/dev/null || true # a pool, or its catalogue, may be in it: its name invites to that
+    act rm -rf /var/cache/btrkeep-web /var/lib/systemd/timers/stamp-btrkeep-*
     ! has_systemd || act systemctl daemon-reload
     ! has_systemd || act systemctl reset-failed 'btrkeep-*'
     ! has_systemd || act systemctl stop btrkeep.slice # nothing is in it any more
@@ -645,6 +647,7 @@ say_what_is_left() {
     for path in "$CONFIGURATIONS" /var/lib/btrkeep /var/lib/btrkeep-web /var/lib/btrkeep-login; do
         [ ! -e "$path" ] || note "  $path"
     done
+    [ -n "$DRY_RUN" ] || [ ! -e "$HOME_FOLDER" ] || note "  $HOME_FOLDER, for there is something else in it"
     note "  the pools with their backups, the Debian packages (${RUN_PACKAGES[*]})"
     [ -z "$(getent passwd btrkeep)" ] || note "  the user btrkeep"
     [ -z "$(getent passwd btrkeep-login)" ] || note "  the user btrkeep-login"

@@ -6,6 +6,7 @@ If the command is killed in between, running it again finishes the job, and any 
 other.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,6 +29,7 @@ from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import EXPIRE_LOCK, NIGHT_LOCK, VERIFY_LOCK, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import commit, delete, describe
+from btrkeep.process.open_files import raise_limit
 
 
 @contextmanager
@@ -94,13 +96,20 @@ def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
 
 @contextmanager
 def _nobody_reads(pool: Pool, host: str) -> Iterator[None]:
-    """Holds the host against restores, which use the paths of its backups. Raises OperatorError if one is running."""
+    """Holds the host against restores, which use the paths of its backups. Raises OperatorError if one is running.
+
+    Takes an open file for each backup, of which a host may have thousands.
+    """
+    raise_limit()
     with ExitStack() as held:
         for name in sorted(names_of(pool, host)):
             try:
                 is_unread = held.enter_context(unread(pool.host(host) / name))
-            except OSError:  # something that only has such a name
-                continue
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    hint = "root raises the limit with `ulimit -n 100000`; then run this again"
+                    raise OperatorError(f"{host} has more backups than this process may have files open", hint) from None
+                continue  # something that only has such a name
             if not is_unread:
                 raise OperatorError(f"{host}@{name} is being restored from", "wait until that has come to its end")
         yield

@@ -16,7 +16,7 @@ from backupd.actions.backup_reader import BackupReader
 from backupd.actions.shared_damage import FoundDamage, backups_that_share
 from backupd.actions.verify_pass import ReadCount, ReadScope, VerifyPass
 from backupd.files.backup_selector import Restorable
-from backupd.files.tree import DataUnreadable, Tree, tree_of_backup
+from backupd.files.tree import DataUnreadable, Tree, require_nothing_mounted, tree_of_backup
 from backupd.repo.backup_json import RECORD
 from backupd.repo.damages import enter_damages
 from backupd.repo.listing import names_of
@@ -54,6 +54,7 @@ class Verifier(VerifyPass):
         damage.
         """
         with read(backup.path):
+            require_nothing_mounted(backup.path)
             try:
                 tree = tree_of_backup(backup.path)
             except DataUnreadable:

@@ -26,6 +26,7 @@ from btrkeep.decisions.explain import explain
 from btrkeep.decisions.replication import HostFetches, NearBackup, Obstacle, demotion_obstacle, obstacle_words
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
+from btrkeep.process.open_files import raise_limit
 from btrkeep.units import counted, format_time
 
 
@@ -78,6 +79,7 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool
             if not dry_run:
                 confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
                 held.enter_context(writing(site.pool))
+                raise_limit()
                 for host in chosen:
                     held.enter_context(take_lock(site.pool.host_lock(host), "backupd demote", since))
             for host in chosen:  # all of them are looked at before the first is changed

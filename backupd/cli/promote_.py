@@ -1,6 +1,5 @@
 """`backupd promote`: hosts whose backups were fetched from another pool become this pool's own."""
 
-from contextlib import ExitStack
 from dataclasses import replace
 
 import click
@@ -45,15 +44,15 @@ def command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_ru
             return _tell(chosen, missing, "would be promoted", as_json=as_json, dry_run=True)
         confirmed(f"{counted(len(chosen), 'host')} will be backed up here and no longer be fetched", chosen[0], yes, as_json)
         since = format_time(site.clock.now())
-        with ExitStack() as held, writing(site.pool):
+        with writing(site.pool):
             for host in chosen:
-                held.enter_context(take_lock(site.pool.host_lock(host), "backupd promote", since))
-                discard_received(site.pool, host)
-                folder = site.pool.host(host)
-                notes = read_notes(folder)
-                if notes.replica:  # first: killed in between, it can be promoted again
-                    drop_common(site.pool, str(notes.replica.get("name")), [host])
-                write_notes(folder, replace(notes, replica=None))
+                with take_lock(site.pool.host_lock(host), "backupd promote", since):
+                    discard_received(site.pool, host)
+                    folder = site.pool.host(host)
+                    notes = read_notes(folder)
+                    if notes.replica:  # first: killed in between, it can be promoted again
+                        drop_common(site.pool, str(notes.replica.get("name")), [host])
+                    write_notes(folder, replace(notes, replica=None))
             tell_copies(site.pool, site.catalogue)
         left = sorted({mark.replica for host, mark in marks.items() if host not in chosen})
         idle = sorted({marks[host].replica for host in chosen} & set(site.config.replicas) - set(left))

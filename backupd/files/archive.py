@@ -3,6 +3,7 @@
 Names are the host's without the slash at the beginning: etc/passwd. So `tar -x -C /` puts them where they were.
 """
 
+import errno
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,10 @@ def _found(tree: Tree, paths: Sequence[bytes]) -> Iterator[tuple[WalkEntry, byte
     """Everything, with its name in the archive."""
     for path in outermost(paths):
         for found in walk(tree, path):
+            if not tree.owns(found.entry.device):
+                raise OSError(
+                    errno.EXDEV, "something is mounted there, which hides what the backup has", os.fsdecode(found.entry.path)
+                )
             if not found.left:
                 yield found, found.entry.path[1:]
 

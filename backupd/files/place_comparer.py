@@ -5,7 +5,7 @@ reflinks, are equal and are not read.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from backupd.files.attributes import attributes
 from backupd.files.conflict_policy import KEPT, REFUSED, LinkPlacer, RestoreStep, decide, differing
@@ -15,6 +15,7 @@ from backupd.files.privileged_attributes import given_attributes
 from backupd.files.tree import Entry, open_plain
 from backupd.files.writing import Moved, comparable
 from btrkeep.descriptors import ClosingFd
+from btrkeep.errors import DAMAGED
 from btrkeep.fs.fiemap import share_all
 from btrkeep.fs.sparse import PIECE, data_runs, pieces
 from btrkeep.pool.marker import filesystem_of
@@ -22,26 +23,35 @@ from btrkeep.pool.marker import filesystem_of
 _NOTHING = bytes(PIECE)
 
 
+class DestinationDamaged(OSError):
+    """The disk does not give back the content of a file at the destination."""
+
+
 class FileComparer:
     """Compares files of a backup with those at the destination. `read` counts the bytes read on both sides.
 
     `reflinks`: the destination is on the pool's btrfs. Filesystems mounted below it may not be; equal addresses mean nothing there.
+    Files of the backup that are `damaged` are read although they share their data, to say that they cannot be.
     """
 
-    def __init__(self, to: Destination, reflinks: bool, moved: Moved) -> None:
+    def __init__(self, to: Destination, reflinks: bool, moved: Moved, damaged: frozenset[bytes] = frozenset()) -> None:
         self.to = to
         self.reflinks = reflinks
         self.moved = moved
+        self.damaged = damaged
         self.read = 0
 
     def same(self, visit: Visit) -> bool:
-        """Returns True if the two hold the same bytes; their sizes are known to be equal. Raises OSError."""
+        """Returns True if the two hold the same bytes; their sizes are known to be equal.
+
+        Raises OSError; DestinationDamaged if it is not the backup that cannot be read.
+        """
         folder, name = self.to.parent(visit.place)
         with ClosingFd(open_plain(visit.name, visit.folder)) as ours, ClosingFd(open_plain(name, folder)) as theirs:
-            return self._same(ours, theirs, visit.entry.size)
+            return self._same(ours, theirs, visit.entry.size, self.reflinks and visit.entry.path not in self.damaged)
 
-    def _same(self, ours: int, theirs: int, size: int) -> bool:
-        if self.reflinks and size and filesystem_of(ours) == filesystem_of(theirs) and share_all(ours, theirs):
+    def _same(self, ours: int, theirs: int, size: int, reflinks: bool) -> bool:
+        if reflinks and size and filesystem_of(ours) == filesystem_of(theirs) and share_all(ours, theirs):
             self.moved(size)
             return True
         for fd in (ours, theirs):  # what is in memory says nothing of the disk
@@ -55,7 +65,7 @@ class FileComparer:
         return True
 
     def _equal(self, ours: int, theirs: int, start: int, end: int) -> bool:
-        for one, other in zip(pieces(ours, start, end), pieces(theirs, start, end), strict=True):
+        for one, other in zip(pieces(ours, start, end), _theirs(theirs, start, end), strict=True):
             self.read += len(one)
             self.moved(len(one))
             if one != other:
@@ -65,11 +75,21 @@ class FileComparer:
     def _is_nothing(self, fd: int, start: int, end: int) -> bool:
         """Returns True if a part of a file is a hole, or zeros, which read alike."""
         for begin, stop in data_runs(fd, end, start):
-            for piece in pieces(fd, begin, stop):
+            for piece in _theirs(fd, begin, stop):
                 self.moved(0)
                 if piece != _NOTHING[: len(piece)]:
                     return False
         return True
+
+
+def _theirs(fd: int, start: int, end: int) -> Iterator[bytes]:
+    """Yields the pieces of a file at the destination."""
+    try:
+        yield from pieces(fd, start, end)
+    except OSError as error:
+        if error.errno in DAMAGED:
+            raise DestinationDamaged(error.errno, error.strerror) from error
+        raise
 
 
 class PlaceComparer:
@@ -122,7 +142,10 @@ class PlaceComparer:
         if not self.content:
             return True
         before = self.content.read
-        same = self.content.same(visit)
+        try:
+            same = self.content.same(visit)
+        except DestinationDamaged:  # to be overwritten
+            return False
         if same and self.content.read > before:
             self.proven.add(hash(visit.place))
         return same

@@ -17,8 +17,9 @@ from backupd.files.suggestions import entry_at
 from backupd.files.target import target_of
 from backupd.files.to_folder import LocalRestore
 from backupd.files.to_host import HostRestore
-from backupd.files.tree import Tree
+from backupd.files.tree import Tree, require_nothing_mounted
 from backupd.files.words import shown
+from backupd.repo.recorded_rows import forgotten_damages
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, is_on
@@ -47,6 +48,7 @@ def prepared(
     """The restore that the request asks for, from an open backup; nothing is done yet. Raises OperatorError of every kind."""
     for path in request.paths:
         entry_at(tree, path, f"{backup.host}@{backup.name}")
+        require_nothing_mounted(backup.path, path)
     if not request.to.startswith("/"):
         target = target_of(config, request.host, request.to, request.port)
         if target.host.address:
@@ -55,7 +57,14 @@ def prepared(
     to, others = Path(request.to), other_pools(config)
     require_destination(pool, config.pool.state, to, others)
     reflinks = is_on(existing_folder(to), pool.filesystem)
-    return LocalRestore(tree, request, reflinks=reflinks, excluded=(pool.path, config.pool.state, *others), tell=tell)
+    excluded = (pool.path, config.pool.state, *others)
+    return LocalRestore(tree, request, reflinks=reflinks, excluded=excluded, damaged=_damaged(pool, backup), tell=tell)
+
+
+def _damaged(pool: Pool, backup: Restorable) -> frozenset[bytes]:
+    """Returns the paths of files of the backup that the pool records as damaged."""
+    found = forgotten_damages(pool, backup.host, {backup.name}, ())
+    return frozenset(os.fsencode(one.path) for one in found if one.fate is None)
 
 
 def places(restore: LocalRestore | HostRestore) -> list[tuple[bytes, bytes]]:

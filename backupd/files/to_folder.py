@@ -39,8 +39,8 @@ class LocalRestore:
     """A restore into a folder of this machine.
 
     Nothing is written to, or in, the folders `excluded`: the pools and the folders of the catalogues. `reflinks`: the destination
-    is on the pool's own btrfs. With `copies` data is read and written there, too. `tell` is called repeatedly, and may raise
-    Cancelled.
+    is on the pool's own btrfs. With `copies` data is read and written there, too. `damaged`: paths of the backup that are known to
+    be. `tell` is called repeatedly, and may raise Cancelled.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class LocalRestore:
         reflinks: bool,
         copies: bool = False,
         excluded: Sequence[Path] = (),
+        damaged: frozenset[bytes] = frozenset(),
         tell: Tell = lambda _: None,
     ) -> None:
         self.tree = tree
@@ -63,6 +64,7 @@ class LocalRestore:
         self._reflinks = reflinks
         self._copies = copies
         self._excluded = excluded
+        self._damaged = damaged
         self._left_alone: set[int] = set()
         self._proven: set[int] = set()
         self._tell = tell
@@ -258,7 +260,7 @@ class LocalRestore:
 
     def _compare(self, to: Destination, found: RestorePreview) -> None:
         self.progress.turn_to("comparing", found.names, found.size if self.request.content else 0)
-        comparer, comparison = PlaceComparer(to, None), FileComparer(to, self._reflinks, self._moved)
+        comparer, comparison = PlaceComparer(to, None), FileComparer(to, self._reflinks, self._moved, self._damaged)
         for visit in self._visits(Withheld(), lambda _path, _error: None):
             if visit.left or hash(visit.place) in self._left_alone:
                 continue

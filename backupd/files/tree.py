@@ -17,6 +17,8 @@ from backupd.repo.backup_json import DATA
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, open_folder
+from btrkeep.procfs import mounts
+from btrkeep.units import printable
 
 KINDS = {
     stat.S_IFREG: "file",
@@ -186,6 +188,16 @@ def tree_of_backup(backup: Path) -> Tree:
             f"the data of {backup.parent.name}@{backup.name} cannot be read: {error.strerror}",
             "see the kernel's messages (dmesg) and `backupd scrub`; if it is a copy, look at the server that it comes from",
         ) from None
+
+
+def require_nothing_mounted(backup: Path, path: bytes = b"/") -> None:
+    """Raises DataUnreadable if something is mounted in the backup, at or below `path`: it hides files of the backup, and a program
+    would take it for the backup's.
+    """
+    top = Path(os.path.realpath(backup), DATA, os.fsdecode(path).strip("/"))
+    if found := next((mount.target for mount in mounts() if mount.target.is_relative_to(top)), None):
+        where = f"{backup.parent.name}@{backup.name}"
+        raise DataUnreadable(f"something is mounted in {where}, and hides files: {printable(str(found))}", "unmount it first")
 
 
 class Descent:

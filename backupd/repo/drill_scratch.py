@@ -11,7 +11,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import MARKER, Pool
-from btrkeep.pool.subvolume import below, delete, describe
+from btrkeep.pool.subvolume import delete_with_nested, describe
 
 DRILL_LOCK = "drill"
 
@@ -31,10 +31,7 @@ def clear_drills(pool: Pool) -> bool:
     with Checkpoint("scratch of a drill deleted"):
         for path in found:
             if left := describe(path):
-                # A system that was booted makes subvolumes of its own, such as /var/lib/machines.
-                for within in below(folder, left.id):
-                    delete(folder, within)
-                delete(folder, left.id)
+                delete_with_nested(folder, left.id)  # a system that was booted makes some, such as /var/lib/machines
             elif path.is_dir() and not path.is_symlink():
                 remove_tree(path)
             else:

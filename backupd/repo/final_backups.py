@@ -19,7 +19,7 @@ from backupd.repo.sums import SUMS
 from btrkeep.backup_states import COMPLETE, FINAL
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.due import latest
-from btrkeep.errors import OperatorError, is_damage
+from btrkeep.errors import OperatorError, PoolUnusable, is_damage
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.atomic import link_atomically
 from btrkeep.pool.marker import WORKING, Pool
@@ -33,12 +33,19 @@ LATEST = "latest"
 """The newest complete backup of a host: the name of a symlink in its folder, and in commands."""
 
 
+_STUB = 2  # BTRFS_EMPTY_SUBVOL_DIR_OBJECTID: inode number of the folder that a snapshot has where the original has a subvolume
+
+
 class FinalBackup(NamedTuple):
     """A final backup of ours, as it lies in the pool."""
 
     path: Path
     subvolume: Subvolume
     record: Record
+
+
+class SnapshotOfPool(PoolUnusable):
+    """The pool's folder came into a snapshot of the subvolume that it lies in. No subvolume does, so it has no backups."""
 
 
 class ForeignData(OperatorError):
@@ -51,15 +58,27 @@ def own_backup(path: Path, host: str) -> tuple[Subvolume, Record] | None:
 
     A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. A copy from another pool has the
     UUID of the subvolume that it is a copy of. A backup made under an earlier name of the host counts, and its record comes with
-    today's name. Raises UnreadableRecord.
+    today's name. Raises UnreadableRecord, SnapshotOfPool.
     """
     subvolume = describe(path)
+    if subvolume is None:
+        _require_no_stub(path)
     record = records.read(path) if subvolume else None
     if subvolume is None or record is None or record.uuid != subvolume.content_uuid or not is_named(record.host, host, path.parent):
         return None
     if path.name != WORKING and record.name != path.name:
         return None
     return subvolume, record if record.host == host else replace(record, host=host)
+
+
+def _require_no_stub(path: Path) -> None:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if path.lstat().st_ino == _STUB:
+            raise SnapshotOfPool(
+                f"{path} is an empty folder in place of a backup: the pool is a snapshot of the subvolume in which it was",
+                "was the filesystem rolled back? Mount the subvolume that has the backups (`btrfs subvolume list`); "
+                "if they are gone, remove such folders (rmdir)",
+            )
 
 
 def own_final(path: Path, host: str) -> tuple[Subvolume, Record] | None:

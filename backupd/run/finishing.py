@@ -13,12 +13,13 @@ from pathlib import Path
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import discard, take_name
+from backupd.repo.notes_json import ACCEPTED, read_notes, write_notes
 from backupd.repo.recorded_rows import forget_recorded
 from backupd.repo.synced import mark_synced
 from backupd.run.fresh_sums import NO_SUMS, SumLimits, sum_fetched
 from backupd.run.share_with import SharedData, ShareWith, share_written
 from backupd.run.unsynced import drop_unsynced
-from btrkeep.backup_states import FAILED, PARTIAL
+from btrkeep.backup_states import EXPIRED, FAILED, PARTIAL
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
@@ -95,6 +96,7 @@ def finalise(
     `limits` None: the sums of the base still hold. `split`: `links_split` of the record.
     """
     name = _free_name(pool, record)
+    _forget_former_notes(pool.host(record.host), name)
     if record.repaired is None:  # whose damage is recorded by now
         forget_recorded(pool, record.host, name)  # of one that had the name before, and was deleted
     named = replace(_without_doubt(prepared, record), name=name, links_split=split)
@@ -107,6 +109,16 @@ def finalise(
     set_read_only(prepared.path)
     assert named.name is not None
     return take_name(pool, prepared.path, named.name), named
+
+
+def _forget_former_notes(folder: Path, name: str) -> None:
+    """Forgets that a backup of that name had expired or was accepted. It was deleted by hand, or by an expiry that was killed; the
+    new one, of an import that was repeated, would be deleted for it. A hold stays, which does no harm. Raises UnreadableRecord.
+    """
+    notes = read_notes(folder)
+    left = notes.without(name, EXPIRED).without(name, ACCEPTED)
+    if left != notes:
+        write_notes(folder, left)
 
 
 def _with_shared(path: Path, record: Record, shared: SharedData) -> Record:

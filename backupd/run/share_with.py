@@ -101,6 +101,8 @@ def _share_file(old: Tree, new: Tree, names: list[bytes], cancelled: Cancellatio
         with ClosingFd(destination):
             size = os.fstat(destination).st_size
             if os.fstat(source).st_size == size:
+                # the kernel compares what is in memory, and what is on the disk may be damaged since
+                os.posix_fadvise(source, 0, 0, os.POSIX_FADV_DONTNEED)
                 for shared in shared_pieces(source, destination, size):
                     total += shared
                     if cancelled:

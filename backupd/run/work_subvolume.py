@@ -19,7 +19,7 @@ from backupd.repo.final_backups import (
     recover,
 )
 from backupd.repo.hardlinks import split_hard_links
-from backupd.repo.notes_json import read_notes
+from backupd.repo.notes_json import Notes, read_notes
 from backupd.repo.synced import remove_mark
 from backupd.run import quota
 from backupd.run.base import ancestors_of, choose_base, damaged_paths, is_damaged, linked_since
@@ -97,10 +97,7 @@ def prepare(wanted: WorkRequest) -> Prepared:
     folder = pool.host(host.name)
     _ensure_folder(folder)
     notes = read_notes(folder)
-    if notes.forgotten:
-        raise Forgotten(
-            f"{host.name} is forgotten, so all its backups go, new ones too: `backupd forget {host.name} --undo` takes it back"
-        )
+    require_not_forgotten(host.name, notes)
     base, unread = choose_base(pool, host.name, wanted.now, notes, wanted.checked)
     if unread and wanted.imported is not None:  # an import knows what it copied into the newest
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder / unread[0]))
@@ -121,6 +118,12 @@ def prepare(wanted: WorkRequest) -> Prepared:
             leave_after_error(prepared, first_record(prepared, host, wanted.now), wanted.disk)
         raise
     return prepared
+
+
+def require_not_forgotten(host: str, notes: Notes) -> None:
+    """Raises Forgotten. The caller has the host's lock."""
+    if notes.forgotten:
+        raise Forgotten(f"{host} is forgotten, so all its backups go, new ones too: `backupd forget {host} --undo` takes it back")
 
 
 def _make_ready(wanted: WorkRequest, prepared: Prepared, base: FinalBackup | None) -> None:

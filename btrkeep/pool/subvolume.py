@@ -165,34 +165,53 @@ def marked_copies(folder: Path, origin: str) -> list[int]:
         return [id_ for _, data in search_v2(fd, ctree.UUID_TREE_OBJECTID, key, key) for (id_,) in _ID.iter_unpack(data)]
 
 
-@Checkpoint("subvolume deleted")
 def delete(folder: Path, subvolume_id: int) -> None:
-    """Deletes the subvolume of that id on the filesystem of `folder`. By id, because a name may have changed hands meanwhile.
+    """Deletes the subvolume of that id, which lies in `folder`. By id, because a name may have changed hands meanwhile.
+
+    Raises FileNotFoundError if there is none of that id in the folder: what was described may be mounted there, from another
+    filesystem, which numbers its subvolumes alike.
 
     On a full filesystem the kernel takes what this needs out of its reserve, which may be in use: it is tried again after a commit.
     """
     with opened(folder) as fd:
-        for attempt in range(_ATTEMPTS):
-            try:
-                ioctl(fd, _SNAP_DESTROY_V2, bytearray(_ARGS_V2_BY_ID.pack(0, 0, _SPEC_BY_ID, subvolume_id)))
-                return
-            except OSError as error:
-                if error.errno != errno.ENOSPC or attempt == _ATTEMPTS - 1:
-                    raise
-            btrfs.ioctl.sync(fd)
-            time.sleep(_PAUSE * attempt)
+        _require_in(fd, subvolume_id)
+        _destroy(fd, subvolume_id)
 
 
-def below(folder: Path, subvolume_id: int) -> list[int]:
-    """The ids of all subvolumes that lie in that one, at any depth, the deepest first: the order in which they can be deleted.
-
-    Raises OSError; needs CAP_SYS_ADMIN.
-    """
+def delete_with_nested(folder: Path, subvolume_id: int) -> None:
+    """Does the same, after it has deleted all subvolumes that lie in that one, at any depth. Needs CAP_SYS_ADMIN."""
     with opened(folder) as fd:
-        return list(_below(fd, subvolume_id))
+        _require_in(fd, subvolume_id)
+        for within in list(_below(fd, subvolume_id)):
+            _destroy(fd, within)
+        _destroy(fd, subvolume_id)
+
+
+def _require_in(folder: int, subvolume_id: int) -> None:
+    above = int(btrfs.ioctl.ino_lookup(folder).treeid)
+    key = ctree.Key(subvolume_id, ctree.ROOT_BACKREF_KEY, above)
+    for _, data in search_v2(folder, ctree.ROOT_TREE_OBJECTID, key, key):
+        if _ID.unpack_from(data)[0] == os.fstat(folder).st_ino:
+            return
+    raise FileNotFoundError(errno.ENOENT, "no subvolume of that number lies there")
+
+
+@Checkpoint("subvolume deleted")
+def _destroy(fd: int, subvolume_id: int) -> None:
+    """Deletes the subvolume of that id on the filesystem of `fd`, wherever it lies."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            ioctl(fd, _SNAP_DESTROY_V2, bytearray(_ARGS_V2_BY_ID.pack(0, 0, _SPEC_BY_ID, subvolume_id)))
+            return
+        except OSError as error:
+            if error.errno != errno.ENOSPC or attempt == _ATTEMPTS - 1:
+                raise
+        btrfs.ioctl.sync(fd)
+        time.sleep(_PAUSE * attempt)
 
 
 def _below(fd: int, id_: int) -> Iterator[int]:
+    """Yields the ids of all subvolumes that lie in that one, the deepest first: the order in which they can be deleted."""
     first, last = ctree.Key(id_, ctree.ROOT_REF_KEY, 0), ctree.Key(id_, ctree.ROOT_REF_KEY, ULLONG_MAX)
     for within in [header.offset for header, _ in search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, buf_size=1 << 16)]:
         yield from _below(fd, within)

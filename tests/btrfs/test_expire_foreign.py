@@ -12,6 +12,7 @@ import pytest
 
 from tests.beds import differences, manifest, work
 from tests.beds.expiries import LATER, NOW, Expiries, at
+from tests.beds.two_pools import TwoPools
 from tests.beds.watch import ended, killed, rows, slow_at, subvolumes, wait_for
 
 OLDER = "2026-01-01T220000Z"
@@ -282,3 +283,24 @@ def test_what_is_deleted_is_deleted_by_its_number_and_nothing_of_the_pool_is_fol
     assert {os.path.basename(path) for path in gone} == set(names[:2])  # noqa: PTH119
     assert not after.keys() - before.keys()
     assert rows(pool, "select count(*) from backup") == [(3,)]
+
+
+def test_what_is_mounted_in_the_place_of_a_backup_has_no_other_deleted_by_its_number(make_btrfs: Callable[..., Path]) -> None:
+    """The copy from a replica, say, because the backup itself is damaged. Another filesystem numbers its subvolumes alike."""
+    two = TwoPools(make_btrfs(), make_btrfs())
+    first, *_ = names = [two.night(f"2026-03-0{day}T22:00:00Z", str(day)) for day in (1, 2)]
+    two.fetch()
+    for number in range(20):
+        work("btrfs", "-q", "subvolume", "create", two.first.top / f"own{number}")
+    everything = work("btrfs", "subvolume", "list", two.first.top).stdout
+    assert f"ID {two.second.subvolume('web1', first)['Subvolume ID']} " in everything
+    work("mount", "--bind", two.second.backup("web1", first), two.first.backup("web1", first))
+    try:
+        words = ("delete", f"web1@{first}", "--now-without-grace", "--now", "2026-03-20T12:00:00Z")
+        assert two.first.backupd(*words, check=False).returncode != 0
+    finally:
+        work("umount", two.first.backup("web1", first))
+    assert [" ".join(line.split()[::8]) for line in work("btrfs", "subvolume", "list", two.first.top).stdout.splitlines()] == [
+        " ".join(line.split()[::8]) for line in everything.splitlines()
+    ]
+    assert two.names(two.second.pool) == names

@@ -191,3 +191,32 @@ def test_a_pool_that_fails_in_the_middle_of_a_transfer_is_unusable_and_the_earli
     finally:
         work("umount", point, check=False)
         work("losetup", "-d", loop, check=False)
+
+
+def test_a_pool_that_came_into_a_snapshot_without_its_backups_is_not_begun_anew(
+    make_btrfs: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The root filesystem was rolled back, and the pool is a folder in it. The catalogue came along."""
+    top, place = make_btrfs(), tmp_path / "root"
+    device = work("findmnt", "-n", "-o", "SOURCE", top).stdout.strip().partition("[")[0]
+    work("btrfs", "subvolume", "create", top / "@")
+    (top / "@/pool").mkdir()
+    work("mount", "--mkdir", "-o", "subvol=@", device, place)
+    try:
+        nights = Nights(place)
+        (nights.source / "file").write_text("x")
+        nights.host("web1", nights.source)
+        nights.run()
+        work("btrfs", "subvolume", "snapshot", place, top / "@rolled-back")
+        work("umount", place)
+        work("mount", "-o", "subvol=@rolled-back", device, place)
+        for words in (("run", "web1"), ("rebuild",)):
+            done = nights.backupd(*words, check=False)
+            assert (done.returncode, "the pool is a snapshot" in done.stderr) == (4, True), (words, done)
+        assert len(nights.names("web1")) == 1
+        work("umount", place)
+        work("mount", "-o", "subvol=@", device, place)
+        assert nights.run()["web1"]["outcome"] == "complete"
+        assert nights.grew_from("web1") == nights.names("web1")[0]
+    finally:
+        work("umount", place)

@@ -1,5 +1,6 @@
 """What an import makes of its own remains and of a night's, and with too few threads."""
 
+import json
 import os
 import subprocess
 import sys
@@ -212,3 +213,20 @@ def test_a_file_that_is_changed_in_all_trees_meanwhile_is_seen_and_comes_with_a_
     assert [one["differences"] for one in told["compared"]] == [0, 0]
     for name, tree in zip(names, sorted(root.iterdir()), strict=True):
         assert differing(tree, data(nights, "old1", name)) == ""
+
+
+def test_what_is_imported_again_after_it_was_deleted_by_hand_has_not_expired(nights: Nights, ext4: Path) -> None:
+    """Not all who have deleted a backup wait for its grace to end. The new one has the old one's name."""
+    root = dated(ext4, 3, one_file)
+    words = ("tree", root, "--host", "web1", "--verify", "none")
+    imported(nights, *words)
+    first, second, _ = before = nights.names("web1")
+    notes = nights.pool / "hosts/web1/notes.json"
+    nights.backupd("delete", f"web1@{first}", f"web1@{second}")
+    nights.backupd("hold", f"web1@{second}")
+    for name in (first, second):
+        work("btrfs", "subvolume", "delete", nights.backup("web1", name))
+    imported(nights, *words)
+    assert {name: list(said) for name, said in json.loads(notes.read_text())["backups"].items()} == {second: ["hold"]}
+    nights.backupd("expire", "web1", "--skip-grace", "--wait")
+    assert nights.names("web1") == before

@@ -179,3 +179,18 @@ def test_a_host_whose_newest_backup_is_of_a_newer_version_has_failed(far: Offsit
     (failed,) = far.run("--now", "2026-03-02T06:00:00Z", status=1)["failed"]
     assert failed["host"] == "web1"
     assert "newer btrkeep" in failed["error"]
+
+
+def test_what_is_mounted_in_a_backup_is_not_sent_in_place_of_what_it_hides(far: Offsite) -> None:
+    fill(far.night.source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    place = far.night.backup("web1") / "data"
+    work("mount", "-t", "tmpfs", "tmpfs", place)
+    try:
+        assert "something is mounted in web1@" in far.offsite("run", status=1).stderr
+    finally:
+        work("umount", place)
+    assert far.there() == []
+    far.offsite("run")
+    assert len(far.there()) == 1

@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.beds import TOP, work
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
@@ -104,3 +107,18 @@ def test_the_first_night_after_it_reads_no_copy_for_a_crash_that_was_none(make_b
     done = second.backupd("run", "web1")
     assert "crash" not in done.stdout + done.stderr
     assert len(second.names("web1")) == 2
+
+
+def test_more_hosts_are_promoted_than_files_may_be_open(two: TwoPools) -> None:
+    """Of thousands, in the hour in which the first server is gone."""
+    two.night("2026-03-01T22:00:00Z", "a")
+    two.fetch()
+    notes = two.second.pool / "hosts/web1/notes.json"
+    for number in range(60):
+        folder = two.second.pool / f"hosts/copy{number}"
+        folder.mkdir(mode=0o700)
+        shutil.copy(notes, folder)
+    words = ("bash", "-c", 'ulimit -n 50; exec "$@"', "-", sys.executable, "-m", "backupd", "--config", two.second.config)
+    done = work(*words, "promote", "*", "--yes", cwd=TOP)
+    assert "61 hosts promoted" in done.stdout
+    assert not [path for path in two.second.pool.glob("hosts/*/notes.json") if "replica" in json.loads(path.read_text())]

@@ -4,13 +4,14 @@ import fcntl
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from backupd.repo.read_lock import read
-from tests.beds import btrfs, differences, exclusive_bytes, manifest, work
-from tests.beds.history import notes_of, write_down
+from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
+from tests.beds.history import every, make_history, moment, notes_of, write_down
 from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, killed, rows, subvolumes
 from tests.beds.work import error_and_hint
@@ -343,6 +344,22 @@ def test_a_host_that_is_restored_from_keeps_its_name_until_that_is_over(pool: Ni
     assert subvolumes(pool) == before
     pool.backupd("rename", old, new, "--yes")
     assert pool.names(new) == [name]
+
+
+@pytest.mark.parametrize("limit", ["-Sn", "-n"])
+def test_a_host_with_more_backups_than_files_may_be_open_is_not_renamed_while_one_is_restored_from(
+    pool: Nights, limit: str
+) -> None:
+    host = f"many{limit}"
+    names = make_history(pool, host, every(1, 70, moment("2026-11-01 22:00")))
+    words = ("bash", "-c", f'ulimit {limit} 60; exec "$@"', "-", sys.executable, "-m", "backupd", "--config", pool.config)
+    with read(pool.backup(host, names[-1])):
+        refused = work(*words, "rename", host, f"new{limit}", "--yes", check=False, cwd=TOP)
+    assert refused.returncode == 1, refused
+    assert ("more backups than" if limit == "-n" else f"{names[-1]} is being restored from") in refused.stderr
+    assert pool.names(host) == names
+    done = work(*words, "rename", host, f"new{limit}", "--yes", check=False, cwd=TOP)
+    assert done.returncode == (limit == "-n"), done
 
 
 def test_what_a_killed_run_left_outside_the_hosts_folder_goes(pool: Nights, old: str, new: str) -> None:

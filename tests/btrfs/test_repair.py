@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests.beds.faults import damage
 from tests.beds.manifest import differences, manifest
 from tests.beds.nights import Nights
+from tests.beds.two_pools import TwoPools
 from tests.beds.watch import killed, rows
 from tests.beds.work import work
 
@@ -392,3 +394,27 @@ def test_what_a_repair_could_not_mend_outlives_the_catalogue(make_btrfs: Callabl
     assert rows(nights, f"select path from damage where name = '{copy}'") == known
     night(nights, 0)  # fetches it again, and does not share it with the copy
     assert nights.differences("web", tree) == []
+
+
+def test_the_repaired_copy_of_a_copy_does_not_know_its_ancestors_by_another_pool_s_generations(
+    make_btrfs: Callable[..., Path], tmp_path: Path
+) -> None:
+    """An expiry would not look at the metadata that it has alone, and the pool would become read-only if some were damaged."""
+    two = TwoPools(make_btrfs(), make_btrfs(size="300M"))
+    for number in range(60):  # generations
+        (two.first.top / "some").write_text(str(number))
+        work("btrfs", "filesystem", "sync", two.first.top)
+    content = os.urandom(MIB)
+    (two.source / "large").write_bytes(content)
+    two.night("2026-03-01T22:00:00Z", "a")
+    second = two.night("2026-03-02T22:00:00Z", "b")
+    two.fetch()
+    two.second.backupd("promote", "web1", "--yes")
+    two.second.backupd("verify")
+    damage(two.second.top, content[MIB // 2 : MIB // 2 + 4096])
+    assert two.second.backupd("verify", check=False).returncode == 1
+    good = tmp_path / str(two.source).strip("/")
+    shutil.copytree(two.source, good)
+    copy = {one["name"]: one["repaired_in"] for one in repair(two.second, "--yes", "--from", str(tmp_path))["backups"]}[second]
+    made = int(two.second.subvolume("web1", copy)["Gen at creation"])
+    assert {name: generation <= made for name, generation in two.second.record("web1", copy)["ancestors"].items()} == {second: True}

@@ -13,6 +13,7 @@ import pytest
 from btrkeep.fs.fiemap import share_all
 from tests.beds import differences, manifest, ssh, work
 from tests.beds.everything import write
+from tests.beds.faults import damage
 from tests.beds.nights import Nights
 from tests.beds.within import Within, restore
 
@@ -186,3 +187,35 @@ def test_equal_places_on_two_disks_are_not_taken_for_the_same_data(make_btrfs: C
         assert sums(out / "srv") == sums(srv)
     finally:
         work("umount", out / "srv")
+
+
+def test_a_file_whose_content_a_broken_disk_does_not_give_back_is_overwritten(
+    nights: Nights, make_btrfs: Callable[..., Path]
+) -> None:
+    srv, disk = backed_up(nights), make_btrfs(size="300M")
+    out, content = disk / "out", (srv / "large").read_bytes()
+    restore(nights, "web1", srv, "--to", out)
+    damage(disk, content[:4096])
+    with pytest.raises(OSError, match="Input/output"):
+        (out / "srv/large").read_bytes()
+    (sample,) = restore(nights, "web1", srv, "--to", out, "--overwrite=older", status=1)["differences"]["samples"]
+    assert sample["why"] == "differs: Input/output error"
+    done = restore(nights, "web1", srv, "--to", out, "--overwrite=all")
+    assert sums(out / "srv") == sums(srv), done
+
+
+def test_a_file_that_is_known_to_be_damaged_is_not_called_equal_for_it_shares_its_data(
+    make_btrfs: Callable[..., Path], tmp_path: Path
+) -> None:
+    nights, srv, content = Within(make_btrfs(size="300M")), tmp_path / "srv", os.urandom(SIZE)
+    write(srv / "large").write_bytes(content)
+    write(srv / "small", "of the backup")
+    nights.host("web1", srv)
+    nights.run("web1")
+    damage(nights.top, content[4096:8192])
+    assert nights.backupd("verify", check=False).returncode == 1
+    done = restore(nights, "web1", srv, "--to", nights.top / "out", status=1)
+    assert [(sample["place"], sample["why"]) for sample in done["differences"]["samples"]] == [
+        (f"{nights.top}/out/srv/large", "differs: Input/output error")
+    ]
+    assert restore(nights, "web1", srv / "small", "--to", nights.top / "out2")["good"]

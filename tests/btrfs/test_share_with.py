@@ -15,7 +15,7 @@ from backupd.run.share_with import SharedData, ShareWith, share_written
 from btrkeep.clock import Clock
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.cancellation import Cancellation
-from tests.beds.faults import damage
+from tests.beds.faults import damage, damage_in_use
 from tests.beds.look import exclusive_bytes
 from tests.beds.nights import Nights
 from tests.beds.watch import does_at, killed
@@ -129,6 +129,21 @@ def test_a_file_of_the_other_host_that_cannot_be_read_is_not_taken_over(make_btr
     assert nights.run("web2")["web2"]["outcome"] == "complete"
     assert nights.differences("web2", tree) == []
     assert [private(nights, "web2", tree, name) for name in ("whole", "lib/whole too", "z")] == [0, 0, 0]
+
+
+def test_what_is_only_in_memory_of_the_other_host_is_not_taken_over(make_btrfs: Callable[..., Path], tree: Path) -> None:
+    """The disk has lost it since, and the kernel compares what is in memory."""
+    top = make_btrfs()
+    nights = pair(top, tree)
+    nights.run("web1")
+    both = (tree / "lib" / "both").read_bytes()
+    assert (nights.data("web1", tree) / "lib" / "both").read_bytes() == both
+    damage_in_use(top, both[MIB : MIB + 4096])
+    assert nights.run("web2")["web2"]["outcome"] == "complete"
+    Path("/proc/sys/vm/drop_caches").write_text("3")
+    assert (nights.data("web2", tree) / "lib" / "both").read_bytes() == both
+    with pytest.raises(OSError, match="Input/output"):
+        (nights.data("web1", tree) / "lib" / "both").read_bytes()
 
 
 def test_symlinks_in_the_other_host_s_backup_are_not_followed(nights: Nights, tree: Path) -> None:

@@ -81,6 +81,20 @@ def test_snapshots_of_btrbk_are_taken_over_and_the_next_night_goes_on_from_them(
     assert (newest / "linked too").read_bytes() == (source / "linked too").read_bytes()
 
 
+def test_nothing_is_taken_over_for_a_forgotten_host_whose_backups_all_go(nights: Nights) -> None:
+    (first,) = snapshots(nights, TIMES[0])
+    words = ("btrbk", first.parent, "--host", "web1", "--verify", "none")
+    imported(nights, *words)
+    names = nights.names("web1")
+    nights.backupd("forget", "web1", "--yes")
+    work("btrfs", "subvolume", "snapshot", "-r", first, first.with_name(f"home.{TIMES[1]}"))
+    (why,) = imported(nights, *words, status=1)["failed"].values()
+    assert "web1 is forgotten" in why
+    assert nights.names("web1") == names
+    nights.backupd("forget", "web1", "--undo")
+    assert len(imported(nights, *words)["backups"]) == 1
+
+
 def test_snapshots_of_snapper_have_their_time_in_info_xml(nights: Nights) -> None:
     (made,) = snapshots(nights, "one")
     folder = nights.top / "live" / ".snapshots"

@@ -302,11 +302,14 @@ def test_a_subvolume_is_deleted_by_its_id_whoever_has_its_name_by_then(shared_bt
     create(shared_btrfs / "name")
     innocent = describe(shared_btrfs / "name")
     assert innocent
+    (shared_btrfs / "elsewhere").mkdir()
+    with pytest.raises(FileNotFoundError):
+        delete(shared_btrfs / "elsewhere", doomed.id)
     delete(shared_btrfs, doomed.id)
     assert not (shared_btrfs / "moved").exists()
     assert describe(shared_btrfs / "name") == innocent
     assert str(doomed.id) not in listed(shared_btrfs)
-    with pytest.raises(OSError, match=os.strerror(errno.ENOENT)):
+    with pytest.raises(FileNotFoundError):
         delete(shared_btrfs, doomed.id)
 
 

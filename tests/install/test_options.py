@@ -201,6 +201,18 @@ def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
     assert {"  /etc/btrkeep", "  /var/lib/btrkeep"} <= set(done["5"].out.splitlines())
 
 
+def test_a_pool_and_a_catalogue_in_the_folder_of_the_programs_are_not_uninstalled() -> None:
+    done = told(
+        "./install.sh --no-packages",
+        "mkdir -p /opt/btrkeep/pool/hosts /opt/btrkeep/state; touch /opt/btrkeep/pool/hosts/backup /opt/btrkeep/state/catalogue",
+        "./install.sh --uninstall",
+        "cd /opt/btrkeep; find . -type f; ls",
+    )
+    assert outcomes(done) == [0, 0, 0, 0], all_of(done)
+    assert sorted(done["4"].out.split()) == ["./pool/hosts/backup", "./state/catalogue", "pool", "state"]
+    assert "  /opt/btrkeep, for there is something else in it" in done["3"].out
+
+
 def test_the_manual_installation_of_the_first_version_is_taken_over() -> None:
     done = told(
         "mkdir -p /opt/btrkeep/bin /opt/btrkeep/lib; touch /opt/btrkeep/pyvenv.cfg /opt/btrkeep/bin/backupd",

@@ -19,6 +19,7 @@ from backupd.files.walking import WalkEntry, walk
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA
 from backupd.repo.final_backups import discard
+from backupd.repo.notes_json import read_notes
 from backupd.rsync.output import bounded
 from backupd.run import finishing, quota
 from backupd.run import work_subvolume as working
@@ -54,6 +55,7 @@ class TakenTree:
 async def take_over(site: ImportContext, tree: OldTree) -> ImportedBackup:
     """Raises Cancelled, OperatorError, OSError. What is not whole is deleted, by the next run if need be."""
     with locked_for_import(site, tree) as (host, _), ExitStack() as held:
+        working.require_not_forgotten(tree.host, read_notes(site.pool.host(tree.host)))
         if not is_on(tree.folder, site.pool.filesystem):
             hint = "`backupd import tree` copies a folder of dated snapshots"
             raise OperatorError(f"{tree.folder} is on another filesystem than the pool, so it has to be copied", hint)

@@ -132,7 +132,7 @@ def _make(site: ExpiryContext, plan: RepairPlan) -> str:
             with Tree(prepared.path) as tree:
                 for one in plan.repairs:
                     _replace(tree, one)
-            record = _record(site, plan, replace(backup.record, uuid=prepared.uuid, started=start))
+            record = _record(site, plan, replace(backup.record, uuid=prepared.uuid, started=start, ancestors=prepared.ancestors))
             write_record(prepared.path, replace(record, state=RUNNING, settings=settings_of(HostConfig(backup.host))))
             _enter_damages(site, plan, backup_name(start))
             _, final = finishing.finalise(site.pool, prepared, record, disk, None, split=False)
