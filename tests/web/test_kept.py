@@ -1,5 +1,6 @@
 """What is kept between requests: for how long, who computes it, and what a change ends."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -12,10 +13,12 @@ import pytest
 from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
+from btrkeep.config.model import Config, NotifySettings, PoolSettings
+from btrkeep.config.published import publish
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds.template import with_catalogue
-from tests.web.made import EVENING, backup, client, run, write
+from tests.web.made import BERLIN, EVENING, FILESYSTEM, backup, client, run, write
 from web.pages.slow_answers import Answers, ServiceAnswer
 from web.result_cache import ResultCache, catalogue_version
 from web.source import Caches
@@ -270,3 +273,18 @@ def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path) ->
     assert ">web2</a>" not in visitor.get("/hosts").text
     visitor.post("/nowhere")
     assert ">web2</a>" in visitor.get("/hosts").text
+
+
+def test_a_night_is_judged_alike_on_the_page_and_by_the_api_whoever_asks_first(tmp_path: Path) -> None:
+    runs = [run("web", EVENING), run("db", EVENING), run("old", EVENING, "failed")]
+    with write(tmp_path, [HostConfig(name) for name in ("web", "db", "old")], runs=runs) as catalogue:
+        settings = PoolSettings(Path("/srv/backup"), tmp_path, BERLIN)
+        config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, notify=NotifySettings(ping_goal=0.6))
+        publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM)
+    for addresses in (("/api/v1/jobs?days=366", "/jobs?days=366"), ("/jobs?days=366", "/api/v1/jobs?days=366")):
+        visitor = client(tmp_path)
+        said = {address: visitor.get(address).text for address in addresses}
+        (night,) = json.loads(said["/api/v1/jobs?days=366"])["jobs"]
+        assert night["state"] == "mostly"
+        assert "mostly complete" in said["/jobs?days=366"]
+        assert visitor.get(f"/api/v1/nights/{night['id'].removeprefix('night-')}").json["row"]["state"] == "mostly"
