@@ -3,6 +3,8 @@
 import json
 import threading
 import time
+import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from functools import partial
@@ -72,6 +74,16 @@ def test_a_result_stands_while_the_catalogue_does_and_half_a_minute_at_the_most(
         found.append(kept.get("key", compute, of(file)))
     assert found == [0, 0, 1, 1]
     assert kept.get("other", compute, of(file)) == 2
+
+
+def test_what_is_too_old_to_be_used_takes_no_memory(file: Path, clock: Clock) -> None:
+    """Who asks for each of 3,650 spans of days would else have five hundred results kept until the dashboard is restarted."""
+    kept = Caches().current
+    results = [weakref.ref(kept.get(number, Counter, of(file))) for number in range(100)]
+    clock.now += 31
+    last = kept.get("last", Counter, of(file))
+    assert [result() for result in results] == [None] * 100
+    assert kept.get("last", Counter, of(file)) is last
 
 
 def test_a_change_is_seen_after_a_second(file: Path, clock: Clock) -> None:
