@@ -21,7 +21,7 @@ from tests.beds.serving import Service, serving
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 LAST = moment("2026-11-20 22:00")
-MANY, LINKED = 60_000, 20_000
+MANY, LINKED, HOLES = 60_000, 20_000, 40_000
 LONG = "x" * 180
 MIB = 1 << 20
 BACKUPS = 16
@@ -45,6 +45,10 @@ def life(number: int, data: Path) -> None:
     for one in range(LINKED):
         os.close(os.open(f"{data}/linked/first/{one:06}{LONG}", os.O_CREAT | os.O_WRONLY))
         os.link(f"{data}/linked/first/{one:06}{LONG}", f"{data}/linked/second/{one:06}{LONG}")
+    with (data / "holes").open("wb") as file:
+        for one in range(HOLES):
+            file.seek(one << 13)
+            file.write(b"%4096d" % one)
 
 
 def deep(data: Path) -> None:
@@ -116,6 +120,15 @@ def test_a_tar_of_many_hard_links_takes_no_memory_for_each_of_them(service: Serv
         )
         == LINKED
     )
+
+
+def test_a_tar_of_a_file_with_many_holes_takes_no_memory_for_each_of_them(service: Service, crowd: Nights, tmp_path: Path) -> None:
+    download(service, f"/many/{0:06}{LONG}", "tar", tmp_path / "tar")  # what it needs for any is loaded
+    # With all of them in memory it took 11 MiB.
+    assert taken(service, lambda: download(service, "/holes", "tar", tmp_path / "tar")) < 4 * MIB
+    work("tar", "-xf", tmp_path / "tar", "-C", tmp_path)
+    assert work("cmp", tmp_path / "holes", crowd.data("crowd", "/holes", crowd.names("crowd")[0])).returncode == 0
+    assert (tmp_path / "holes").stat().st_blocks < (HOLES << 13) // 512
 
 
 def test_a_page_of_a_crowded_folder_takes_memory_for_the_page(crowd: Nights, service: Service) -> None:
