@@ -5,11 +5,17 @@ import hashlib
 import os
 import re
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from backupd.files.destination import Destination
+from backupd.files.place_comparer import FileComparer
+from backupd.files.placing import Visit
+from backupd.files.tree import Tree
+from backupd.files.walking import walk
 from btrkeep.fs.fiemap import share_all
 from tests.beds import differences, manifest, ssh, work
 from tests.beds.everything import write
@@ -186,3 +192,23 @@ def test_equal_places_on_two_disks_are_not_taken_for_the_same_data(make_btrfs: C
         assert sums(out / "srv") == sums(srv)
     finally:
         work("umount", out / "srv")
+
+
+def test_the_holes_of_a_file_take_no_memory_while_it_is_compared(shared_btrfs: Path, tmp_path: Path) -> None:
+    holes = 10_000
+    for file in (shared_btrfs / "data" / "sponge", tmp_path / "sponge"):
+        file.parent.mkdir(exist_ok=True)
+        with file.open("wb") as out:
+            for one in range(holes):
+                out.seek(one << 13)
+                out.write(b"%4096d" % one)
+    os.sync()
+    with Tree(shared_btrfs) as tree, Destination(tmp_path, make=True) as to:
+        found = next(walk(tree, b"/sponge"))
+        comparer = FileComparer(to, False, lambda _: None)
+        tracemalloc.start()
+        assert comparer.same(Visit(found.entry, found.folder, found.name, (b"sponge",), False))
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert used < 100 << 10
+    assert comparer.read == holes << 12
