@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -30,6 +31,8 @@ DEPTH, DEEP = 50, 1000
 
 
 def life(number: int, data: Path) -> None:
+    if number in (0, BACKUPS - 1):
+        (data / "poem").write_text(poem(number))
     if number == BACKUPS - 1:
         (data / "many" / f"{1:06}{LONG}").unlink()
         (data / "linked" / "first" / f"{1:06}{LONG}").unlink()
@@ -49,6 +52,12 @@ def life(number: int, data: Path) -> None:
         for one in range(HOLES):
             file.seek(one << 13)
             file.write(b"%4096d" % one)
+
+
+def poem(number: int) -> str:
+    """5,000 lines, of which each second one occurs in both versions some 25 times: the worst case for a comparison by lines."""
+    chance = Random(2)
+    return "".join(f"line {chance.randrange(100)}\n{number} {one}\n" for one in range(2499))
 
 
 def deep(data: Path) -> None:
@@ -178,6 +187,14 @@ def test_a_comparison_says_when_it_had_not_the_time_for_all(crowd: Nights, servi
     assert (found["more"], found["over"], len(found["differences"])) == (True, True, 0)
     whole = service.agent(patience=60).ask("compare", **{**asked, "path": "/many"}, seconds=60)
     assert (whole["more"], whole["over"], [one["what"] for one in whole["differences"]]) == (False, False, ["removed"])
+
+
+def test_lines_that_are_made_to_take_long_are_compared_for_no_longer_than_there_was_time(crowd: Nights, service: Service) -> None:
+    asked = {"host": "crowd", "path": "/poem", "before": crowd.names("crowd")[0], "seconds": 1}
+    begun = time.monotonic()
+    found = service.agent(patience=60).ask("compare", **asked)
+    assert time.monotonic() - begun < 4  # it took 16
+    assert (found["text"], "take longer" in found["note"], len(found["differences"])) == (None, True, 1)
 
 
 def test_an_answer_with_names_of_many_kilobytes_stays_small(crowd: Nights, service: Service) -> None:
