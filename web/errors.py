@@ -4,7 +4,7 @@ import logging
 
 from flask import Flask, Response, g, make_response, redirect, render_template, request, url_for
 from flask_wtf.csrf import CSRFError
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import BadHost, HTTPException
 
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnready
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
@@ -50,6 +50,8 @@ def of_http(error: HTTPException) -> Response:
     """
     if request.path.startswith("/api/"):
         return api.of_http(error)
+    if isinstance(request.routing_exception, BadHost):  # for a name that none can be Flask makes no address, and a page has some
+        return Response(f"{error.description}\n", error.code, content_type="text/plain; charset=utf-8")
     if error.code == 401 and "X-Live" not in request.headers:
         return make_response(redirect(url_for("account.login", next=next_of_request()), 303))
     if error.response is not None:  # a redirect

@@ -49,7 +49,8 @@ class _Flight:
 
 
 class ResultCache:
-    """Results by key. The least recently used ones are dropped if the total of their sizes exceeds `most`.
+    """Results by key. Those that are too old are dropped, and the least recently used ones if the total of their sizes exceeds
+    `most`.
 
     A result is used for `longest` seconds while the version of its source stays the same, and for `young` seconds in any case. A
     request for a result that is being computed waits for it; with `stale_meanwhile` it gets the previous result, if there is one.
@@ -156,6 +157,14 @@ class ResultCache:
             self._total -= self._size(old.value)
         self._results[key] = result
         self._total += self._size(result.value)
+        if not self._stale_meanwhile:
+            self._drop_unusable()
         while self._total > self._most and len(self._results) > 1:
             _, oldest = self._results.popitem(last=False)
             self._total -= self._size(oldest.value)
+
+    def _drop_unusable(self) -> None:
+        """Drops what is too old: clients choose keys, and of each there would be a result for good."""
+        end = time.monotonic() - max(self._longest, self._young)
+        for key in [key for key, result in self._results.items() if result.begun < end]:
+            self._total -= self._size(self._results.pop(key).value)

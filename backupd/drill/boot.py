@@ -1,8 +1,8 @@
 """A boot drill: boots a whole backed up system in a container, checks it, and deletes it.
 
 Nothing is copied: systemd-nspawn boots a writable snapshot of the backup, without a network, with separate cgroups, and, where the
-kernel permits it, with separate users. A unit of ours waits until the system is up, runs the checks, and reports the result on the
-console. The system's owner can print any result there, but only about that system.
+kernel permits it, with separate users. Device nodes of the backup open nothing. A unit of ours waits until the system is up, runs
+the checks, and reports the result on the console. The system's owner can print any result there, but only about that system.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from btrkeep.decisions.drills import DrillKind, DrillOutcome, DrillResult
 from btrkeep.errors import OperatorError
 from btrkeep.pool.subvolume import snapshot
 from btrkeep.process.group import ENDS_WITH_US, Group
-from btrkeep.process.programs import environment
+from btrkeep.process.programs import environment, run
 from btrkeep.units import format_duration, printable
 
 PROGRAM = "systemd-nspawn"
@@ -74,9 +74,12 @@ class BootDrill:
 
 @dataclass(slots=True)
 class Console:
-    """The output of the system: its state ("running", "degraded", ...), "" before it is up; failed units; failed checks."""
+    """The output of the system: its state ("running", "degraded", ...), "" before it is up; failed units; the results of `asked`
+    checks, by number.
+    """
 
     mark: str
+    asked: int = 0
     state: str = ""
     failed: list[str] = field(default_factory=list)
     checks: dict[int, tuple[int, str]] = field(default_factory=dict)
@@ -102,7 +105,7 @@ class Console:
                 self.state = state
             case ["failed", unit] if len(self.failed) < _MOST:
                 self.failed.append(unit)
-            case ["check", number, status, *text] if number.isdecimal() and status.isdecimal():
+            case ["check", number, status, *text] if number.isdecimal() and status.isdecimal() and int(number) < self.asked:
                 self.checks[int(number)] = int(status), "".join(text)
             case ["end"]:
                 self.is_ended = True
@@ -141,7 +144,7 @@ def run_boot_drill(site: DrillContext, drill: BootDrill) -> DrillResult:
 
 
 def _booted(site: DrillContext, drill: BootDrill, folder: Path, done: DrillResult) -> DrillResult:
-    system, console = folder / _SYSTEM, Console(f"btrkeep-{secrets.token_hex(8)}")
+    system, console = folder / _SYSTEM, Console(f"btrkeep-{secrets.token_hex(8)}", len(drill.checks))
     with Checkpoint("system to be booted made"):
         snapshot(drill.backup.path, system)
     _prepare(system)
@@ -151,19 +154,25 @@ def _booted(site: DrillContext, drill: BootDrill, folder: Path, done: DrillResul
     )
     (folder / "inside").mkdir(mode=0o755)
     (folder / "inside/drill.sh").write_text(_SCRIPT.format(mark=console.mark, checks=checks))
-    for own_users in (True, False):
-        is_over = _ran(site, drill, folder, console, own_users)
-        if is_over or console.state:
-            break  # else there is no saying whether it was for the users that it never began
+    own_users = _gives_own_users(site, folder)
+    with boot_cgroups(site.pool.id) as groups, Checkpoint("system booted"):
+        words = _in_groups(groups, folder / _SYSTEM / DATA, _command(drill.backup.host, site.pool.id, folder, own_users))
+        asyncio.run(_follow(site, (*ENDS_WITH_US, *words), console, drill.timeout))
     site.require_room_left()  # units fail in a full pool, which says nothing of them
     return _judged(done, drill, console, own_users)
 
 
-def _ran(site: DrillContext, drill: BootDrill, folder: Path, console: Console, own_users: bool) -> bool:
-    """Boots it once; returns True if its time was over."""
-    with boot_cgroups(site.pool.id) as groups, Checkpoint("system booted"):
-        words = _in_groups(groups, _command(drill.backup.host, site.pool.id, folder, own_users))
-        return asyncio.run(_follow(site, (*ENDS_WITH_US, *words), console, drill.timeout))
+def _gives_own_users(site: DrillContext, folder: Path) -> bool:
+    """Tries it with a folder of ours. Not with the system: one that ended at once, because it has users of its own, would be tried
+    without them, and be root on this machine.
+    """
+    trial = folder / "trial"
+    (trial / "usr").mkdir(parents=True)
+    for name in ("bin", "lib", "lib64"):
+        (trial / name).symlink_to(f"usr/{name}")
+    with boot_cgroups(site.pool.id) as groups:
+        words = (*_container(trial, site.pool.id), *_OWN_USERS, "--bind-ro=/usr", "/usr/bin/true")
+        return run(_in_groups(groups, trial, words), check=False).returncode == 0
 
 
 def _prepare(system: Path) -> None:
@@ -182,10 +191,8 @@ def _command(host: str, pool: str, folder: Path, own_users: bool) -> tuple[str, 
     """Returns the command. systemd reads the words behind --boot like the kernel's command line."""
     hostname = host if len(host) < _LONGEST_HOSTNAME and re.fullmatch(r"[a-z0-9][a-z0-9.-]*[a-z0-9]", host) else "rehearsal"
     return (
-        PROGRAM,
-        *("--quiet", f"--directory={folder / _SYSTEM / DATA}", f"--machine=btrkeep-drill-{pool[:8]}", f"--hostname={hostname}"),
-        *("--register=no", "--keep-unit", "--link-journal=no", "--private-network", "--console=read-only"),
-        *("--resolv-conf=off", "--timezone=off", "--drop-capability=CAP_SYS_TIME"),
+        *_container(folder / _SYSTEM / DATA, pool),
+        *(f"--hostname={hostname}", "--resolv-conf=off", "--timezone=off", "--drop-capability=CAP_SYS_TIME"),
         *(_OWN_USERS if own_users else ()),
         f"--bind-ro={folder / 'inside'}:{_INSIDE}",
         f"--bind-ro={folder / 'drill.service'}:/etc/systemd/system/btrkeep-drill.service",
@@ -194,12 +201,27 @@ def _command(host: str, pool: str, folder: Path, own_users: bool) -> tuple[str, 
     )
 
 
-def _in_groups(groups: Sequence[Path], words: Sequence[str]) -> tuple[str, ...]:
+def _container(root: Path, pool: str) -> tuple[str, ...]:
+    """Returns how each command begins."""
+    return (
+        PROGRAM,
+        *("--quiet", f"--directory={root}", f"--machine=btrkeep-drill-{pool[:8]}"),
+        *("--register=no", "--keep-unit", "--link-journal=no", "--private-network", "--console=read-only"),
+    )
+
+
+def _in_groups(groups: Sequence[Path], root: Path, words: Sequence[str]) -> tuple[str, ...]:
     """Makes the program enter the groups before it starts. Two systems in one group would mistake each other's processes for
     their own.
+
+    `root` is mounted `nodev` for it: a device node of a backup with mode 666 would be a disk of this machine, also for a system
+    with users of its own.
     """
-    script = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"'
-    return ("sh", "-ec", script, "-", *map(str, groups), "--", *words)
+    script = """\
+mount --bind --options nodev -- "$1" "$1"; shift
+while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"
+"""
+    return ("unshare", "--mount", "sh", "-ec", script, "-", str(root), *map(str, groups), "--", *words)
 
 
 async def _follow(site: DrillContext, command: Sequence[str], console: Console, timeout: float) -> bool:

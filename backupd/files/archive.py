@@ -9,12 +9,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from backupd.files import zip_headers
 from backupd.files.attributes import attributes
 from backupd.files.spool import LinkTable, Packed
-from backupd.files.tar_headers import BLOCK, member, padding, sparse_member
+from backupd.files.tar_headers import BLOCK, DataMap, member, padding, sparse_member
 from backupd.files.tree import Entry, Tree, components, joined, open_plain
 from backupd.files.walking import WalkEntry, walk
 from btrkeep.fs.sparse import data_runs, pieces
@@ -49,10 +50,10 @@ class Archived:
 def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink) -> Archived:
     """Writes all of `paths` and what is below them to `out`, in pieces of a megabyte at the most. `kind`: "tar" or "zip".
 
-    Memory: some thousand names on each level of folders, however many there are. What a zip's index at the end needs, and a tar's
-    first names of files of which not all hard links have come yet, lies in a file meanwhile: see spool. Raises OSError as soon as
-    anything cannot be read or written: half an archive must not look like a whole one. UsageError's business, such as a path that
-    is missing, is the caller's: see suggestions.missing.
+    Memory: some thousand names on each level of folders, and of a file's holes, however many there are. What a zip's index at the
+    end needs, and a tar's first names of files of which not all hard links have come yet, lies in a file meanwhile: see spool.
+    Raises OSError as soon as anything cannot be read or written: half an archive must not look like a whole one. UsageError's
+    business, such as a path that is missing, is the caller's: see suggestions.missing.
     """
     return _tar(tree, paths, out) if kind == "tar" else _zip(tree, paths, out)
 
@@ -108,13 +109,23 @@ def _tar_member(found: WalkEntry, name: bytes, links: LinkTable, out: ByteSink) 
 
 
 def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: ByteSink) -> None:
-    runs = list(data_runs(fd, entry.size)) if entry.allocated < entry.size else [(0, entry.size)]
-    whole = sum(end - start for start, end in runs) == entry.size
-    out.write(member(entry, name, xattrs) if whole else sparse_member(entry, name, xattrs, runs))
-    for start, end in runs:
-        for piece in pieces(fd, start, end):
-            out.write(piece)
-    out.write(padding(sum(end - start for start, end in runs)))
+    found = DataMap.of(entry.size, partial(data_runs, fd, entry.size)) if entry.allocated < entry.size else None
+    if found is None or found.data == entry.size:
+        out.write(member(entry, name, xattrs))
+        _tar_data(fd, 0, entry.size, out)
+        out.write(padding(entry.size))
+        return
+    out.write(sparse_member(entry, name, xattrs, found))
+    for piece in found.pieces():
+        out.write(piece)
+    for start, end in found.runs():
+        _tar_data(fd, start, end, out)
+    out.write(padding(found.data))
+
+
+def _tar_data(fd: int, start: int, end: int, out: ByteSink) -> None:
+    for piece in pieces(fd, start, end):
+        out.write(piece)
 
 
 class _Counted:

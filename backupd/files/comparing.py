@@ -21,7 +21,7 @@ from btrkeep.units import counted, format_size, printable
 
 ADDED, REMOVED, CHANGED, KIND = "added", "removed", "changed", "kind"
 TEXT_LIMIT = 256 * 1024
-_LINES = 5_000  # of each, for the time that a comparison may take
+_LINES = 5_000  # of each; for the time that a comparison takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +137,32 @@ def _fields(before: Tree, old: WalkEntry, after: Tree, new: WalkEntry, content: 
     return found
 
 
-def text_difference(before: Tree, after: Tree, path: bytes, limit: int = TEXT_LIMIT) -> list[str]:
+def text_difference(before: Tree, after: Tree, path: bytes, limit: int = TEXT_LIMIT, pulse: Pulse = steady) -> list[str]:
     """The lines of a unified difference of a text file, without line ends; none when both are the same. A side without it is empty.
 
     Bytes that are no UTF-8 are lone surrogates; nothing is made safe to show. Raises NoText, which says why there is none: no plain
-    file, more than `limit` bytes or 5,000 lines, or no text (it has a NUL). Raises OSError when the path is on neither side.
+    file, more than `limit` bytes or 5,000 lines, or no text (it has a NUL). Raises OSError when the path is on neither side, and
+    what `pulse` raises: lines can be made so that their comparison takes many seconds.
     """
     first, second = _maybe(before, path), _maybe(after, path)
     if first is None and second is None:
         after.stat(path)
     old = _lines(before, first, limit) if first else []
     new = _lines(after, second, limit) if second else []
-    return list(unified_diff(old, new, "before", "after", lineterm=""))
+    return list(unified_diff(list(map(_watched(pulse), old)), new, "before", "after", lineterm=""))
+
+
+def _watched(pulse: Pulse) -> type[str]:
+    """A type of lines that call `pulse` whenever they are looked up, which is all that difflib lets one see of its progress."""
+
+    class Line(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            pulse()
+            return super().__hash__()
+
+    return Line
 
 
 def _lines(tree: Tree, entry: Entry, limit: int) -> list[str]:

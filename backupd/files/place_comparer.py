@@ -6,6 +6,7 @@ reflinks, are equal and are not read.
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from backupd.files.attributes import attributes
 from backupd.files.conflict_policy import KEPT, REFUSED, LinkPlacer, RestoreStep, decide, differing
@@ -57,7 +58,7 @@ class FileComparer:
         for fd in (ours, theirs):  # what is in memory says nothing of the disk
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         done = 0
-        for start, end in [*data_runs(ours, size), (size, size)]:
+        for start, end in chain(data_runs(ours, size), ((size, size),)):  # a host may have made millions
             self.moved(start - done)
             if not self._is_nothing(theirs, done, start) or not self._equal(ours, theirs, start, end):
                 return False

@@ -5,7 +5,9 @@ attributes and ACLs, GNU.sparse.* (format 1.0) for holes. Python's tarfile canno
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 
 from backupd.files.attributes import ACCESS, DEFAULT, acl_text
 from backupd.files.tree import Entry
@@ -24,6 +26,7 @@ TYPES = {
 }
 _LARGEST = 0o7777777  # what seven octal digits hold
 _LARGEST_SIZE = 0o77777777777
+_AT_ONCE = 1000  # runs of a map
 _ACLS = {ACCESS: b"SCHILY.acl.access", DEFAULT: b"SCHILY.acl.default"}
 
 
@@ -38,27 +41,62 @@ def member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], link: bytes |
     return _pax(records) + _header(entry, _shown(name, entry.kind), kind, size, link or entry.target or b"")
 
 
-def sparse_member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], runs: Sequence[Run]) -> bytes:
-    """Returns the same for a file with holes, followed by the map of its data."""
-    listed = _run_list(entry.size, runs)
-    size = len(listed) + sum(end - start for start, end in runs)
+@dataclass(frozen=True, slots=True)
+class DataMap:
+    """Where the data of a file of that size is, to be written before it. `runs` yields the same at each call: there may be
+    millions.
+
+    `data` counts the bytes in `count` runs, `length` those of the map without its padding.
+    """
+
+    size: int
+    runs: Callable[[], Iterator[Run]]
+    data: int
+    count: int
+    length: int
+
+    @classmethod
+    def of(cls, size: int, runs: Callable[[], Iterator[Run]]) -> "DataMap":
+        """Looks at all runs. Raises what `runs` raises."""
+        data, count, length = 0, 0, 0
+        for first, behind in _pairs(size, runs()):
+            data, count, length = data + behind - first, count + 1, length + len(_line(first, behind))
+        return cls(size, runs, data, count, length + len(b"%d\n" % count))
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yields the map. Raises what `runs` raises."""
+        yield b"%d\n" % self.count
+        lines = (_line(first, behind) for first, behind in _pairs(self.size, self.runs()))
+        while some := b"".join(islice(lines, _AT_ONCE)):
+            yield some
+        yield padding(self.length)
+
+
+def sparse_member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], found: DataMap) -> bytes:
+    """Returns the same for a file with holes, whose data has the map before it."""
+    size = found.length + len(padding(found.length)) + found.data
     records = _records(entry, b"", b"", size) | _attributes(xattrs)
     records |= {b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0", b"GNU.sparse.name": name}
     records[b"GNU.sparse.realsize"] = b"%d" % entry.size
-    return _pax(records) + _header(entry, b"GNUSparseFile.0/" + name.rsplit(b"/", 1)[-1], TYPES["file"], size, b"") + listed
+    return _pax(records) + _header(entry, b"GNUSparseFile.0/" + name.rsplit(b"/", 1)[-1], TYPES["file"], size, b"")
+
+
+def _pairs(size: int, runs: Iterator[Run]) -> Iterator[Run]:
+    """Yields the runs; and that the file ends with a hole, if it does."""
+    end = -1
+    for first, end in runs:
+        yield first, end
+    if end < size:
+        yield size, size
+
+
+def _line(first: int, behind: int) -> bytes:
+    return b"%d\n%d\n" % (first, behind - first)
 
 
 def padding(size: int) -> bytes:
     """Returns the zeros that fill the last block of so many bytes."""
     return bytes(-size % BLOCK)
-
-
-def _run_list(size: int, runs: Sequence[Run]) -> bytes:
-    pairs = [(start, end - start) for start, end in runs]
-    if not runs or runs[-1][1] < size:
-        pairs.append((size, 0))  # the file ends with a hole
-    text = b"%d\n" % len(pairs) + b"".join(b"%d\n%d\n" % pair for pair in pairs)
-    return text + padding(len(text))
 
 
 def _records(entry: Entry, name: bytes, link: bytes, size: int | None = None) -> dict[bytes, bytes]:

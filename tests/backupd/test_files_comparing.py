@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files.comparing import DifferenceTotals, NoText, PathDifference, compare, text_difference
+from backupd.files.comparing import TEXT_LIMIT, DifferenceTotals, NoText, PathDifference, compare, text_difference
 from backupd.files.tree import Tree
 from tests.beds import work
 from tests.beds.opens import watched
@@ -261,9 +261,9 @@ def test_what_is_mounted_in_one_backup_is_compared_in_neither(sides: Sides) -> N
 # --- text
 
 
-def lines(sides: Sides, **more: int) -> list[str]:
+def lines(sides: Sides, limit: int = TEXT_LIMIT) -> list[str]:
     with Tree(sides[0].parent) as before, Tree(sides[1].parent) as after:
-        return text_difference(before, after, b"/file", **more)
+        return text_difference(before, after, b"/file", limit)
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_each_run_is_in_the_catalogue_with_what_it_saved(nights: Nights) -> None
     assert (said["outcome"], said["shared_bytes"], said["data_saved"]) == ("complete", sums[1], last[6])
     assert "last dedupe" in nights.backupd("status").stdout
     with Catalogue.open(nights.state) as catalogue:
-        (ended, broken) = jobs(catalogue, None, datetime.now(UTC), 1, ("dedupe",))
+        (ended, broken) = jobs(catalogue, None, datetime.now(UTC), 1, ("dedupe",), 1.0)
         exported = [row for table, row in catalogue.history_rows() if table == "dedupe"]
     assert (ended.state, broken.state) == ("complete", "killed")
     assert len(exported) == 2

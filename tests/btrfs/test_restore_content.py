@@ -5,11 +5,17 @@ import hashlib
 import os
 import re
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from backupd.files.destination import Destination
+from backupd.files.place_comparer import FileComparer
+from backupd.files.placing import Visit
+from backupd.files.tree import Tree
+from backupd.files.walking import walk
 from btrkeep.fs.fiemap import share_all
 from tests.beds import differences, manifest, ssh, work
 from tests.beds.everything import write
@@ -219,3 +225,23 @@ def test_a_file_that_is_known_to_be_damaged_is_not_called_equal_for_it_shares_it
         (f"{nights.top}/out/srv/large", "differs: Input/output error")
     ]
     assert restore(nights, "web1", srv / "small", "--to", nights.top / "out2")["good"]
+
+
+def test_the_holes_of_a_file_take_no_memory_while_it_is_compared(shared_btrfs: Path, tmp_path: Path) -> None:
+    holes = 10_000
+    for file in (shared_btrfs / "data" / "sponge", tmp_path / "sponge"):
+        file.parent.mkdir(exist_ok=True)
+        with file.open("wb") as out:
+            for one in range(holes):
+                out.seek(one << 13)
+                out.write(b"%4096d" % one)
+    os.sync()
+    with Tree(shared_btrfs) as tree, Destination(tmp_path, make=True) as to:
+        found = next(walk(tree, b"/sponge"))
+        comparer = FileComparer(to, False, lambda _: None)
+        tracemalloc.start()
+        assert comparer.same(Visit(found.entry, found.folder, found.name, (b"sponge",), False))
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert used < 100 << 10
+    assert comparer.read == holes << 12

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from tests.beds.serving import Service, serving
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 LAST = moment("2026-11-20 22:00")
-MANY, LINKED = 60_000, 20_000
+MANY, LINKED, HOLES = 60_000, 20_000, 40_000
 LONG = "x" * 180
 MIB = 1 << 20
 BACKUPS = 16
@@ -30,6 +31,8 @@ DEPTH, DEEP = 50, 1000
 
 
 def life(number: int, data: Path) -> None:
+    if number in (0, BACKUPS - 1):
+        (data / "poem").write_text(poem(number))
     if number == BACKUPS - 1:
         (data / "many" / f"{1:06}{LONG}").unlink()
         (data / "linked" / "first" / f"{1:06}{LONG}").unlink()
@@ -45,6 +48,16 @@ def life(number: int, data: Path) -> None:
     for one in range(LINKED):
         os.close(os.open(f"{data}/linked/first/{one:06}{LONG}", os.O_CREAT | os.O_WRONLY))
         os.link(f"{data}/linked/first/{one:06}{LONG}", f"{data}/linked/second/{one:06}{LONG}")
+    with (data / "holes").open("wb") as file:
+        for one in range(HOLES):
+            file.seek(one << 13)
+            file.write(b"%4096d" % one)
+
+
+def poem(number: int) -> str:
+    """5,000 lines, of which each second one occurs in both versions some 25 times: the worst case for a comparison by lines."""
+    chance = Random(2)
+    return "".join(f"line {chance.randrange(100)}\n{number} {one}\n" for one in range(2499))
 
 
 def deep(data: Path) -> None:
@@ -118,6 +131,15 @@ def test_a_tar_of_many_hard_links_takes_no_memory_for_each_of_them(service: Serv
     )
 
 
+def test_a_tar_of_a_file_with_many_holes_takes_no_memory_for_each_of_them(service: Service, crowd: Nights, tmp_path: Path) -> None:
+    download(service, f"/many/{0:06}{LONG}", "tar", tmp_path / "tar")  # what it needs for any is loaded
+    # With all of them in memory it took 11 MiB.
+    assert taken(service, lambda: download(service, "/holes", "tar", tmp_path / "tar")) < 4 * MIB
+    work("tar", "-xf", tmp_path / "tar", "-C", tmp_path)
+    assert work("cmp", tmp_path / "holes", crowd.data("crowd", "/holes", crowd.names("crowd")[0])).returncode == 0
+    assert (tmp_path / "holes").stat().st_blocks < (HOLES << 13) // 512
+
+
 def test_a_page_of_a_crowded_folder_takes_memory_for_the_page(crowd: Nights, service: Service) -> None:
     def look() -> None:
         found = service.agent().ask("browse", host="crowd", backup="2026-11-05", path="/many", offset=MANY - 10, limit=100)
@@ -165,6 +187,14 @@ def test_a_comparison_says_when_it_had_not_the_time_for_all(crowd: Nights, servi
     assert (found["more"], found["over"], len(found["differences"])) == (True, True, 0)
     whole = service.agent(patience=60).ask("compare", **{**asked, "path": "/many"}, seconds=60)
     assert (whole["more"], whole["over"], [one["what"] for one in whole["differences"]]) == (False, False, ["removed"])
+
+
+def test_lines_that_are_made_to_take_long_are_compared_for_no_longer_than_there_was_time(crowd: Nights, service: Service) -> None:
+    asked = {"host": "crowd", "path": "/poem", "before": crowd.names("crowd")[0], "seconds": 1}
+    begun = time.monotonic()
+    found = service.agent(patience=60).ask("compare", **asked)
+    assert time.monotonic() - begun < 4  # it took 16
+    assert (found["text"], "take longer" in found["note"], len(found["differences"])) == (None, True, 1)
 
 
 def test_an_answer_with_names_of_many_kilobytes_stays_small(crowd: Nights, service: Service) -> None:

@@ -102,6 +102,15 @@ def test_another_name_in_the_host_header_is_refused(site: Dashboard, host: str) 
     assert "evil" not in "".join(answer.headers.values())
 
 
+@pytest.mark.parametrize("path", ["/login", "/healthz", "/api/v1/hosts", "/static/app.js", "/nothing"])
+def test_a_name_that_none_can_be_is_refused_too_and_fills_no_journal(site: Dashboard, path: str) -> None:
+    before = site.said
+    for name in ("evil" * 16, f"evil.{'x' * 5000}"):
+        answer = site.ask("GET", path, Host=name)
+        assert (answer.status, "not known by that name" in answer.text, "evil" in answer.text) == (400, True, False)
+    assert "Traceback" not in site.said.removeprefix(before)
+
+
 def test_what_a_client_says_of_a_proxy_is_not_believed(site: Dashboard) -> None:
     words = {
         "X_Forwarded_Host": "evil.example",

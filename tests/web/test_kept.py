@@ -1,7 +1,10 @@
 """What is kept between requests: for how long, who computes it, and what a change ends."""
 
+import json
 import threading
 import time
+import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from functools import partial
@@ -12,10 +15,12 @@ import pytest
 from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
+from btrkeep.config.model import Config, NotifySettings, PoolSettings
+from btrkeep.config.published import publish
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds.template import with_catalogue
-from tests.web.made import EVENING, backup, client, run, write
+from tests.web.made import BERLIN, EVENING, FILESYSTEM, backup, client, run, write
 from web.pages.slow_answers import Answers, ServiceAnswer
 from web.result_cache import ResultCache, catalogue_version
 from web.source import Caches
@@ -69,6 +74,16 @@ def test_a_result_stands_while_the_catalogue_does_and_half_a_minute_at_the_most(
         found.append(kept.get("key", compute, of(file)))
     assert found == [0, 0, 1, 1]
     assert kept.get("other", compute, of(file)) == 2
+
+
+def test_what_is_too_old_to_be_used_takes_no_memory(file: Path, clock: Clock) -> None:
+    """Who asks for each of 3,650 spans of days would else have five hundred results kept until the dashboard is restarted."""
+    kept = Caches().current
+    results = [weakref.ref(kept.get(number, Counter[str], of(file))) for number in range(100)]
+    clock.now += 31
+    last = kept.get("last", Counter[str], of(file))
+    assert [result() for result in results] == [None] * 100
+    assert kept.get("last", Counter[str], of(file)) is last
 
 
 def test_a_change_is_seen_after_a_second(file: Path, clock: Clock) -> None:
@@ -270,3 +285,19 @@ def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path) ->
     assert ">web2</a>" not in visitor.get("/hosts").text
     visitor.post("/nowhere")
     assert ">web2</a>" in visitor.get("/hosts").text
+
+
+def test_a_night_is_judged_alike_on_the_page_and_by_the_api_whoever_asks_first(tmp_path: Path) -> None:
+    runs = [run("web", EVENING), run("db", EVENING), run("old", EVENING, "failed")]
+    with write(tmp_path, [HostConfig(name) for name in ("web", "db", "old")], runs=runs) as catalogue:
+        settings = PoolSettings(Path("/srv/backup"), tmp_path, BERLIN)
+        config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, notify=NotifySettings(ping_goal=0.6))
+        publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM)
+    for addresses in (("/api/v1/jobs?days=366", "/jobs?days=366"), ("/jobs?days=366", "/api/v1/jobs?days=366")):
+        visitor = client(tmp_path)
+        said = {address: visitor.get(address).text for address in addresses}
+        (night,) = json.loads(said["/api/v1/jobs?days=366"])["jobs"]
+        assert night["state"] == "mostly"
+        assert "mostly complete" in said["/jobs?days=366"]
+        alone = visitor.get(f"/api/v1/nights/{night['id'].removeprefix('night-')}").text
+        assert json.loads(alone)["row"]["state"] == "mostly"

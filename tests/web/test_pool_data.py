@@ -255,17 +255,17 @@ def test_who_is_limited_to_hosts_gets_no_run_of_another_host_whatever_is_asked_f
 
 def test_jobs_are_all_that_ran_newest_first_and_each_has_its_page(made: Made) -> None:
     catalogue, plain, now = made
-    found = jobs(catalogue, site_history.FILESYSTEM, now, 14)
+    found = jobs(catalogue, site_history.FILESYSTEM, now, 14, (), 1.0)
     assert [row.started for row in found] == sorted((row.started for row in found), reverse=True)
     since = format_time(now - timedelta(days=14))
     expected = {f"expire-{id_}" for (id_,) in plain.execute("select id from expiry where started>=?", (since,))}
     expected |= {f"balance-{id_}" for (id_,) in plain.execute("select id from balance where started>=?", (since,))}
     assert expected <= {row.id for row in found}
-    assert {row.kind for row in jobs(catalogue, site_history.FILESYSTEM, now, 14, ("expire",))} == {"expire"}
+    assert {row.kind for row in jobs(catalogue, site_history.FILESYSTEM, now, 14, ("expire",), 1.0)} == {"expire"}
     assert all(row.id is None or parse_id(row.id) for row in found)
     night = next(row for row in found if row.kind == "night" and row.finished)
     assert night.id
-    view = night_view(catalogue, parse_id(night.id)[1], now, None)  # type: ignore[index]  # it is one
+    view = night_view(catalogue, parse_id(night.id)[1], now, None, 1.0)  # type: ignore[index]  # it is one
     assert view
     assert {run.outcome for run in view.poor.runs} <= {"failed", "suspect", "partial"}
     assert len(view.poor.runs) == sum(count for outcome, count in view.outcomes.items() if outcome not in ("complete", "skipped"))

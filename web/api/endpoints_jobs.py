@@ -77,12 +77,14 @@ def jobs(asked: ApiRequest) -> Jobs:
         mine, since = visible_hosts(), here.now - timedelta(days=days)
         return Jobs(tuple(of_jobs.by_hand(here.catalogue, mine, here.now, since)) if kind in ("", "backup") else ())
     of, kinds = here.site.filesystem, (kind,) if kind else ()
-    return Jobs(here.cached(("jobs", of, days, kinds), lambda: of_jobs.jobs(here.catalogue, of, here.now, days, kinds)))
+    goal = here.site.ping_goal
+    return Jobs(here.cached(("jobs", of, days, kinds), lambda: of_jobs.jobs(here.catalogue, of, here.now, days, kinds, goal)))
 
 
 def night(asked: ApiRequest) -> NightView:
     """Returns one night."""
-    found = of_jobs.night_view(asked.source.catalogue, int(asked.given.first_run), asked.source.now, asked.given.before)
+    here, given = asked.source, asked.given
+    found = of_jobs.night_view(here.catalogue, int(given.first_run), here.now, given.before, here.site.ping_goal)
     return found or abort(404)
 
 

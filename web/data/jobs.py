@@ -113,7 +113,7 @@ def parse_id(text: str) -> tuple[str, int] | None:
 
 
 def jobs(
-    catalogue: Catalogue, filesystem: str | None, now: datetime, days: int, kinds: Collection[str] = (), goal: float = 1.0
+    catalogue: Catalogue, filesystem: str | None, now: datetime, days: int, kinds: Collection[str], goal: float
 ) -> tuple[JobRow, ...]:
     """Returns all jobs of so many days, at most LIMIT of each kind. `goal`: see `night_row`."""
     since = now - timedelta(days=days)
@@ -223,7 +223,7 @@ def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetim
             )
 
 
-def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int | None, goal: float = 1.0) -> NightView | None:
+def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int | None, goal: float) -> NightView | None:
     """Returns the night that this run began; None if there is none."""
     night = catalogue.night(first_run)
     if night is None:

@@ -139,9 +139,12 @@ def compare(call: Call) -> dict[str, Any]:
     from backupd.files.objects import backup_object
 
     with opened(call, call["before"], call["after"]) as [(old, before), (new, after)]:
-        shown, more, over = _some(call, differences_of(before, after, call["path"], call["content"], pulse=_Pulse(call)))
+        pulse = _Pulse(call)
+        shown, more, over = _some(call, differences_of(before, after, call["path"], call["content"], pulse=pulse))
         hidden = call.service.config().serve.no_downloads
-        lines, note = (None, "contents are not shown: downloads are switched off") if hidden else _text(before, after, call["path"])
+        lines, note = (
+            (None, "contents are not shown: downloads are switched off") if hidden else _text(before, after, call["path"], pulse)
+        )
     return {
         "before": backup_object(old),
         "after": backup_object(new),
@@ -169,16 +172,18 @@ def _some(call: Call, found: "Iterator[PathDifference]") -> tuple[list[dict[str,
     return shown, False, False
 
 
-def _text(before: Tree, after: Tree, path: bytes) -> tuple[list[str] | None, str | None]:
+def _text(before: Tree, after: Tree, path: bytes, pulse: _Pulse) -> tuple[list[str] | None, str | None]:
     """Returns the differing lines of a text file, or why there are none; neither if it is no file."""
     from backupd.files.comparing import NoText, text_difference
 
     if "file" not in (_kind(before, path), _kind(after, path)):
         return None, None
     try:
-        return text_difference(before, after, path), None
+        return text_difference(before, after, path, pulse=pulse), None
     except NoText as error:
         return None, error.message
+    except TimeBudgetUsedUp:
+        return None, "its lines take longer to compare than a question may"
 
 
 def _kind(tree: Tree, path: bytes) -> str | None:

@@ -1,0 +1,75 @@
+"""A host that was taken over waits for a boot rehearsal: its own init, device nodes, and words without end."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backupd.drill.boot import Console
+from tests.beds import btrfs, leftout, session, work
+from tests.beds.machine import why_not
+from tests.beds.ssh import Sshd
+from tests.btrfs.test_boot_drill import System
+
+pytestmark = [
+    pytest.mark.btrfs,
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.takes(40),
+    pytest.mark.skipif(bool(why_not()), reason=leftout.reason("booting", why_not())),
+]
+SECRET = "of-the-backup-server"
+INIT = "usr/lib/systemd/systemd"
+
+
+@pytest.fixture(scope="module")
+def vm(sshd: Sshd) -> Iterator[System]:
+    point = btrfs.make(size="2G")
+    system = System(point, sshd)
+    yield system
+    problems = session.remove(point.parent)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[int]:
+    """A disk of the server's that only root may read: the number of its device."""
+    image = tmp_path / "disk"
+    image.write_bytes(SECRET.encode().ljust(1 << 20, b"\n"))
+    device = Path(work("losetup", "--find", "--show", image).stdout.strip())
+    yield device.stat().st_rdev
+    subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def init(vm: System, script: str) -> None:
+    """The system's first process is this shell script, whose last line is what the drill tells."""
+    (vm.root / INIT).unlink()
+    (vm.root / INIT).write_text(f"#!/bin/sh\n{script}\n")
+    (vm.root / INIT).chmod(0o755)
+    vm.run()
+
+
+def test_a_device_node_of_a_backup_opens_no_disk_of_the_server(vm: System, disk: int) -> None:
+    os.mknod(vm.root / "node", 0o60666, disk)
+    (vm.root / "node").chmod(0o666)
+    init(vm, "head -c 40 /node 2>&1; echo; exit 1")
+    done = vm.boot(status=1)
+    assert SECRET not in done["text"], done
+    assert "Permission denied" in done["text"], done
+    assert vm.left() == []
+
+
+def test_a_system_cannot_choose_to_be_booted_as_the_servers_own_root(vm: System) -> None:
+    init(vm, 'echo "users: $(cat /proc/self/uid_map)"; exit 1')
+    done = vm.boot(status=1)
+    assert re.search(r"users: +0 +[1-9]", done["text"]), done
+    assert vm.left() == []
+
+
+def test_results_of_checks_that_nobody_asked_for_are_not_kept() -> None:
+    console = Console("mark", asked=2)
+    console.take(b"".join(b"mark check %d 0 well\n" % number for number in range(100_000)))
+    assert console.checks == {0: (0, "well"), 1: (0, "well")}
