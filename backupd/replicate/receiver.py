@@ -2,8 +2,9 @@
 
 What is not whole lies in `.receiving` in the host's folder, and whatever lies there when a replication begins is deleted: it takes
 a cut at any moment, for nothing else ever has that name. It gets the backup's name when the stream has ended
-well, the subvolume is read-only and says whose copy it is, its own record says the same, and all of it is on the disk: a
-read-only snapshot of it gets the name.
+well, the subvolume says whose copy it is, which is what `btrfs receive` does last, its own record says the same, and all of it is
+on the disk: a read-only snapshot of it gets the name. In the cell nothing is made read-only: what lies in `.receiving` need not be,
+and each would be one more commit of the filesystem.
 
 One cell takes several backups of a host, one stream after the other, and one sync is for all of them (docs/decisions/0055). None
 of them is looked at before the cell has ended, for what runs in it could change them afterwards.
@@ -397,7 +398,7 @@ def _require_alone(folder: Path, names: Collection[str], host: str) -> None:
 def _require_whole(path: Path, expected: Expected) -> Record:
     """The record of what lies at `path`, if it is the backup that was to come. Raises NotReceived."""
     found = describe(path)
-    if found is None or not found.read_only or found.received_uuid != expected.uuid:
+    if found is None or found.received_uuid != expected.uuid:
         raise NotReceived(f"{expected.host}@{expected.name}: what came is not whole")
     try:
         record = read_record(path)
