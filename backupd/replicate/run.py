@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 
-from backupd.replicate.far_pool import FarHost, FarPool
+from backupd.replicate.far_answers import FarHost
+from backupd.replicate.far_pool import FarPool
 from backupd.replicate.finishing import Finisher, HostProgress
 from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.host_copies import HostCopies
