@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from backupd.replicate.far_answers import (
@@ -37,7 +38,7 @@ from btrkeep.decisions.replication import Fetch
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.process.error_report import ERROR_MARK, last_remote_error
-from btrkeep.units import format_duration, printable
+from btrkeep.units import format_duration, format_time, printable
 
 _MOST_HOSTS = 200_000
 _MOST_LISTED = 2_000_000  # backups of all hosts
@@ -196,9 +197,18 @@ class FarPool:
             raise ConnectionBroken("the other side does not say what it sends")
         return copy_announced_in(found[0])
 
-    def note_common(self, replica: str, hosts: Mapping[str, str], copied: Mapping[str, list[str]] | None = None) -> None:
-        """Makes the other pool keep these backups, by host; tells it all that are `copied`. Raises ConnectionBroken, Refused."""
-        asked = {"verb": "common", "replica": replica, "hosts": hosts}
+    def note_common(
+        self,
+        replica: str,
+        hosts: Mapping[str, str],
+        copied: Mapping[str, list[str]] | None = None,
+        fetched: datetime | None = None,
+    ) -> None:
+        """Makes the other pool keep these backups, by host; tells it all that are `copied`, and when all was `fetched` that was to
+        be had, or some of it; None: nothing was. Raises ConnectionBroken, Refused.
+        """
+        fetch = {"now": format_time(fetched)} if fetched else None
+        asked = {"verb": "common", "replica": replica, "hosts": hosts, "fetch": fetch}
         if copied is not None and sum(map(len, copied.values())) <= _MOST_COPIED:  # a request has a longest length there
             asked["copied"] = copied
         self._ask(asked)
