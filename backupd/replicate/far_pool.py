@@ -208,7 +208,7 @@ class FarPool:
         be had, or some of it; None: nothing was. Raises ConnectionBroken, Refused.
         """
         fetch = {"now": format_time(fetched)} if fetched else None
-        asked = {"verb": "common", "replica": replica, "hosts": hosts, "fetch": fetch}
+        asked: dict[str, Any] = {"verb": "common", "replica": replica, "hosts": hosts, "fetch": fetch}
         if copied is not None and sum(map(len, copied.values())) <= _MOST_COPIED:  # a request has a longest length there
             asked["copied"] = copied
         self._ask(asked)
