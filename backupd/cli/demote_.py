@@ -10,7 +10,9 @@ from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.cli.replicate_ import chosen_replicas, complete_replica
 from backupd.expire.look import look
-from backupd.replicate.far_pool import FarHost, FarPoolMissing, connected, send_command
+from backupd.replicate.connecting import connected, send_command
+from backupd.replicate.far_answers import FarHost
+from backupd.replicate.far_pool import FarPoolMissing
 from backupd.replicate.marked import wants
 from backupd.repo.common_backups import common_with, write_common
 from backupd.repo.context import PoolContext, writing

@@ -5,22 +5,22 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from backupd.cli.copies import left_words
-from backupd.cli.replicate_live import ReplicationDisplay, fetched_line, plan_line
-from backupd.replicate.far_pool import FarHost, FarPool, connected, replica_buckets, seed_command, send_command
+from backupd.cli.replicate_lines import ReplicationLines
+from backupd.replicate.connecting import replica_buckets
+from backupd.replicate.far_answers import FarHost
+from backupd.replicate.far_pool import FarPool
 from backupd.replicate.outcome import (
     Connect,
-    Fetched,
     HostFailed,
     ReplicationContext,
     ReplicationEvent,
+    ReplicationOptions,
     ReplicationPlan,
-    ReplicationProgress,
     ReplicationSummary,
 )
 from backupd.replicate.planning import make_plan
@@ -33,11 +33,10 @@ from backupd.repo.publish import tell_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.bandwidth import BudgetPace
-from backupd.rsync.confined import PROGRAM
-from backupd.run.read_after_crash import read_before_waiting
+from backupd.rsync.cell import PROGRAM
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain
-from btrkeep.cli.progress import SaidOnce, has_live_terminal, notices_on_stderr, prose, say_wait
+from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, prose
 from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.copies import HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.due import latest
@@ -47,40 +46,14 @@ from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.programs import environment
-from btrkeep.process.progress import Notice, ProgressSinks, Waiting
+from btrkeep.process.progress import ProgressSinks
 from btrkeep.units import counted, format_size, format_time, parse_backup_name, printable
 
 Observer = ProgressSinks[ReplicationEvent]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicationOptions:
-    """What is asked of one replication. It begins no backup after `end`; `seed`: the folder that is read in place of the other
-    pool; `damaged`: damaged copies come again.
-    """
-
-    hosts: tuple[str, ...] = ()
-    end: datetime | None = None
-    seed: Path | None = None
-    damaged: bool = False
-    dry_run: bool = False
-    as_json: bool = False
-
-    @property
-    def is_session(self) -> bool:
-        """Returns True if it tells how current the copy is: that of some hosts does not, and of a seed the next fetch does."""
-        return not self.hosts and not self.seed
-
-    def unusable(self) -> list[HostFailed]:
-        """Returns the wanted hosts that cannot be read from the seed."""
-        found = unusable_hosts(self.seed) if self.seed else {}
-        return [HostFailed(host, why) for host, why in found.items() if not self.hosts or host in self.hosts]
-
-
-def fetch_one(
-    site: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions, connect: Connect | None = None
-) -> dict[str, Any]:
-    """Runs one replication; returns what is said of it as JSON. `connect` makes the connections, if the other side has begun one.
+def fetch_one(site: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions, connect: Connect) -> dict[str, Any]:
+    """Runs one replication; returns what is said of it as JSON.
 
     Raises LockHeld, FarPoolMissing, UsageError, and other OperatorErrors.
     """
@@ -93,7 +66,7 @@ def fetch_one(
             _lock_and_reconcile(site, replica, held, observer.notice, damaged=wanted.damaged)
         context, far = _begun(site, replica, wanted, observer, held, connect)
         plan, listed = make_plan(context, far, wanted.hosts, damaged=wanted.damaged)
-        without = wanted.unusable()
+        without = _unusable(wanted)
         _require_listed(replica, wanted.hosts, {*listed, *(one.host for one in without)})
         if wanted.dry_run:
             for one in without:
@@ -115,6 +88,12 @@ def fetch_one(
     return _report(summary, context.cancellation, wanted.as_json)
 
 
+def _unusable(wanted: ReplicationOptions) -> list[HostFailed]:
+    """Returns the wanted hosts that cannot be read from the seed."""
+    found = unusable_hosts(wanted.seed) if wanted.seed else {}
+    return [HostFailed(host, why) for host, why in found.items() if not wanted.hosts or host in wanted.hosts]
+
+
 def _tell_dashboard(site: PoolContext, notice: Callable[[str], None]) -> None:
     """Publishes what is a copy now. What went wrong before is the error to be told, and the next command publishes it, too."""
     try:
@@ -129,7 +108,9 @@ def _observer(wanted: ReplicationOptions, running: RunningRecord, held: ExitStac
     if wanted.as_json:
         return ProgressSinks(notices_on_stderr, running)
     if wanted.dry_run or not has_live_terminal():
-        return ProgressSinks(_Lines(), running)
+        return ProgressSinks(ReplicationLines(), running)
+    from backupd.cli.replicate_live import ReplicationDisplay  # only a terminal needs the library that draws
+
     display = ReplicationDisplay()
     held.callback(display.close)
     return ProgressSinks(display, running)
@@ -141,25 +122,23 @@ def _begun(
     wanted: ReplicationOptions,
     observer: Observer,
     held: ExitStack,
-    connect: Connect | None,
+    connect: Connect,
 ) -> tuple[ReplicationContext, FarPool]:
     """Connects, until `held` ends. Over a connection that the other side has begun this program itself keeps to the bandwidth."""
-    buckets = [] if wanted.dry_run or wanted.seed else replica_buckets(site.config, site.pool, replica)
-    command = seed_command(wanted.seed) if wanted.seed else send_command(site.config, replica, buckets)
-    connects = connect or (lambda look: connected(command, look, replica.stall))
-    far = held.enter_context(connects(lambda: None))
+    far = held.enter_context(connect(lambda: None))
     context = ReplicationContext(
         site.config,
         site.pool,
         site.catalogue,
         replica,
         site.clock.now(),
-        connects,
+        connect,
         observer,
         confined=_is_confined(is_foreign=replica.folder is None or wanted.seed is not None),
         seconds_left=(wanted.end - site.clock.now()).total_seconds() if wanted.end else None,
     )
-    if connect:
+    if replica.is_pushed and not wanted.seed:
+        buckets = replica_buckets(site.config, site.pool, replica)
         far.pace = BudgetPace(buckets, context.cancellation.sleep, lambda: bool(context.cancellation))
     return context, far
 
@@ -171,6 +150,8 @@ def _lock_and_reconcile(
     since = format_time(site.clock.now())
     held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
     if damaged:  # what is known of a copy goes with it
+        from backupd.run.read_after_crash import read_before_waiting  # it is a tenth of what this program imports
+
         read_before_waiting(site, notice, Cancellation())
         held.enter_context(take_lock(site.pool.locks / VERIFY_LOCK, "backupd replicate --damaged", since))
     ensure_reserve(site.pool.path)
@@ -272,24 +253,3 @@ def _report(summary: ReplicationSummary, cancellation: Cancellation, as_json: bo
         "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
         "status": cancellation.exit_status(status),
     }
-
-
-class _Lines:
-    """A line for each backup, where there is no terminal."""
-
-    def __init__(self) -> None:
-        self._waits = SaidOnce(say_wait)
-
-    def __call__(self, event: ReplicationEvent) -> None:
-        match event:
-            case ReplicationPlan():
-                if event.count:
-                    prose(plan_line(event))
-            case Fetched():
-                prose(fetched_line(event))
-            case Notice():
-                prose(printable(event.text), err=True)
-            case Waiting():
-                self._waits(event.why)
-            case HostFailed() | ReplicationProgress():
-                pass  # a failure is told at the end

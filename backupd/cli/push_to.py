@@ -5,7 +5,8 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
 
-from backupd.replicate.far_pool import FarPoolMissing, own_modules, push_command, unreached_hint
+from backupd.replicate.connecting import own_modules, push_command
+from backupd.replicate.far_pool import FarPoolMissing, unreached_hint
 from backupd.replicate.push import Push, PushSummary, SentBackup
 from backupd.replicate.sender import BackupSender
 from backupd.repo.context import PoolContext

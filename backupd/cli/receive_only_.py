@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from backupd.cli.context import opened, pass_context
-from backupd.cli.fetching import ReplicationOptions, fetch_one
+from backupd.cli.fetching import fetch_one
 from backupd.cli.replicate_ import chosen_replicas
 from backupd.replicate.far_pool import FarPool, OwnStreams
+from backupd.replicate.outcome import ReplicationOptions
 from backupd.repo.context import PoolContext
 from btrkeep import __version__
 from btrkeep.cli.progress import outlive_readers

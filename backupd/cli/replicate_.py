@@ -1,15 +1,17 @@
 """`backupd replicate`: backups of another pool fetched into this one."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, report_unreached
-from backupd.cli.fetching import ReplicationOptions, fetch_one
 from backupd.cli.push_to import push_to
 from backupd.cli.seed_to import make_seed, parse_part_size
+from backupd.replicate.connecting import Connections, replica_command
 from backupd.replicate.far_pool import FarPoolMissing
+from backupd.replicate.outcome import ReplicationOptions
 from backupd.repo.context import PoolContext
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
@@ -89,7 +91,7 @@ def command(
             if name is None:
                 raise UsageError("say of which replica it is the seed", "`replicate NAME --seed-from FOLDER`")
             wanted = ReplicationOptions(hosts, seed=seed_from, dry_run=dry_run, as_json=as_json)
-            found = [fetch_one(site, chosen_replicas(site, name)[0], wanted)]
+            found = [_fetch(site, chosen_replicas(site, name)[0], wanted)]
             if as_json:
                 echo_json(found)
             return int(found[0]["status"] if not dry_run else Exit.OK)
@@ -103,7 +105,7 @@ def command(
                 else:
                     end = closing_time(site, copy) if due else None
                     found.append(
-                        fetch_one(site, copy, ReplicationOptions(hosts, end, damaged=damaged, dry_run=dry_run, as_json=as_json))
+                        _fetch(site, copy, ReplicationOptions(hosts, end, damaged=damaged, dry_run=dry_run, as_json=as_json))
                     )
             except LockHeld as error:
                 complain(error)
@@ -120,6 +122,15 @@ def command(
     for one in found:
         status = max(status, one.get("status", 0))
     return status
+
+
+def _fetch(site: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions) -> dict[str, Any]:
+    """Fetches once; returns what is said of it as JSON. Raises what `fetch_one` raises."""
+    command = replica_command(site.config, site.pool, replica, seed=wanted.seed, is_limited=not wanted.dry_run)
+    with Connections(command, replica.stall) as connections:
+        from backupd.cli.fetching import fetch_one  # while the other side imports, too
+
+        return fetch_one(site, replica, wanted, connections.connect)
 
 
 def _chosen(site: PoolContext, name: str | None, *, is_asked: bool) -> list[ReplicaSettings | PushSettings]:

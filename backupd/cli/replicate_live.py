@@ -1,4 +1,4 @@
-"""The live display of a replication on a terminal, and the lines that are printed with and without one."""
+"""The live display of a replication on a terminal."""
 
 import time
 
@@ -6,24 +6,14 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from backupd.cli.replicate_lines import fetched_line, plan_line
 from backupd.replicate.outcome import Fetched, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
 from btrkeep.cli.live import LiveDisplay
 from btrkeep.cli.progress import SaidOnce
 from btrkeep.process.progress import Notice, Waiting
-from btrkeep.units import counted, format_duration, format_size, printable
+from btrkeep.units import format_duration, format_size, printable
 
 _WIDEST_BAR, _BESIDE, _MOST_HOSTS = 40, 60, 5
-
-
-def plan_line(plan: ReplicationPlan) -> str:
-    """Describes what is to be fetched."""
-    return f"{counted(plan.count, 'backup')} of {counted(len(plan.hosts), 'host')} to fetch"
-
-
-def fetched_line(done: Fetched) -> str:
-    """A backup that has come."""
-    how = f"after {done.parent}" if done.parent else "whole"
-    return f"{done.host}@{done.name}: {format_size(done.bytes)} in {format_duration(done.seconds)}, {how}"
 
 
 class ReplicationDisplay(LiveDisplay):

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from backupd.replicate.far_pool import FarHost, FarPool, connected
+from backupd.replicate.connecting import connected
+from backupd.replicate.far_answers import FarHost
+from backupd.replicate.far_pool import FarPool
 from backupd.replicate.seed import SEED, STREAM, begin_seed, end_host, has_host, write_parts
 from backupd.replicate.wire import Refused
 from backupd.repo.common_backups import keep_seed

@@ -25,7 +25,7 @@ from backupd.health.pool_facts import look_at_pool
 from backupd.health.trust import Doubts, note_doubts
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
-from backupd.rsync.confined import HINT as CONFINEMENT_HINT
+from backupd.rsync.cell import HINT as CONFINEMENT_HINT
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.probe import probe
 from backupd.rsync.version import OLDEST, SAFE, rsync_version

@@ -8,16 +8,9 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from backupd.replicate.far_pool import (
-    connected,
-    own_modules,
-    push_command,
-    remote_shell,
-    send_command,
-    size_in,
-    time_in,
-    unreached_hint,
-)
+from backupd.replicate.connecting import connected, own_modules, push_command, remote_shell, send_command
+from backupd.replicate.far_answers import size_in, time_in
+from backupd.replicate.far_pool import unreached_hint
 from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.marked import wants
 from backupd.replicate.push import RECEIVES_NOT
@@ -26,7 +19,7 @@ from backupd.replicate.wire import ConnectionBroken, parse_object
 from backupd.repo.common_backups import common_with
 from backupd.repo.context import open_configured
 from backupd.repo.publish import known_copies
-from backupd.rsync.confined import PROGRAM
+from backupd.rsync.cell import PROGRAM
 from btrkeep import __version__
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config

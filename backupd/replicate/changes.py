@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from backupd.repo.final_backups import FinalBackup, final_backups
+from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.fiemap import share_all
 from btrkeep.fs.openat import FILE, open_folder
 from btrkeep.pool.marker import Pool
@@ -74,31 +75,18 @@ def _is_hidden(new: int, old: int, path: _Path, found: ChangedInode) -> bool:
 
 
 def _status(root: int, path: _Path) -> os.stat_result:
-    folder = open_folder(root, path[:-1])
-    try:
+    with ClosingFd(open_folder(root, path[:-1])) as folder:
         return os.stat(path[-1], dir_fd=folder, follow_symlinks=False)
-    finally:
-        os.close(folder)
 
 
-def _opened(root: int, path: _Path) -> int:
-    folder = open_folder(root, path[:-1])
-    try:
-        return os.open(path[-1], os.O_RDONLY | FILE, dir_fd=folder)
-    finally:
-        os.close(folder)
+def _opened(root: int, path: _Path) -> ClosingFd:
+    with ClosingFd(open_folder(root, path[:-1])) as folder:
+        return ClosingFd(os.open(path[-1], os.O_RDONLY | FILE, dir_fd=folder))
 
 
 def _is_same(new: int, old: int, path: _Path, size: int) -> bool:
-    one = _opened(new, path)
-    try:
-        other = _opened(old, path)
-        try:
-            return share_all(one, other) or (size <= _LONGEST and _has_same_content(one, other))
-        finally:
-            os.close(other)
-    finally:
-        os.close(one)
+    with _opened(new, path) as one, _opened(old, path) as other:
+        return share_all(one, other) or (size <= _LONGEST and _has_same_content(one, other))
 
 
 def _has_same_content(one: int, other: int) -> bool:

@@ -9,12 +9,13 @@ from typing import Protocol
 
 from backupd.replicate.far_pool import FarPool
 from backupd.replicate.marked import require_marked, take_notes
+from backupd.replicate.naming import Expected, NotReceived
 from backupd.replicate.outcome import (
     Fetched,
     ReplicationContext,
 )
-from backupd.replicate.receiver import Expected, NotReceived, Receiving, newest_received
-from backupd.replicate.rsync_engine import fetch_by_rsync
+from backupd.replicate.receive_program import newest_received
+from backupd.replicate.receiver import Receiving
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import own_backup, point_latest
 from backupd.repo.notes_json import read_notes
@@ -107,6 +108,8 @@ class HostCopies:
 
     def _copy(self, left: deque[Fetch], lock: Lock) -> None:
         """Fetches by rsync, one after the other, until something else works in the pool."""
+        from backupd.replicate.rsync_engine import fetch_by_rsync  # only this engine needs asyncio
+
         site, host = self.site, self.host
         while left and self.watched.may_go_on():
             fetch, begun = left.popleft(), time.monotonic()

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from backupd.replicate.far_pool import Announced, FarPool
+from backupd.replicate.far_answers import Announced
+from backupd.replicate.far_pool import FarPool
 from backupd.replicate.outcome import (
     ReplicationContext,
 )

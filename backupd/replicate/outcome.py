@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 from backupd.replicate.far_pool import FarPool
 from btrkeep.catalogue import Catalogue
@@ -13,6 +14,25 @@ from btrkeep.decisions.replication import HostFetches, Obstacle
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.progress import Notice, ProgressSinks, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationOptions:
+    """What is asked of one replication. It begins no backup after `end`; `seed`: the folder that is read in place of the other
+    pool; `damaged`: damaged copies come again.
+    """
+
+    hosts: tuple[str, ...] = ()
+    end: datetime | None = None
+    seed: Path | None = None
+    damaged: bool = False
+    dry_run: bool = False
+    as_json: bool = False
+
+    @property
+    def is_session(self) -> bool:
+        """Returns True if it tells how current the copy is: that of some hosts does not, and of a seed the next fetch does."""
+        return not self.hosts and not self.seed
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ Deletions, ends of holds and new names never come along: whoever owns the other 
 
 from collections.abc import Collection, Mapping
 
-from backupd.replicate.far_pool import FarHost, FarPool
+from backupd.replicate.far_answers import FarHost
+from backupd.replicate.far_pool import FarPool
 from backupd.replicate.marked import mark_of, other_replica, wants
 from backupd.replicate.outcome import (
     ReplicationContext,

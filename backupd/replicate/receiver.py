@@ -1,108 +1,49 @@
 """Backups received: `btrfs receive` in a cell, and the look at what it made before that gets its name.
 
 What is not whole lies in `.receiving` in the host's folder, and whatever lies there when a replication begins is deleted: it takes
-a cut at any moment, for nothing else ever has that name. It gets the backup's name when the stream has ended
-well, the subvolume is read-only and says whose copy it is, its own record says the same, and all of it is on the disk: a
-read-only snapshot of it gets the name.
+a cut at any moment, for nothing else ever has that name. It gets the backup's name (naming.py) when the stream has ended well, the
+subvolume says whose copy it is, which is what `btrfs receive` does last, its own record says the same, and all of it is on the
+disk: a read-only snapshot of it gets the name. In the cell nothing is made read-only: what lies in `.receiving` need not be, and
+each would be one more commit of the filesystem.
 
 One cell takes several backups of a host, one stream after the other, and one sync is for all of them (docs/decisions/0055). None
 of them is looked at before the cell has ended, for what runs in it could change them afterwards.
-
-The cell has programs and libraries, read-only, no process but its own, only system calls that it needs (no socket, no mount), and
-below /pool nothing but the folder of this
-host, in which nothing can be written or renamed but in `.receiving`: a stream may say "../", or make a symlink and then write
-through it, and `btrfs receive` follows.
 """
 
 import contextlib
 import os
-import re
-import stat
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from backupd.files.sameness import Pulse, steady
-from backupd.replicate.same_copy import changed_since
+from backupd.files.sameness import Pulse
+from backupd.replicate.naming import Expected, NotReceived, named, require_alone, require_whole
+from backupd.replicate.receive_program import receive_command
 from backupd.replicate.stream_guard import StreamGuard
 from backupd.replicate.wire import ConnectionBroken, is_unread, widen, write_watched
-from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
-from backupd.repo.backup_json import read as read_record
-from backupd.repo.final_backups import is_named
-from backupd.repo.hardlinks import STAGING
-from backupd.repo.read_lock import unread
-from backupd.repo.received import RECEIVING, REPLACED, discard_received, discard_replaced
-from backupd.repo.sums import SUMS
-from backupd.rsync.confined import PROGRAM, filter_file, shown_programs
-from btrkeep.backup_states import FINAL
+from backupd.repo.backup_json import Record
+from backupd.repo.received import RECEIVING, discard_received
+from backupd.rsync.cell import PROGRAM, filter_file
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.decisions.receive_meaning import HINTS, receive_cause
-from btrkeep.decisions.replication import FarBackup, Fetch
-from btrkeep.errors import OperatorError
-from btrkeep.fs.exchange import exchange
-from btrkeep.fs.openat import is_there
-from btrkeep.pool.marker import MARKER, Pool
-from btrkeep.pool.send import NEWEST
-from btrkeep.pool.subvolume import (
-    ROOT_FOLDER,
-    Subvolume,
-    delete,
-    describe,
-    marked_copies,
-    opened,
-    set_read_only,
-    set_received,
-    snapshot,
-)
-from btrkeep.pool.syncfs import Syncfs, syncing
+from btrkeep.decisions.replication import FarBackup
+from btrkeep.descriptors import ClosingFd
+from btrkeep.pool.marker import Pool
+from btrkeep.pool.subvolume import Subvolume, describe, marked_copies, set_read_only, set_received, snapshot
+from btrkeep.pool.syncfs import syncing
 from btrkeep.process.piped import piped
-from btrkeep.process.programs import run
 from btrkeep.ticks import moment, wait_for_tick
-from btrkeep.treescan import has_readable_tree
 from btrkeep.units import format_duration, printable
 
 _SUBVOLUME, _PARENT = "backup", "parent"
-_TOP = "/pool"
-_CAPABILITIES = ("SYS_ADMIN", "CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD")
 _LOOK = 0.0005  # seconds
 _LONGEST_REASON = 1000
 _GRACE = 5.0  # seconds that it has for its end when somebody stops the replication
-_KNOWS_NEWEST = 6  # btrfs-progs 6.0 and later
-
-
-class NotReceived(OperatorError):
-    """A backup that did not come, or that is not what it should be; nothing of it is left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """A backup that is to come, and the one here that it is a difference to.
-
-    `again`: it takes the place of the copy that is here.
-    """
-
-    host: str
-    name: str
-    uuid: str
-    parent: FarBackup | None = None
-    again: bool = False
-
-    @classmethod
-    def of(cls, host: str, fetch: Fetch) -> "Expected":
-        """Returns what comes of a host by that fetch."""
-        return cls(host, fetch.backup.name, fetch.backup.uuid, fetch.parent, fetch.again)
-
-
-@cache
-def newest_received() -> int:
-    """The newest version of the stream that the program `btrfs` receives here, whatever the kernel sends."""
-    said = re.search(r" v(\d+)\.", run(("btrfs", "--version"), check=False).stdout)
-    return NEWEST if said and int(said[1]) >= _KNOWS_NEWEST else 1
 
 
 class Receiving:
@@ -127,8 +68,8 @@ class Receiving:
             held.callback(self._discard)
             (self._pool.host(self._host) / RECEIVING).mkdir(mode=0o700)
             self._running = held.enter_context(ExitStack())
-            calls = self._running.enter_context(_calls(self._confined))
-            command = _command(self._pool, self._host, calls)
+            calls = self._running.enter_context(ClosingFd(filter_file(receives=True))) if self._confined else None
+            command = receive_command(self._pool, self._host, calls)
             self._program = self._running.enter_context(piped(command, keep_open=() if calls is None else (calls,)))
             widen(self._program.input)  # what follows can come while a backup before it is being sealed
             os.set_blocking(self._program.input, False)  # one that is stopped would keep us from our end
@@ -234,9 +175,9 @@ class Receiving:
         whole = list[tuple[_Come, Record]]()
         trouble = fault
         try:
-            _require_alone(self._folder, (*self._names, *self._stand_ins), self._host)
+            require_alone(self._folder, (*self._names, *self._stand_ins), self._host)
             for come in self._came:
-                record = _require_whole(come.path, come.expected)
+                record = require_whole(come.path, come.expected)
                 _require_parent(come)
                 whole.append((come, record))
         except NotReceived as error:
@@ -246,7 +187,7 @@ class Receiving:
         if whole:
             self._disk.sync()
         for come, record in whole:
-            yield come.expected, _named(self._pool, come.expected, come.path, _unless(is_stopped)), record
+            yield come.expected, named(self._pool, come.expected, come.path, _unless(is_stopped)), record
         if trouble:
             raise trouble
 
@@ -310,107 +251,6 @@ class _Come:
     parent: Path | None
 
 
-def publish_copy(pool: Pool, expected: Expected, path: Path, disk: Syncfs) -> tuple[Subvolume, Record]:
-    """Gives the backup's name to what lies at `path` in `.receiving`, if it is the whole backup; what it is.
-
-    `disk` was opened before the first byte of it was written. Raises NotReceived, OSError.
-    """
-    _require_alone(path.parent, (path.name,), expected.host)
-    record = _require_whole(path, expected)
-    disk.sync()
-    return _named(pool, expected, path), record
-
-
-def _named(pool: Pool, expected: Expected, path: Path, pulse: Pulse = steady) -> Subvolume:
-    """A read-only snapshot of `path` under the backup's name, which remembers whose copy it is: what is read-only cannot be moved
-    into another folder. Raises NotReceived, OSError.
-    """
-    final = pool.host(expected.host) / expected.name
-    if expected.again:
-        return _put_in_place(pool, expected, path, final, pulse)
-    if is_there(final):
-        raise NotReceived(f"{final} is there already, and is no copy of it", "look at it, and move it away")
-    return _snapshot(path, final, expected)
-
-
-def _snapshot(path: Path, place: Path, expected: Expected) -> Subvolume:
-    snapshot(path, place, read_only=True)
-    found = describe(place)
-    assert found is not None
-    if found.received_uuid != expected.uuid:
-        delete(place.parent, found.id)
-        raise NotReceived(f"{expected.host}@{expected.name}: this kernel's snapshots forget whose copy they are")
-    return found
-
-
-def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse: Pulse) -> Subvolume:
-    """The same in the place of the copy that has that name, which is deleted: the two change names, so one is always there.
-
-    Raises NotReceived when what is there is no copy of it, is being read, or cannot be dropped by the kernel, or when what came is
-    another backup than it was.
-    """
-    there = describe(final)
-    if there is None or not there.read_only or there.received_uuid != expected.uuid:
-        raise NotReceived(f"{final} is no copy of it any more", "look at it, and move it away")
-    with opened(final) as fd:
-        if not has_readable_tree(fd):
-            raise NotReceived(
-                f"{expected.host}@{expected.name} stays: the disk does not give back some of its metadata, and the kernel makes "
-                "the pool read-only when such a subvolume is deleted"
-            )
-    if other_than := changed_since(pool, expected.host, final, path, pulse):
-        raise NotReceived(
-            f"{expected.host}@{expected.name} is another one there than it was: {other_than}, which is not damaged here, differs",
-            "somebody may have changed it on the other server; the damaged copy stays",
-        )
-    with unread(final) as nobody_reads:
-        if not nobody_reads:
-            raise NotReceived(f"{expected.host}@{expected.name} is being read", "fetch it again when that has ended")
-        discard_replaced(pool, expected.host)
-        other = final.with_name(REPLACED)
-        found = _snapshot(path, other, expected)
-        with Checkpoint("damaged copy replaced"):
-            exchange(other, final)
-        discard_replaced(pool, expected.host)
-    return found
-
-
-@contextmanager
-def _calls(confined: bool) -> Iterator[int | None]:
-    """A descriptor of the list of system calls that the cell has; None without a cell."""
-    if not confined:
-        yield None
-        return
-    calls = filter_file(receives=True)
-    try:
-        yield calls
-    finally:
-        os.close(calls)
-
-
-def _require_alone(folder: Path, names: Collection[str], host: str) -> None:
-    """Raises NotReceived if something else than these lies there."""
-    if not {path.name for path in folder.iterdir()} <= set(names):
-        raise NotReceived(f"{host}: the stream has written outside of the backup")
-
-
-def _require_whole(path: Path, expected: Expected) -> Record:
-    """The record of what lies at `path`, if it is the backup that was to come. Raises NotReceived."""
-    found = describe(path)
-    if found is None or not found.read_only or found.received_uuid != expected.uuid:
-        raise NotReceived(f"{expected.host}@{expected.name}: what came is not whole")
-    try:
-        record = read_record(path)
-    except UnreadableRecord as error:
-        raise NotReceived(f"{expected.host}@{expected.name}: {error.message}") from None
-    if record is None or (record.uuid, record.name) != (expected.uuid, expected.name) or record.state not in FINAL:
-        raise NotReceived(f"{expected.host}@{expected.name}: its backup.json speaks of another backup")
-    if not is_named(record.host, expected.host, path.parent.parent):
-        raise NotReceived(f"{expected.host}@{expected.name}: its backup.json names the host {record.host!r}")
-    _require_plain(path, expected)
-    return record
-
-
 def _require_parent(come: _Come) -> None:
     """Raises NotReceived if `btrfs receive` has put the difference upon another subvolume."""
     if come.parent is None:
@@ -418,53 +258,3 @@ def _require_parent(come: _Come) -> None:
     found, parent = describe(come.path), describe(come.parent)
     if not found or not parent or found.parent_uuid != parent.uuid:
         raise NotReceived(f"{come.expected.host}@{come.expected.name}: what came was put upon another subvolume than its parent")
-
-
-def _require_plain(path: Path, expected: Expected) -> None:
-    """Raises NotReceived unless `data` is a folder, and what later nights replace beside it are plain files.
-
-    A symlink in the place of `data` would lead a night, which removes what is no source path, out of the pool.
-    """
-    for name, is_right in (
-        (DATA, stat.S_ISDIR),
-        *((name, stat.S_ISREG) for name in (RECORD, f"{RECORD}.new", SUMS, os.fsdecode(STAGING))),
-    ):
-        with contextlib.suppress(FileNotFoundError):
-            if not is_right((path / name).lstat().st_mode):
-                raise NotReceived(f"{expected.host}@{expected.name}: its {name} is not what a backup has by that name")
-
-
-def _command(pool: Pool, host: str, calls: int | None) -> tuple[str, ...]:
-    """`btrfs receive`, in a cell when `calls` is the descriptor of the list of its system calls."""
-    top = _subvolume_of(pool.path)
-    receiving = pool.host(host) / RECEIVING
-    if calls is None:
-        return ("btrfs", "receive", "-m", str(top), str(receiving))
-    within = pool.host(host).relative_to(top)
-    skeleton = pool.path / MARKER / "cell"
-    (skeleton / within).mkdir(mode=0o700, parents=True, exist_ok=True)
-    inside = f"{_TOP}/{within}"
-    return (
-        PROGRAM,
-        *("--unshare-pid", "--die-with-parent", "--as-pid-1"),
-        *shown_programs(),
-        *("--ro-bind", str(skeleton), _TOP),
-        *("--ro-bind", str(pool.host(host)), inside),
-        *("--bind", str(receiving), f"{inside}/{RECEIVING}"),
-        *("--remount-ro", "/"),
-        *("--cap-drop", "ALL"),
-        *(word for name in _CAPABILITIES for word in ("--cap-add", f"CAP_{name}")),
-        *("--seccomp", str(calls)),
-        "--",
-        *("btrfs", "receive", "-m", _TOP, f"{inside}/{RECEIVING}"),
-    )
-
-
-def _subvolume_of(path: Path) -> Path:
-    """The root of the subvolume that a folder lies in, or of what of it is mounted."""
-    top = path
-    while True:
-        with opened(top) as fd:
-            if os.fstat(fd).st_ino == ROOT_FOLDER or top.is_mount():
-                return top
-        top = top.parent

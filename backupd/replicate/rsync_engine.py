@@ -16,10 +16,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from backupd.replicate.far_pool import CopyAnnouncement, FarPool, own_modules, replica_buckets
+from backupd.replicate.connecting import own_modules, replica_buckets
+from backupd.replicate.far_answers import CopyAnnouncement
+from backupd.replicate.far_pool import FarPool
 from backupd.replicate.marked import take_notes
+from backupd.replicate.naming import Expected, NotReceived, publish_copy
 from backupd.replicate.outcome import ReplicationContext
-from backupd.replicate.receiver import Expected, NotReceived, publish_copy
 from backupd.replicate.wire import ConnectionBroken
 from backupd.repo.hardlinks import split_hard_links
 from backupd.repo.holes import punch_written
@@ -38,7 +40,7 @@ from btrkeep.decisions.rsync_meaning import meaning
 from btrkeep.decisions.stream_limit import longest_stream
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.locks import Lock
-from btrkeep.pool.subvolume import create, inodes_made, set_read_only, set_received, snapshot
+from btrkeep.pool.subvolume import create, inodes_made, set_received, snapshot
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.proc import become_reaper, members, physical_memory
 from btrkeep.units import format_duration, format_size
@@ -110,7 +112,6 @@ def fetch_by_rsync(
             copying.require_going()
             disk.sync()
             set_received(path, expected.uuid, told.transid)
-            set_read_only(path)
             publish_copy(site.pool, expected, path, disk)
         finally:
             with contextlib.suppress(OSError):

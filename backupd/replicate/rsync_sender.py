@@ -5,7 +5,6 @@ names the backup is HOST/NAME/UUID/: the path comes from the pool. The rsync tha
 which may be anything. So it runs in a cell in which it sees programs and that one backup, read-only, and nothing else.
 """
 
-import os
 import re
 import shlex
 import shutil
@@ -16,10 +15,10 @@ from pathlib import Path
 from backupd.replicate.sender import BackupSender, SendRefused
 from backupd.repo.read_lock import read
 from backupd.rsync.allowed_calls import seccomp_filter
-from backupd.rsync.confined import HINT, PROGRAM, confined_command, filter_file
+from backupd.rsync.cell import HINT, PROGRAM, confined_command, filter_file
 from btrkeep.config import HostConfig
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
-from btrkeep.process.foreground import run_in_foreground
 from btrkeep.process.proc import physical_memory
 from btrkeep.process.programs import environment
 
@@ -77,6 +76,8 @@ def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool)
 
     Raises SendRefused for anything that it must not ask for.
     """
+    from btrkeep.process.foreground import run_in_foreground  # which imports asyncio, and who sends streams needs neither
+
     asked = parse_copy_request(words)
     chosen = sender.look_up(asked.host, asked.name, asked.uuid)
     command = sending_command(asked, chosen.path)
@@ -84,12 +85,9 @@ def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool)
     with read(chosen.path):
         if not confined:
             return run_in_foreground(command, sender.out, memory=memory)
-        calls = filter_file()
-        try:
+        with ClosingFd(filter_file()) as calls:
             cell = confined_command(command, None, calls, shown=(str(chosen.path),))
             return run_in_foreground(cell, sender.out, keep_open=(calls,), memory=memory)
-        finally:
-            os.close(calls)
 
 
 def may_confine(*, is_foreign: bool) -> bool:

@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
+from datetime import datetime
 
-from backupd.replicate.far_pool import FarHost, FarPool
+from backupd.replicate.far_answers import FarHost
+from backupd.replicate.far_pool import FarPool
 from backupd.replicate.finishing import Finisher, HostProgress
 from backupd.replicate.first_fetch import lacking_room
 from backupd.replicate.host_copies import HostCopies
@@ -64,16 +66,28 @@ def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[s
     common |= {new: known[old] for new, old in renamed.items()}
     copied |= {new: copied[old] for new, old in renamed.items() if old in copied}
     if work.is_far_well or not site.cancellation:  # who stops it waits for no further connection
-        _note_common_there(site, far if work.is_far_well else None, common, copied)
+        fetched = site.now if _is_fetch(plan, summary) else None
+        _note_common_there(site, far if work.is_far_well else None, common, copied, fetched)
     summary.cancelled = bool(site.cancellation)
     return summary
 
 
-def _note_common_there(site: ReplicationContext, far: FarPool | None, common: dict[str, str], copied: dict[str, list[str]]) -> None:
+def _is_fetch(plan: ReplicationPlan, summary: ReplicationSummary) -> bool:
+    """Returns True if something came, or if all was here already: the other pool misses whoever has not fetched for long."""
+    return bool(summary.fetched) or not (plan.count or plan.is_of_some or summary.failed)
+
+
+def _note_common_there(
+    site: ReplicationContext,
+    far: FarPool | None,
+    common: dict[str, str],
+    copied: dict[str, list[str]],
+    fetched: datetime | None,
+) -> None:
     """Tells the other pool what both have, over the connection `far` or a further one."""
     try:
         with nullcontext(far) if far else site.connect(lambda: None) as told:
-            told.note_common(site.replica.name, common, copied)
+            told.note_common(site.replica.name, common, copied, fetched)
     except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
         if not site.cancellation:  # the signal has reached the other end too
             site.observer.notice(f"the other pool does not note what both have in common: {error.message}")

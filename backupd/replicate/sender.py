@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from backupd.replicate.changes import size_and_time_tell
+from backupd.replicate.far_answers import time_in
 from backupd.replicate.wire import BEAT, END, LONGEST_PIECE, PIECE, PROTOCOL, frame, object_frame, widen, write_all
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
@@ -236,11 +237,22 @@ class BackupSender:
         said = asked["hosts"]
         replica, copied = self.replica or str(asked["replica"]), asked.get("copied")
         hosts = self._merged(common_with(self.pool, replica), said) if isinstance(said, dict) else said
-        write_common(self.pool, replica, hosts, told=datetime.now(UTC))
+        write_common(self.pool, replica, hosts, fetched=self._fetched(asked))
         if isinstance(copied, dict):  # an older btrkeep does not say it
             with suppress(OSError):  # it is for the dashboard alone, and what it is asked for is done
                 write_copied(self.pool, replica, self._merged(copied_to(self.pool, replica), copied))
         self.after_common()
+
+    def _fetched(self, asked: Mapping[str, Any]) -> datetime | None:
+        """Returns the time of the fetch of which was told; None if nothing was fetched, as by `demote`, or when every host failed.
+
+        The other side's clock is not believed but in rehearsals. An older btrkeep does not say whether it has fetched.
+        """
+        fetch = asked.get("fetch", {})
+        if fetch is None:
+            return None
+        said = time_in(fetch) if self.pool.rehearsal and isinstance(fetch, dict) else None
+        return said or datetime.now(UTC)
 
     def _merged(self, known: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
         """What was said of hosts that the other side may know, and what is known of all others: it takes nothing away of those."""

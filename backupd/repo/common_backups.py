@@ -6,7 +6,8 @@ administrator who gives a replica up deletes the file.
     {"format": 1, "hosts": {HOST: NAME}, "seeds": {HOST: [NAMES]}, "told": TIME}
 
 `seeds`: what was written to disks that are on their way. All of a host are kept until both pools have one in common: nobody knows
-which of them arrives. `told`: when the pool that fetches from this one has said so. Earlier versions do not know these two.
+which of them arrives. `told`: when the pool that fetches from this one has fetched last, which it then said. Earlier versions do
+not know these two.
 
 POOL/.btrkeep/copied/NAME.json names all backups that both had by then, for the dashboard alone.
 """
@@ -48,9 +49,9 @@ class _Record:
     told: datetime | None = None
 
 
-def write_common(pool: Pool, replica: str, hosts: Any, *, told: datetime | None = None) -> None:
-    """Replaces what is recorded for one replica: the backup's name by host. Seeds of other hosts stay. `told`: when the other pool
-    has said it; None: this one knows it by itself.
+def write_common(pool: Pool, replica: str, hosts: Any, *, fetched: datetime | None = None) -> None:
+    """Replaces what is recorded for one replica: the backup's name by host. Seeds of other hosts stay. `fetched`: when the other
+    pool has fetched; None: it has not.
 
     Raises OperatorError for invalid data.
     """
@@ -61,7 +62,7 @@ def write_common(pool: Pool, replica: str, hosts: Any, *, told: datetime | None 
     known = _Record({}, {})
     with suppress(UnreadableRecord):  # then it is replaced
         known = _record(pool, replica)
-    _write_common(pool, replica, _Record(hosts, known.seeds, told or known.told))
+    _write_common(pool, replica, _Record(hosts, known.seeds, fetched or known.told))
 
 
 def keep_seed(pool: Pool, replica: str, host: str, name: str) -> None:
@@ -114,7 +115,7 @@ def common_of_all(pool: Pool) -> dict[str, dict[str, str]]:
 
 
 def told_by_all(pool: Pool) -> dict[str, datetime]:
-    """Returns when pools that fetch from this one have said what they have, by replica. Raises UnreadableRecord."""
+    """Returns when pools that fetch from this one have done so last, by replica. Raises UnreadableRecord."""
     return {file.replica: told for file in _files(pool) if (told := _read(file.path).told)}
 
 

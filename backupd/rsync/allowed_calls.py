@@ -6,8 +6,9 @@ it inherits), fallocate (room that no counter of written bytes shows), setsid an
 group that is signalled). fcntl can duplicate descriptors and change their flags, but neither leases, owners of signals nor the size
 of pipes.
 
-`btrfs receive` may also reserve room and use the ioctls of btrfs with which a subvolume is made, found, written to and sealed: none
-deletes one, mounts, or waits.
+`btrfs receive` may also reserve room and use the ioctls of btrfs with which a subvolume is made, found, written to and marked as a
+copy: none deletes one, mounts, or waits. The one by which it makes a subvolume read-only does nothing, and says that it did: a
+commit of the filesystem less for each backup, and the snapshot that gets the backup's name is read-only (docs/decisions/0055).
 
 What is not allowed fails with ENOSYS, as on an older kernel, so that the C library takes its older way; ioctl with ENOTTY, as on
 what is no terminal.
@@ -50,10 +51,11 @@ _ONLY_X86 = {
 _RECEIVE = {"fallocate": (285, 47), "prlimit64": (302, 261)}
 _RECEIVE_ONLY_X86 = {"creat": 85}
 _RECEIVE_IOCTLS = {  # of linux/btrfs.h, with the sizes of their structures in them
-    "SUBVOL_CREATE": 0x5000940E, "SNAP_CREATE_V2": 0x50009417, "SUBVOL_GETFLAGS": 0x80089419, "SUBVOL_SETFLAGS": 0x4008941A,
-    "SET_RECEIVED_SUBVOL": 0xC0C89425, "GET_SUBVOL_INFO": 0x81F8943C, "TREE_SEARCH": 0xD0009411, "INO_LOOKUP": 0xD0009412,
-    "FS_INFO": 0x8400941F, "CLONE_RANGE": 0x4020940D, "ENCODED_WRITE": 0x40809440,
+    "SUBVOL_CREATE": 0x5000940E, "SNAP_CREATE_V2": 0x50009417, "SUBVOL_GETFLAGS": 0x80089419, "SET_RECEIVED_SUBVOL": 0xC0C89425,
+    "GET_SUBVOL_INFO": 0x81F8943C, "TREE_SEARCH": 0xD0009411, "INO_LOOKUP": 0xD0009412, "FS_INFO": 0x8400941F,
+    "CLONE_RANGE": 0x4020940D, "ENCODED_WRITE": 0x40809440,
 }  # fmt: skip
+_SUBVOL_SETFLAGS = 0x4008941A
 _CLONE = (56, 220)
 _IOCTL = (16, 29)
 _FCNTL = (72, 25)
@@ -67,6 +69,7 @@ _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000  # SECCOMP_RET_* of 
 _INSTRUCTION = struct.Struct("=HBBI")
 
 
+_NOTHING = 0  # in the place of an errno: the call returns 0, and the kernel has done nothing
 _REFUSED, _ALLOWED = -2, -1  # jumps to the last two instructions
 
 
@@ -83,19 +86,23 @@ def seccomp_filter(machine: str = platform.machine(), *, receives: bool = False)
     table, more = (0, list(own.values())) if machine == "x86_64" else (1, [])
     allowed = sorted([numbers[table] for numbers in shared.values()] + more)
     ioctls = list(_RECEIVE_IOCTLS.values()) if receives else []
-    return program(architecture, _CLONE[table], _IOCTL[table], _FCNTL[table], allowed, ioctls)
+    skipped = [_SUBVOL_SETFLAGS] if receives else []
+    return program(architecture, _CLONE[table], _IOCTL[table], _FCNTL[table], allowed, ioctls, skipped)
 
 
-def program(architecture: int, clone: int, ioctl: int, fcntl: int, allowed: Sequence[int], ioctls: Sequence[int]) -> bytes:
-    """Returns the instructions, of which the last two refuse and allow."""
+def program(
+    architecture: int, clone: int, ioctl: int, fcntl: int, allowed: Sequence[int], ioctls: Sequence[int], skipped: Sequence[int]
+) -> bytes:
+    """Returns the instructions, of which the last two refuse and allow. `skipped` ioctls do nothing, and succeed."""
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
-        (_EQUAL, 0, len(ioctls) + 2, ioctl),
+        (_EQUAL, 0, len(ioctls) + 2 * len(skipped) + 2, ioctl),
         (_LOAD, 0, 0, _SECOND_ARGUMENT),
         *((_EQUAL, _ALLOWED, 0, number) for number in ioctls),
+        *(step for number in skipped for step in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE | _NOTHING))),
         (_RETURN, 0, 0, _REFUSE | errno.ENOTTY),
         (_EQUAL, 0, 3, fcntl),
         (_LOAD, 0, 0, _SECOND_ARGUMENT),

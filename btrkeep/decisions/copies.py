@@ -181,7 +181,7 @@ class CopyStatus(Generic[Terms]):
 class KnownCopies:
     """`fetched`: the replica of each host that is fetched from another pool. `common`: by replica and host, the newest backup that
     both pools have: here it is a copy, or the other pool has said that it has it. `told`: by replica, when a pool that fetches from
-    this one has said so last.
+    this one has done so last.
     """
 
     fetched: Mapping[str, str] = field(default_factory=dict)
@@ -244,7 +244,7 @@ def note_failure(facts: FactWriter, name: str, now: datetime, error: str, kind: 
 
 def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSession | None:
     """Reads the last session of a replica; None if there was none or the fact is invalid. Of a pool that fetches from this one is
-    only known when it has said last what both have.
+    only known when it has fetched last.
     """
     if kind == FETCHED_BY:
         known = copies_of(facts.get_fact(COPIES))

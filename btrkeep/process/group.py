@@ -8,18 +8,16 @@ import contextlib
 import errno
 import logging
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Generic, NoReturn, TypeVar
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.proc import GroupMember, are_dead, members
-from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, paste_line, wait_for_end
+from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, found_program, paste_line, wait_for_end
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +46,6 @@ class Unending(OperatorError):
             f"{who} cannot be ended: it waits in the kernel (state D)",
             "see what it waits for, such as a mount that does not answer",
         )
-
-
-@lru_cache(64)
-def found_program(program: str, path: str | None) -> str:
-    """Returns the path of a program, looked up once, and not by each child in every folder of PATH."""
-    return shutil.which(program, path=path) or program
 
 
 class Group:

@@ -3,9 +3,11 @@
 import logging
 import os
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from btrkeep.errors import OperatorError
 
@@ -38,6 +40,12 @@ class Finished:
 def paste_line(command: Iterable[str]) -> str:
     """The command as one line that can be pasted into a shell."""
     return shlex.join(command)
+
+
+@lru_cache(64)
+def found_program(program: str, path: str | None) -> str:
+    """Returns the path of a program, looked up once, and not by each child in every folder of PATH."""
+    return shutil.which(program, path=path) or program
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -189,7 +189,7 @@ def booted(
         (payload / name).write_text(text, encoding="utf-8")
     try:
         with _cgroups(payload.name) as groups:
-            command = [*_enter(groups), *_command(top, payload, binds, network)]
+            command = [*_enter(groups), *_command(top, payload, binds, network, timeout - 10)]
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
         said = (payload / "said").read_text(encoding="utf-8", errors="replace") if (payload / "said").exists() else ""
         shown = f"{said}\n--- console\n{done.stdout.decode(errors='replace')[-3000:]}{done.stderr.decode(errors='replace')[-3000:]}"
@@ -229,8 +229,17 @@ def _enter(groups: Sequence[Path]) -> Iterator[str]:
     yield from ("sh", "-euc", script, "sh", " ".join(map(str, groups)))
 
 
-def _command(top: Path, payload: Path, binds: Sequence[tuple[Path, str]], network: Path | None) -> Iterator[str]:
-    yield from ("timeout", "--foreground", "--kill-after=5", "90", "systemd-nspawn", "--quiet", "--register=no", "--keep-unit")
+def _command(top: Path, payload: Path, binds: Sequence[tuple[Path, str]], network: Path | None, seconds: float) -> Iterator[str]:
+    yield from (
+        "timeout",
+        "--foreground",
+        "--kill-after=5",
+        str(seconds),
+        "systemd-nspawn",
+        "--quiet",
+        "--register=no",
+        "--keep-unit",
+    )
     yield from ("--volatile=overlay", f"--directory={top}", "--capability=all")
     yield f"--network-namespace-path={network}" if network else "--private-network"
     yield "--system-call-filter=pidfd_getfd"  # which systemd-nspawn refuses, and a machine of its own does not

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import json
 import os
+import struct
 import sys
 from pathlib import Path
 
@@ -33,6 +34,14 @@ for name, number in IOCTLS.items():
     libc.ioctl(receiving, ctypes.c_ulong(number), ctypes.c_long(-1))
     if ctypes.get_errno() != errno.ENOTTY:
         found.append(f"{name}: {os.strerror(ctypes.get_errno())}")
+READ_ONLY = ctypes.c_uint64(2)
+libc.ioctl(receiving, ctypes.c_ulong(0x5000940E), struct.pack("<q4088s", 0, b"sealed"))  # BTRFS_IOC_SUBVOL_CREATE
+sealed = os.open(f"{sys.argv[-1]}/sealed", os.O_RDONLY)
+if libc.ioctl(sealed, ctypes.c_ulong(0x4008941A), ctypes.byref(READ_ONLY)):  # BTRFS_IOC_SUBVOL_SETFLAGS: `btrfs receive` needs a 0
+    found.append(f"sealing is refused: {os.strerror(ctypes.get_errno())}")
+libc.ioctl(sealed, ctypes.c_ulong(0x80089419), ctypes.byref(flags := ctypes.c_uint64()))  # BTRFS_IOC_SUBVOL_GETFLAGS
+if flags.value:
+    found.append("changed whether a subvolume is read-only")
 for path in (Path(sys.argv[-1]).parent / "evil", Path(sys.argv[-2]) / "evil", Path("/evil"), Path("/usr/evil")):
     try:
         path.touch()

@@ -64,8 +64,8 @@ class TwoPools:
         self.first.backupd("run", "web1", "--now", now)
         return self.names(self.first.pool)[-1]  # a second later on a crowded machine
 
-    def fetch(self, *words: str, status: int = 0, env: Mapping[str, str] | None = None) -> Any:
-        done = self.second.backupd("replicate", "--json", *words, "--now", NOW, check=False, env=env)
+    def fetch(self, *words: str, status: int = 0, env: Mapping[str, str] | None = None, now: str = NOW) -> Any:
+        done = self.second.backupd("replicate", "--json", *words, "--now", now, check=False, env=env)
         assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
         return json.loads(done.stdout) if done.stdout else done.stderr

@@ -1,6 +1,7 @@
 """A pool that is fetched from knows for how long nobody has fetched: a disk that stays away raises its alarm here."""
 
 import json
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from btrkeep.units import format_time
-from tests.beds.two_pools import TwoPools
+from btrkeep.units import format_time, parse_time
+from tests.beds import work
+from tests.beds.nights import Nights
+from tests.beds.two_pools import NOW, TwoPools
 
 pytestmark = [pytest.mark.btrfs]
 
@@ -23,17 +26,22 @@ def two(make_btrfs: Callable[..., Path]) -> TwoPools:
     return made
 
 
-def days_from_now(days: float) -> str:
-    return format_time(datetime.now(UTC) + timedelta(days=days))
+def days_later(days: float) -> str:
+    return format_time(parse_time(NOW) + timedelta(days=days))
 
 
 def copies(two: TwoPools, days: float) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(two.first.backupd("status", "--json", "--now", days_from_now(days)).stdout)["copies"]
+    found: list[dict[str, Any]] = json.loads(two.first.backupd("status", "--json", "--now", days_later(days)).stdout)["copies"]
     return found
 
 
+def fetched_on(two: TwoPools, days: float) -> str:
+    """The day, in status so many days later: the time of a rehearsal goes on."""
+    return str(copies(two, days)[0]["fetched_at"])[:10]
+
+
 def alarms(two: TwoPools, days: float) -> list[str]:
-    said = json.loads(two.first.backupd("notify", "--dry-run", "--json", "--now", days_from_now(days), check=False).stdout)
+    said = json.loads(two.first.backupd("notify", "--dry-run", "--json", "--now", days_later(days), check=False).stdout)
     return [one["text"] for one in said["alarms"] if one["subject"] == "fetched_by office"]
 
 
@@ -46,20 +54,58 @@ def test_it_is_late_when_nobody_has_fetched_for_longer_than_max_age(two: TwoPool
     assert copies(two, 11)[0]["state"] == "late"
     assert alarms(two, 9) == []
     assert alarms(two, 11) == ["fetched_by office: not fetched for 11d"]
-    said = two.first.backupd("metrics", "--now", days_from_now(11)).stdout
+    said = two.first.backupd("metrics", "--now", days_later(11)).stdout
     assert 'btrkeep_replica_state{pool="main",replica="office",state="late"} 1.0' in said
     assert "btrkeep_replica_last_fetch_bytes" not in "".join(line for line in said.splitlines() if 'replica="office"' in line)
 
 
 def test_a_fetch_of_which_nothing_is_new_counts_and_so_does_one_by_ssh(two: TwoPools) -> None:
+    """In a rehearsal the time is that of the command there."""
     two.over_ssh('"$@"')
     two.fetch()
-    first = copies(two, 1)[0]["fetched_at"]
-    before = datetime.now(UTC)
-    while format_time(datetime.now(UTC)) == format_time(before):
-        pass
-    assert two.fetch()[0]["planned"] == 0
-    assert copies(two, 1)[0]["fetched_at"] > first
+    assert fetched_on(two, 1) == NOW[:10]
+    assert two.fetch(now=days_later(3))[0]["planned"] == 0
+    assert fetched_on(two, 4) == days_later(3)[:10]
+
+
+def test_one_of_which_every_host_failed_does_not_count(two: TwoPools) -> None:
+    two.over_ssh('"$@"')
+    two.fetch()
+    name = two.night("2026-03-02T22:00:00Z", "b")
+    in_its_way = two.second.pool / "hosts/web1" / name
+    in_its_way.mkdir()
+    assert two.fetch(now=days_later(3), status=1)[0]["fetched"] == []
+    assert fetched_on(two, 4) == NOW[:10]
+    in_its_way.rmdir()
+    assert len(two.fetch(now=days_later(3))[0]["fetched"]) == 1
+    assert fetched_on(two, 4) == days_later(3)[:10]
+
+
+def test_a_demotion_does_not_count(two: TwoPools) -> None:
+    two.over_ssh('"$@"')
+    two.fetch()
+    two.second.backupd("promote", "web1", "--yes", "--now", days_later(1))
+    two.second.backupd("demote", "office", "web1", "--yes", "--now", days_later(3))
+    assert fetched_on(two, 4) == NOW[:10]
+
+
+def test_the_other_servers_clock_is_not_believed(nights: Nights) -> None:
+    """Whoever has the key could keep the alarm from coming for years."""
+    nights.tables["fetched_by.office"] = {}
+    nights.write()
+    asked = {"verb": "common", "replica": "office", "hosts": {}, "fetch": {"now": "2020-01-01T00:00:00Z"}}
+    words = [sys.executable, "-m", "backupd", "--config", str(nights.config), "send-only"]
+    before = format_time(datetime.now(UTC))
+    work(*words, input=f"{json.dumps(asked)}\n")
+    said = json.loads((nights.pool / ".btrkeep/common/office.json").read_text())
+    assert before <= said["told"] <= format_time(datetime.now(UTC))
+
+
+def test_one_by_an_older_btrkeep_which_does_not_say_what_it_fetched_counts(two: TwoPools) -> None:
+    asked = {"verb": "common", "replica": "office", "hosts": {}}
+    words = [sys.executable, "-m", "backupd", "--config", str(two.first.config), "send-only"]
+    work(*words, input=f"{json.dumps(asked)}\n")
+    assert "told" in json.loads((two.first.pool / ".btrkeep/common/office.json").read_text())
 
 
 def test_one_that_nobody_has_fetched_yet_is_waited_for(two: TwoPools) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backupd.rsync.confined import confined_command
+from backupd.rsync.cell import confined_command
 from backupd.run.against_source import in_slice, slices_of
 from tests.beds.faults import damage
 from tests.beds.nights import Nights

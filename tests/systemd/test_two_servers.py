@@ -70,7 +70,7 @@ def shared(no_leftovers: None) -> Iterator[Path]:
                     (folder / "failed").touch()  # the others wait for nothing
                     raise
                 if script == "first.sh":
-                    _destroy(pools[script])
+                    destroy(pools[script])
                     (folder / "first-is-gone").touch()
 
             for done in as_completed([threads.submit(live, script) for script in ("host.sh", "first.sh", "second.sh")]):
@@ -82,7 +82,7 @@ def shared(no_leftovers: None) -> Iterator[Path]:
     assert not problems, "\n".join(problems)
 
 
-def _destroy(point: Path) -> None:
+def destroy(point: Path) -> None:
     """Nothing of the first server's pool is left that anybody could read."""
     for path in point.iterdir():
         for nested in reversed(work("find", path, "-inum", "256", "-type", "d").stdout.split("\n")[:-1]):

@@ -1,0 +1,38 @@
+"""The lines that are printed of a replication, with a terminal and without one."""
+
+from backupd.replicate.outcome import Fetched, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
+from btrkeep.cli.progress import SaidOnce, prose, say_wait
+from btrkeep.process.progress import Notice, Waiting
+from btrkeep.units import counted, format_duration, format_size, printable
+
+
+def plan_line(plan: ReplicationPlan) -> str:
+    """Describes what is to be fetched."""
+    return f"{counted(plan.count, 'backup')} of {counted(len(plan.hosts), 'host')} to fetch"
+
+
+def fetched_line(done: Fetched) -> str:
+    """A backup that has come."""
+    how = f"after {done.parent}" if done.parent else "whole"
+    return f"{done.host}@{done.name}: {format_size(done.bytes)} in {format_duration(done.seconds)}, {how}"
+
+
+class ReplicationLines:
+    """A line for each backup, where there is no terminal."""
+
+    def __init__(self) -> None:
+        self._waits = SaidOnce(say_wait)
+
+    def __call__(self, event: ReplicationEvent) -> None:
+        match event:
+            case ReplicationPlan():
+                if event.count:
+                    prose(plan_line(event))
+            case Fetched():
+                prose(fetched_line(event))
+            case Notice():
+                prose(printable(event.text), err=True)
+            case Waiting():
+                self._waits(event.why)
+            case HostFailed() | ReplicationProgress():
+                pass  # a failure is told at the end
