@@ -156,10 +156,6 @@ class Balancing:
         return sum(step.moved for step in self._steps)
 
     @property
-    def _written(self) -> int:
-        return sum(step.written for step in self._steps)
-
-    @property
     def _left(self) -> int | None:
         return None if self._settings.budget is None else self._settings.budget - self._moved
 
@@ -223,7 +219,8 @@ class Balancing:
     def _step(self, group: PlannedBlockGroup) -> Stop | None:
         """Balances it; returns why nothing may follow."""
         self._tell(group)
-        started, before = datetime.now(UTC), RunSoFar(self._moved, self._written, written_bytes(self._folder))
+        written = sum(step.written for step in self._steps)
+        started, before = datetime.now(UTC), RunSoFar(self._moved, written, written_bytes(self._folder))
         self._looked = time.monotonic()
         self._seen_backups: str | None = None
         tried = attempt(self._fd, self._folder, group, before, self._meanwhile, self._tell)
