@@ -61,7 +61,7 @@ class ExpiryScope:
 EVERYTHING = ExpiryScope()
 
 
-def dry_run_plan(site: ExpiryContext, forced: Forced, scope: ExpiryScope = EVERYTHING) -> Plan:
+def dry_run_plan(site: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
     """Returns what an expiry would do now, by the same decisions; nothing is written, no lock is needed."""
     verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), forced, rehearsal=site.pool.rehearsal)
     site.summary.clock, site.summary.stop = verdict.wait or verdict.stop, verdict.stop

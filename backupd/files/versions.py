@@ -163,7 +163,7 @@ def _digest(one: _CollectedVersion, pulse: Pulse) -> str | None:
     return one.digest
 
 
-def content_of_folder(tree: Tree, folder: Entry, pulse: Pulse = steady) -> str:
+def content_of_folder(tree: Tree, folder: Entry, pulse: Pulse) -> str:
     """A checksum of the list of all that is below a folder."""
     from hashlib import sha256 as new
 

@@ -104,9 +104,9 @@ def _most_orphans(marks: Sequence[SampleMark], since: datetime, step: timedelta)
     return found
 
 
-def outlooks(catalogue: Catalogue, filesystem: str, now: datetime, days: int = USUAL) -> tuple[Outlook, Outlook]:
-    """Returns when the unallocated space runs out, and when all space is used; extrapolated from so many days of history."""
-    since = now - timedelta(days=days)
+def outlooks(catalogue: Catalogue, filesystem: str, now: datetime) -> tuple[Outlook, Outlook]:
+    """Returns when the unallocated space runs out, and when all space is used; extrapolated from the usual days of history."""
+    since = now - timedelta(days=USUAL)
     marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
     found = points(catalogue.samples_by_id(_last_of_each(marks, since, _DAY)), since, _DAY)
     size, moments = (found[-1].size if found else 0), [point.taken for point in found]
