@@ -21,11 +21,9 @@ from tests.beds.balancing import (
     METADATA,
     Seen,
     balance,
-    checked_bed,
     checksum,
     churn,
     foreign,
-    fragmented,
     fullest,
     groups,
     nothing_is_left,
@@ -33,19 +31,6 @@ from tests.beds.balancing import (
 )
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
-
-
-@pytest.fixture(scope="module")
-def whole_bed(no_leftovers: None) -> Iterator[Path]:
-    """Checked by the btrfs program when all tests are through with it."""
-    with checked_bed() as point:
-        yield point
-
-
-@pytest.fixture
-def bed(whole_bed: Path) -> Path:
-    """Worth balancing, whatever the tests before have done to it."""
-    return fragmented(whole_bed)
 
 
 @pytest.fixture

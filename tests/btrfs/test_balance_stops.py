@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -29,7 +29,6 @@ from tests.beds.balancing import (
     QUICK,
     Seen,
     balance,
-    checked_bed,
     checksum,
     churn,
     ended,
@@ -45,19 +44,6 @@ from tests.beds.balancing import (
 )
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
-
-
-@pytest.fixture(scope="module")
-def whole_bed(no_leftovers: None) -> Iterator[Path]:
-    """Checked by the btrfs program when all tests are through with it."""
-    with checked_bed() as point:
-        yield point
-
-
-@pytest.fixture
-def bed(whole_bed: Path) -> Path:
-    """Worth balancing, whatever the tests before have done to it."""
-    return fragmented(whole_bed)
 
 
 # --- whatever happens
