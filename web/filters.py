@@ -14,7 +14,7 @@ from btrkeep.config.published import CLOCK, LOST
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, printable
 from web.access import logged_in_viewer
-from web.paths import path_query, path_text
+from web.paths import path_query
 from web.source import source
 from web.words import absolute, ago, browser, day, exact, relative
 
@@ -47,7 +47,6 @@ def register(app: Flask) -> None:
         number=number,
         when=when,
         coming=coming,
-        path_text=path_text,
         browser=browser,
     )
     app.jinja_env.globals.update(path_query=path_query, zone_words=zone_words, document=page, trust_warnings=trust_warnings)

@@ -40,8 +40,6 @@ from backupd.files.walking import entries, parent_of
 from backupd.repo.backup_json import PathOutcome
 from btrkeep.backup_states import COMPLETE
 
-__all__ = ["Absence", "PathHistory", "PathInBackup", "Version", "versions"]
-
 
 @dataclass(slots=True, eq=False)
 class _CollectedVersion:

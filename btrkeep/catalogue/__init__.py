@@ -8,9 +8,7 @@ The pool describes itself (backup.json); the catalogue is a cache of it, plus th
 Losing it loses no backup.
 """
 
-from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue.model import (
-    DEDUPE_OUTCOMES,
     EXPIRY_OUTCOMES,
     KILLED,
     RUN_OUTCOMES,
@@ -34,9 +32,7 @@ from btrkeep.catalogue.sqlite import CatalogueBusy, CatalogueDamaged, CatalogueF
 from btrkeep.catalogue.store import Catalogue
 
 __all__ = [
-    "BACKUP_STATES",
     "BALANCE_OUTCOMES",
-    "DEDUPE_OUTCOMES",
     "EXPIRY_OUTCOMES",
     "FOUND_BY",
     "KILLED",
