@@ -18,7 +18,7 @@ EveryDamage = Callable[[Pool, str, str], list[bytes]]
 
 
 def forgotten_damages(
-    pool: Pool, host: str, names: Collection[str], known: Iterable[Damage], every: EveryDamage | None
+    pool: Pool, host: str, names: Collection[str], known: Iterable[Damage], every: EveryDamage | None = None
 ) -> list[Damage]:
     """Returns the damaged files of these backups that the pool records and that are not among `known`, those of the catalogue.
 
