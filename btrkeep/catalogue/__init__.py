@@ -26,7 +26,7 @@ from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Bal
 from btrkeep.catalogue.model_damage import FOUND_BY, Damage
 from btrkeep.catalogue.model_sample import SPANS, Job, Sample, SampleMark
 from btrkeep.catalogue.model_summary import BackupOutcome, BalanceTotals, ExpiryTotals, HostRuns, Night, PastRuns, RunTotals
-from btrkeep.catalogue.model_verification import ComparedBackup, LookedAt, VerifiedBackup
+from btrkeep.catalogue.model_verification import ComparedBackup, VerificationFacts, VerifiedBackup
 from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
 from btrkeep.catalogue.sqlite import CatalogueBusy, CatalogueDamaged, CatalogueFull, CatalogueUnusable
 from btrkeep.catalogue.store import Catalogue
@@ -60,7 +60,6 @@ __all__ = [
     "HostFacts",
     "HostRuns",
     "Job",
-    "LookedAt",
     "Night",
     "PastRuns",
     "Progress",
@@ -70,6 +69,7 @@ __all__ = [
     "SampleMark",
     "StateFromNotes",
     "StoredAlarm",
+    "VerificationFacts",
     "VerifiedBackup",
     "state_mark",
 ]
