@@ -18,7 +18,7 @@ from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.doctor.rules.shape import is_accelerated
 from btrkeep.config.values import MinFree, Window
 from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.pool_health import HealthLimits, OfCatalogue
+from btrkeep.decisions.pool_health import CatalogueFacts, HealthLimits
 from btrkeep.decisions.remedy import FixCommand, Remedy, WriteSysfs
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room
@@ -123,8 +123,8 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("unallocated", "warning", fs(room=Room(40 * TIB, 10 * TIB, 3 * GIB, 10 * GIB))),
     ("unallocated", "error", fs(room=Room(40 * TIB, 10 * TIB, 3 * GIB, 1 << 20))),
     ("unallocated", "warning", fs(room=Room(100 * GIB, 50 * GIB, 2 * GIB - 1, 10 * GIB))),
-    ("catalogue", "error", site(catalogue=OfCatalogue(foreign="0815"))),
-    ("catalogue", "error", site(catalogue=OfCatalogue(lost=True))),
+    ("catalogue", "error", site(catalogue=CatalogueFacts(foreign="0815"))),
+    ("catalogue", "error", site(catalogue=CatalogueFacts(lost=True))),
     ("scrub", "warning", scrubbed(finished=OLD)),
     ("scrub", "warning", scrubbed(finished=None)),
     ("scrub", "warning", scrubbed(finished=None, unfinished=True)),
@@ -238,7 +238,7 @@ BLIND: tuple[tuple[DoctorFacts, set[str]], ...] = (
     (machine(clock=None), {"clock"}),
     (site(windows=1, unstarted=None), {"window"}),
     (machine(rsync=None), {"rsync"}),
-    (site(catalogue=OfCatalogue(foreign=None)), {"catalogue", "replica"}),
+    (site(catalogue=CatalogueFacts(foreign=None)), {"catalogue", "replica"}),
     (site(key=KeyFile(Path("/k"), None, hidden="why")), {"ssh-key"}),
     (site(known_hosts=KeyFile(Path("/k"), None, hidden="why")), {"known-hosts"}),
 )
