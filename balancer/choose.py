@@ -74,14 +74,12 @@ def rank(
 def why_not(
     groups: DataBlockGroups,
     index: int,
-    policy: str,
     floors: Floors,
     costs: Mapping[int, Cost] | None = None,
     set_aside: Container[int] = (),
     unallocated: int | None = None,
 ) -> str:
     """Says why `rank` leaves a block group out, in words that follow "left alone: "; "" if it does not."""
-    assert policy in POLICIES
     used, free = int(groups.used[index]), int(_free_elsewhere(groups, unallocated)[index])
     return (
         _below(groups, index, floors)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from balancer.history_catalogue import open_catalogue
-from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceStarted, Ending, PlannedBlockGroup, Report, StepDone
+from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceStarted, PlannedBlockGroup, Report, StepDone, StopReason
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import start_time
 
@@ -39,7 +39,7 @@ class Recorder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not self._is_over:
             why = f"{kind.__name__}: {error}" if kind else "it ended without a report"
-            self._keep(lambda catalogue: self._finish(catalogue, Ending.FAILED, why, None))
+            self._keep(lambda catalogue: self._finish(catalogue, StopReason.FAILED, why, None))
         self._close()
 
     def __call__(self, event: BalanceEvent) -> None:
@@ -58,7 +58,7 @@ class Recorder:
                 self._add_step(event)
             case Report():
                 after = asdict(event.after)
-                self._keep(lambda catalogue: self._finish(catalogue, event.ending, event.why, after))
+                self._keep(lambda catalogue: self._finish(catalogue, event.reason, event.why, after))
 
     def _begin(self, catalogue: "Catalogue", event: BalanceStarted) -> None:
         """Begins the row of the run, and ends the rows of processes that are gone."""
@@ -85,9 +85,9 @@ class Recorder:
         now = datetime.now(UTC)
         self._keep(lambda catalogue: catalogue.add_step(_row(self._balance, done), **sums, current=None, updated=now))
 
-    def _finish(self, catalogue: "Catalogue", ending: Ending, why: str, after: dict[str, Any] | None) -> None:
+    def _finish(self, catalogue: "Catalogue", reason: StopReason, why: str, after: dict[str, Any] | None) -> None:
         now = datetime.now(UTC)
-        fields: dict[str, Any] = {"finished": now, "outcome": ending.value, "why": why, "updated": now}
+        fields: dict[str, Any] = {"finished": now, "outcome": reason.value, "why": why, "updated": now}
         if after:
             fields["after"] = after
         catalogue.finish_balance(self._balance, **fields)

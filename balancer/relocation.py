@@ -13,7 +13,7 @@ from typing import Self
 
 import numpy as np
 
-from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceProgress, Cancelling, Ending, Hindrance, PlannedBlockGroup
+from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceProgress, Cancelling, Hindrance, PlannedBlockGroup, StopReason
 from balancer.stop_rules import Stop
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.balance import balance_block_group, balance_now, cancel_balance
@@ -164,8 +164,8 @@ def _progress(fd: int, folder: Path, group: PlannedBlockGroup, before: RunSoFar,
 
 def _from_outside(was_paused: bool) -> Stop:
     if was_paused:
-        return Stop(Ending.SIGNAL, "somebody paused the balance; it was cancelled, for a paused one keeps all others out")
-    return Stop(Ending.SIGNAL, "somebody cancelled the balance (`btrfs balance cancel`)")
+        return Stop(StopReason.SIGNAL, "somebody paused the balance; it was cancelled, for a paused one keeps all others out")
+    return Stop(StopReason.SIGNAL, "somebody cancelled the balance (`btrfs balance cancel`)")
 
 
 def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop | None, seconds: float) -> Attempt:
@@ -176,7 +176,7 @@ def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop 
         return Attempt(BalanceOutcome.FAILED, left, seconds, "the kernel left it where it is", stop)
     words = _WORDS.get(error.errno or 0, error.strerror or str(error))
     if error.errno not in _THIS_ONE_ONLY:
-        stop = stop or Stop(Ending.FAILED, f"the last block group failed: {words}")
+        stop = stop or Stop(StopReason.FAILED, f"the last block group failed: {words}")
     return Attempt(
         _OUTCOMES.get(error.errno or 0, BalanceOutcome.FAILED), left, seconds, words, stop, _HINDRANCES.get(error.errno or 0)
     )

@@ -20,11 +20,11 @@ from balancer.run_types import (
     BalanceEvent,
     BalanceOutcome,
     BalanceStarted,
-    Ending,
     PlannedBlockGroup,
     Report,
     RunSettings,
     StepDone,
+    StopReason,
 )
 from balancer.stop_rules import Stop, StopFacts
 from balancer.survey import identity
@@ -82,41 +82,41 @@ class Balancing:
         steps = planned(self._fd, self._seen, self._settings, self._model)
         number = sum(step.is_within for step in steps)
         why = f"it would not begin: {hindrance.why}" if hindrance else f"{number} of {len(steps)} block groups would be balanced"
-        return self._report(Stop(hindrance.ending if hindrance else Ending.DONE, why), planned=tuple(steps))
+        return self._report(Stop(hindrance.reason if hindrance else StopReason.DONE, why), planned=tuple(steps))
 
     def _balance(self) -> Report:
         if self._settings.max_pressure is not None and not self._pressure.is_known:
             self._tell.notice(
                 "this kernel does not tell the pressure on I/O (boot with psi=1): nothing is known of waiting for disks"
             )
-        while not (ending := self._hindrance()):
+        while not (stop := self._hindrance()):
             group = self._next()
             if isinstance(group, Stop):
-                ending = group
+                stop = group
                 break
-            if ending := self._after(group):
+            if stop := self._after(group):
                 break
-        return self._report(ending)
+        return self._report(stop)
 
     def _after(self, group: PlannedBlockGroup) -> Stop | None:
         """Balances it, maybe after waiting for backups; returns why the run ends with it."""
         try:
             with alone(self._locks if self._settings.yield_to_backups else (), datetime.now(UTC)):
-                ending = self._step(group)
+                stop = self._step(group)
         except LockHeld as error:
-            ending = self._kept_out(error)
-        return stops.after(self._steps) if ending is None or ending.passes else ending
+            stop = self._kept_out(error)
+        return stops.after(self._steps) if stop is None or stop.passes else stop
 
     def _kept_out(self, error: LockHeld) -> Stop:
         """Returns why it cannot begin: an expiry has begun to delete meanwhile, or another run balances a block group."""
-        stop = Stop(Ending.BACKUPS, f"backups come first: {error.message}", self._settings.wait_for_others)
+        stop = Stop(StopReason.BACKUPS, f"backups come first: {error.message}", self._settings.wait_for_others)
         if stop.passes:
             self._tell(Waiting(stop.why))
             self.cancellation.sleep(_LOOK_AGAIN)
             self._seen = self._look()
         return stop
 
-    def _report(self, ending: Stop, planned: tuple[PlannedBlockGroup, ...] = ()) -> Report:
+    def _report(self, stop: Stop, planned: tuple[PlannedBlockGroup, ...] = ()) -> Report:
         return Report(
             filesystem=self._filesystem,
             before=self._before.numbers(),
@@ -124,10 +124,10 @@ class Balancing:
             steps=tuple(self._steps),
             started=self._started,
             seconds=time.monotonic() - self._begun,
-            ending=ending.ending,
-            why=ending.why,
+            reason=stop.reason,
+            why=stop.why,
             planned=planned,
-            signal=(self.cancellation.signal or None) if ending.ending is Ending.SIGNAL else None,
+            signal=(self.cancellation.signal or None) if stop.reason is StopReason.SIGNAL else None,
         )
 
     # --- what may be in the way
@@ -154,10 +154,6 @@ class Balancing:
     @property
     def _moved(self) -> int:
         return sum(step.moved for step in self._steps)
-
-    @property
-    def _written(self) -> int:
-        return sum(step.written for step in self._steps)
 
     @property
     def _left(self) -> int | None:
@@ -210,20 +206,21 @@ class Balancing:
                 return stops.too_long(self._settings, self._light_facts(None), group.estimate.seconds) or group
             dropped.add(int(self._seen.survey.groups.vaddr[choice.index]))
             self._seen = self._look()
-        busy = Stop(Ending.DONE, "the filesystem changes faster than a block group can be chosen")
-        return stops.stop({Ending.SIGNAL}, self._settings, self._light_facts(None)) or busy
+        busy = Stop(StopReason.DONE, "the filesystem changes faster than a block group can be chosen")
+        return stops.stop({StopReason.SIGNAL}, self._settings, self._light_facts(None)) or busy
 
     def _nothing(self, worth: int) -> Stop:
         if worth:
             rest = "the only other one worth it does not fit" if worth == 1 else f"none of {worth:,} others worth it fits"
-            return Stop(Ending.BUDGET, f"{format_size(self._moved)} moved, and {rest} into what is left of the budget")
+            return Stop(StopReason.BUDGET, f"{format_size(self._moved)} moved, and {rest} into what is left of the budget")
         aside = f"; {counted(len(self._set_aside), 'block group')} failed and are set aside" if self._set_aside else ""
-        return Stop(Ending.DONE, f"no {'further ' if self._steps else ''}block group is worth it{aside}")
+        return Stop(StopReason.DONE, f"no {'further ' if self._steps else ''}block group is worth it{aside}")
 
     def _step(self, group: PlannedBlockGroup) -> Stop | None:
         """Balances it; returns why nothing may follow."""
         self._tell(group)
-        started, before = datetime.now(UTC), RunSoFar(self._moved, self._written, written_bytes(self._folder))
+        written = sum(step.written for step in self._steps)
+        started, before = datetime.now(UTC), RunSoFar(self._moved, written, written_bytes(self._folder))
         self._looked = time.monotonic()
         self._seen_backups: str | None = None
         tried = attempt(self._fd, self._folder, group, before, self._meanwhile, self._tell)

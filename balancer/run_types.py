@@ -18,7 +18,7 @@ MAP_CELLS = 256
 """Of `PlannedBlockGroup.shares`: two rows of 64 characters, for example, as `balancer.blockmap.rows` draws them."""
 
 
-class Ending(StrEnum):
+class StopReason(StrEnum):
     """Why a run has ended. DONE, BUDGET, TIME and WINDOW are as intended; the others need a look, or another day."""
 
     DONE = "done"  # nothing is worth it any more
@@ -34,7 +34,7 @@ class Ending(StrEnum):
     FAILED = "failed"  # an error that would meet the next block group too
 
 
-INTENDED = frozenset({Ending.DONE, Ending.BUDGET, Ending.TIME, Ending.WINDOW})
+INTENDED = frozenset({StopReason.DONE, StopReason.BUDGET, StopReason.TIME, StopReason.WINDOW})
 
 
 class Hindrance(StrEnum):
@@ -202,7 +202,7 @@ class Report:
     steps: tuple[StepDone, ...]
     started: datetime
     seconds: float
-    ending: Ending
+    reason: StopReason
     why: str
     planned: tuple[PlannedBlockGroup, ...] = ()
     signal: int | None = None

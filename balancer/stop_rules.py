@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from balancer.run_types import BalanceOutcome, Ending, Hindrance, RunSettings, StepDone
+from balancer.run_types import BalanceOutcome, Hindrance, RunSettings, StepDone, StopReason
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size
 
 _MOST_WITHOUT_SPACE = 5
@@ -38,60 +38,60 @@ class StopFacts:
 class Stop:
     """Why no block group may be begun, or the one under way has to be given up. `passes`: waiting may help."""
 
-    ending: Ending
+    reason: StopReason
     why: str
     passes: bool = False
 
 
-BEFORE = frozenset(Ending) - {Ending.DONE, Ending.NO_SPACE, Ending.FAILED}
+BEFORE = frozenset(StopReason) - {StopReason.DONE, StopReason.NO_SPACE, StopReason.FAILED}
 """Reasons not to begin a block group."""
-DURING = frozenset({Ending.SIGNAL, Ending.BACKUPS, Ending.TIME, Ending.WINDOW})
+DURING = frozenset({StopReason.SIGNAL, StopReason.BACKUPS, StopReason.TIME, StopReason.WINDOW})
 """Reasons to cancel the block group under way."""
 
 
-def stop(endings: Collection[Ending], settings: RunSettings, facts: StopFacts) -> Stop | None:
+def stop(reasons: Collection[StopReason], settings: RunSettings, facts: StopFacts) -> Stop | None:
     """Returns the first of these reasons that ends the run or makes it wait."""
-    return next((found for found in _reasons(settings, facts) if found.ending in endings), None)
+    return next((found for found in _reasons(settings, facts) if found.reason in reasons), None)
 
 
 def _reasons(settings: RunSettings, facts: StopFacts) -> Iterator[Stop]:
     """Yields all reasons, the weightiest first."""
     if facts.signal is not None:
-        yield Stop(Ending.SIGNAL, f"{signal.Signals(facts.signal).name} came")
+        yield Stop(StopReason.SIGNAL, f"{signal.Signals(facts.signal).name} came")
     # A balance needs room that no block group has: without any it fails, and then everything else does too.
     if facts.unallocated < (least := settings.min_unallocated.of(facts.total)):
         why = f"{format_size(facts.unallocated)} are unallocated, and {format_given(least)} have to be left"
-        yield Stop(Ending.UNALLOCATED, why)
+        yield Stop(StopReason.UNALLOCATED, why)
     if facts.exclusive != "none":  # the kernel would refuse ours; a paused one is continued when somebody wants it to, maybe never
         why = f"the filesystem is busy: {facts.exclusive}{facts.exclusive_by and f' ({facts.exclusive_by})'}"
-        yield Stop(Ending.EXCLUSIVE, why, settings.wait_for_others and facts.exclusive != "balance paused")
+        yield Stop(StopReason.EXCLUSIVE, why, settings.wait_for_others and facts.exclusive != "balance paused")
     if settings.yield_to_backups and facts.backups:
-        yield Stop(Ending.BACKUPS, f"backups come first: {facts.backups}", settings.wait_for_others)
+        yield Stop(StopReason.BACKUPS, f"backups come first: {facts.backups}", settings.wait_for_others)
     if settings.time is not None and facts.elapsed >= settings.time:
-        yield Stop(Ending.TIME, f"the {format_duration(settings.time)} are over")
+        yield Stop(StopReason.TIME, f"the {format_duration(settings.time)} are over")
     if settings.until is not None and facts.now >= settings.until:
-        yield Stop(Ending.WINDOW, f"the window ended at {settings.until:%H:%M %Z}")
+        yield Stop(StopReason.WINDOW, f"the window ended at {settings.until:%H:%M %Z}")
     if settings.budget is not None and facts.moved >= settings.budget:
-        yield Stop(Ending.BUDGET, f"{format_size(facts.moved)} moved, which is the budget")
+        yield Stop(StopReason.BUDGET, f"{format_size(facts.moved)} moved, which is the budget")
     if settings.max_pressure is not None and facts.pressure is not None and facts.pressure > settings.max_pressure:
         share, most = format_share(facts.pressure), format_share(settings.max_pressure)
-        yield Stop(Ending.PRESSURE, f"something waits for the disks {share} of the time, above {most}", passes=True)
+        yield Stop(StopReason.PRESSURE, f"something waits for the disks {share} of the time, above {most}", passes=True)
 
 
 def too_long(settings: RunSettings, facts: StopFacts, seconds: float) -> Stop | None:
     """Returns the limit that a block group of so many seconds would exceed, None if it would end in time."""
-    left, ending = min(_time_left(settings, facts), default=(None, Ending.TIME))
+    left, reason = min(_time_left(settings, facts), default=(None, StopReason.TIME))
     if left is None or seconds <= left:
         return None
-    return Stop(ending, f"the next block group should take {format_duration(seconds)}, and {format_duration(left)} are left")
+    return Stop(reason, f"the next block group should take {format_duration(seconds)}, and {format_duration(left)} are left")
 
 
-def _time_left(settings: RunSettings, facts: StopFacts) -> list[tuple[float, Ending]]:
+def _time_left(settings: RunSettings, facts: StopFacts) -> list[tuple[float, StopReason]]:
     left = []
     if settings.time is not None:
-        left.append((settings.time - facts.elapsed, Ending.TIME))
+        left.append((settings.time - facts.elapsed, StopReason.TIME))
     if settings.until is not None:
-        left.append(((settings.until - facts.now).total_seconds(), Ending.WINDOW))
+        left.append(((settings.until - facts.now).total_seconds(), StopReason.WINDOW))
     return left
 
 
@@ -104,16 +104,16 @@ def after(steps: Sequence[StepDone]) -> Stop | None:
     is_tight = last.unallocated < 2 * last.group.length
     if without_space >= (2 if is_tight else _MOST_WITHOUT_SPACE):
         why = f"the kernel found no room for {without_space} block groups in a row; {format_size(last.unallocated)} are unallocated"
-        return Stop(Ending.NO_SPACE, why)
+        return Stop(StopReason.NO_SPACE, why)
     failed = _in_a_row(steps, lambda step: step.is_failure)
     if failed >= _MOST_FAILED:
-        return Stop(Ending.FAILED, f"{counted(failed, 'block group')} in a row failed, the last one with: {last.error}")
+        return Stop(StopReason.FAILED, f"{counted(failed, 'block group')} in a row failed, the last one with: {last.error}")
     busy = _in_a_row(steps, lambda step: step.hindrance is Hindrance.BUSY)
     if busy >= _MOST_BUSY:  # on kernels that do not tell what has the filesystem
-        return Stop(Ending.EXCLUSIVE, f"the filesystem is busy: {last.error}, {busy} times in a row")
+        return Stop(StopReason.EXCLUSIVE, f"the filesystem is busy: {last.error}, {busy} times in a row")
     useless = _in_a_row(steps, lambda step: step.outcome is BalanceOutcome.DONE and step.gained <= 0)
     if useless >= _MOST_WITHOUT_GAIN:
-        return Stop(Ending.DONE, f"the last {useless} block groups gained nothing")
+        return Stop(StopReason.DONE, f"the last {useless} block groups gained nothing")
     return None
 
 

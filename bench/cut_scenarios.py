@@ -32,6 +32,24 @@ with create_engine("sqlite:///{path}").connect() as connection:
 """
 
 
+def _backed_up(site: Site, *hosts: str) -> None:
+    site.fill()
+    site.hosts(*hosts)
+    site.run()
+
+
+def _broken_off(site: Site) -> tuple[str, ...]:
+    """Two hosts whose runs broke off: one in its first copy, one that has a base."""
+    hosts = ("web", "db")
+    site.fill()
+    site.hosts(*hosts)
+    site.run("db")
+    site.change()
+    for host in hosts:
+        site.broken_off(host, 1_500_000)
+    return hosts
+
+
 def first(site: Site) -> Iterator[Step]:
     """First copies of two hosts at once, slow enough to be cut within their files."""
     site.fill()
@@ -42,9 +60,7 @@ def first(site: Site) -> Iterator[Step]:
 
 def changed(site: Site) -> Iterator[Step]:
     """Two nights of what has changed, the second while another host is copied for the first time."""
-    site.fill()
-    site.hosts("web", "db")
-    site.run()
+    _backed_up(site, "web", "db")
     site.settings("backup", bandwidth="4MB")
     site.change()
     yield run()
@@ -55,9 +71,7 @@ def changed(site: Site) -> Iterator[Step]:
 
 def few(site: Site) -> Iterator[Step]:
     """Two nights in which little has changed."""
-    site.fill()
-    site.hosts("web", "db")
-    site.run()
+    _backed_up(site, "web", "db")
     for _ in range(2):
         site.touch_up()
         yield run()
@@ -79,21 +93,14 @@ def many(site: Site) -> Iterator[Step]:
 
 def continued(site: Site) -> Iterator[Step]:
     """Runs that go on with what others left: a first copy, and one that grew from a base."""
-    site.fill()
-    site.hosts("web", "db")
-    site.run("db")
-    site.change()
-    for host in ("web", "db"):
-        site.broken_off(host, 1_500_000)
+    _broken_off(site)
     site.settings("backup", bandwidth="6MB")
     yield run()
 
 
 def suspect(site: Site) -> Iterator[Step]:
     """A host that has lost most of its files, and somebody who says that this is right."""
-    site.fill()
-    site.hosts("web")
-    site.run()
+    _backed_up(site, "web")
     for path in (site.source / "small").iterdir():
         path.unlink()
     yield run(status=(1,))
@@ -122,9 +129,7 @@ def notes(site: Site) -> Iterator[Step]:
 
 def rename(site: Site) -> Iterator[Step]:
     """A host gets another name, and is backed up under that."""
-    site.fill()
-    site.hosts("web", "db")
-    site.run()
+    _backed_up(site, "web", "db")
     del site.tables["host"]["web"]
     site.hosts("www")
     yield Step(("rename", "web", "www", "--yes"))
@@ -143,13 +148,7 @@ def forget(site: Site) -> Iterator[Step]:
 
 def discard(site: Site) -> Iterator[Step]:
     """An unfinished backup is given up."""
-    site.fill()
-    site.hosts("web", "db")
-    site.run("db")
-    site.change()
-    for host in ("web", "db"):
-        site.broken_off(host, 1_500_000)
-    for host in ("web", "db"):
+    for host in _broken_off(site):
         yield Step(("discard", host, "--yes"), (0, 1, 2))
 
 
@@ -165,9 +164,7 @@ def rebuild(site: Site) -> Iterator[Step]:
 
 def restore(site: Site) -> Iterator[Step]:
     """Files come back to a folder of the same disk, twice."""
-    site.fill()
-    site.hosts("web")
-    site.run()
+    _backed_up(site, "web")
     site.out.mkdir()
     for number in range(2):
         words = ("restore", "web", str(site.source), "--to", str(site.out / str(number)), "--overwrite", "all")
@@ -176,9 +173,7 @@ def restore(site: Site) -> Iterator[Step]:
 
 def migration(site: Site) -> Iterator[Step]:
     """A catalogue of the oldest version is brought up by a run."""
-    site.fill()
-    site.hosts("web")
-    site.run()
+    _backed_up(site, "web")
     for path in site.state.iterdir():
         path.unlink()
     path = site.state / "catalogue.sqlite"
@@ -195,9 +190,7 @@ def _make_old(path: Path) -> None:
 
 def balance(site: Site) -> Iterator[Step]:
     """Block groups move while hosts are backed up."""
-    site.fill()
-    site.hosts("web", "db")
-    site.run()
+    _backed_up(site, "web", "db")
     ballast = site.disks.pool / "ballast"
     ballast.mkdir()
     for number in range(64):
@@ -214,9 +207,7 @@ def balance(site: Site) -> Iterator[Step]:
 
 def imported(site: Site) -> Iterator[Step]:
     """The history of another program becomes backups: trees of five days, with hard links between them."""
-    site.fill()
-    site.hosts("web")
-    site.run()
+    _backed_up(site, "web")
     site.elsewhere.add("attic")
     old, before = site.top / "old", None
     for day in range(1, 6):
@@ -244,9 +235,7 @@ def repaired(site: Site) -> Iterator[Step]:
 
 def fetched(site: Site) -> Iterator[Step]:
     """Backups of another pool are fetched, and some are fetched again because they are damaged."""
-    site.fill()
-    site.hosts("web")
-    site.run()
+    _backed_up(site, "web")
     site.elsewhere.add("far")
     other = Nights(btrfs.make("500M"), "--rehearsal")
     source = other.source / "far"
@@ -268,9 +257,7 @@ def fetched(site: Site) -> Iterator[Step]:
 
 def shared(site: Site) -> Iterator[Step]:
     """The first backups of two hosts share their data with that of a third, which has nearly the same files."""
-    site.fill()
-    site.hosts("web")
-    site.run()
+    _backed_up(site, "web")
     site.touch_up()
     for name in ("web2", "web3"):
         site.host(name, site.source, share_with="web", share_across_groups=True)
@@ -281,12 +268,7 @@ def shared(site: Site) -> Iterator[Step]:
 
 def doubted(site: Site) -> Iterator[Step]:
     """A first copy and one that grew from a base go on after a crash, when nobody knows which of their data came to the disk."""
-    site.fill()
-    site.hosts("web", "db")
-    site.run("db")
-    site.change()
-    for host in ("web", "db"):
-        site.broken_off(host, 1_500_000)
+    for host in _broken_off(site):
         os.removexattr(site.pool / "hosts" / host / ".working", "user.btrkeep.synced")
     (site.source / "database").unlink()
     yield run()
@@ -294,22 +276,14 @@ def doubted(site: Site) -> Iterator[Step]:
 
 def outdated(site: Site) -> Iterator[Step]:
     """A run discards what others left, because it is told to leave out other files now."""
-    site.fill()
-    site.hosts("web", "db")
-    site.run("db")
-    site.change()
-    for host in ("web", "db"):
-        site.broken_off(host, 1_500_000)
-    for host in ("web", "db"):
+    for host in _broken_off(site):
         site.host(host, site.source, exclude=["*.secret"])
     yield run()
 
 
 def verified(site: Site) -> Iterator[Step]:
     """Backups are read after a crash and later again, and a damaged file is found; this pool is no rehearsal, so it has boots."""
-    site.fill()
-    site.hosts("web", "db")
-    site.run()
+    _backed_up(site, "web", "db")
     site.touch_up()
     site.run()
     site.end_rehearsal()
@@ -328,9 +302,7 @@ def to_host(site: Site) -> Iterator[Step]:
 
     A host brings them to its disk when it likes; here it does so after each restore.
     """
-    site.fill()
-    site.hosts("web")
-    site.run()
+    _backed_up(site, "web")
     site.is_host = True
     site.out.mkdir()
     for number in range(2):
@@ -346,9 +318,7 @@ def to_host(site: Site) -> Iterator[Step]:
 
 def promoted(site: Site) -> Iterator[Step]:
     """A host that was fetched from another pool is backed up here, and then there again."""
-    site.fill()
-    site.hosts("web")
-    site.run()
+    _backed_up(site, "web")
     other, now = Nights(btrfs.make("500M"), "--rehearsal"), datetime.now(UTC).replace(microsecond=0)
     other.host("far", site.source)
     other.night("far", now=now - timedelta(days=1))

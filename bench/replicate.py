@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from backupd.repo import backup_json as records
 from backupd.repo.notes_json import Notes, write_notes
@@ -66,13 +67,13 @@ def _make_backup(folder: Path, before: Path | None, night: int) -> Path:
     return path
 
 
-def fetch(folder: Path, first: Path, at_once: int) -> Timed:
-    """Ours, into a pool of its own on a new filesystem."""
+def fetch(folder: Path, first: Path, setting: str) -> tuple[Timed, dict[str, Any]]:
+    """Ours, with that line of the replica's settings, into a pool of its own on a new filesystem; and what it says of it."""
     top = btrfs.make("3G", options="noatime")
     config = folder / f"{top.parent.name}.toml"
     config.write_text(
         f'[pool]\npath = "{top}/pool"\nstate = "{folder}/{top.parent.name}"\nmin_free = "0%"\n'
-        f'[replica.first]\nfrom = "{first}"\nconcurrency = {at_once}\n'
+        f'[replica.first]\nfrom = "{first}"\n{setting}\n'
     )
     backupd = (sys.executable, "-m", "backupd", "--config", str(config))
     work(*backupd, "init", top / "pool", cwd=TOP)
@@ -81,7 +82,7 @@ def fetch(folder: Path, first: Path, at_once: int) -> Timed:
     told = json.loads(done.stdout)[0]
     assert told["planned"] == len(told["fetched"]) > 0
     session.remove(top.parent)
-    return done
+    return done, told
 
 
 def loop(folder: Path, first: Path) -> Timed:
@@ -180,8 +181,8 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> dict[str, object]
     alone, four, own = Sides("ours", "loop"), Sides("ours, four at once", "loop"), list[float]()
     for pair in range(options.pairs + 1):
         quiet = wait_for_quiet(options)
-        mine, bare = alternate(pair, lambda: fetch(folder, first, 1), lambda: loop(folder, first))
-        faster = fetch(folder, first, 4)
+        mine, bare = alternate(pair, lambda: fetch(folder, first, "concurrency = 1")[0], lambda: loop(folder, first))
+        faster, _ = fetch(folder, first, "concurrency = 4")
         say(f"{mine.seconds:.1f} s, four at once {faster.seconds:.1f} s, the loop {bare.seconds:.1f} s; {noise(quiet, mine, bare)}")
         if pair:  # the first one finds cold caches
             alone.pairs.append((mine.seconds, bare.seconds))

@@ -9,7 +9,6 @@ from a pool in a folder, so without ssh.
 
 import argparse
 import fcntl
-import json
 import os
 import random
 import struct
@@ -19,11 +18,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from backupd.repo import backup_json as records
-from bench.common import Sides, Timed, alternate, noise, own_folder, plain_parser, report, say, timed, wait_for_quiet
+from bench.common import Sides, Timed, alternate, noise, own_folder, plain_parser, report, say, wait_for_quiet
+from bench.replicate import fetch
 from btrkeep.backup_states import COMPLETE
 from btrkeep.pool.subvolume import create, describe, set_read_only, snapshot
 from btrkeep.units import backup_name
-from tests.beds import TOP, btrfs, session, work
+from tests.beds import TOP, btrfs, work
 
 FIRST = datetime(2026, 3, 1, 22, tzinfo=UTC)
 BLOCK = 4096
@@ -82,20 +82,10 @@ def _write_disk(path: Path, size: int, pieces: int, chance: random.Random, *, is
                 file.write(os.urandom(BLOCK))
 
 
-def fetch(folder: Path, first: Path, engine: str) -> EngineFetch:
+def fetch_by(folder: Path, first: Path, engine: str) -> EngineFetch:
     """All of it by that engine, into a pool on a new filesystem."""
-    top = btrfs.make("3G", options="noatime")
-    config = folder / f"{top.parent.name}.toml"
-    config.write_text(
-        f'[pool]\npath = "{top}/pool"\nstate = "{folder}/{top.parent.name}"\nmin_free = "0%"\n'
-        f'[replica.first]\nfrom = "{first}"\nengine = "{engine}"\n'
-    )
-    backupd = (sys.executable, "-m", "backupd", "--config", str(config))
-    work(*backupd, "init", top / "pool", cwd=TOP)
-    done = timed((*backupd, "replicate", "--json"))
-    told = json.loads(done.stdout)[0]
-    assert told["planned"] == len(told["fetched"]) == 2
-    session.remove(top.parent)
+    done, told = fetch(folder, first, f'engine = "{engine}"')
+    assert len(told["fetched"]) == 2
     return EngineFetch(done, told["bytes"])
 
 
@@ -116,7 +106,7 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> dict[str, object]
     came: dict[str, int] = {}
     for pair in range(options.pairs + 1):
         quiet = wait_for_quiet(options)
-        rsync, send = alternate(pair, lambda: fetch(folder, first, "rsync"), lambda: fetch(folder, first, "send"))
+        rsync, send = alternate(pair, lambda: fetch_by(folder, first, "rsync"), lambda: fetch_by(folder, first, "send"))
         came = {"rsync": rsync.bytes, "send": send.bytes}
         say(f"rsync {rsync.timed.seconds:.1f} s, send {send.timed.seconds:.1f} s; {noise(quiet, rsync.timed, send.timed)}")
         if pair:  # the first one finds cold caches

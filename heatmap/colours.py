@@ -5,7 +5,6 @@ simulated after Viénot, Brettel and Mollon (1999) for the two kinds of red-gree
 same construction is used with the plane through white and red.
 """
 
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -117,11 +116,11 @@ def _can_be_shown(lab: Array) -> Array:
     return np.asarray(((light >= 0) & (light <= 1)).all(1))
 
 
-def map_sequentially(share: Array, none: Sequence[int] = GREY) -> Array:
-    """u8[n, 3]: the colours of f64[n] on the sequential map; below 0 and above 1 its ends, and `none` for NaN."""
+def map_sequentially(share: Array) -> Array:
+    """u8[n, 3]: the colours of f64[n] on the sequential map; below 0 and above 1 its ends, and grey for NaN."""
     known = ~np.isnan(share)
     step = np.rint(np.clip(np.where(known, share, 0), 0, 1) * (STEPS - 1)).astype(np.int64)
-    return np.where(known[:, None], sequential_colours()[step], np.array(none, np.uint8)).astype(np.uint8)
+    return np.where(known[:, None], sequential_colours()[step], np.array(GREY, np.uint8)).astype(np.uint8)
 
 
 @cache

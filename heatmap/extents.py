@@ -49,10 +49,10 @@ def draw_extents(
     length: Array,
     sectorsize: int,
     *,
-    order: int | None = None,
-    size: int | None = None,
-    curve: str = "hilbert",
-    colouring: ExtentColouring = by_tree,
+    order: int | None,
+    size: int | None,
+    curve: str,
+    colouring: ExtentColouring,
 ) -> Drawing:
     """The picture of these block groups, u64[n] each, by address. Extents are read and drawn in batches, however many there are.
 

@@ -146,8 +146,8 @@ def frame_sequence(
     *,
     sort: str,
     curve: str = "hilbert",
-    size: int | None = None,
-    dated: bool = True,
+    size: int | None,
+    dated: bool,
 ) -> FrameSequence:
     """The frames of all sources. They are 2**size pixels wide; without a size as wide as the widest picture, or 1024 pixels."""
     moments = [source.moment for source in sources if source.moment]

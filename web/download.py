@@ -47,7 +47,7 @@ class AgentStream(Protocol):
         """Closes the stream; its producer ends."""
 
 
-class TooMany(OperatorError):
+class TooManyDownloads(OperatorError):
     """There are as many downloads as there may be."""
 
 
@@ -60,12 +60,12 @@ class ViewerLimits:
         self._lock = threading.Lock()
 
     def take(self, who: str) -> None:
-        """Counts one more. Raises TooMany."""
+        """Counts one more. Raises TooManyDownloads."""
         with self._lock:
             if self._taken[who] >= self._of_one:
-                raise TooMany(f"{self._of_one} downloads of yours are running", "try again when one of them has ended")
+                raise TooManyDownloads(f"{self._of_one} downloads of yours are running", "try again when one of them has ended")
             if self._taken.total() >= self._at_once:
-                raise TooMany(f"{self._at_once} downloads are running", "try again when one of them has ended")
+                raise TooManyDownloads(f"{self._at_once} downloads are running", "try again when one of them has ended")
             self._taken[who] += 1
 
     def leave(self, who: str) -> None:
@@ -105,7 +105,7 @@ class _Body:
 
 @contextmanager
 def place(who: str, places: ViewerLimits = PLACES) -> Iterator[ViewerLimits]:
-    """Takes a place for a download; returns it if the context ends with an error. Raises TooMany."""
+    """Takes a place for a download; returns it if the context ends with an error. Raises TooManyDownloads."""
     places.take(who)
     try:
         yield places

@@ -14,7 +14,7 @@ from btrkeep.config.published import CLOCK, LOST
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, printable
 from web.access import logged_in_viewer
-from web.paths import path_query, path_text
+from web.paths import path_query
 from web.source import source
 from web.words import absolute, ago, browser, day, exact, relative
 
@@ -47,10 +47,9 @@ def register(app: Flask) -> None:
         number=number,
         when=when,
         coming=coming,
-        path_text=path_text,
         browser=browser,
     )
-    app.jinja_env.globals.update(path_query=path_query, zone_words=zone_words, document=page, doubts=doubts)
+    app.jinja_env.globals.update(path_query=path_query, zone_words=zone_words, document=page, trust_warnings=trust_warnings)
     app.context_processor(_names)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
 
@@ -108,7 +107,7 @@ def zone_words() -> str:
     return "UTC" if zone.key == "UTC" else f"{zone.key} ({local:%Z}, UTC{offset[:3]}:{offset[3:]})"
 
 
-def doubts() -> list[tuple[str, str]]:
+def trust_warnings() -> list[tuple[str, str]]:
     """Returns the reasons why the pages may be wrong, each with the command that solves it."""
     try:
         catalogue = source().catalogue

@@ -15,10 +15,10 @@ LONGEST = 4096
 _PLAIN = "/"
 
 
-def path_of_request(default: bytes = b"/") -> bytes:
-    """Returns the path in this request's address, `default` without one; aborts with 400 if it is invalid."""
+def path_of_request() -> bytes:
+    """Returns the path in this request's address, the root without one; aborts with 400 if it is invalid."""
     found = _in_query()
-    return _checked(found[-1]) if found else default
+    return _checked(found[-1]) if found else b"/"
 
 
 def paths_of_request() -> list[bytes]:

@@ -25,7 +25,7 @@ from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.viewer import Viewer
 from web.access import logged_in_viewer
-from web.download import TooMany
+from web.download import TooManyDownloads
 from web.output_by_author import of_cause, of_host_itself
 from web.source import source
 
@@ -47,7 +47,7 @@ _OF_EXIT = {
     4: "the pool could not be used",
 }
 _CATALOGUE = "the dashboard cannot tell anything now"
-_OURS = (UsageError, TooMany)
+_OURS = (UsageError, TooManyDownloads)
 """Errors whose messages are made here, from the request: no layer below the dashboard raises one while it is read."""
 
 

@@ -11,7 +11,7 @@ from btrkeep.serving.client import RootServiceClient, Stream
 from btrkeep.serving.protocol import RequestRefused
 from web import redaction as telling
 from web.access import viewer
-from web.download import TooMany, ViewerLimits
+from web.download import TooManyDownloads, ViewerLimits
 
 AT_ONCE = 8
 """Questions under way. Some take a minute, and each keeps one of the server's threads: beside these and the downloads there must be
@@ -44,7 +44,7 @@ def _place() -> Iterator[None]:
     who = viewer().name
     try:
         _PLACES.take(who)
-    except TooMany as error:
+    except TooManyDownloads as error:
         raise RequestRefused(
             "many questions to the root service are under way", "try again in a moment", "busy", own=True
         ) from error

@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from btrkeep import __version__
-from btrkeep.cli import edge
+from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.lazy import LazyGroup
 from btrkeep.errors import UsageError
 
@@ -72,7 +72,7 @@ an upgrade use it, and so does a service that runs from a checkout and was start
     package="backupd.cli",
     commands=COMMANDS,
     hidden_commands=HIDDEN,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=CONTEXT_SETTINGS,
 )
 @click.version_option(__version__, prog_name="backupd")
 @click.option(

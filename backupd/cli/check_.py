@@ -1,6 +1,7 @@
 """`backupd check`: finds problems and how to solve them."""
 
 import asyncio
+from collections.abc import Sequence
 
 import click
 
@@ -32,16 +33,20 @@ def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
     found = list(check_all(config))
     if connect:
         found += [*asyncio.run(check_hosts(config)), *reach_copies(config)]
+    status = report(found, as_json)
+    return Exit.UNUSABLE if any(finding.unusable for finding in found) else status
+
+
+def report(found: Sequence[Finding], as_json: bool) -> Exit:
+    """Prints them; returns the exit status."""
     if as_json:
         echo_json([check_as_json(finding) for finding in found])
     else:
         show(found)
-    if any(finding.unusable for finding in found):
-        return Exit.UNUSABLE
     return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
 
 
-def show(found: list[Finding]) -> None:
+def show(found: Sequence[Finding]) -> None:
     """The table, and below it what to do."""
     rows = [(click.style(finding.level, fg=colours.LEVEL[finding.level]), finding.about, finding.text) for finding in found]
     click.echo(table(rows, ["", "WHAT", "FOUND"]))

@@ -132,9 +132,9 @@ def opened(ctx: click.Context, *, writes: bool = False, stand_in: bool = False) 
         if trouble:
             yield PoolContext(config, pool, catalogue, clock, trouble)
             return
-        from backupd.health.trust import lost, note_doubts
+        from backupd.health.trust import check_trust, lost
 
-        found = note_doubts(pool, catalogue, clock.now())
+        found = check_trust(pool, catalogue, clock.now())
         if found.lost and not writes:
             complain(lost(config.pool.state))
         yield PoolContext(config, pool, catalogue, clock, None, found.lost, found.clock)

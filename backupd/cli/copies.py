@@ -18,9 +18,7 @@ Copy = ReplicaSettings | PushSettings | OffsiteSettings
 CopyT = TypeVar("CopyT", bound=Copy)
 
 
-def chosen_copies(
-    site: PoolContext, kind: str, known: Mapping[str, CopyT], name: str | None, *, is_asked: bool = True
-) -> list[CopyT]:
+def chosen_copies(site: PoolContext, kind: str, known: Mapping[str, CopyT], name: str | None, *, is_asked: bool) -> list[CopyT]:
     """Returns the copy of that name, or all. Raises UsageError for an unknown name, and with `is_asked` if none is configured."""
     what = "offsite repository" if kind == OFFSITE else kind
     if name is not None and name not in known:

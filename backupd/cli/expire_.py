@@ -13,7 +13,7 @@ from backupd.expire.context import ExpiryContext
 from backupd.expire.mount_option import MountOption
 from backupd.expire.report import Summary
 from backupd.expire.run import EVERYTHING, ExpiryRunner, ExpiryScope, dry_run_plan
-from backupd.health.trust import note_doubts
+from backupd.health.trust import check_trust
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import keep_history
 from btrkeep.cli import echo_json, json_option
@@ -118,7 +118,7 @@ def _expire(site: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int 
         for notice in site.config.notices:
             site.sinks.notice(notice)
         summary = carry_out(site, forced, scope, limit, wait=wait)
-        note_doubts(site.pool, site.catalogue, site.now)
+        check_trust(site.pool, site.catalogue, site.now)
         if why := keep_history(site.pool, site.catalogue, site.now):
             site.sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:

@@ -1,7 +1,6 @@
 """The live display of an expiry on a terminal."""
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from backupd.cli.expiry_view import plan_notices, summary_lines
@@ -11,8 +10,6 @@ from btrkeep.cli.live import LiveDisplay
 from btrkeep.decisions.expiry_plan import Plan
 from btrkeep.process.progress import Notice
 from btrkeep.units import counted, format_duration, printable
-
-_WIDEST_BAR, _BESIDE = 40, 60
 
 
 class ExpiryDisplay(LiveDisplay):
@@ -47,11 +44,8 @@ class ExpiryDisplay(LiveDisplay):
             return Group()
         rate = f"{now.rate:.3g}/s" if now.rate else ""
         left = "time left unknown" if now.left is None else f"about {format_duration(now.left)} left"
-        table = Table.grid(padding=(0, 2), pad_edge=False)
-        for label, done, of, style, words, more in (
+        table = self.bars(
             ("deleted", now.deleted, now.planned, "green", f"{now.deleted:,} of {counted(now.planned, 'backup')}", left),
             ("cleaner", now.waiting, now.most, "cyan", f"{now.waiting:,} of at most {now.most:,} waiting", rate),
-        ):
-            drawn = self.bar(done, max(1, of), widest=_WIDEST_BAR, beside=_BESIDE, style=style)
-            table.add_row(Text(label), drawn, Text(words), Text(more))
+        )
         return Group(table, Text(f"paused: {PAUSES[now.paused]}" if now.paused else "", style="yellow"))

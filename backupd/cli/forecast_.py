@@ -9,7 +9,7 @@ import click
 from backupd.cli.context import opened, pass_context
 from backupd.cli.trend_view import width
 from btrkeep.cli import echo_json, json_option
-from btrkeep.decisions.forecast import Full, TooLittle, bounded, forecast
+from btrkeep.decisions.forecast import FullForecast, TooLittleHistory, bounded, forecast
 from btrkeep.decisions.trend import points
 from btrkeep.errors import Exit
 from btrkeep.units import format_size, format_time
@@ -37,7 +37,7 @@ def command(ctx: click.Context, days: int, as_json: bool) -> int:
     size = found[-1].size if found else 0
     moments = [point.taken for point in found]
     allocated, used = (forecast(moments, [getattr(point, what) for point in found], size) for what in ("allocated", "used"))
-    if isinstance(allocated, Full) and isinstance(used, Full):
+    if isinstance(allocated, FullForecast) and isinstance(used, FullForecast):
         allocated = bounded(allocated, used)
     answers = {"allocated": allocated, "used": used}
     if as_json:
@@ -54,8 +54,8 @@ def command(ctx: click.Context, days: int, as_json: bool) -> int:
     return Exit.OK
 
 
-def _as_json(answer: Full | TooLittle) -> dict[str, Any]:
-    if isinstance(answer, TooLittle):
+def _as_json(answer: FullForecast | TooLittleHistory) -> dict[str, Any]:
+    if isinstance(answer, TooLittleHistory):
         unknown = ("now", "per_day", "per_day_slow", "per_day_fast", "full", "full_earliest", "full_latest")
         return {**dict.fromkeys(unknown), "why_not": str(answer)}
     pace = answer.growth
@@ -75,9 +75,9 @@ def _time(moment: datetime | None) -> str | None:
     return format_time(moment) if moment else None
 
 
-def lines(answers: dict[str, Full | TooLittle], moments: list[datetime], size: int) -> list[str]:
+def lines(answers: dict[str, FullForecast | TooLittleHistory], moments: list[datetime], size: int) -> list[str]:
     """The whole text."""
-    found = {name: answer for name, answer in answers.items() if isinstance(answer, Full)}
+    found = {name: answer for name, answer in answers.items() if isinstance(answer, FullForecast)}
     if not found:
         return textwrap.wrap(f"Too little history for a forecast: {answers['used']}.", min(width(), 100))
     text = [f"{format_size(size)} of devices; by the samples from {moments[0].date()} to {moments[-1].date()}", ""]
@@ -87,7 +87,7 @@ def lines(answers: dict[str, Full | TooLittle], moments: list[datetime], size: i
     return [*text, "", *textwrap.wrap("The range: if it went on as in its fastest stretch, and as in its slowest.", width())]
 
 
-def words(answer: Full) -> str:
+def words(answer: FullForecast) -> str:
     """Formats when that will be full."""
     pace = answer.growth
     grew = f"{_a_day(pace.usual)} ({_a_day(pace.slow)} to {_a_day(pace.fast)}) a day: "

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.check_ import show
+from backupd.cli.check_ import report, show
 from backupd.cli.context import complete_host
 from backupd.cli.host_set import set_command
 from backupd.cli.questions import Prompter
@@ -15,7 +15,7 @@ from backupd.hosts.files import Files, add_host, remove_host
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, HostConfig
-from btrkeep.decisions.findings import Finding, check_as_json
+from btrkeep.decisions.findings import Finding
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.units import printable
 
@@ -96,7 +96,7 @@ def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool)
 def show_findings(prompter: Prompter, findings: tuple[Finding, ...]) -> None:
     """The table of `check`, in text only."""
     if findings and not prompter.as_json:
-        show(list(findings))
+        show(findings)
 
 
 @command.command("remove")
@@ -169,12 +169,7 @@ def test_command(ctx: click.Context, name: str, as_json: bool) -> int:
     host = config.hosts.get(name)
     if host is None:
         raise UsageError(f"no host {name} is configured", "`backupd host list` shows those that are")
-    found = list(try_host(config, host))
-    if as_json:
-        echo_json([check_as_json(finding) for finding in found])
-    else:
-        show(found)
-    return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in found) else Exit.OK
+    return report(try_host(config, host), as_json)
 
 
 def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:

@@ -15,7 +15,7 @@ import click
 
 from backupd.cli.context import clock_for, load_config
 from backupd.cli.names import completing, moment_of
-from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which
+from backupd.files.backup_selector import Restorable, find, parse_which
 from backupd.files.tree import Tree
 from backupd.repo.context import open_configured
 from btrkeep.errors import OperatorError, UsageError
@@ -57,7 +57,7 @@ def end_of(day: date, zone: ZoneInfo) -> datetime:
 
 
 @contextmanager
-def opened_backup(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None) -> Iterator[OpenedBackup]:
+def opened_backup(pool: Pool, host: str, which: str, at: datetime | None) -> Iterator[OpenedBackup]:
     """Yields the requested backup, open. Raises UsageError; OperatorError for read errors within the context."""
     backup = find(pool, host, which, at)
     with reading(f"{backup.host}@{backup.name}"), Tree(backup.path) as tree:

@@ -6,7 +6,7 @@ import click
 
 from backupd.actions.shared_damage import recorded_damage
 from backupd.cli.context import clock_for, load_config, pass_context
-from backupd.health.trust import note_doubts
+from backupd.health.trust import check_trust
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
 from backupd.repo.listing import hosts_of, names_of
@@ -99,5 +99,5 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) ->
         recall_looks(pool, catalogue, host, names_of(pool, host), recorded_damage)  # a record may name backups that are gone
     history = bring_back(pool, catalogue)
     tell_copies(pool, catalogue)
-    note_doubts(pool, catalogue, clock.now())
+    check_trust(pool, catalogue, clock.now())
     return count, since_then.locked, history

@@ -14,9 +14,9 @@ from backupd.cli.rehearse_words import (
     NAMES,
     RehearsalResult,
     about_hosts,
+    caveats,
     comparison_cells,
     conclusion,
-    doubts,
     extent_words,
     medians,
     remarks,
@@ -86,7 +86,7 @@ def plan_lines(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> Iterato
     )
     yield from wrapped(about_hosts(plan, facts))
     yield from _variant_table(plan.variants)
-    yield from (line for text in doubts(plan, facts) for line in wrapped(f"note: {text}"))
+    yield from (line for text in caveats(plan, facts) for line in wrapped(f"note: {text}"))
 
 
 def lines(result: RehearsalResult) -> list[str]:

@@ -87,7 +87,7 @@ def _fraction(share: float) -> str:
 
 def remarks(result: RehearsalResult) -> Iterator[str]:
     """Returns caveats for whoever reads the result."""
-    yield from doubts(result.plan, result.facts)
+    yield from caveats(result.plan, result.facts)
     for run in result.runs:
         if run.full is not None:
             yield printable(
@@ -213,7 +213,7 @@ def medians(runs: Sequence[RehearsedRun], variant: str, of: Callable[[NightReadi
     return [median(of(night) for night in together) for together in zip(*some, strict=False)]
 
 
-def doubts(plan: RehearsalPlan, facts: ServerFacts) -> Iterator[str]:
+def caveats(plan: RehearsalPlan, facts: ServerFacts) -> Iterator[str]:
     """Describes assumptions in the place of what is not known."""
     yield from (printable(f"{why}: typical values stand in its place") for why in facts.unknown)
     if plan.fleet.assumed:

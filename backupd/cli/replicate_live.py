@@ -3,7 +3,6 @@
 import time
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from backupd.cli.replicate_lines import fetched_line, plan_line
@@ -13,7 +12,7 @@ from btrkeep.cli.progress import SaidOnce
 from btrkeep.process.progress import Notice, Waiting
 from btrkeep.units import format_duration, format_size, printable
 
-_WIDEST_BAR, _BESIDE, _MOST_HOSTS = 40, 60, 5
+_MOST_HOSTS = 5
 
 
 class ReplicationDisplay(LiveDisplay):
@@ -57,13 +56,10 @@ class ReplicationDisplay(LiveDisplay):
         left = f"about {format_duration(seconds / now.done * (now.planned - now.done))} left" if now.done else "time left unknown"
         announced = f" of {format_size(now.announced)} announced" if now.announced > now.bytes else ""
         size = format_size(now.bytes) + announced
-        table = Table.grid(padding=(0, 2), pad_edge=False)
-        for label, done, of, style, words, more in (
+        table = self.bars(
             ("backups", now.done, now.planned, "green", f"{now.done:,} of {now.planned:,}", left),
             ("bytes", now.bytes, now.announced, "cyan", size, f"{format_size(round(now.bytes / seconds))}/s"),
-        ):
-            drawn = self.bar(done, max(1, of), widest=_WIDEST_BAR, beside=_BESIDE, style=style)
-            table.add_row(Text(label), drawn, Text(words), Text(more))
+        )
         some, others = now.hosts[:_MOST_HOSTS], len(now.hosts) - _MOST_HOSTS
         at = f"at {', '.join(some)}{f' and {others} more' if others > 0 else ''}" if some else ""
         return Group(table, Text(f"waits: {self._why}" if self._why else at, style="yellow" if self._why else ""))

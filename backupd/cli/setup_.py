@@ -10,7 +10,7 @@ from backupd.cli.host_ import files_of, keys_of, show_findings, try_host
 from backupd.cli.questions import Prompter, asked, require_options, words
 from backupd.cli.reach import ReachResult, reach
 from backupd.cli.setup_places import suggested_name
-from backupd.cli.setup_pool import PoolGiven, pool_is_set_up, set_up_pool
+from backupd.cli.setup_pool import PoolOptions, pool_is_set_up, set_up_pool
 from backupd.doctor.checks import check_all
 from backupd.hosts.files import Files, add_host
 from btrkeep.cli import echo_json, json_option
@@ -81,7 +81,7 @@ def command(
     Exit status 1 when something is left to do: it is said what.
     """
     prompter, files = Prompter.here(as_json), files_of(ctx)
-    given, pool = FirstHostOptions(host, address, this_machine, port, paths), PoolGiven(pool_path, retention, zone, window)
+    given, pool = FirstHostOptions(host, address, this_machine, port, paths), PoolOptions(pool_path, retention, zone, window)
     _refuse_unused_options(given, accept_host_key)
     _require_options(prompter, files, given, pool)
     prompter.heading("The pool")
@@ -112,7 +112,7 @@ def _refuse_unused_options(given: FirstHostOptions, accept_host_key: bool) -> No
             raise UsageError(f"{name} and --this-machine exclude each other", "this machine is reached without ssh")
 
 
-def _require_options(prompter: Prompter, files: Files, given: FirstHostOptions, pool: PoolGiven) -> None:
+def _require_options(prompter: Prompter, files: Files, given: FirstHostOptions, pool: PoolOptions) -> None:
     """Raises UsageError without a terminal when an option is needed that is not given; all of them are named."""
     missing = []
     config = pool_is_set_up(files)

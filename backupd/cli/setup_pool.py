@@ -31,7 +31,7 @@ _COUNTERS = ("daily", "weekly", "monthly", "yearly")
 
 
 @dataclass(frozen=True, slots=True)
-class PoolGiven:
+class PoolOptions:
     """The options about the pool; None if not given."""
 
     path: str | None = None
@@ -81,7 +81,7 @@ def _text(files: Files) -> str:
         raise OperatorError(f"{files.main} cannot be read: {error}", "run this as root, and see that it is UTF-8") from None
 
 
-def set_up_pool(prompter: Prompter, files: Files, given: PoolGiven) -> Config:
+def set_up_pool(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
     """Makes the pool and its configuration where they are missing; the configuration as it is then."""
     config = pool_is_set_up(files)
     if config is None:
@@ -99,7 +99,7 @@ def set_up_pool(prompter: Prompter, files: Files, given: PoolGiven) -> Config:
     return config
 
 
-def _made(prompter: Prompter, files: Files, given: PoolGiven) -> Config:
+def _made(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
     """Checks the configuration before the pool is made and writes it afterwards: if interrupted between, the pool is found again
     here.
 

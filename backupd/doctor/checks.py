@@ -22,7 +22,7 @@ from backupd.doctor.rules.site import known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.pool_facts import look_at_pool
-from backupd.health.trust import Doubts, note_doubts
+from backupd.health.trust import TrustCheck, check_trust
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.cell import HINT as CONFINEMENT_HINT
@@ -206,18 +206,18 @@ def _catalogue(config: Config) -> Iterator[Finding]:
             pool = open_configured(config)
             known, pool_id = catalogue.pool_id(), pool.id
             is_ours = known in (None, pool_id)  # another one's is told nothing
-            doubts = note_doubts(pool, catalogue, datetime.now(UTC)) if is_ours else Doubts(lost=False, clock=None)
+            trust = check_trust(pool, catalogue, datetime.now(UTC)) if is_ours else TrustCheck(lost=False, clock=None)
     except PoolUnusable:
         return
     except OperatorError as error:
         yield Finding("catalogue", "error", error.message, error.hint)
         return
-    facts = PoolFacts(foreign="" if is_ours else known, lost=doubts.lost)
+    facts = PoolFacts(foreign="" if is_ours else known, lost=trust.lost)
     wrong = judge_pool(facts, HealthLimits.of(config)).of(health.CATALOGUE)
     yield from wrong
     if not wrong:
         yield Finding("catalogue", "ok", str(config.pool.state))
-    yield from clock_findings(doubts.clock, synchronised=True)  # of which _clock tells
+    yield from clock_findings(trust.clock, synchronised=True)  # of which _clock tells
     if config.pool.state.exists() and is_on(config.pool.state, pool.filesystem):
         yield Finding(
             "catalogue",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from btrkeep.config.values import Window
 from btrkeep.decisions.findings import Finding, PoolVerdict
-from btrkeep.decisions.pool_health import NOTHING_WRONG, HealthLimits, OfCatalogue, PoolFacts, judge_pool
+from btrkeep.decisions.pool_health import NOTHING_WRONG, CatalogueFacts, HealthLimits, PoolFacts, judge_pool
 from btrkeep.pool.model import Room
 
 
@@ -163,7 +163,7 @@ class SiteFacts:
     expiring: bool = False
     most_backups: tuple[str, int] | None = None
     unfinished: str = ""
-    catalogue: OfCatalogue = NOTHING_WRONG
+    catalogue: CatalogueFacts = NOTHING_WRONG
     clock_doubt: str | None = None
     confine: str = "auto"
     unconfined: str = ""

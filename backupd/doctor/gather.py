@@ -46,10 +46,10 @@ def _machine() -> Machine:
     return Machine(numbers, clock_synchronised(), processor_flags())
 
 
-def processor_flags(file: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def processor_flags() -> frozenset[str]:
     """x86 calls them flags, arm Features."""
     try:
-        match = re.search(r"^(?:flags|Features)\s*:(.*)$", file.read_text(), re.MULTILINE)
+        match = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
         return frozenset()
     return frozenset(match[1].split()) if match else frozenset()

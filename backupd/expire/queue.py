@@ -114,7 +114,7 @@ class CleanerQueue:
         return 0
 
     def wait_until_dropped(
-        self, deleted: Mapping[int, Deleted], cancellation: Cancellation, tick: Callable[[], None], patience: float | None = None
+        self, deleted: Mapping[int, Deleted], cancellation: Cancellation, tick: Callable[[], None], patience: float | None
     ) -> dict[int, FolderUser | None]:
         """Waits until all of these are dropped, or it is cancelled, or nothing was dropped for `patience` seconds.
 

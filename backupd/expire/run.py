@@ -61,7 +61,7 @@ class ExpiryScope:
 EVERYTHING = ExpiryScope()
 
 
-def dry_run_plan(site: ExpiryContext, forced: Forced, scope: ExpiryScope = EVERYTHING) -> Plan:
+def dry_run_plan(site: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
     """Returns what an expiry would do now, by the same decisions; nothing is written, no lock is needed."""
     verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), forced, rehearsal=site.pool.rehearsal)
     site.summary.clock, site.summary.stop = verdict.wait or verdict.stop, verdict.stop
@@ -89,11 +89,8 @@ class ExpiryRunner:
     def __init__(
         self, site: ExpiryContext, forced: Forced, limit: int | None, *, wait: bool, scope: ExpiryScope = EVERYTHING
     ) -> None:
-        self.site = site
-        self.scope = scope
-        self.forced = forced
-        self.limit = limit
-        self.wait = wait
+        self.site, self.scope, self.forced = site, scope, forced
+        self.limit, self.wait = limit, wait
         self.queue = CleanerQueue(site.pool.path, site.config.expiry.max_orphans)
         self.option = MountOption(site.pool, site.config.expiry.mount_option, site.sinks.notice, site.problem)
         self.deleter: Deleter | None = None

@@ -20,6 +20,7 @@ from btrkeep.decisions.safety_limits import (
 from btrkeep.process.proc import FolderUser
 from btrkeep.units import counted, format_duration, format_share, format_time
 
+_MOST_NAMES = 5
 PAUSES = {
     Pause.BALANCE: "a balance makes way",
     Pause.PACE: "the pace that is configured",
@@ -60,10 +61,10 @@ def _span(span: timedelta) -> str:
     return format_duration(span.total_seconds())
 
 
-def names_in_words(names: Sequence[str], most: int = 5) -> str:
+def names_in_words(names: Sequence[str]) -> str:
     """ "a, b and 17 more"."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+    shown = ", ".join(names[:_MOST_NAMES])
+    return f"{shown} and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else shown
 
 
 def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, FolderUser | None]) -> str:

@@ -169,7 +169,7 @@ def _rename_to_nothing(folder: int, temporary: bytes, name: bytes) -> None:
     raise Occupied(errno.EEXIST, "something has come to be there")
 
 
-def require_destination(pool: Pool, state: Path, to: Path, others: Sequence[Path] = ()) -> None:
+def require_destination(pool: Pool, state: Path, to: Path, others: Sequence[Path]) -> None:
     """Raises UsageError when the folder must not be restored into (the pool, the catalogue's folder, `others` of further pools), or
     cannot be made.
     """

@@ -54,7 +54,7 @@ def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool 
     return True if places is not None and places == extents_of(other_tree, other.path) else None
 
 
-def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry, pulse: Pulse = steady) -> bool:
+def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry, pulse: Pulse) -> bool:
     """Returns the same as `same_data`, reading the files if need be."""
     known = same_data(tree, entry, other_tree, other)
     if known is not None:

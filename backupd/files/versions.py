@@ -40,8 +40,6 @@ from backupd.files.walking import entries, parent_of
 from backupd.repo.backup_json import PathOutcome
 from btrkeep.backup_states import COMPLETE
 
-__all__ = ["Absence", "PathHistory", "PathInBackup", "Version", "versions"]
-
 
 @dataclass(slots=True, eq=False)
 class _CollectedVersion:
@@ -163,7 +161,7 @@ def _digest(one: _CollectedVersion, pulse: Pulse) -> str | None:
     return one.digest
 
 
-def content_of_folder(tree: Tree, folder: Entry, pulse: Pulse = steady) -> str:
+def content_of_folder(tree: Tree, folder: Entry, pulse: Pulse) -> str:
     """A checksum of the list of all that is below a folder."""
     from hashlib import sha256 as new
 

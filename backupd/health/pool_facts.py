@@ -7,7 +7,7 @@ from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
-from btrkeep.decisions.pool_health import OfCatalogue, PoolFacts
+from btrkeep.decisions.pool_health import CatalogueFacts, PoolFacts
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import answers
 from btrkeep.pool.allocation import Allocation, read_allocation
@@ -54,21 +54,21 @@ def device_errors(found: Allocation) -> dict[int, dict[str, int]]:
     return {devid: errors for devid, errors in known.items() if errors}
 
 
-def read_catalogue(state: Path, pool: Pool) -> OfCatalogue:
+def read_catalogue(state: Path, pool: Pool) -> CatalogueFacts:
     """Reads the catalogue in a folder. One that does not exist is lost if the pool has backups."""
     if not answers(state / FILE):
-        return OfCatalogue(foreign=None)
+        return CatalogueFacts(foreign=None)
     try:
         (state / FILE).stat()
         with Catalogue.open_readonly(state) as catalogue:
             return _of_catalogue(catalogue, pool)
     except FileNotFoundError:
-        return OfCatalogue(lost=has_backups(pool))
+        return CatalogueFacts(lost=has_backups(pool))
     except (OperatorError, OSError):
-        return OfCatalogue(foreign=None)
+        return CatalogueFacts(foreign=None)
 
 
-def _of_catalogue(catalogue: Catalogue, pool: Pool) -> OfCatalogue:
+def _of_catalogue(catalogue: Catalogue, pool: Pool) -> CatalogueFacts:
     known = catalogue.pool_id() or pool.id
     was_full = any(row.key == _FULL and row.recovered is None for row in catalogue.alarms())
-    return OfCatalogue("" if known == pool.id else known, is_lost(pool, catalogue), was_full)
+    return CatalogueFacts("" if known == pool.id else known, is_lost(pool, catalogue), was_full)

@@ -21,7 +21,7 @@ from btrkeep.pool.marker import Pool
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
+class TrustCheck:
     """`lost`: the pool has backups and the catalogue has none. `clock`: what is wrong with the clock, None if nothing."""
 
     lost: bool
@@ -50,10 +50,10 @@ def _is_ours(pool: Pool, host: str, name: str) -> bool:
         return True
 
 
-def note_doubts(pool: Pool, catalogue: Catalogue, now: datetime) -> Doubts:
-    """Looks for both, and notes a change in the catalogue, for the dashboard."""
+def check_trust(pool: Pool, catalogue: Catalogue, now: datetime) -> TrustCheck:
+    """Checks both, and notes a change in the catalogue, for the dashboard."""
     clock = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
-    found = Doubts(is_lost(pool, catalogue), expiry_words(clock) if clock else None)
+    found = TrustCheck(is_lost(pool, catalogue), expiry_words(clock) if clock else None)
     with suppress(OperatorError):  # one that cannot be written says so where something has to be
         for fact, words in ((LOST, "1" if found.lost else None), (CLOCK, found.clock)):
             if words != catalogue.get_fact(fact):

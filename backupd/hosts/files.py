@@ -112,7 +112,7 @@ class HostChange:
     notices: tuple[str, ...]
 
 
-def set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool = True) -> HostChange:
+def set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool) -> HostChange:
     """Gives the host these keys, where it is declared; None takes one away. Nothing is written when all are as they should be.
 
     Raises UsageError when there is no such host, ConfigError when the configuration would be wrong, OperatorError for a file that

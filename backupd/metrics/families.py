@@ -13,20 +13,11 @@ from btrkeep import __version__
 from btrkeep import metric_table as table
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import HostFacts, StoredAlarm
+from btrkeep.decisions import metric_samples
 from btrkeep.decisions.copies import FETCHED_BY, CopyState
 from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.host_state import COPY, STATES
-from btrkeep.decisions.metric_samples import (
-    add_alarms,
-    add_balance_totals,
-    add_counts,
-    add_expiry_totals,
-    add_health,
-    add_numbers,
-    add_score,
-    add_state,
-)
 from btrkeep.decisions.verification import VerificationState
 from btrkeep.metric_table import Metric
 from btrkeep.units import parse_backup_name, seconds_between
@@ -60,7 +51,7 @@ def families(report: StatusReport, alarms: Sequence[StoredAlarm], looked: dateti
     for collect in (_itself, _hosts, _queue, _pool, _filesystem, _balance, _expiry, _replicas, _drills):
         collect(samples, report)
     if looked:
-        add_alarms(samples.add, alarms, report.now, report.config.notify.silent)
+        metric_samples.add_alarms(samples.add, alarms, report.now, report.config.notify.silent)
     samples.add(table.ALARMS_LOOKED, _seconds(looked))
     return samples.families()
 
@@ -98,7 +89,7 @@ def _hosts(samples: _Samples, report: StatusReport) -> None:
     for status in own:
         host = report.config.hosts[status.host]
         samples.add(table.HOST_INFO, 1, host.name, host.group or "", _word(host.enabled), _word(host.optional))
-        add_state(samples.add, table.HOST_STATE, STATES, status.state, host.name)
+        metric_samples.add_state(samples.add, table.HOST_STATE, STATES, status.state, host.name)
         samples.add(table.HOST_SUCCESS, _seconds(status.last_complete), host.name)
         samples.add(table.HOST_AGE, status.age, host.name)
         samples.add(table.HOST_ALIVE, report.alive.get(host.name), host.name)
@@ -111,13 +102,13 @@ def _hosts(samples: _Samples, report: StatusReport) -> None:
             samples.add(table.HOST_NEW, facts.last_complete_new_bytes, host.name)
             samples.add(table.HOST_FILES, facts.last_complete_files, host.name)
     enabled = Counter(status.state for status in own if report.config.hosts[status.host].enabled)
-    add_counts(samples.add, table.HOSTS, STATES, enabled)
+    metric_samples.add_counts(samples.add, table.HOSTS, STATES, enabled)
 
 
 def _replicas(samples: _Samples, report: StatusReport) -> None:
     for copy in report.copies:
         name, session = copy.replica.name, copy.session
-        add_state(samples.add, table.REPLICA_STATE, CopyState, copy.state, name)
+        metric_samples.add_state(samples.add, table.REPLICA_STATE, CopyState, copy.state, name)
         samples.add(table.REPLICA_FETCHED, _seconds(session.at if session else None), name)
         samples.add(table.REPLICA_MAX_AGE, copy.replica.oldest, name)
         if session and session.at and copy.replica.kind != FETCHED_BY:
@@ -132,11 +123,11 @@ def _replicas(samples: _Samples, report: StatusReport) -> None:
 def _drills(samples: _Samples, report: StatusReport) -> None:
     samples.add(table.UNVERIFIED, len(report.unverified))
     samples.add(table.IN_DOUBT, len(report.in_doubt))
-    add_counts(samples.add, table.VERIFIED, VerificationState, report.verifications)
+    metric_samples.add_counts(samples.add, table.VERIFIED, VerificationState, report.verifications)
     drills = report.drills
     if drills is None:
         return
-    add_state(samples.add, table.DRILL_STATE, DrillState, drills.state)
+    metric_samples.add_state(samples.add, table.DRILL_STATE, DrillState, drills.state)
     samples.add(table.DRILL_PROVEN, _seconds(drills.last.at if drills.last else None))
     samples.add(table.DRILL_FAILED, len(drills.failed))
 
@@ -146,7 +137,7 @@ def _duration(facts: HostFacts) -> float | None:
 
 
 def _queue(samples: _Samples, report: StatusReport) -> None:
-    add_counts(samples.add, table.BACKUPS, BACKUP_STATES, report.backups)
+    metric_samples.add_counts(samples.add, table.BACKUPS, BACKUP_STATES, report.backups)
     running = {entry.host for entry in report.running}
     samples.add(table.RUNNING, len(running))
     samples.add(table.DUE, sum(_is_due(report, name) for name in report.config.hosts if name not in running))
@@ -165,19 +156,19 @@ def _pool(samples: _Samples, report: StatusReport) -> None:
         samples.add(table.POOL_AVAILABLE, report.room.unallocated, "unallocated")
     if report.pool.missing is not None:
         samples.add(table.MISSING, len(report.pool.missing))
-    add_health(samples.add, report.verdict)
+    metric_samples.add_health(samples.add, report.verdict)
 
 
 def _filesystem(samples: _Samples, report: StatusReport) -> None:
     if report.numbers:
-        add_numbers(samples.add, report.numbers)
+        metric_samples.add_numbers(samples.add, report.numbers)
     if report.score:
-        add_score(samples.add, report.score)
+        metric_samples.add_score(samples.add, report.score)
 
 
 def _balance(samples: _Samples, report: StatusReport) -> None:
     if not report.fault:  # whose balances they are is known by the filesystem's UUID alone
-        add_balance_totals(samples.add, report.balance_totals)
+        metric_samples.add_balance_totals(samples.add, report.balance_totals)
     if balance := report.balance:
         if balance.moved and balance.written is not None:
             samples.add(table.BALANCE_AMPLIFICATION, balance.written / balance.moved)
@@ -186,7 +177,7 @@ def _balance(samples: _Samples, report: StatusReport) -> None:
 
 
 def _expiry(samples: _Samples, report: StatusReport) -> None:
-    add_expiry_totals(samples.add, report.expiry_totals)
+    metric_samples.add_expiry_totals(samples.add, report.expiry_totals)
     if expiry := report.expiry:
         end = expiry.finished or expiry.updated
         samples.add(table.EXPIRY_DURATION, seconds_between(expiry.started, end))

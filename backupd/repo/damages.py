@@ -29,7 +29,6 @@ from btrkeep.units import format_time, parse_time
 DAMAGED = "damaged.json"
 _FORMAT = 1
 _NAMED = (100_000, 10_000, 1000, 100, 10, 0)  # places of each backup: the first of these with which the file can be read again
-IsGone = Callable[[Damage], bool]
 _log = logging.getLogger(__name__)
 
 

@@ -40,7 +40,7 @@ _UNLISTED = re.compile(rb"rsync: (?:\[\w+\] )?(?:opendir |readdir\(|readlink|get
 _AROUND_PATH = ((b'getxattr("', b'","'), (b'listxattr("', b'",'), (b"get_file(", b", ACL_TYPE_"), (b'"', b'"'))
 
 
-class Class(Enum):
+class MessageClass(Enum):
     """The subject of one line of standard error."""
 
     SERVER_FAULT = auto()
@@ -55,29 +55,29 @@ class Class(Enum):
 
 
 _WORDS = (
-    (re.compile(r"(?:file|directory) has vanished: "), Class.VANISHED),
-    (re.compile(r"IO error encountered .* skipping file deletion"), Class.DELETIONS_SKIPPED),
-    (re.compile(r"Deletions stopped due to --max-delete limit"), Class.DELETE_LIMIT),
-    (re.compile(r"ERROR: .* failed verification"), Class.UNREADABLE),
+    (re.compile(r"(?:file|directory) has vanished: "), MessageClass.VANISHED),
+    (re.compile(r"IO error encountered .* skipping file deletion"), MessageClass.DELETIONS_SKIPPED),
+    (re.compile(r"Deletions stopped due to --max-delete limit"), MessageClass.DELETE_LIMIT),
+    (re.compile(r"ERROR: .* failed verification"), MessageClass.UNREADABLE),
 )
 
 
-def classify(line: str) -> Class:
+def classify(line: str) -> MessageClass:
     """Returns the class of one line of standard error (without its newline)."""
     for pattern, kind in _WORDS:
         if pattern.match(line):
             return kind
     match = _ERROR.fullmatch(line)
     if not match or not match["errno"] or match["errno"] in _CONNECTION_ERRNOS:
-        return Class.OTHER
+        return MessageClass.OTHER
     if match["role"] in ("receiver", "generator", "Receiver"):
         if match["errno"] == _EDQUOT:
-            return Class.OVER_QUOTA
+            return MessageClass.OVER_QUOTA
         too_big = match["errno"] == "28" and _ATTRIBUTE.match(match["what"])
-        return Class.SERVER_FAULT if match["errno"] in _SERVER_ERRNOS and not too_big else Class.NOT_KEPT
+        return MessageClass.SERVER_FAULT if match["errno"] in _SERVER_ERRNOS and not too_big else MessageClass.NOT_KEPT
     if match["what"].startswith(("link_stat ", "change_dir ")):
-        return Class.PATH_BROKEN
-    return Class.UNREADABLE
+        return MessageClass.PATH_BROKEN
+    return MessageClass.UNREADABLE
 
 
 def tells_of_damage(line: str) -> bool:
@@ -111,8 +111,8 @@ class Messages:
     before was not looked at either. `unlisted_beyond`: so many more that are not remembered, or that a line did not name.
     """
 
-    counts: dict[Class, int] = field(default_factory=dict)
-    samples: dict[Class, list[str]] = field(default_factory=dict)
+    counts: dict[MessageClass, int] = field(default_factory=dict)
+    samples: dict[MessageClass, list[str]] = field(default_factory=dict)
     last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
     unlisted: set[bytes] = field(default_factory=set)
     unlisted_beyond: int = 0
@@ -140,7 +140,7 @@ class Messages:
         kind = classify(line)
         self.last.append(line)
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        if kind is Class.UNREADABLE and _UNLISTED.match(raw):
+        if kind is MessageClass.UNREADABLE and _UNLISTED.match(raw):
             self._remember(raw)
         samples = self.samples.setdefault(kind, [])
         if len(samples) < SAMPLES:
@@ -161,10 +161,10 @@ class Messages:
         else:
             self.unlisted.add(path)
 
-    def count(self, kind: Class) -> int:
+    def count(self, kind: MessageClass) -> int:
         """Returns how many lines of that class were read."""
         return self.counts.get(kind, 0)
 
-    def first(self, kind: Class) -> str:
+    def first(self, kind: MessageClass) -> str:
         """Returns the first line of that class, or nothing."""
         return self.samples.get(kind, [""])[0]

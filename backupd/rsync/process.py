@@ -18,7 +18,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import OperatorError
 from btrkeep.pool.locks import Lock
-from btrkeep.process.group import PATIENCE, Group, GroupCancellation, Unending
+from btrkeep.process.group import PATIENCE, Group, GroupCancellation, UnkillableProcess
 from btrkeep.process.proc import GroupMember, members
 
 _ALIVE_BYTES = 1024  # less than this read since the last look is keep-alives
@@ -86,7 +86,7 @@ async def transfer(
         lock.note_group(group.pid)
         with Checkpoint("rsync ended"):
             exit_code = await group.wait()
-    except Unending as error:
+    except UnkillableProcess as error:
         lock.leave()
         stopped = cancellation.reason or watch.verdict
         why = cause_words(stopped) if stopped else "rsync has ended, but not all of its processes"

@@ -10,7 +10,7 @@ from backupd.rsync.process import RunCancellation
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.pool.marker import Pool
-from btrkeep.process.group import Group, Unending
+from btrkeep.process.group import Group, UnkillableProcess
 from btrkeep.process.programs import ProgramFailed
 from btrkeep.units import printable
 
@@ -56,7 +56,7 @@ async def run(which: str, host: HostConfig, pool: Pool, cancellation: RunCancell
     cancellation.group = group
     try:
         status = await group.wait()
-    except Unending as error:
+    except UnkillableProcess as error:
         return HookFailure(
             f"{which}: {cause_words(cancellation.reason)}; {error.message}" if cancellation.reason else f"{which}: {error.message}",
             skip=False,

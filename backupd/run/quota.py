@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from backupd.rsync.messages import Class, Messages
+from backupd.rsync.messages import MessageClass, Messages
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.config import HostConfig
 from btrkeep.pool import quota
@@ -57,7 +57,7 @@ class HostQuota:
 
     def exceeded(self, messages: Messages) -> Cause | None:
         """Returns the cause if rsync ended because the quota is used up."""
-        if self._most is None or not messages.count(Class.OVER_QUOTA):
+        if self._most is None or not messages.count(MessageClass.OVER_QUOTA):
             return None
         found = quota.referenced(self._pool, self._group) or 0
         return Cause(CauseCode.QUOTA, facts={"found": found, "limit": self._most})

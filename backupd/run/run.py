@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from backupd.health.trust import note_doubts
+from backupd.health.trust import check_trust
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import keep_names
 from backupd.repo.history_copy import bring_back, keep_history
@@ -96,7 +96,7 @@ def run_hosts(
             with cancellation.listening():
                 compare_share(run, opened.catalogue, results, cancellation)
         if not ledger.trouble:
-            note_doubts(opened.pool, opened.catalogue, opened.clock.now())
+            check_trust(opened.pool, opened.catalogue, opened.clock.now())
             if why := keep_history(opened.pool, opened.catalogue, opened.clock.now(), daily=not night):
                 sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
         return RunEnd(results, signalled, runner.unusable, ledger.trouble)

@@ -129,11 +129,8 @@ class Scarcity:
         stop: Callable[[str, str], None],
         seen: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        self.pool = pool
-        self.config = config
-        self.groups = groups
-        self.stop = stop
-        self.seen = seen
+        self.pool, self.config, self.groups = pool, config, groups
+        self.stop, self.seen = stop, seen
         self.level: Level | None = None
         self.growth = TransferGrowth()
         self._seen: tuple[float, int] | None = None

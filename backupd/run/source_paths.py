@@ -53,13 +53,8 @@ class HostTransfer:
         running: RunningTransfer,
         pause: Pause,
     ) -> None:
-        self.site = site
-        self.host = host
-        self.prepared = prepared
-        self.lock = lock
-        self.cancellation = cancellation
-        self.running = running
-        self.pause = pause
+        self.site, self.host, self.prepared, self.lock = site, host, prepared, lock
+        self.cancellation, self.running, self.pause = cancellation, running, pause
         self.limits = LimitWatch(host, prepared.path, cancellation)
         self.quota = HostQuota(site.pool, host)
         self.results: dict[str, PathResult] = {}

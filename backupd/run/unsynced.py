@@ -22,7 +22,7 @@ DOUBTED = -11_676_096_000 * 10**9 + 1
 
 
 @Checkpoint("files doubted")
-def mark_unsynced(subvolume: Path, cancelled: Cancellation | None = None) -> bool:
+def mark_unsynced(subvolume: Path, cancelled: Cancellation | None) -> bool:
     """Gives every file of a writable subvolume that time; False when it was `cancelled`, so that some do not have it.
 
     Can be repeated, also after it was killed. Raises OSError.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backupd.repo.backup_json import PathOutcome, PathResult
-from backupd.rsync.messages import Class, Messages
+from backupd.rsync.messages import MessageClass, Messages
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitCause, ExitKind, Meaning, meaning
@@ -55,13 +55,15 @@ def judge_path(known: PathEvidence) -> PathResult:
         exit_cause=means.cause,
         numbers=dict(known.numbers),
         seconds=round(known.seconds, 3),
-        unreadable=messages.count(Class.UNREADABLE) + known.below,
-        vanished=messages.count(Class.VANISHED),
-        not_kept=messages.count(Class.NOT_KEPT),
-        deletions_skipped=bool(messages.count(Class.DELETIONS_SKIPPED)),
+        unreadable=messages.count(MessageClass.UNREADABLE) + known.below,
+        vanished=messages.count(MessageClass.VANISHED),
+        not_kept=messages.count(MessageClass.NOT_KEPT),
+        deletions_skipped=bool(messages.count(MessageClass.DELETIONS_SKIPPED)),
         warnings=tuple(_warnings(known)),
         samples=tuple(
-            line for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.VANISHED) for line in messages.samples.get(kind, [])
+            line
+            for kind in (MessageClass.UNREADABLE, MessageClass.NOT_KEPT, MessageClass.VANISHED)
+            for line in messages.samples.get(kind, [])
         ),
     )
 
@@ -76,7 +78,7 @@ _ENOUGH = 1_000_000  # where there is no limit to exceed
 
 
 def _missed(messages: Messages) -> int:
-    return messages.count(Class.UNREADABLE) + messages.count(Class.NOT_KEPT)
+    return messages.count(MessageClass.UNREADABLE) + messages.count(MessageClass.NOT_KEPT)
 
 
 _OUTCOMES = {
@@ -104,7 +106,7 @@ def _cause(known: PathEvidence, means: Meaning) -> Cause | None:
     """Returns why the path is not complete, the worst cause first."""
     messages, numbers, exit_code = known.messages, known.numbers, known.exit_code
     ended = {"exit_cause": means.cause.value, "exit_code": exit_code}
-    if line := messages.first(Class.SERVER_FAULT) or messages.first(Class.OVER_QUOTA):
+    if line := messages.first(MessageClass.SERVER_FAULT) or messages.first(MessageClass.OVER_QUOTA):
         return Cause(CauseCode.SERVER_FAULT, facts={"line": line})
     if means.kind is ExitKind.STOPPED:
         return Cause(CauseCode.STOPPED)
@@ -118,11 +120,13 @@ def _cause(known: PathEvidence, means: Meaning) -> Cause | None:
         return Cause(CauseCode.SOURCE_MISSING, facts={"line": line})
     if found := _missed_too_much(known):
         return found
-    if exit_code == 25 or messages.count(Class.DELETE_LIMIT):
+    if exit_code == 25 or messages.count(MessageClass.DELETE_LIMIT):
         return Cause(CauseCode.DELETIONS_LIMITED)
     if known.base and (found := _shrunk(numbers, known.base, known.limits.shrink)):
         return found
-    if exit_code == 23 and not any(messages.count(kind) for kind in (Class.UNREADABLE, Class.NOT_KEPT, Class.PATH_BROKEN)):
+    if exit_code == 23 and not any(
+        messages.count(kind) for kind in (MessageClass.UNREADABLE, MessageClass.NOT_KEPT, MessageClass.PATH_BROKEN)
+    ):
         return Cause(CauseCode.NOT_NAMED)
     return None
 
@@ -132,10 +136,12 @@ def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) ->
 
     A folder that may be seen but not opened is listed with its parents, and nothing else is.
     """
-    first = messages.first(Class.PATH_BROKEN)
-    if first and (numbers.get("regular", 0) == 0 or any("change_dir" in line for line in messages.samples[Class.PATH_BROKEN])):
+    first = messages.first(MessageClass.PATH_BROKEN)
+    if first and (
+        numbers.get("regular", 0) == 0 or any("change_dir" in line for line in messages.samples[MessageClass.PATH_BROKEN])
+    ):
         return first
-    unread = messages.first(Class.UNREADABLE)
+    unread = messages.first(MessageClass.UNREADABLE)
     return unread if "opendir" in unread and numbers.get("files", 0) <= max(1, path.rstrip("/").count("/")) else ""
 
 
@@ -143,7 +149,7 @@ def _missed_too_much(known: PathEvidence) -> Cause | None:
     messages, numbers, below, limit = known.messages, known.numbers, known.below, known.limits.unreadable
     missed = _missed(messages)
     if missed and missed >= numbers.get("regular", 0):
-        line = messages.first(Class.UNREADABLE) or messages.first(Class.NOT_KEPT)
+        line = messages.first(MessageClass.UNREADABLE) or messages.first(MessageClass.NOT_KEPT)
         return Cause(CauseCode.NOTHING_READ, facts={"line": line})
     if known.base and (unknown := messages.unlisted_beyond):
         return Cause(CauseCode.NOT_LISTED, facts={"paths": unknown})
@@ -165,10 +171,10 @@ def _shrunk(numbers: Mapping[str, int], base: Mapping[str, int], limit: float) -
 
 
 _MISSED = {
-    Class.UNREADABLE: "could not be read",
-    Class.NOT_KEPT: "could not be kept as they are",
-    Class.VANISHED: "vanished while they were read",
-    Class.PATH_BROKEN: "could not be looked at",
+    MessageClass.UNREADABLE: "could not be read",
+    MessageClass.NOT_KEPT: "could not be kept as they are",
+    MessageClass.VANISHED: "vanished while they were read",
+    MessageClass.PATH_BROKEN: "could not be looked at",
 }
 _NAMES = 3
 _QUOTED = re.compile(r'"(.+)"')
@@ -177,9 +183,9 @@ _QUOTED = re.compile(r'"(.+)"')
 def _warnings(known: PathEvidence) -> list[str]:
     """Returns one sentence for the path, so that a table with one line per host can show all of it; and whether it is empty."""
     path, messages = known.path, known.messages
-    unread = {Class.UNREADABLE: known.below}
+    unread = {MessageClass.UNREADABLE: known.below}
     said = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind) + unread.get(kind, 0))]
-    if messages.count(Class.DELETIONS_SKIPPED):
+    if messages.count(MessageClass.DELETIONS_SKIPPED):
         said.append("deletions were skipped because of that, so what is gone may still be there")
     lines = [line for kind in _MISSED for line in messages.samples.get(kind, [])]
     names = [match[1] for line in lines if (match := _QUOTED.search(line))][:_NAMES]

@@ -7,7 +7,7 @@ import sys
 import click
 
 from btrkeep import __version__
-from btrkeep.cli import edge
+from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.lazy import LazyGroup
 
 NAME = "btrfs-balancer"
@@ -24,7 +24,7 @@ COMMANDS = {
     cls=LazyGroup,
     package="balancer.cli",
     commands=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=CONTEXT_SETTINGS,
 )
 @click.version_option(__version__, prog_name=NAME)
 def group() -> None:

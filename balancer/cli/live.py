@@ -83,7 +83,7 @@ class BalanceDisplay(LiveDisplay):
                 *lines, last = report_lines(event, min(self.console.width, _PAPER))
                 for line in lines:
                     self.line(line)
-                self.line(last, "" if event.ending in INTENDED else "yellow")
+                self.line(last, "" if event.reason in INTENDED else "yellow")
         self.draw()
 
     def picture(self) -> Group:

@@ -29,7 +29,7 @@ def report_as_json(report: Report, settings: RunSettings) -> dict[str, Any]:
         **settings_as_json(settings),
         "started": format_time(report.started),
         "seconds": round(report.seconds, 3),
-        "ending": str(report.ending),
+        "ending": str(report.reason),
         "why": report.why,
         "before": numbers_as_json(report.before),
         "after": numbers_as_json(report.after),

@@ -108,7 +108,7 @@ class BalanceLines:
             case Notice():
                 say(f"note: {printable(event.text)}", err=self._quiet)
             case Report():
-                if self._quiet and event.ending not in INTENDED:
+                if self._quiet and event.reason not in INTENDED:
                     say(end_line(event), err=True)
                 for line in report_lines(event):
                     self._say(line)
@@ -219,5 +219,5 @@ def _sentences(report: Report) -> Iterator[str]:
 
 def end_line(report: Report) -> str:
     """Says why the run ended."""
-    word = "It ended" if report.ending in INTENDED else "It stopped"
+    word = "It ended" if report.reason in INTENDED else "It stopped"
     return f"{word}: {printable(report.why).rstrip('.')}."

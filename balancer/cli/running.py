@@ -8,7 +8,7 @@ from balancer.cli.run_json import report_as_json
 from balancer.cli.run_view import BalanceLines, BalanceStatus, warnings_on_stderr
 from balancer.recorder import Recorder
 from balancer.run import Balancing
-from balancer.run_types import INTENDED, BalanceEvent, Ending, Report, RunSettings
+from balancer.run_types import INTENDED, BalanceEvent, Report, RunSettings, StopReason
 from balancer.survey import identity
 from btrkeep.cli import echo_json
 from btrkeep.cli.progress import has_live_terminal
@@ -44,9 +44,9 @@ def exit_status(report: Report) -> int:
     """Returns the exit status of a finished run. A block group that could not be moved is a problem, unless a swap file keeps
     it in place.
     """
-    if report.ending is Ending.SIGNAL and report.signal:
+    if report.reason is StopReason.SIGNAL and report.signal:
         return signal_status(report.signal)
-    is_well = report.ending in INTENDED and not any(step.is_failure for step in report.steps)
+    is_well = report.reason in INTENDED and not any(step.is_failure for step in report.steps)
     return Exit.OK if is_well else Exit.ATTENTION
 
 

@@ -8,9 +8,7 @@ The pool describes itself (backup.json); the catalogue is a cache of it, plus th
 Losing it loses no backup.
 """
 
-from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue.model import (
-    DEDUPE_OUTCOMES,
     EXPIRY_OUTCOMES,
     KILLED,
     RUN_OUTCOMES,
@@ -28,15 +26,13 @@ from btrkeep.catalogue.model_balance import BALANCE_OUTCOMES, STEP_OUTCOMES, Bal
 from btrkeep.catalogue.model_damage import FOUND_BY, Damage
 from btrkeep.catalogue.model_sample import SPANS, Job, Sample, SampleMark
 from btrkeep.catalogue.model_summary import BackupOutcome, BalanceTotals, ExpiryTotals, HostRuns, Night, PastRuns, RunTotals
-from btrkeep.catalogue.model_verification import ComparedBackup, LookedAt, VerifiedBackup
+from btrkeep.catalogue.model_verification import ComparedBackup, VerificationFacts, VerifiedBackup
 from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
 from btrkeep.catalogue.sqlite import CatalogueBusy, CatalogueDamaged, CatalogueFull, CatalogueUnusable
 from btrkeep.catalogue.store import Catalogue
 
 __all__ = [
-    "BACKUP_STATES",
     "BALANCE_OUTCOMES",
-    "DEDUPE_OUTCOMES",
     "EXPIRY_OUTCOMES",
     "FOUND_BY",
     "KILLED",
@@ -64,7 +60,6 @@ __all__ = [
     "HostFacts",
     "HostRuns",
     "Job",
-    "LookedAt",
     "Night",
     "PastRuns",
     "Progress",
@@ -74,6 +69,7 @@ __all__ = [
     "SampleMark",
     "StateFromNotes",
     "StoredAlarm",
+    "VerificationFacts",
     "VerifiedBackup",
     "state_mark",
 ]

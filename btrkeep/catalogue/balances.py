@@ -14,6 +14,7 @@ _STEPS = f"""
 _MEASURED = _STEPS % "outcome = 'done'"
 _OF_BLOCK_GROUP = _STEPS % "vaddr = :vaddr"
 _ALL = 1 << 62
+_MOST_MOVES = 20
 
 
 class BalanceStore(CatalogueSession):
@@ -79,9 +80,9 @@ class BalanceStore(CatalogueSession):
         """The last block groups that were relocated on a filesystem, newest first: what an estimate can learn from."""
         return [BalanceStep(*row) for row in self._reader.all(_MEASURED, {"filesystem": filesystem, "most": limit})]
 
-    def moves_of(self, filesystem: str, vaddr: int, limit: int = 20) -> list[BalanceStep]:
+    def moves_of(self, filesystem: str, vaddr: int) -> list[BalanceStep]:
         """The last steps of balances that were about the block group at this address, newest first."""
         if vaddr >= 1 << 63:  # a database's numbers end there, and no filesystem comes near
             return []
-        values = {"filesystem": filesystem, "vaddr": vaddr, "most": limit}
+        values = {"filesystem": filesystem, "vaddr": vaddr, "most": _MOST_MOVES}
         return [BalanceStep(*row) for row in self._reader.all(_OF_BLOCK_GROUP, values)]

@@ -23,6 +23,6 @@ class DedupeStore(CatalogueSession):
         with self._writing("dedupe ended in the catalogue" if fields.get("finished") else "dedupe row written") as session:
             dedupe.change(session, dedupe_id, fields)
 
-    def dedupes(self, limit: int = 20) -> list[Dedupe]:
+    def dedupes(self, limit: int) -> list[Dedupe]:
         """The last runs, newest first."""
         return dedupe.find(self._reader, "ORDER BY id DESC LIMIT :most", {"most": limit})

@@ -151,18 +151,24 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Expiry:
-    """One run of `expire`; while it has no end, also its current step. Counts are backups, except `left_out`, which counts
-    hosts.
-    """
+class PoolJob:
+    """One run of a command on the whole pool."""
 
     id: int
     started: datetime
     finished: datetime | None
     outcome: str | None
-    """One of EXPIRY_OUTCOMES; None: running now, or killed."""
+    """None: running now, or killed."""
     pid: int
     pid_started: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry(PoolJob):
+    """One run of `expire`; while it has no end, also its current step. `outcome`: one of EXPIRY_OUTCOMES. Counts are backups,
+    except `left_out`, which counts hosts.
+    """
+
     planned: int
     """How many it set out to delete."""
     marked: int
@@ -190,16 +196,9 @@ class Expiry:
 
 
 @dataclass(frozen=True, slots=True)
-class Dedupe:
-    """One run of `dedupe`; while it has no end, how far it is."""
+class Dedupe(PoolJob):
+    """One run of `dedupe`; while it has no end, how far it is. `outcome`: one of DEDUPE_OUTCOMES."""
 
-    id: int
-    started: datetime
-    finished: datetime | None
-    outcome: str | None
-    """One of DEDUPE_OUTCOMES; None: running now, or killed."""
-    pid: int
-    pid_started: str | None
     backups: int
     """Of how many it came to the end."""
     files: int

@@ -41,7 +41,7 @@ class ComparedBackup:
     """Those with another content, though size and time are the same."""
 
 
-class LookedAt(NamedTuple):
+class VerificationFacts(NamedTuple):
     """What decides the verification state of a backup: `btrkeep.decisions.verification.state_of`. Times that are to come count as
     never.
     """

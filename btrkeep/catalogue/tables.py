@@ -122,8 +122,8 @@ class JobTable(Table[RowT]):
     an outcome may be another one after the end.
     """
 
-    fixed: tuple[str, ...]
     counts: tuple[str, ...]
+    fixed: tuple[str, ...] = ("id", "started", "pid", "pid_started")
     is_corrected: bool = False
 
     def start(self, session: Session, **values: Any) -> int:
@@ -174,20 +174,8 @@ def _kind(of_type: Any) -> str:
 backup = Table("backup", Backup, _kinds(Backup, but="detail", name="name"))
 run = JobTable("run", Run, _kinds(Run), fixed=("id", "host", "started", "night"), counts=("attempts",), is_corrected=True)
 progress = Table("progress", Progress, _kinds(Progress))
-expiry = JobTable(
-    "expiry",
-    Expiry,
-    _kinds(Expiry),
-    fixed=("id", "started", "pid", "pid_started"),
-    counts=("planned", "marked", "revived", "deleted", "left_out"),
-)
-dedupe = JobTable(
-    "dedupe",
-    Dedupe,
-    _kinds(Dedupe),
-    fixed=("id", "started", "pid", "pid_started"),
-    counts=("backups", "files", "shared_bytes", "read_bytes", "left_out"),
-)
+expiry = JobTable("expiry", Expiry, _kinds(Expiry), counts=("planned", "marked", "revived", "deleted", "left_out"))
+dedupe = JobTable("dedupe", Dedupe, _kinds(Dedupe), counts=("backups", "files", "shared_bytes", "read_bytes", "left_out"))
 score = Table("score", FreeSpaceScore, _kinds(FreeSpaceScore))
 balance = JobTable(
     "balance",

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from btrkeep.catalogue.model_verification import ComparedBackup, LookedAt, VerifiedBackup
+from btrkeep.catalogue.model_verification import ComparedBackup, VerificationFacts, VerifiedBackup
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.tables import comparison, verification
 
@@ -66,20 +66,20 @@ class VerificationStore(CatalogueSession):
 
     def looked_at(
         self, until: datetime, begun: datetime | None, newest: int, in_doubt: Collection[tuple[str, str]]
-    ) -> Counter[LookedAt]:
+    ) -> Counter[VerificationFacts]:
         """Counts final backups by what is known of them.
 
         `until`: later verifications are ignored. `begun`, `newest`: of the scrub that read all of what there was; None: there was
         none. `in_doubt`: hosts and names of the backups that a crash may have damaged.
         """
         values = {"until": until, "begun": begun, "newest": newest}
-        found = Counter[LookedAt]()
+        found = Counter[VerificationFacts]()
         if not in_doubt:
             for is_damaged, *rest, count in self._reader.all(_COUNT_LOOKS, values):
-                found[LookedAt(bool(is_damaged), False, *map(bool, rest))] += count
+                found[VerificationFacts(bool(is_damaged), False, *map(bool, rest))] += count
             return found
         for host, name, is_damaged, *rest in self._reader.all(_LOOKS, values):
-            found[LookedAt(bool(is_damaged), (host, name) in in_doubt, *map(bool, rest))] += 1
+            found[VerificationFacts(bool(is_damaged), (host, name) in in_doubt, *map(bool, rest))] += 1
         return found
 
     def newest_subvolume(self) -> int:

@@ -19,8 +19,10 @@ from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.process.error_report import ERROR_MARK, report_error
 from btrkeep.units import printable, with_encoded
 
-__all__ = ["complain", "echo_json", "edge", "json_option", "stream_json", "stream_object", "table"]
+__all__ = ["CONTEXT_SETTINGS", "complain", "echo_json", "edge", "json_option", "stream_json", "stream_object", "table"]
 
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Of every program's group; its commands inherit them."""
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 _PRINTING = {__file__, click.utils.__file__}

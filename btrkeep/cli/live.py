@@ -3,9 +3,12 @@
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from btrkeep.cli.progress import terminal
+
+_WIDEST_BAR, _BESIDE = 40, 60
 
 
 class LiveDisplay:
@@ -38,6 +41,14 @@ class LiveDisplay:
     def line(self, text: str, style: str = "") -> None:
         """Prints a line above the picture."""
         self.console.print(Text(text, style=style))
+
+    def bars(self, *rows: tuple[str, float, float, str, str, str]) -> Table:
+        """A bar in each row: its label, how much is done, of how much, its colour, and two texts beside it."""
+        table = Table.grid(padding=(0, 2), pad_edge=False)
+        for label, done, of, style, words, more in rows:
+            drawn = self.bar(done, max(1, of), widest=_WIDEST_BAR, beside=_BESIDE, style=style)
+            table.add_row(Text(label), drawn, Text(words), Text(more))
+        return table
 
     def bar(self, done: float, of: float, *, widest: int, beside: int, style: str, finished: str = "") -> ProgressBar:
         """A bar of up to `widest` columns on a terminal where it has to leave `beside` of them."""

@@ -7,33 +7,27 @@ meanings are one table in :mod:`btrkeep.config.keys`; docs/configuration.rst and
 from btrkeep.config.documents import page
 from btrkeep.config.elsewhere import point, state_of
 from btrkeep.config.model import (
-    BackupSettings,
     BalanceSettings,
     Config,
     ExpirySettings,
-    GroupSettings,
     HostConfig,
     NotifySettings,
     PoolSettings,
     Retention,
     SshSettings,
-    WebSettings,
 )
 from btrkeep.config.published import Published, publish, published
 from btrkeep.config.reading import load, other_pools
 from btrkeep.config.sample import example, is_example
 from btrkeep.config.secret import Url
-from btrkeep.config.values import Listen, MinFree, Pace, Window
+from btrkeep.config.values import Listen, Pace, Window
 
 __all__ = [
-    "BackupSettings",
     "BalanceSettings",
     "Config",
     "ExpirySettings",
-    "GroupSettings",
     "HostConfig",
     "Listen",
-    "MinFree",
     "NotifySettings",
     "Pace",
     "PoolSettings",
@@ -41,7 +35,6 @@ __all__ = [
     "Retention",
     "SshSettings",
     "Url",
-    "WebSettings",
     "Window",
     "example",
     "is_example",

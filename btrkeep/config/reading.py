@@ -15,11 +15,11 @@ from btrkeep.errors import ConfigError
 FOLDER = Path("/etc/btrkeep")
 
 
-def other_pools(config: Config, folder: Path = FOLDER) -> tuple[Path, ...]:
+def other_pools(config: Config) -> tuple[Path, ...]:
     """Returns the pools and state folders of all other configurations, beside this one and in /etc/btrkeep. Invalid configurations
     are skipped, because their own commands report them.
     """
-    files = {file for place in (config.file.parent, folder) for file in place.glob("*.toml")} - {config.file}
+    files = {file for place in (config.file.parent, FOLDER) for file in place.glob("*.toml")} - {config.file}
     found: list[Path] = []
     for file in sorted(files):
         with suppress(ConfigError):

@@ -54,7 +54,7 @@ def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: st
     return SeenErrors(dict(counters), boot, message, found)
 
 
-def forget_unnamed(facts: FactWriter, seen: SeenErrors, until: datetime | None, own: int = 0) -> None:
+def forget_unnamed(facts: FactWriter, seen: SeenErrors, until: datetime | None, own: int) -> None:
     """Clears the unexplained errors found up to that moment, at which a scrub began that has named all errors it found.
 
     What was counted later another reader may have met, in a place that was read already: that stays, but for as many as the scrub's

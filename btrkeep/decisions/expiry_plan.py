@@ -107,7 +107,7 @@ class Plan:
         return sum(len(getattr(host, what)) for host in self.hosts)
 
 
-def plan_host(facts: HostBackups, zone: ZoneInfo, now: datetime, *, clock_waits: bool = False) -> HostPlan:
+def plan_host(facts: HostBackups, zone: ZoneInfo, now: datetime, *, clock_waits: bool) -> HostPlan:
     """The plan of one host. `clock_waits`: the clock is in doubt, so no grace and no hold ends in this run."""
     candidates = [_held_on(one, now) for one in facts.candidates] if clock_waits else facts.candidates
     decisions = decide(candidates, facts.policy, zone, now, forgotten=facts.forgotten)

@@ -33,7 +33,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class FullForecast:
     """When `now` reaches `size` at the present growth. None: not within ten years, or never.
 
     `earliest` assumes the fastest growth, `latest` the slowest.
@@ -50,7 +50,7 @@ class Full:
 
 
 @dataclass(frozen=True, slots=True)
-class TooLittle:
+class TooLittleHistory:
     """Why there is no forecast: so many days of history, or so few of them with a sample."""
 
     days: float
@@ -62,19 +62,19 @@ class TooLittle:
         return f"the samples go back {self.days:.0f} days; {LEAST_DAYS} are needed"
 
 
-def forecast(moments: Sequence[datetime], values: Sequence[int], size: int) -> Full | TooLittle:
+def forecast(moments: Sequence[datetime], values: Sequence[int], size: int) -> FullForecast | TooLittleHistory:
     """Forecasts from one value per day, oldest first, when it reaches `size`."""
     days = [(moment - moments[0]).total_seconds() / _DAY for moment in moments]
     # Fourteen nights in a row reach over thirteen days, and a little more or less.
     if not days or days[-1] < LEAST_DAYS - 1.5 or len(days) < LEAST_DAYS:
-        return TooLittle(days[-1] if days else 0.0, len(days))
+        return TooLittleHistory(days[-1] if days else 0.0, len(days))
     found = growth(days, values)
     last, now = moments[-1], values[-1]
     usual, earliest, latest = (reached(last, now, size, pace) for pace in (found.usual, found.fast, found.slow))
-    return Full(now, size, found, usual, earliest, latest)
+    return FullForecast(now, size, found, usual, earliest, latest)
 
 
-def bounded(allocated: Full, used: Full) -> Full:
+def bounded(allocated: FullForecast, used: FullForecast) -> FullForecast:
     """Allocated is full when used is, at the latest: balance may have made it shrink, but it cannot go on so for ever."""
     pairs = (allocated.usual, used.usual), (allocated.earliest, used.earliest), (allocated.latest, used.latest)
     usual, earliest, latest = (min((moment for moment in pair if moment), default=None) for pair in pairs)

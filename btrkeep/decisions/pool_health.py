@@ -38,7 +38,7 @@ class PoolFacts:
     was_full: bool = False
 
 
-class OfCatalogue(NamedTuple):
+class CatalogueFacts(NamedTuple):
     """Facts that come from the catalogue; the fields are those of PoolFacts."""
 
     foreign: str | None = ""
@@ -46,7 +46,7 @@ class OfCatalogue(NamedTuple):
     was_full: bool = False
 
 
-NOTHING_WRONG = OfCatalogue()
+NOTHING_WRONG = CatalogueFacts()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from btrkeep.backup_states import FAILED
-from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, LookedAt, VerifiedBackup
+from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerificationFacts, VerifiedBackup
 from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
@@ -131,7 +131,7 @@ class Verified:
     damaged: str = ""
 
 
-def state_of(one: LookedAt) -> VerificationState:
+def state_of(one: VerificationFacts) -> VerificationState:
     """Returns the verification state. Damage comes first, however old: data does not repair itself."""
     if one.is_damaged:
         return VerificationState.DAMAGED
@@ -173,7 +173,7 @@ def verified(
     whole = found.whole if found and found.whole and found.whole <= until else None
     is_alike = source is not None and source.alike > 0 and not source.differing
     is_begun = bool(found and found.read) or is_alike
-    state = state_of(LookedAt(damages > 0, in_doubt is not None, empty, bool(scrub or whole), is_begun))
+    state = state_of(VerificationFacts(damages > 0, in_doubt is not None, empty, bool(scrub or whole), is_begun))
     match state:
         case VerificationState.DAMAGED:
             return Verified(state, at=found.at if found else None, damages=damages, source=source, damaged=damaged)

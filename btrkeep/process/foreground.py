@@ -9,7 +9,7 @@ from btrkeep.process.programs import Finished, ProgramFailed, environment, wait_
 _FIRST_TO_GO = 800  # oom_score_adj, see proc(5)
 
 
-def run_in_foreground(command: Sequence[str], output: int, *, keep_open: Sequence[int] = (), memory: int | None = None) -> int:
+def run_in_foreground(command: Sequence[str], output: int, *, keep_open: Sequence[int] = (), memory: int | None) -> int:
     """Runs a program on this one's standard input, `output` and standard error; returns its exit status (negative: the signal).
 
     It ends with this program. `memory`: bytes of its address space; it is then also the first to go when the machine has none left.

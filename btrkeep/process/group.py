@@ -34,7 +34,7 @@ PATIENCE = 10.0
 Reason = TypeVar("Reason")
 
 
-class Unending(OperatorError):
+class UnkillableProcess(OperatorError):
     """A process that not even SIGKILL ends: it waits in the kernel, for a disk or a server that does not answer (state D).
 
     It may continue at any time, and keeps its open files until then.
@@ -189,7 +189,8 @@ class Group:
         """Waits until the leader has ended and its whole group is gone. Returns the leader's exit status (negative: the signal).
 
         Members that outlive the leader get two seconds, then SIGTERM, then SIGKILL: nothing may write into a backup afterwards.
-        Raises Unending if one is still there half a minute after a SIGKILL, from whatever source; it is not waited for any longer.
+        Raises UnkillableProcess if one is still there half a minute after a SIGKILL, from whatever source; it is not waited for any
+        longer.
         """
         await asyncio.wait((self._ended, self._unending), return_when=asyncio.FIRST_COMPLETED)
         if self.running:
@@ -210,7 +211,7 @@ class Group:
         for timer, _ in self._paused.values():
             timer.cancel()
         self._close()
-        raise Unending(members(self.pid), self.command[0])
+        raise UnkillableProcess(members(self.pid), self.command[0])
 
     async def _gone_within(self, seconds: float) -> bool:
         pause, waited = 0.005, 0.0

@@ -10,7 +10,7 @@ from struct import Struct
 
 from btrfs import ctree
 
-from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN_AT, TreeSearch
+from btrkeep.treescan.search import HEADER, TYPE_AND_LEN_AT, TreeSearch
 
 _TYPE_AND_LEN = Struct("=LL")
 _INODE = Struct("=8xQ24xL8xL")  # transid; nlink, mode
@@ -27,12 +27,12 @@ class ChangedInode:
     mode: int
 
 
-def changed_inodes(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[ChangedInode]:
+def changed_inodes(fd: int, since: int) -> Iterator[ChangedInode]:
     """Every inode of the subvolume that `fd` is open in that was changed after generation `since`, in order.
 
     Commit before, unless the subvolume is read-only. Raises OSError (EPERM without CAP_SYS_ADMIN).
     """
-    search = TreeSearch(fd, since=since, buffer_size=buffer_size)
+    search = TreeSearch(fd, since=since)
     buffer = search.buffer
     while count := search.fill():
         type_at, size, found = search.first_header + TYPE_AND_LEN_AT, 0, list[ChangedInode]()
@@ -47,9 +47,9 @@ def changed_inodes(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> It
         yield from found
 
 
-def flagged_inodes(fd: int, flags: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[int]:
+def flagged_inodes(fd: int, flags: int) -> Iterator[int]:
     """The number of each inode with one of `flags`, in order. Reads all of the subvolume's tree; otherwise as `changed_inodes`."""
-    search = TreeSearch(fd, buffer_size=buffer_size)
+    search = TreeSearch(fd)
     buffer = search.buffer
     while count := search.fill():
         type_at, size, found = search.first_header + TYPE_AND_LEN_AT, 0, list[int]()

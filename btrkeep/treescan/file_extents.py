@@ -12,7 +12,7 @@ import numpy as np
 from btrfs import ctree
 
 from btrkeep.treescan.items import U64, Array, batches, gathered
-from btrkeep.treescan.search import BUFFER_SIZE, HEADER, HEADER_SIZE, TOP, TreeSearch
+from btrkeep.treescan.search import HEADER, HEADER_SIZE, TOP, TreeSearch
 
 _INLINE = 0
 _SMALL_BUFFER = 16 * 1024
@@ -22,12 +22,12 @@ _COMPRESSION_AT = 16
 _ITEM = np.dtype([("generation", U64), ("ram_bytes", U64), ("encoding", "<u4"), ("type", "u1"), ("vaddr", U64), ("length", U64)])
 
 
-def file_extents(fd: int, *, buffer_size: int = BUFFER_SIZE) -> Iterator[tuple[Array, Array]]:
+def file_extents(fd: int) -> Iterator[tuple[Array, Array]]:
     """(vaddr, length) u64[n] each, a batch for each buffer, of the subvolume that `fd` is in; bytes on disk, so after compression.
 
     An extent comes as often as a file refers to it. Inline data and holes are left out. Raises OSError.
     """
-    search = TreeSearch(fd, buffer_size=buffer_size)
+    search = TreeSearch(fd)
     for at, found in batches(search):
         is_extent = (found["type"] == ctree.EXTENT_DATA_KEY) & (found["len"] >= _ITEM.itemsize)
         item = gathered(search.buffer, at[is_extent] + HEADER_SIZE, _ITEM)

@@ -16,27 +16,16 @@ sys.path.insert(0, str(TOP))  # the pictures are made in a bare checkout
 
 from playwright.sync_api import Browser  # noqa: E402
 
+from scripts.picture_pages import FILES, PAGES  # noqa: E402
 from tests.beds import btrfs, session  # noqa: E402
 from tests.beds.browser import LAPTOP, PHONE, chromium, enter, visit  # noqa: E402
 from tests.beds.dashboard import Dashboard, own_folder, real_shop, serving  # noqa: E402
 from tests.beds.made_catalogue import made_catalogue  # noqa: E402
 
 SITE = {
-    "overview": "/",
-    "hosts": "/hosts",
-    "host": "/hosts/mail0067.example.org",
-    "pool": "/pool",
-    "day": "/pool/day",
-    "score": "/pool/score",
-    "heatmap": "/pool/heatmap",
-    "timelapse": "/pool/timelapse",
-    "blockgroups": "/pool/blockgroups",
-    "balance": "/pool/balance",
-    "expiry": "/pool/expiry",
-    "jobs": "/jobs",
-    "log": "/log",
-    "account": "/account",
-    "copies": "/copies",
+    name: path.format(host="mail0067.example.org")
+    for name, path in PAGES.items()
+    if name not in ("failing", "fetched", "run", "error")
 }
 COLOURS = 64
 LOOKS = {"": LAPTOP, "-dark": LAPTOP, "-phone": PHONE}
@@ -61,16 +50,9 @@ def main(folder: Path) -> None:
 
 def _files(web: Dashboard) -> dict[str, str]:
     assert web.nights
-    source, first = web.nights.source, web.nights.names("shop")[0]
-    return {
-        "login": "/login",
-        "files": f"/files/shop?path={source}",
-        "file": f"/files/shop?path={source}/prices.txt",
-        "versions": f"/files/shop/versions?path={source}/prices.txt",
-        "compare": f"/files/shop/compare?path={source}/prices.txt&before={first}",
-        "restore": f"/restore/shop?path={source}/prices.txt",
-        "doctor": "/doctor",
-    }
+    words = {"source": str(web.nights.source), "first": web.nights.names("shop")[0]}
+    pages = {**FILES, "compare": "/files/shop/compare?path={source}/prices.txt&before={first}"}
+    return {name: path.format(**words) for name, path in pages.items() if name != "names"}
 
 
 def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path) -> None:

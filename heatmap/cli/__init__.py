@@ -11,7 +11,7 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-from btrkeep.cli import edge
+from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.lazy import import_command
 from btrkeep.process.cancellation import exit_on_sigterm
 
@@ -55,7 +55,7 @@ class _Heatmap(click.Group):
         return [*commands, *(path for path in paths if path.type == "plain")] or paths
 
 
-group = _Heatmap(NAME, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, add_help_option=False)
+group = _Heatmap(NAME, context_settings=CONTEXT_SETTINGS, add_help_option=False)
 
 
 def main() -> None:

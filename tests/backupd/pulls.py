@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backupd.rsync.command import passes, rsync_command
-from backupd.rsync.messages import Class, Messages
+from backupd.rsync.messages import MessageClass, Messages
 from backupd.rsync.output import Output
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.process.programs import environment
@@ -31,9 +31,9 @@ class Pulled:
     output: Output
     messages: Messages
 
-    def counts(self) -> dict[Class, int]:
+    def counts(self) -> dict[MessageClass, int]:
         """The classes of the messages that matter, with their numbers."""
-        return {kind: count for kind, count in self.messages.counts.items() if kind is not Class.OTHER}
+        return {kind: count for kind, count in self.messages.counts.items() if kind is not MessageClass.OTHER}
 
 
 def pull(

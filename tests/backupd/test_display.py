@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from backupd.cli.night_live import NightDisplay
-from backupd.rsync.messages import Class, classify
+from backupd.rsync.messages import MessageClass, classify
 from backupd.run.context import RunningTransfer
 from btrkeep import cli
 from btrkeep.units import counted
@@ -102,7 +102,7 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
 
 @pytest.mark.parametrize("role", ["sender", "receiver", "generator"])
 def test_a_connection_that_broke_is_no_file_that_could_not_be_read(role: str) -> None:
-    assert classify(f"rsync: [{role}] write error: {os.strerror(32)} (32)") is Class.OTHER
+    assert classify(f"rsync: [{role}] write error: {os.strerror(32)} (32)") is MessageClass.OTHER
 
 
 def test_one_is_not_counted_in_the_plural() -> None:

@@ -14,11 +14,11 @@ import pytest
 from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, KeyFile, Layer, Machine, Scrub, SiteFacts
 from backupd.doctor.finding import SEVERITIES, DoctorRule
 from backupd.doctor.fix import fix, refusal, rule_named
-from backupd.doctor.rules import BY_NAME, RULES, apply_rules, examine
+from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.doctor.rules.shape import is_accelerated
 from btrkeep.config.values import MinFree, Window
 from btrkeep.decisions.findings import Finding
-from btrkeep.decisions.pool_health import HealthLimits, OfCatalogue
+from btrkeep.decisions.pool_health import CatalogueFacts, HealthLimits
 from btrkeep.decisions.remedy import FixCommand, Remedy, WriteSysfs
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room
@@ -95,6 +95,10 @@ def machine(**changes: Any) -> DoctorFacts:
     return replace(WELL, machine=replace(WELL.machine, **changes))
 
 
+def findings_of(facts: DoctorFacts) -> list[Finding]:
+    return list(examine(facts).findings)
+
+
 def limited(used_limit: float, room: Room) -> DoctorFacts:
     return replace(fs(room=room), site=replace(SITE, limits=replace(LIMITS, used_limit=used_limit)))
 
@@ -119,8 +123,8 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("unallocated", "warning", fs(room=Room(40 * TIB, 10 * TIB, 3 * GIB, 10 * GIB))),
     ("unallocated", "error", fs(room=Room(40 * TIB, 10 * TIB, 3 * GIB, 1 << 20))),
     ("unallocated", "warning", fs(room=Room(100 * GIB, 50 * GIB, 2 * GIB - 1, 10 * GIB))),
-    ("catalogue", "error", site(catalogue=OfCatalogue(foreign="0815"))),
-    ("catalogue", "error", site(catalogue=OfCatalogue(lost=True))),
+    ("catalogue", "error", site(catalogue=CatalogueFacts(foreign="0815"))),
+    ("catalogue", "error", site(catalogue=CatalogueFacts(lost=True))),
     ("scrub", "warning", scrubbed(finished=OLD)),
     ("scrub", "warning", scrubbed(finished=None)),
     ("scrub", "warning", scrubbed(finished=None, unfinished=True)),
@@ -234,7 +238,7 @@ BLIND: tuple[tuple[DoctorFacts, set[str]], ...] = (
     (machine(clock=None), {"clock"}),
     (site(windows=1, unstarted=None), {"window"}),
     (machine(rsync=None), {"rsync"}),
-    (site(catalogue=OfCatalogue(foreign=None)), {"catalogue", "replica"}),
+    (site(catalogue=CatalogueFacts(foreign=None)), {"catalogue", "replica"}),
     (site(key=KeyFile(Path("/k"), None, hidden="why")), {"ssh-key"}),
     (site(known_hosts=KeyFile(Path("/k"), None, hidden="why")), {"known-hosts"}),
 )
@@ -256,7 +260,7 @@ def test_no_check_is_blind_where_all_is_known_and_a_blind_one_that_finds_somethi
 
 
 def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:
-    (found,) = apply_rules(fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"})))
+    (found,) = findings_of(fs(mount_options=frozenset({"rw", "relatime", "nosuid", "nodev"})))
     with pytest.raises(OperatorError, match="not looked at"):
         fix(replace(found, remedy=Remedy(steps=(FixCommand(("true",)),))), lambda: fs(mount_options=None))
 
@@ -265,8 +269,8 @@ def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:
     "changes", [{"schedule": ()}, {"windows": 1, "unstarted": (("web1", NIGHT),)}], ids=["no timer", "no window"]
 )
 def test_a_timer_is_offered_only_for_a_configuration_that_units_read(changes: dict[str, Any]) -> None:
-    (known,) = apply_rules(site(file=Path("/etc/btrkeep/main.toml"), **changes))
-    (elsewhere,) = apply_rules(site(file=Path("/srv/my pool/main.toml"), **changes))
+    (known,) = findings_of(site(file=Path("/etc/btrkeep/main.toml"), **changes))
+    (elsewhere,) = findings_of(site(file=Path("/srv/my pool/main.toml"), **changes))
     assert known.remedy is not None
     assert elsewhere.remedy is not None
     assert "systemctl" in str(known.remedy.lines)
@@ -275,12 +279,12 @@ def test_a_timer_is_offered_only_for_a_configuration_that_units_read(changes: di
 
 
 def test_a_healthy_pool_gives_nothing_to_say() -> None:
-    assert apply_rules(WELL) == []
+    assert findings_of(WELL) == []
 
 
 @pytest.mark.parametrize(("name", "severity", "facts"), FOUND, ids=[f"{row[0]}-{number}" for number, row in enumerate(FOUND)])
 def test_a_rule_finds_what_it_is_for_and_no_other_rule_does(name: str, severity: str, facts: DoctorFacts) -> None:
-    found = apply_rules(facts)
+    found = findings_of(facts)
     expected = {"cache": {"cache"}, "loop": {"loop"}}.get(name, {name})
     assert {finding.check for finding in found} == expected
     assert severity in {finding.level for finding in found}
@@ -288,7 +292,7 @@ def test_a_rule_finds_what_it_is_for_and_no_other_rule_does(name: str, severity:
 
 @pytest.mark.parametrize("facts", WELL_TOO.values(), ids=WELL_TOO.keys())
 def test_what_only_comes_near_is_no_finding(facts: DoctorFacts) -> None:
-    assert apply_rules(facts) == []
+    assert findings_of(facts) == []
 
 
 def test_every_rule_with_every_severity_is_seen_to_find_something() -> None:
@@ -302,7 +306,7 @@ def test_every_rule_with_every_severity_is_seen_to_find_something() -> None:
 
 def all_findings() -> list[Finding]:
     facts = [row[2] for row in FOUND] + [one_device(MD), one_device(*MPATH), on("ssd", devices=(DeviceFacts(MPATH),) * 2)]
-    return [finding for one in facts for finding in apply_rules(one)]
+    return [finding for one in facts for finding in findings_of(one)]
 
 
 def test_what_rules_say_of_themselves_is_true() -> None:
@@ -329,7 +333,7 @@ def test_every_finding_has_a_reason_a_risk_and_commands_that_a_shell_understands
 
 def test_the_worst_comes_first() -> None:
     facts = replace(fs(errors={1: {"read": 1}}, quota="qgroup", options=("rw", "space_cache=v2")), site=replace(SITE, schedule=()))
-    severities = [finding.level for finding in apply_rules(facts)]
+    severities = [finding.level for finding in findings_of(facts)]
     assert severities == sorted(severities, key=SEVERITIES.index, reverse=True)
     assert set(severities) == set(SEVERITIES)
 
@@ -342,22 +346,22 @@ def test_the_worst_comes_first() -> None:
     [((MD,), "warning", "md raid6"), (MPATH, "note", "iscsi"), ((Layer("dm-2", "lvm raid", "", True),), "warning", "lvm raid")],
 )
 def test_dup_metadata_is_told_where_the_storage_is_redundant(layers: tuple[Layer, ...], severity: str, below: str) -> None:
-    (found,) = [finding for finding in apply_rules(one_device(*layers)) if finding.check == "dup-metadata"]
+    (found,) = [finding for finding in findings_of(one_device(*layers)) if finding.check == "dup-metadata"]
     assert found.level == severity
     assert below.split()[0] in found.text or "multipath" in found.text
 
 
 @pytest.mark.parametrize("layer", [Layer("md0", "md", "raid0", False), Layer("vda", "virtio"), Layer("loop0", "loop", "/f")])
 def test_dup_metadata_is_right_where_nothing_below_is_known_to_be_redundant(layer: Layer) -> None:
-    assert "dup-metadata" not in {finding.check for finding in apply_rules(one_device(layer))}
+    assert "dup-metadata" not in {finding.check for finding in findings_of(one_device(layer))}
 
 
 def test_one_copy_of_metadata_is_right_on_a_raid_of_md() -> None:
-    assert {finding.check for finding in apply_rules(one_device(MD, metadata="single"))} == {"healing"}
+    assert {finding.check for finding in findings_of(one_device(MD, metadata="single"))} == {"healing"}
 
 
 def test_ssd_by_a_virtual_disks_flag_is_told_with_the_udev_rule_that_mends_it() -> None:
-    (found,) = apply_rules(on("ssd", devices=(DeviceFacts(MPATH), DISK)))
+    (found,) = findings_of(on("ssd", devices=(DeviceFacts(MPATH), DISK)))
     assert (found.check, found.level, found.remedy.fixable) == ("ssd", "note", False)
     assert "dm-0 (multipath)" in found.text
     rule = f'ENV{{ID_FS_UUID}}=="{FILESYSTEM.uuid}", ATTR{{queue/rotational}}="1"'
@@ -365,12 +369,12 @@ def test_ssd_by_a_virtual_disks_flag_is_told_with_the_udev_rule_that_mends_it() 
 
 
 def test_the_flag_of_a_partition_is_that_of_its_disk() -> None:
-    (found,) = apply_rules(on("ssd", devices=(DeviceFacts((PART, ISCSI)),) * 2))
+    (found,) = findings_of(on("ssd", devices=(DeviceFacts((PART, ISCSI)),) * 2))
     assert any('ATTR{../queue/rotational}="1"' in line for line in found.remedy.commands)
 
 
 def test_a_missing_device_is_replaced_and_what_a_degraded_mount_wrote_is_converted_back() -> None:
-    found = apply_rules(fs(missing=(2,), devices=(DISK,), profiles={"data": ("raid1", "single"), "metadata": ("raid1",)}))
+    found = findings_of(fs(missing=(2,), devices=(DISK,), profiles={"data": ("raid1", "single"), "metadata": ("raid1",)}))
     missing = next(finding for finding in found if finding.check == "missing-device")
     assert missing.remedy.commands[0].startswith("btrfs replace start -B 2 ")
     assert "-dconvert=raid1,soft -mconvert=raid1,soft" in missing.remedy.commands[1]
@@ -399,20 +403,20 @@ def test_whether_the_processor_helps_with_checksums(checksum: str, driver: str, 
 
 
 def test_what_needs_the_filesystem_unmounted_is_refused() -> None:
-    (found,) = apply_rules(fs(free_space_tree=False))
+    (found,) = findings_of(fs(free_space_tree=False))
     error = refusal(found)
     assert error
     assert "unmounted" in error.message
 
 
 def test_what_takes_long_or_is_to_be_decided_is_refused() -> None:
-    (found,) = apply_rules(fs(profiles={"data": ("raid1",), "metadata": ("raid5",)}))
+    (found,) = findings_of(fs(profiles={"data": ("raid1",), "metadata": ("raid5",)}))
     assert refusal(found) is not None
 
 
 def test_a_fix_that_mends_nothing_is_an_error() -> None:
     broken = fs(quota="qgroup")
-    (found,) = apply_rules(broken)
+    (found,) = findings_of(broken)
     harmless = replace(found, remedy=Remedy(steps=(FixCommand(("true",)),)))
     with pytest.raises(OperatorError, match="as before"):
         fix(harmless, lambda: broken)
@@ -424,13 +428,13 @@ def test_a_fix_that_mends_half_is_an_error(tmp_path: Path) -> None:
     one, other = tmp_path / "dynamic_reclaim", tmp_path / "bg_reclaim_threshold"
     for knob in (one, other):
         knob.write_text("1")
-    (found,) = apply_rules(fs(reclaim={one: "1", other: "75"}))
+    (found,) = findings_of(fs(reclaim={one: "1", other: "75"}))
     with pytest.raises(OperatorError, match="as before"):
         fix(found, lambda: fs(reclaim={other: "50"}))
 
 
 def test_a_knob_that_is_gone_is_an_error_of_one_line(tmp_path: Path) -> None:
-    (found,) = apply_rules(fs(reclaim={tmp_path / "gone" / "knob": "1"}))
+    (found,) = findings_of(fs(reclaim={tmp_path / "gone" / "knob": "1"}))
     with pytest.raises(OperatorError, match="knob"):
         fix(found, lambda: WELL)
 
@@ -464,6 +468,6 @@ def test_a_rule_is_a_pure_function(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_system_itself_lies_on_is_not_remounted_without_its_setuid_programs() -> None:
-    (finding,) = apply_rules(fs(mount_options=frozenset({"rw", "noatime"}), target=Path("/")))
+    (finding,) = findings_of(fs(mount_options=frozenset({"rw", "noatime"}), target=Path("/")))
     assert (finding.check, finding.remedy.fixable) == ("nosuid", False)
     assert [line for line in finding.remedy.lines if not line.startswith("#")] == []

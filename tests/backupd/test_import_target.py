@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backupd.run.importing.copying import Same, copy_changed, copy_tree
+from backupd.run.importing.copying import FileMatch, copy_changed, copy_tree
 from backupd.run.importing.target_names import link_names, remove_names
 from backupd.run.importing.tree_links import TreeLinks, look_at
 
@@ -115,7 +115,7 @@ def test_no_name_is_linked_to_a_file_that_took_the_place_of_the_one_that_was_loo
     links = look_at(source, before if way == "changed" else None, lambda: True)
     (tmp_path / "evil").write_text("mine")
     (tmp_path / "evil").rename(source / links.groups[0][0].decode())
-    copy = copy_changed if way == "changed" else partial(copy_tree, same=Same.CONTENT if way == "compared" else Same.NONE)
+    copy = copy_changed if way == "changed" else partial(copy_tree, same=FileMatch.CONTENT if way == "compared" else FileMatch.NONE)
     there, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
     try:
         with pytest.raises(OSError, match="changed meanwhile"):
@@ -126,8 +126,8 @@ def test_no_name_is_linked_to_a_file_that_took_the_place_of_the_one_that_was_loo
 
 
 @pytest.mark.parametrize("time", [1, 3])
-@pytest.mark.parametrize("same", list(Same))
-def test_a_folder_that_is_exchanged_for_a_symlink_meanwhile_leads_to_no_secret(tmp_path: Path, same: Same, time: int) -> None:
+@pytest.mark.parametrize("same", list(FileMatch))
+def test_a_folder_that_is_exchanged_for_a_symlink_meanwhile_leads_to_no_secret(tmp_path: Path, same: FileMatch, time: int) -> None:
     """Before it is looked into, or between that and the copy; names are copied, or compared with what an earlier import made."""
     source, target, secret = (tmp_path / name for name in ("source", "target", "secret"))
     for folder in (source / "home", target / "home", secret):
@@ -176,10 +176,10 @@ def copied(copy: Callable[..., object], source: Path, target: Path, links: TreeL
         os.close(here)
 
 
-@pytest.mark.parametrize("same", list(Same))
+@pytest.mark.parametrize("same", list(FileMatch))
 @pytest.mark.parametrize("deed", ["removed", "added", "exchanged", "folder removed"])
 def test_a_folder_that_changed_after_the_look_is_refused_for_the_next_tree_is_compared_with_the_look(
-    tmp_path: Path, deed: str, same: Same
+    tmp_path: Path, deed: str, same: FileMatch
 ) -> None:
     """The next tree has what this one had. What is not copied here would never be: its folder is as it was looked at."""
     first, target = tmp_path / "1", tmp_path / "target"
@@ -239,10 +239,10 @@ def test_a_symlink_is_the_one_that_was_looked_at(tmp_path: Path, monkeypatch: py
     assert real(target / links.groups[0][0].decode()) == "theirs"
 
 
-@pytest.mark.parametrize("same", [Same.NONE, Same.CONTENT])
+@pytest.mark.parametrize("same", [FileMatch.NONE, FileMatch.CONTENT])
 @pytest.mark.parametrize("size", [1, 600_000])
 def test_a_file_that_is_written_to_while_it_is_copied_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, same: Same
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, same: FileMatch
 ) -> None:
     """Half of it is of before and half of after: no backup has ever had that."""
     source, target = tmp_path / "source", tmp_path / "target"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.rsync.messages import LAST_LINES, MOST_UNLISTED, SAMPLES, Class, Messages, classify
+from backupd.rsync.messages import LAST_LINES, MOST_UNLISTED, SAMPLES, MessageClass, Messages, classify
 from tests.backupd.pulls import UNPRIVILEGED, Pulled, arrived, meanwhile, pull
 from tests.beds import btrfs, session, work
 
@@ -41,7 +41,7 @@ def test_what_the_sender_may_not_read_is_counted_once_each_and_blamed_on_no_one_
     close_to_others(source / "file1", source / "file3")
     pulled = pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED)
     assert pulled.exit_code == 23
-    assert pulled.counts() == {Class.UNREADABLE: 2}
+    assert pulled.counts() == {MessageClass.UNREADABLE: 2}
     assert len(arrived(tmp_path / "backup")) == 3
 
 
@@ -52,7 +52,7 @@ def test_an_unreadable_folder_is_why_deletions_were_skipped(source: Path, tmp_pa
     close_to_others(source / "folder")
     (source / "file0").unlink()
     pulled = pull(source, tmp_path / "backup", based=True, rsync_path=UNPRIVILEGED)
-    assert pulled.counts() == {Class.UNREADABLE: 1, Class.DELETIONS_SKIPPED: 1}
+    assert pulled.counts() == {MessageClass.UNREADABLE: 1, MessageClass.DELETIONS_SKIPPED: 1}
     (tmp_path / "backup" / str(source)[1:] / "folder").chmod(0o755)  # as closed as at the source, for find too
     assert len(arrived(tmp_path / "backup")) == 5  # file0 is still there: the message was true
 
@@ -61,12 +61,12 @@ def test_an_unreadable_folder_is_why_deletions_were_skipped(source: Path, tmp_pa
 def test_a_missing_source_is_said_once_and_nothing_else_is_to_blame(tmp_path: Path, missing: str) -> None:
     pulled = pull(tmp_path / missing, tmp_path / "backup")
     assert pulled.exit_code == 23
-    assert pulled.counts() == {Class.PATH_BROKEN: 1}
-    assert str(tmp_path / missing) in pulled.messages.first(Class.PATH_BROKEN)
+    assert pulled.counts() == {MessageClass.PATH_BROKEN: 1}
+    assert str(tmp_path / missing) in pulled.messages.first(MessageClass.PATH_BROKEN)
 
 
 def test_a_file_below_which_the_source_would_lie_is_a_missing_source(source: Path, tmp_path: Path) -> None:
-    assert pull(source / "file1" / "inner", tmp_path / "backup").counts() == {Class.PATH_BROKEN: 1}
+    assert pull(source / "file1" / "inner", tmp_path / "backup").counts() == {MessageClass.PATH_BROKEN: 1}
 
 
 def vanishing(source: Path, tmp_path: Path, extra: tuple[str, ...] = ()) -> Pulled:
@@ -84,7 +84,7 @@ def vanishing(source: Path, tmp_path: Path, extra: tuple[str, ...] = ()) -> Pull
 def test_what_vanishes_in_mid_transfer_has_vanished_and_the_source_is_not_missing(source: Path, tmp_path: Path) -> None:
     pulled = vanishing(source, tmp_path)
     assert pulled.exit_code == 24
-    assert pulled.counts() == {Class.VANISHED: 6}
+    assert pulled.counts() == {MessageClass.VANISHED: 6}
 
 
 @pytest.mark.slow
@@ -95,10 +95,10 @@ def test_a_stopped_deletion_is_seen_though_vanished_files_hide_its_exit_status(s
     for number in range(3):
         (source / f"old{number}").unlink()
     stopped = pull(source, tmp_path / "backup", based=True, extra=("--max-delete=1",))
-    assert (stopped.exit_code, stopped.counts()) == (25, {Class.DELETE_LIMIT: 1})
+    assert (stopped.exit_code, stopped.counts()) == (25, {MessageClass.DELETE_LIMIT: 1})
     hidden = vanishing(source, tmp_path, ("--max-delete=1",))
     assert hidden.exit_code == 24
-    assert hidden.counts()[Class.DELETE_LIMIT] == 1
+    assert hidden.counts()[MessageClass.DELETE_LIMIT] == 1
 
 
 def test_a_full_pool_and_then_a_read_only_one_are_faults_of_this_server(
@@ -111,13 +111,13 @@ def test_a_full_pool_and_then_a_read_only_one_are_faults_of_this_server(
     work("btrfs", "filesystem", "sync", pool)
     full = pull(source, pool / "backup")
     assert full.exit_code in (11, 23)
-    assert full.messages.count(Class.SERVER_FAULT)
-    assert "No space left on device" in full.messages.first(Class.SERVER_FAULT)
+    assert full.messages.count(MessageClass.SERVER_FAULT)
+    assert "No space left on device" in full.messages.first(MessageClass.SERVER_FAULT)
     btrfs.remount(pool, "ro")
     read_only = pull(source, pool / "backup")
     assert read_only.exit_code == 23
-    assert set(read_only.counts()) == {Class.SERVER_FAULT}
-    assert "Read-only file system" in read_only.messages.first(Class.SERVER_FAULT)
+    assert set(read_only.counts()) == {MessageClass.SERVER_FAULT}
+    assert "Read-only file system" in read_only.messages.first(MessageClass.SERVER_FAULT)
 
 
 def test_an_attribute_too_big_for_btrfs_is_not_kept_and_the_pool_is_not_full(shared_btrfs: Path) -> None:
@@ -131,7 +131,7 @@ def test_an_attribute_too_big_for_btrfs_is_not_kept_and_the_pool_is_not_full(sha
         pytest.skip(f"left out: with big attributes (this kernel has none in {source}: {error.strerror})")
     pulled = pull(source, shared_btrfs / "backup")
     assert b"No space left on device (28)" in pulled.stderr
-    assert (pulled.exit_code, pulled.counts()) == (23, {Class.NOT_KEPT: 1})
+    assert (pulled.exit_code, pulled.counts()) == (23, {MessageClass.NOT_KEPT: 1})
 
 
 @pytest.mark.root
@@ -140,9 +140,9 @@ def test_a_receiver_that_may_not_give_files_away_has_not_kept_them(source: Path,
     (tmp_path / "backup").mkdir()
     command = ("setpriv", "--bounding-set=-chown,-fowner", "--", "rsync", "-a", f"{source}/", f"{tmp_path}/backup/")
     messages = read_all(work(*command, check=False).stderr.encode())
-    assert messages.count(Class.NOT_KEPT) == 1
-    assert "Operation not permitted (1)" in messages.first(Class.NOT_KEPT)
-    assert not messages.count(Class.SERVER_FAULT)
+    assert messages.count(MessageClass.NOT_KEPT) == 1
+    assert "Operation not permitted (1)" in messages.first(MessageClass.NOT_KEPT)
+    assert not messages.count(MessageClass.SERVER_FAULT)
 
 
 def test_whatever_an_unreadable_file_is_called_it_is_one_line_that_cannot_touch_the_terminal(source: Path, tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_whatever_an_unreadable_file_is_called_it_is_one_line_that_cannot_touch_
         (source / os.fsdecode(name)).write_text("secret", encoding="utf-8")
         (source / os.fsdecode(name)).chmod(0)
     pulled = pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED)
-    assert pulled.counts() == {Class.UNREADABLE: len(HOSTILE)}
-    assert all(line.isprintable() for line in (*pulled.messages.last, *pulled.messages.samples[Class.UNREADABLE]))
+    assert pulled.counts() == {MessageClass.UNREADABLE: len(HOSTILE)}
+    assert all(line.isprintable() for line in (*pulled.messages.last, *pulled.messages.samples[MessageClass.UNREADABLE]))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_whatever_an_unreadable_file_is_called_it_is_one_line_that_cannot_touch_
 def test_a_name_that_looks_like_another_message_is_still_just_unreadable(source: Path, tmp_path: Path, name: str) -> None:
     (source / name).write_text("secret", encoding="utf-8")
     (source / name).chmod(0)
-    assert pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED).counts() == {Class.UNREADABLE: 1}
+    assert pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED).counts() == {MessageClass.UNREADABLE: 1}
 
 
 def test_the_longest_path_does_not_hide_the_errno_at_the_end_of_its_line(source: Path, tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_the_longest_path_does_not_hide_the_errno_at_the_end_of_its_line(source:
     (source / inner / "file").write_text("secret", encoding="utf-8")
     (source / inner / "file").chmod(0)
     pulled = pull(source, tmp_path / "backup", rsync_path=UNPRIVILEGED)
-    assert pulled.counts() == {Class.UNREADABLE: 1}
-    assert len(pulled.messages.first(Class.UNREADABLE)) < 1100
+    assert pulled.counts() == {MessageClass.UNREADABLE: 1}
+    assert len(pulled.messages.first(MessageClass.UNREADABLE)) < 1100
 
 
 def test_a_connection_that_breaks_is_the_fault_of_no_file(source: Path, tmp_path: Path, badssh: Callable[..., Path]) -> None:
@@ -187,17 +187,19 @@ def test_a_connection_that_breaks_is_the_fault_of_no_file(source: Path, tmp_path
         assert (sent, pulled.exit_code in (12, 255), pulled.counts()) == (sent, True, {})
 
 
-@pytest.mark.parametrize(("errno", "kind"), [*((errno, Class.SERVER_FAULT) for errno in (5, 28, 30, 117)), (122, Class.OVER_QUOTA)])
-def test_errors_of_the_disk_are_the_servers_fault_only_where_the_server_met_them(errno: int, kind: Class) -> None:
+@pytest.mark.parametrize(
+    ("errno", "kind"), [*((errno, MessageClass.SERVER_FAULT) for errno in (5, 28, 30, 117)), (122, MessageClass.OVER_QUOTA)]
+)
+def test_errors_of_the_disk_are_the_servers_fault_only_where_the_server_met_them(errno: int, kind: MessageClass) -> None:
     line = f'write failed on "/srv/backup/x": {os.strerror(errno)} ({errno})'
     assert [classify(f"rsync: [{role}] {line}") for role in ("receiver", "generator", "Receiver")] == [kind] * 3
-    assert classify(f"rsync: [sender] {line}") is Class.UNREADABLE
+    assert classify(f"rsync: [sender] {line}") is MessageClass.UNREADABLE
 
 
 def test_the_words_may_come_in_any_pieces() -> None:
     said = b'rsync: [sender] opendir "/a" failed: Permission denied (13)\nfile has vanished: "/b"\r\nlast words without an end'
     whole = read_all(said)
-    assert whole.counts == {Class.UNREADABLE: 1, Class.VANISHED: 1, Class.OTHER: 1}
+    assert whole.counts == {MessageClass.UNREADABLE: 1, MessageClass.VANISHED: 1, MessageClass.OTHER: 1}
     for size in (1, 2, 7, 60):
         pieces = Messages()
         for start in range(0, len(said), size):
@@ -214,8 +216,8 @@ def test_a_host_that_never_stops_complaining_costs_no_memory() -> None:
     for number in range(2000):
         messages.feed(b"\nfile has vanished: %d" % number)
     messages.close()
-    assert messages.count(Class.VANISHED) == 2000
-    assert len(messages.samples[Class.VANISHED]) == SAMPLES
+    assert messages.count(MessageClass.VANISHED) == 2000
+    assert len(messages.samples[MessageClass.VANISHED]) == SAMPLES
     assert list(messages.last) == [f"file has vanished: {number}" for number in range(2000 - LAST_LINES, 2000)]
 
 
@@ -237,19 +239,19 @@ def test_a_host_that_never_stops_complaining_costs_no_memory() -> None:
 def test_whatever_keeps_a_folder_from_being_listed_is_remembered_by_its_path(words: str, path: bytes) -> None:
     """The formats of flist.c, xattrs.c and acls.c; most of them need a filesystem that fails."""
     found = read_all(f"rsync: [sender] {words}\n".encode())
-    assert (found.counts, found.unlisted, found.unlisted_beyond) == ({Class.UNREADABLE: 1}, {path}, 0)
+    assert (found.counts, found.unlisted, found.unlisted_beyond) == ({MessageClass.UNREADABLE: 1}, {path}, 0)
 
 
 def test_a_path_that_no_linux_can_have_is_not_looked_for() -> None:
     found = read_all(b'rsync: [sender] opendir "/' + 1000 * b"srv/" + b'srv" failed: Permission denied (13)\n')
     assert (len(found.unlisted), found.unlisted_beyond) == (1, 0)
     found = read_all(b'rsync: [sender] opendir "/' + 1024 * b"srv/" + b'srv" failed: Permission denied (13)\n')
-    assert (found.counts, found.unlisted, found.unlisted_beyond) == ({Class.UNREADABLE: 1}, set(), 1)
+    assert (found.counts, found.unlisted, found.unlisted_beyond) == ({MessageClass.UNREADABLE: 1}, set(), 1)
 
 
 def test_a_file_that_cannot_be_read_is_no_folder() -> None:
     found = read_all(b'rsync: [sender] send_files failed to open "/srv/a": Permission denied (13)\n')
-    assert (found.counts, found.unlisted) == ({Class.UNREADABLE: 1}, set())
+    assert (found.counts, found.unlisted) == ({MessageClass.UNREADABLE: 1}, set())
 
 
 @pytest.mark.slow
@@ -272,4 +274,4 @@ def test_no_line_of_a_hosts_takes_long_to_be_understood(often: bytes, then: byte
     for _ in range(20):
         messages.feed(line)
     assert time.process_time() - begun < 2  # one such line took a second: twenty of them stopped the night of all hosts
-    assert messages.count(Class.UNREADABLE) == 20
+    assert messages.count(MessageClass.UNREADABLE) == 20

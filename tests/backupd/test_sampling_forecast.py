@@ -7,7 +7,7 @@ from statistics import linear_regression
 import pytest
 
 from backupd.cli.forecast_ import lines, words
-from btrkeep.decisions.forecast import Full, Growth, TooLittle, bounded, forecast, slope
+from btrkeep.decisions.forecast import FullForecast, Growth, TooLittleHistory, bounded, forecast, slope
 from tests.backupd.made_samples import GIB, START, TIB
 
 SIZE = 40 * TIB
@@ -17,9 +17,9 @@ def days(count: int) -> list:
     return [START + timedelta(days=number) for number in range(count)]
 
 
-def full(values: list[int], size: int = SIZE) -> Full:
+def full(values: list[int], size: int = SIZE) -> FullForecast:
     found = forecast(days(len(values)), values, size)
-    assert isinstance(found, Full)
+    assert isinstance(found, FullForecast)
     return found
 
 
@@ -70,9 +70,9 @@ def test_one_that_is_full_is_full_now() -> None:
 
 
 def test_two_weeks_are_needed() -> None:
-    assert isinstance(forecast([], [], SIZE), TooLittle)
-    assert isinstance(forecast(days(13), [1] * 13, SIZE), TooLittle)
-    assert isinstance(forecast(days(14), [1] * 14, SIZE), Full)
+    assert isinstance(forecast([], [], SIZE), TooLittleHistory)
+    assert isinstance(forecast(days(13), [1] * 13, SIZE), TooLittleHistory)
+    assert isinstance(forecast(days(14), [1] * 14, SIZE), FullForecast)
     sparse = forecast(days(60)[::10], [1] * 6, SIZE)
     assert str(sparse) == "there are samples of 6 days only; 14 are needed"
     assert "go back 12 days; 14 are needed" in lines({"used": forecast(days(13), [1] * 13, SIZE)}, [], 0)[0]
@@ -126,7 +126,7 @@ def test_a_range_that_holds_everything_would_be_worth_nothing() -> None:
 
 
 def test_words_say_the_range() -> None:
-    found = Full(30 * TIB, SIZE, Growth(10.0 * GIB, -1.0 * GIB, 20.0 * GIB), START, START - timedelta(days=90), None)
+    found = FullForecast(30 * TIB, SIZE, Growth(10.0 * GIB, -1.0 * GIB, 20.0 * GIB), START, START - timedelta(days=90), None)
     assert words(found) == "+10.0 GiB (-1.00 GiB to +20.0 GiB) a day: full around 2026-06-01 (2026-03-03 to never)"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from balancer.cost_model import Estimate
-from balancer.run_types import MAP_CELLS, BalanceOutcome, Ending, PlannedBlockGroup, Report, SpaceNumbers, StepDone
+from balancer.run_types import MAP_CELLS, BalanceOutcome, PlannedBlockGroup, Report, SpaceNumbers, StepDone, StopReason
 from balancer.survey import Cost
 
 MIB = 1 << 20
@@ -86,7 +86,9 @@ def done(number: int = 1, outcome: BalanceOutcome = BalanceOutcome.DONE, **field
     return replace(made, **fields)
 
 
-def report(*steps: StepDone, ending: Ending = Ending.DONE, why: str = "nothing is worth it any more", **fields: Any) -> Report:
+def report(
+    *steps: StepDone, reason: StopReason = StopReason.DONE, why: str = "nothing is worth it any more", **fields: Any
+) -> Report:
     made = Report(
         filesystem=UUID,
         before=numbers(),
@@ -94,7 +96,7 @@ def report(*steps: StepDone, ending: Ending = Ending.DONE, why: str = "nothing i
         steps=steps,
         started=NOON,
         seconds=34.0,
-        ending=ending,
+        reason=reason,
         why=why,
     )
     return replace(made, **fields)

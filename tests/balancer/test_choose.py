@@ -91,7 +91,7 @@ def test_a_reason_is_given_for_just_those_that_are_left_out(
     more: dict[str, Any] = {"costs": costs, "set_aside": set(vaddrs[aside : aside + 1]), "unallocated": unallocated}
     chosen = order(some, policy, FLOORS[policy], **more)
     for index in range(len(vaddrs)):
-        assert (why_not(some, index, policy, FLOORS[policy], **more) == "") == (index in chosen)
+        assert (why_not(some, index, FLOORS[policy], **more) == "") == (index in chosen)
 
 
 def test_what_was_set_aside_is_not_chosen_again() -> None:
@@ -109,7 +109,7 @@ def test_data_has_to_fit_somewhere() -> None:
     assert order(groups((GIB, 900 * MIB, 300.0), (GIB, 200 * MIB, 300.0)), unallocated=0) == []
     assert order(groups((GIB, 900 * MIB, 300.0), (GIB, 124 * MIB, 300.0)), unallocated=0) == [1, 0]
     assert order(groups((GIB, 900 * MIB, 300.0), (2 * GIB, 1100 * MIB, 300.0)), unallocated=0) == [0]
-    assert why_not(two, 1, "benefit", NONE, unallocated=375 * MIB) == "its 800 MiB fit nowhere: 799 MiB are free outside of it"
+    assert why_not(two, 1, NONE, unallocated=375 * MIB) == "its 800 MiB fit nowhere: 799 MiB are free outside of it"
 
 
 def test_an_extent_has_to_fit_in_one_piece() -> None:
@@ -117,7 +117,7 @@ def test_an_extent_has_to_fit_in_one_piece() -> None:
     costs = {int(vaddr): Cost(2, 2, 10 * MIB, 6 * MIB) for vaddr in two.vaddr}
     assert order(two, costs=costs, unallocated=0) == []
     assert order(two, costs=costs, unallocated=6 * MIB) == [0, 1]
-    assert why_not(two, 0, "score", NONE, costs, (), 0) == "an extent of 6.00 MiB fits nowhere: the largest free place has 4.00 MiB"
+    assert why_not(two, 0, NONE, costs, (), 0) == "an extent of 6.00 MiB fits nowhere: the largest free place has 4.00 MiB"
 
 
 def test_costs_decide_between_those_whose_costs_are_known_and_come_before_the_others() -> None:
@@ -140,7 +140,7 @@ def test_costs_decide_between_those_whose_costs_are_known_and_come_before_the_ot
     ],
 )
 def test_a_reason_names_the_floor(index: int, floors: Floors, said: str) -> None:
-    assert why_not(FACTS, index, "benefit", floors) == said
+    assert why_not(FACTS, index, floors) == said
 
 
 def test_nothing_at_all_is_ranked_as_nothing() -> None:

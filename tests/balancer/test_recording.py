@@ -24,12 +24,12 @@ from balancer.recorder import Recorder
 from balancer.run_types import (
     BalanceOutcome,
     BalanceStarted,
-    Ending,
     PlannedBlockGroup,
     Report,
     RunSettings,
     SpaceNumbers,
     StepDone,
+    StopReason,
 )
 from balancer.score import SIZES, FreeExtents
 from balancer.survey import Cost, surveyed
@@ -328,7 +328,7 @@ def done(number: int, outcome: BalanceOutcome = BalanceOutcome.DONE, error: str 
 
 
 def report(steps: list[StepDone]) -> Report:
-    return Report(ONE, NUMBERS, AFTER, tuple(steps), NOW, 60.0, Ending.BUDGET, "20 GiB have moved")
+    return Report(ONE, NUMBERS, AFTER, tuple(steps), NOW, 60.0, StopReason.BUDGET, "20 GiB have moved")
 
 
 def record_a_run(state: Path, steps: list[StepDone], warn: Callable[[str], None] = pytest.fail) -> None:
@@ -341,7 +341,7 @@ def record_a_run(state: Path, steps: list[StepDone], warn: Callable[[str], None]
 
 
 def test_the_catalogue_knows_every_way_in_which_a_run_or_a_step_can_end() -> None:
-    assert {one.value for one in Ending} | {"killed"} == set(BALANCE_OUTCOMES)
+    assert {one.value for one in StopReason} | {"killed"} == set(BALANCE_OUTCOMES)
     assert {one.value for one in BalanceOutcome} == set(STEP_OUTCOMES)
 
 

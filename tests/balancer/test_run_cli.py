@@ -29,10 +29,10 @@ from balancer.run_types import (
     BalanceProgress,
     BalanceStarted,
     Cancelling,
-    Ending,
     Hindrance,
     RoomFloor,
     RunSettings,
+    StopReason,
 )
 from btrkeep.errors import Exit
 from btrkeep.process.progress import Notice, Waiting
@@ -238,7 +238,7 @@ def test_quiet_says_only_what_is_wrong_and_on_standard_error(capsys: pytest.Capt
     assert capsys.readouterr() == ("", "")
     sink(done(outcome=BalanceOutcome.FAILED, error="Input/output error"))
     sink(Notice("this is not recorded"))
-    sink(report(done(), ending=Ending.UNALLOCATED, why="1.00 GiB are unallocated"))
+    sink(report(done(), reason=StopReason.UNALLOCATED, why="1.00 GiB are unallocated"))
     text = capsys.readouterr()
     assert text.out == ""
     assert [line.split(":")[0] for line in text.err.splitlines()] == ["1", "note", "It stopped"]
@@ -284,7 +284,7 @@ def test_the_report_names_the_block_groups_that_did_not_go_well() -> None:
         done(2, BalanceOutcome.FAILED, error="Input/\noutput error"),
         done(3, BalanceOutcome.CANCELLED, error="Operation canceled"),
     ]
-    text = " ".join(" ".join(report_lines(report(*steps, ending=Ending.SIGNAL, why="SIGINT came"))).split())
+    text = " ".join(" ".join(report_lines(report(*steps, reason=StopReason.SIGNAL, why="SIGINT came"))).split())
     assert "Block group 46000000000000: the kernel found no room for what was in it (No space left on device)." in text
     assert r"failed (Input/\noutput error)" in text
     assert "cancelled on the way." in text
@@ -293,22 +293,22 @@ def test_the_report_names_the_block_groups_that_did_not_go_well() -> None:
     assert "Nothing was moved" in " ".join(report_lines(report()))
 
 
-@pytest.mark.parametrize("ending", Ending)
-def test_the_exit_status_says_whether_it_came_to_its_end(ending: Ending) -> None:
-    expected = {Ending.SIGNAL: Exit.TERMINATED}.get(ending, Exit.OK if ending in INTENDED else Exit.ATTENTION)
-    assert exit_status(report(done(), ending=ending, signal=15 if ending is Ending.SIGNAL else None)) == expected
+@pytest.mark.parametrize("reason", StopReason)
+def test_the_exit_status_says_whether_it_came_to_its_end(reason: StopReason) -> None:
+    expected = {StopReason.SIGNAL: Exit.TERMINATED}.get(reason, Exit.OK if reason in INTENDED else Exit.ATTENTION)
+    assert exit_status(report(done(), reason=reason, signal=15 if reason is StopReason.SIGNAL else None)) == expected
 
 
 def test_a_balance_that_somebody_else_cancelled_needs_a_look() -> None:
-    assert exit_status(report(done(), ending=Ending.SIGNAL)) == Exit.ATTENTION
+    assert exit_status(report(done(), reason=StopReason.SIGNAL)) == Exit.ATTENTION
 
 
 def test_a_block_group_that_failed_needs_a_look_and_one_without_room_does_not() -> None:
     assert exit_status(report(done(), done(2, BalanceOutcome.FAILED))) == Exit.ATTENTION
     assert exit_status(report(done(), done(2, BalanceOutcome.NO_SPACE), done(3, BalanceOutcome.GONE))) == Exit.OK
     assert exit_status(report(done(), done(2, BalanceOutcome.FAILED, error="any words", hindrance=Hindrance.SWAP))) == Exit.OK
-    assert exit_status(report(done(), ending=Ending.SIGNAL, signal=2)) == Exit.INTERRUPTED
-    assert exit_status(report(done(), ending=Ending.SIGNAL, signal=1)) == Exit.TERMINATED  # the terminal is gone
+    assert exit_status(report(done(), reason=StopReason.SIGNAL, signal=2)) == Exit.INTERRUPTED
+    assert exit_status(report(done(), reason=StopReason.SIGNAL, signal=1)) == Exit.TERMINATED  # the terminal is gone
 
 
 # --- the live display
@@ -430,7 +430,7 @@ def test_the_json_on_the_page_has_the_fields_that_the_program_prints() -> None:
 
 def test_the_page_names_every_ending_every_outcome_and_every_option_that_decides() -> None:
     page = " ".join(PAGE.split())
-    for word in (*Ending, *BalanceOutcome, *choose.POLICIES):
+    for word in (*StopReason, *BalanceOutcome, *choose.POLICIES):
         assert f"``{word}``" in page, word
     known = set()
     for name in COMMANDS:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from balancer.cost_model import Estimate
-from balancer.run_types import BalanceOutcome, Ending, Hindrance, PlannedBlockGroup, RoomFloor, RunSettings, StepDone
+from balancer.run_types import BalanceOutcome, Hindrance, PlannedBlockGroup, RoomFloor, RunSettings, StepDone, StopReason
 from balancer.stop_rules import BEFORE, DURING, StopFacts, after, stop, too_long
 from balancer.survey import Cost
 
@@ -24,31 +24,31 @@ def test_with_nothing_in_the_way_it_goes_on() -> None:
     assert stop(BEFORE, RunSettings(), replace(WELL, moved=1 << 60, elapsed=1e9, pressure=None)) is None
 
 
-REASONS: list[tuple[dict[str, Any], Ending, str, bool]] = [
-    ({"signal": signal.SIGTERM}, Ending.SIGNAL, "SIGTERM came", True),
-    ({"unallocated": 4 * GIB - 1}, Ending.UNALLOCATED, "4.00 GiB are unallocated, and 4 GiB have to be left", False),
+REASONS: list[tuple[dict[str, Any], StopReason, str, bool]] = [
+    ({"signal": signal.SIGTERM}, StopReason.SIGNAL, "SIGTERM came", True),
+    ({"unallocated": 4 * GIB - 1}, StopReason.UNALLOCATED, "4.00 GiB are unallocated, and 4 GiB have to be left", False),
     (
         {"exclusive": "device add", "exclusive_by": "process 7: btrfs device add"},
-        Ending.EXCLUSIVE,
+        StopReason.EXCLUSIVE,
         "the filesystem is busy: device add (process 7: btrfs device add)",
         False,
     ),
-    ({"exclusive": "resize"}, Ending.EXCLUSIVE, "the filesystem is busy: resize", False),
-    ({"backups": "backupd run (process 7)"}, Ending.BACKUPS, "backups come first: backupd run (process 7)", True),
-    ({"elapsed": 3600}, Ending.TIME, "the 1h are over", True),
-    ({"now": NOW + timedelta(hours=1)}, Ending.WINDOW, "the window ended at 23:00 UTC", True),
-    ({"moved": 10 * GIB}, Ending.BUDGET, "10.0 GiB moved, which is the budget", False),
-    ({"pressure": 0.41}, Ending.PRESSURE, "something waits for the disks 41% of the time, above 40%", False),
+    ({"exclusive": "resize"}, StopReason.EXCLUSIVE, "the filesystem is busy: resize", False),
+    ({"backups": "backupd run (process 7)"}, StopReason.BACKUPS, "backups come first: backupd run (process 7)", True),
+    ({"elapsed": 3600}, StopReason.TIME, "the 1h are over", True),
+    ({"now": NOW + timedelta(hours=1)}, StopReason.WINDOW, "the window ended at 23:00 UTC", True),
+    ({"moved": 10 * GIB}, StopReason.BUDGET, "10.0 GiB moved, which is the budget", False),
+    ({"pressure": 0.41}, StopReason.PRESSURE, "something waits for the disks 41% of the time, above 40%", False),
 ]
 
 
-@pytest.mark.parametrize(("facts", "ending", "why", "cancels"), REASONS)
+@pytest.mark.parametrize(("facts", "reason", "why", "cancels"), REASONS)
 def test_each_fact_has_its_reason_and_some_cancel_what_is_under_way(
-    facts: dict[str, Any], ending: Ending, why: str, cancels: bool
+    facts: dict[str, Any], reason: StopReason, why: str, cancels: bool
 ) -> None:
     found = stop(BEFORE, LIMITS, replace(WELL, **facts))
     assert found is not None
-    assert (found.ending, found.why) == (ending, why)
+    assert (found.reason, found.why) == (reason, why)
     assert stop(DURING, LIMITS, replace(WELL, **facts)) == (found if cancels else None)
 
 
@@ -59,11 +59,11 @@ def test_just_before_a_limit_nothing_ends() -> None:
 
 def test_the_first_reason_of_several_is_told() -> None:
     everything: dict[str, Any] = {}
-    for facts, ending, _, _ in reversed(REASONS):
+    for facts, reason, _, _ in reversed(REASONS):
         everything |= facts
         found = stop(BEFORE, LIMITS, replace(WELL, **everything))
         assert found is not None
-        assert found.ending is ending
+        assert found.reason is reason
 
 
 def test_what_passes_is_waited_for_only_when_that_was_asked_and_a_paused_balance_never() -> None:
@@ -97,10 +97,10 @@ def test_a_block_group_that_takes_longer_than_is_left_is_not_begun() -> None:
     assert too_long(LIMITS, WELL, 3540) is None
     found = too_long(LIMITS, WELL, 3541)
     assert found is not None
-    assert (found.ending, found.why) == (Ending.TIME, "the next block group should take 59m 1s, and 59m are left")
+    assert (found.reason, found.why) == (StopReason.TIME, "the next block group should take 59m 1s, and 59m are left")
     window = too_long(replace(LIMITS, time=None), WELL, 3601)
     assert window is not None
-    assert window.ending is Ending.WINDOW
+    assert window.reason is StopReason.WINDOW
 
 
 def step(
@@ -123,26 +123,26 @@ OUTRUN = step(BalanceOutcome.CANCELLED, error="any words", hindrance=Hindrance.B
 
 
 @pytest.mark.parametrize(
-    ("steps", "ending"),
+    ("steps", "reason"),
     [
         ([], None),
         ([DONE], None),
         ([FULL] * 4, None),
-        ([FULL] * 5, Ending.NO_SPACE),
+        ([FULL] * 5, StopReason.NO_SPACE),
         ([TIGHT], None),
-        ([FULL, TIGHT], Ending.NO_SPACE),
+        ([FULL, TIGHT], StopReason.NO_SPACE),
         ([TIGHT, DONE, TIGHT], None),
         ([FAILED], None),
         ([FAILED, DONE, FAILED], None),
-        ([FAILED, FAILED], Ending.FAILED),
+        ([FAILED, FAILED], StopReason.FAILED),
         ([SWAPPED] * 9, None),
         ([OUTRUN] * 2, None),
-        ([OUTRUN] * 3, Ending.EXCLUSIVE),
+        ([OUTRUN] * 3, StopReason.EXCLUSIVE),
         ([USELESS] * 2, None),
-        ([USELESS] * 3, Ending.DONE),
+        ([USELESS] * 3, StopReason.DONE),
         ([USELESS, USELESS, DONE, USELESS], None),
     ],
 )
-def test_what_became_of_the_last_block_groups_may_end_it(steps: list[StepDone], ending: Ending | None) -> None:
+def test_what_became_of_the_last_block_groups_may_end_it(steps: list[StepDone], reason: StopReason | None) -> None:
     found = after(steps)
-    assert (found and found.ending) == ending
+    assert (found and found.reason) == reason

@@ -233,7 +233,7 @@ class Teller:
         self._say("warns", text=notice.text)
 
     def ends(self, report: Report) -> None:
-        self._say("ends", ending=report.ending, why=report.why, steps=len(report.steps), signal=report.signal)
+        self._say("ends", ending=report.reason, why=report.why, steps=len(report.steps), signal=report.signal)
 
 
 def signalling(function: Callable[..., Any], number: int, count: int, *, after: bool = False) -> Callable[..., Any]:

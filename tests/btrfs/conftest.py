@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.beds import session, work
+from tests.beds.balancing import checked_bed, fragmented
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
 
@@ -52,3 +53,16 @@ def ext4(tmp_path: Path) -> Iterator[Path]:
     work("mount", "-o", "loop", image, point)
     yield point
     work("umount", point)
+
+
+@pytest.fixture(scope="module")
+def whole_bed(no_leftovers: None) -> Iterator[Path]:
+    """Checked by the btrfs program when all tests are through with it."""
+    with checked_bed() as point:
+        yield point
+
+
+@pytest.fixture
+def bed(whole_bed: Path) -> Path:
+    """Worth balancing, whatever the tests before have done to it."""
+    return fragmented(whole_bed)

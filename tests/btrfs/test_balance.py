@@ -11,7 +11,7 @@ from typing import Any
 import btrfs as python_btrfs
 import pytest
 
-from balancer.run_types import BalanceOutcome, Ending, Hindrance, SpaceNumbers
+from balancer.run_types import BalanceOutcome, Hindrance, SpaceNumbers, StopReason
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.balance import balance_block_group, cancel_balance
 from tests.balancer.program import histogram, theirs
@@ -21,11 +21,9 @@ from tests.beds.balancing import (
     METADATA,
     Seen,
     balance,
-    checked_bed,
     checksum,
     churn,
     foreign,
-    fragmented,
     fullest,
     groups,
     nothing_is_left,
@@ -33,19 +31,6 @@ from tests.beds.balancing import (
 )
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
-
-
-@pytest.fixture(scope="module")
-def whole_bed(no_leftovers: None) -> Iterator[Path]:
-    """Checked by the btrfs program when all tests are through with it."""
-    with checked_bed() as point:
-        yield point
-
-
-@pytest.fixture
-def bed(whole_bed: Path) -> Path:
-    """Worth balancing, whatever the tests before have done to it."""
-    return fragmented(whole_bed)
 
 
 @pytest.fixture
@@ -145,7 +130,7 @@ def test_a_block_group_with_a_swap_file_stays_and_is_set_aside(make_btrfs: Calla
         work("swapoff", swap)
     failed = [(step.outcome, step.hindrance, step.moved) for step in report.steps if step.error]
     assert failed == [(BalanceOutcome.FAILED, Hindrance.SWAP, 0)]
-    assert report.ending is Ending.DONE
+    assert report.reason is StopReason.DONE
     assert {step.group.vaddr for step in report.steps if step.error} <= set(before) & set(after)
 
 
@@ -168,7 +153,7 @@ def test_a_run_balances_what_is_worth_it_and_reports_what_python_btrfs_sees(make
     assert report.moved == sum(step.group.used for step in report.steps if step.outcome is BalanceOutcome.DONE)
     assert sum(step.gained for step in report.steps) == pytest.approx(report.gained)
     assert (report.steps[0].group.vaddr, report.steps[0].group.cost) == (expected[0].vaddr, expected[0].cost)
-    assert report.ending is Ending.DONE
+    assert report.reason is StopReason.DONE
     middle = ["step_begins", "step_ends"] * len(report.steps)
     assert seen.events() == ["begins", *middle, "ends"]
     assert checksum(point) == files
@@ -216,7 +201,7 @@ def test_a_budget_is_never_exceeded_and_what_fits_is_done(bed: Path) -> None:
     gone = set(before) - set(groups(bed))
     assert 0 < report.moved <= budget
     assert report.moved == sum(before[vaddr][2] for vaddr in gone)
-    assert report.ending is Ending.BUDGET
+    assert report.reason is StopReason.BUDGET
 
 
 # --- filesystems that may not be balanced
@@ -241,7 +226,7 @@ def test_a_read_only_filesystem_and_a_read_only_mount_are_refused(bed: Path, tmp
 def test_a_degraded_filesystem_is_refused(make_btrfs: Callable[..., Path]) -> None:
     point = make_btrfs(size="256M", devices=2, mkfs=("-d", "raid1", "-m", "raid1"))
     (point / "file").write_bytes(os.urandom(1 << 20))
-    assert balance(point).ending is Ending.DONE
+    assert balance(point).reason is StopReason.DONE
     first, second = btrfs.devices_of(point)
     number = re.search(rf"devid\s+(\d+) .*path {second}$", work("btrfs", "filesystem", "show", point).stdout, re.MULTILINE)
     btrfs.unmount(point)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from balancer import relocation, run
 from balancer import stop_rules as stops
 from balancer.contention import backups_at_work, lock_folders
 from balancer.run import Balancing
-from balancer.run_types import BalanceOutcome, Ending, RoomFloor, RunSettings
+from balancer.run_types import BalanceOutcome, RoomFloor, RunSettings, StopReason
 from btrkeep.errors import LockHeld
 from btrkeep.pool.balance import balance_block_group, exclusive_operation
 from btrkeep.pool.locks import take_lock
@@ -29,7 +29,6 @@ from tests.beds.balancing import (
     QUICK,
     Seen,
     balance,
-    checked_bed,
     checksum,
     churn,
     ended,
@@ -45,19 +44,6 @@ from tests.beds.balancing import (
 )
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
-
-
-@pytest.fixture(scope="module")
-def whole_bed(no_leftovers: None) -> Iterator[Path]:
-    """Checked by the btrfs program when all tests are through with it."""
-    with checked_bed() as point:
-        yield point
-
-
-@pytest.fixture
-def bed(whole_bed: Path) -> Path:
-    """Worth balancing, whatever the tests before have done to it."""
-    return fragmented(whole_bed)
 
 
 # --- whatever happens
@@ -142,7 +128,7 @@ def test_who_cancels_or_pauses_our_balance_ends_the_run(bed: Path, verb: str, wo
     """By the btrfs program; a balance that was paused is not left so."""
     seen = Seen("step_begins", threading.Thread(target=from_outside, args=(bed, verb)).start)
     report = balance(bed, seen)
-    assert report.ending is Ending.SIGNAL
+    assert report.reason is StopReason.SIGNAL
     assert words in report.why
     assert report.signal is None
     nothing_is_left(bed)
@@ -153,13 +139,13 @@ def from_outside(point: Path, verb: str) -> None:
     work("btrfs", "balance", verb, point, check=False)
 
 
-@pytest.mark.parametrize("ending", [Ending.TIME, Ending.WINDOW])
-def test_time_and_window_cancel_what_is_under_way(bed: Path, ending: Ending) -> None:
-    limit = {"time": 0.5} if ending is Ending.TIME else {"until": datetime.now(UTC) + timedelta(seconds=0.5)}
+@pytest.mark.parametrize("ending", [StopReason.TIME, StopReason.WINDOW])
+def test_time_and_window_cancel_what_is_under_way(bed: Path, ending: StopReason) -> None:
+    limit = {"time": 0.5} if ending is StopReason.TIME else {"until": datetime.now(UTC) + timedelta(seconds=0.5)}
     begun, linger = time.monotonic(), Seen("step_begins", lambda: time.sleep(0.5))
     report = Balancing(bed, RunSettings(**QUICK, **limit), NO_TIME, [linger]).run()
     assert time.monotonic() - begun < 5
-    assert report.ending is ending
+    assert report.reason is ending
     assert [step.outcome for step in report.steps] == [BalanceOutcome.CANCELLED]
     nothing_is_left(bed)
 
@@ -167,12 +153,12 @@ def test_time_and_window_cancel_what_is_under_way(bed: Path, ending: Ending) -> 
 def test_one_that_should_take_longer_than_there_is_time_is_not_begun(bed: Path) -> None:
     estimated = planned(bed)[0].estimate.seconds
     report = balance(bed, time=estimated / 2)
-    assert (report.ending, report.steps) == (Ending.TIME, ())
+    assert (report.reason, report.steps) == (StopReason.TIME, ())
 
 
 def test_without_room_to_spare_nothing_is_begun(bed: Path) -> None:
     report = balance(bed, min_unallocated=RoomFloor(1 << 40, 1.0))
-    assert (report.ending, report.steps) == (Ending.UNALLOCATED, ())
+    assert (report.reason, report.steps) == (StopReason.UNALLOCATED, ())
 
 
 def test_one_without_room_is_set_aside_and_two_in_a_row_end_it(bed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +171,7 @@ def test_one_without_room_is_set_aside_and_two_in_a_row_end_it(bed: Path, monkey
     monkeypatch.setattr(stops, "_MOST_WITHOUT_SPACE", 2)
     report = balance(bed)
     assert len(tried) == len(set(tried)) == 2
-    assert report.ending is Ending.NO_SPACE
+    assert report.reason is StopReason.NO_SPACE
     assert {step.outcome for step in report.steps} == {BalanceOutcome.NO_SPACE}
 
 
@@ -215,7 +201,7 @@ def test_a_running_balance_of_somebody_else_is_refused_and_named_or_waited_for(b
     seen = Seen("waits", lambda: other.communicate(timeout=30))
     report = balance(bed, seen, wait_for_others=True, budget=1)
     assert seen.events()[:2] == ["begins", "waits"]
-    assert report.ending is Ending.BUDGET
+    assert report.reason is StopReason.BUDGET
     nothing_is_left(bed)
 
 
@@ -259,7 +245,7 @@ def test_backups_that_begin_cancel_it_and_a_lock_of_a_moment_does_not(bed: Path,
     held = []
     seen = Seen("step_begins", lambda: held.append(take_lock(locks / "host-web", "backupd run", "2026-11-20T22:00:00Z")))
     report = balance(bed, seen)
-    assert report.ending is Ending.BACKUPS
+    assert report.reason is StopReason.BACKUPS
     assert report.why == f"backups come first: backupd run (process {os.getpid()})"
     assert "stopping" in seen.events()
     held[0].release()
@@ -267,14 +253,14 @@ def test_backups_that_begin_cancel_it_and_a_lock_of_a_moment_does_not(bed: Path,
 
     with take_lock(locks / "expire", "backupd expire", "2026-11-20T22:00:00Z"):
         assert balance(bed).steps == ()
-        assert balance(bed, yield_to_backups=False, budget=1).ending is Ending.BUDGET
+        assert balance(bed, yield_to_backups=False, budget=1).reason is StopReason.BUDGET
         with monkeypatch.context() as patched:
             patched.setattr(run, "_LOOK_AGAIN", 0.05)
             report = balance(bed, seen := Seen(), wait_for_others=True, patience=0.2)
-            assert (report.ending, report.steps) == (Ending.BACKUPS, ())
+            assert (report.reason, report.steps) == (StopReason.BACKUPS, ())
             assert set(seen.events()) == {"begins", "waits", "ends"}
     (locks / "night").write_text("what a killed run left")
-    assert balance(bed, budget=1).ending is Ending.BUDGET
+    assert balance(bed, budget=1).reason is StopReason.BUDGET
 
 
 def test_pressure_on_the_disks_is_waited_for_and_then_ends_it(bed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +269,7 @@ def test_pressure_on_the_disks_is_waited_for_and_then_ends_it(bed: Path, tmp_pat
     monkeypatch.setattr(IoPressure, "total", lambda _self: next(total))
     monkeypatch.setattr(run, "_LOOK_AGAIN", 0.05)
     report = balance(bed, seen := Seen(), max_pressure=0.4, patience=0.2)
-    assert (report.ending, report.steps) == (Ending.PRESSURE, ())
+    assert (report.reason, report.steps) == (StopReason.PRESSURE, ())
     assert "waits" in seen.events()
     monkeypatch.undo()
     assert IoPressure(told).share() is None

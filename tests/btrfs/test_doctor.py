@@ -15,7 +15,7 @@ import pytest
 
 from backupd.doctor.facts import DoctorFacts, FilesystemFacts, Machine, Scrub, SiteFacts
 from backupd.doctor.filesystem import read_filesystem
-from backupd.doctor.rules import apply_rules
+from backupd.doctor.rules import examine
 from backupd.doctor.scrub import FOLDER, read_scrub
 from btrkeep.config.values import MinFree
 from btrkeep.decisions.findings import Finding
@@ -42,7 +42,7 @@ def facts_of(point: Path) -> DoctorFacts:
 
 
 def found(point: Path) -> dict[str, Finding]:
-    return {finding.check: finding for finding in apply_rules(facts_of(point))}
+    return {finding.check: finding for finding in examine(facts_of(point)).findings}
 
 
 def further(point: Path) -> set[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from backupd.doctor.facts import DoctorFacts, KeyFile, Layer, SiteFacts
-from backupd.doctor.rules import RULES, apply_rules
+from backupd.doctor.rules import RULES, examine
 from backupd.doctor.rules.state import SCRUB_EVERY
 from backupd.doctor.scrub import FOLDER, read_scrub
 from btrkeep.decisions.findings import Finding
@@ -37,7 +37,7 @@ def tried(*rules: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def finding_of(facts: DoctorFacts, name: str) -> Finding:
-    found = [finding for finding in apply_rules(facts) if finding.check == name]
+    found = [finding for finding in examine(facts).findings if finding.check == name]
     assert found, f"{name} is not found"
     return found[0]
 
@@ -46,7 +46,7 @@ def follow(point: Path, name: str, look: Look = facts_of, new: str = "") -> None
     """Runs what is printed, a line after the other, as somebody would paste it; `new` is what stands in for /dev/NEW."""
     finding = finding_of(look(point), name)
     run(point, finding, new)
-    assert all(after.text != finding.text for after in apply_rules(look(point))), finding.remedy.lines
+    assert all(after.text != finding.text for after in examine(look(point)).findings), finding.remedy.lines
 
 
 def run(point: Path, finding: Finding, new: str = "") -> None:
@@ -354,7 +354,7 @@ def test_those_of_metadata_on_several_devices(profile: str, count: int, better: 
     work("fallocate", "-l", "1M", point / "b")
     balance(point, "-sconvert=single,limit=1")
     write(point, "c")
-    if any(finding.check == "profiles" for finding in apply_rules(facts_of(point))):
+    if any(finding.check == "profiles" for finding in examine(facts_of(point)).findings):
         follow(point, "profiles")
 
 

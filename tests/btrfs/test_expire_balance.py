@@ -9,7 +9,7 @@ import pytest
 
 from balancer.contention import alone, backups_at_work
 from balancer.run import Balancing
-from balancer.run_types import Ending, RunSettings
+from balancer.run_types import RunSettings, StopReason
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock
 from tests.beds import backupd_start
@@ -64,7 +64,7 @@ def test_no_block_group_is_begun_while_an_expiry_deletes(make_btrfs: Callable[..
     locks.mkdir(parents=True)
     held = take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE)  # it has begun since the last look at the other lock
     report = balance(point)
-    assert (report.ending, report.steps) == (Ending.BACKUPS, ())
+    assert (report.reason, report.steps) == (StopReason.BACKUPS, ())
     assert "backupd expire" in report.why
     released = Seen("waits", held.release)
     report = balance(point, released, wait_for_others=True, patience=0.5, budget=200 << 20)
@@ -72,10 +72,10 @@ def test_no_block_group_is_begun_while_an_expiry_deletes(make_btrfs: Callable[..
     assert "waits" in released.events()
 
     with take_lock(locks / "night", "backupd run", SINCE):
-        assert balance(point, budget=1).ending is Ending.BACKUPS
-        assert balance(point, only_to_expiry=True, budget=1).ending is Ending.BUDGET
+        assert balance(point, budget=1).reason is StopReason.BACKUPS
+        assert balance(point, only_to_expiry=True, budget=1).reason is StopReason.BUDGET
     with take_lock(locks / "expire", "backupd expire", SINCE):
-        assert balance(point, only_to_expiry=True, budget=1).ending is Ending.BACKUPS
+        assert balance(point, only_to_expiry=True, budget=1).reason is StopReason.BACKUPS
     nothing_is_left(point)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.importing.copying import Same, copy_tree
+from backupd.run.importing.copying import FileMatch, copy_tree
 from backupd.run.importing.target_names import remove_names
 from backupd.run.importing.tree_links import look_at, superfluous
 from backupd.run.importing.tree_walk import FolderDigests
@@ -67,8 +67,8 @@ def test_what_a_later_tree_brings_has_all_its_attributes(nights: Nights, ext4: P
 
 
 @pytest.mark.parametrize("delta", [False, True])
-@pytest.mark.parametrize("same", [Same.SIZE_AND_TIME, Same.CONTENT])
-def test_what_another_import_has_made_becomes_what_the_tree_is(nights: Nights, ext4: Path, same: Same, delta: bool) -> None:
+@pytest.mark.parametrize("same", [FileMatch.SIZE_AND_TIME, FileMatch.CONTENT])
+def test_what_another_import_has_made_becomes_what_the_tree_is(nights: Nights, ext4: Path, same: FileMatch, delta: bool) -> None:
     """Over all that a tree can hold: names of other kinds, with other attributes, too many, too few, of the same size and time."""
     tree, copy = ext4 / "tree", nights.top / "copy"
     everything(tree / "all")
@@ -160,7 +160,7 @@ def test_what_cannot_be_read_of_the_backup_before_is_made_anew(make_btrfs: Calla
     links = look_at(tree, None, lambda: True)
     there, here = (os.open(folder, os.O_RDONLY) for folder in (tree, top / "copy"))
     try:
-        copy_tree(there, here, links, lambda: True, Same.CONTENT, delta=delta)
+        copy_tree(there, here, links, lambda: True, FileMatch.CONTENT, delta=delta)
     finally:
         os.close(there)
         os.close(here)
@@ -182,8 +182,8 @@ def spoil(top: Path, content: bytes) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("delta", [False, True])
-@pytest.mark.parametrize("same", [Same.NONE, Same.CONTENT])
-def test_holes_of_terabytes_are_not_read(nights: Nights, ext4: Path, same: Same, delta: bool) -> None:
+@pytest.mark.parametrize("same", [FileMatch.NONE, FileMatch.CONTENT])
+def test_holes_of_terabytes_are_not_read(nights: Nights, ext4: Path, same: FileMatch, delta: bool) -> None:
     """As lastlog has them, or as somebody makes one who wants the import not to end."""
     tree, copy = ext4 / "tree", nights.top / "copy"
     for place, size in ((tree / "same", 12 << 40), (copy / "same", 12 << 40), (tree / "grew", 12 << 40), (copy / "grew", 5000)):

@@ -19,7 +19,7 @@ from web.data.files import Which, browse, bytes_of, choices, nearest, text_of
 from web.data.files_compare import line_of
 from web.data.files_history import HistoryPage, NeighbouringBackups, PathInBackupRow, neighbouring_backups
 from web.data.files_text import beginning
-from web.download import TooMany, ViewerLimits, disposition, name_of, place, sent
+from web.download import TooManyDownloads, ViewerLimits, disposition, name_of, place, sent
 from web.pages.files_links import PageLinks, is_escaped, quoted
 from web.paths import path_of_request, paths_of_form
 from web.settings import Settings
@@ -221,7 +221,7 @@ def test_a_download_gives_its_place_back_however_it_ends() -> None:
         with place("alice", places):
             stream = Stream(breaks)
             response = sent(stream, b"x", "alice", places)
-        with pytest.raises(TooMany):
+        with pytest.raises(TooManyDownloads):
             places.take("alice")
         pieces = response.iter_encoded()
         assert next(pieces) == b"one"
@@ -239,10 +239,10 @@ def test_downloads_leave_room_for_others() -> None:
     places = ViewerLimits(at_once=3, of_one=2)
     places.take("alice")
     places.take("alice")
-    with pytest.raises(TooMany, match="of yours"):
+    with pytest.raises(TooManyDownloads, match="of yours"):
         places.take("alice")
     places.take("bob")
-    with pytest.raises(TooMany):
+    with pytest.raises(TooManyDownloads):
         places.take("carol")
     with pytest.raises(ValueError, match="no"), place("bob", ViewerLimits()) as taken:
         raise ValueError("no")

@@ -32,4 +32,4 @@ def _openapi() -> bytes:
     return dumped(document(ENDPOINTS, PREFIX))
 
 
-__all__ = ["ENDPOINTS", "PREFIX", "blueprint", "of_http"]
+__all__ = ["ENDPOINTS", "blueprint", "of_http"]

@@ -225,7 +225,7 @@ class Store:
         """Ends this session."""
         self._change("DELETE FROM session WHERE key = ?", (key,))
 
-    def drop_sessions(self, user: str, but: bytes = b"") -> None:
+    def drop_sessions(self, user: str, but: bytes) -> None:
         """Ends all sessions of a user except one."""
         self._change("DELETE FROM session WHERE user = ? AND key != ?", (user, but))
 

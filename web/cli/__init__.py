@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from btrkeep import __version__
-from btrkeep.cli import edge
+from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.lazy import LazyGroup
 from btrkeep.process.cancellation import exit_on_sigterm
 from web.cli.global_options import GlobalOptions
@@ -30,7 +30,7 @@ PATH = click.Path(path_type=Path)
     package="web.cli",
     commands=COMMANDS,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=CONTEXT_SETTINGS,
 )
 @click.version_option(__version__, prog_name=NAME)
 @click.option("--pool", default="main", show_default=True, metavar="NAME", help="The pool to show.")

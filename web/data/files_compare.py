@@ -53,7 +53,7 @@ class Compared:
     """The reason why a file has none."""
 
 
-def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limit: int = LIMIT) -> Compared:
+def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limit: int) -> Compared:
     """Asks the agent to compare. Raises the agent's exceptions."""
     answer = asks.ask("compare", host=host, path=text_of(path), before=before, after=after, limit=limit)
     found = tuple(_difference(one) for one in answer["differences"])

@@ -16,6 +16,7 @@ BOUNDS = (0.0, 10.0, 25.0, 50.0, 100.0, BAD)
 ORDERS = {"score": "worst score first", "used": "fullest first", "free": "most free first", "vaddr": "by virtual address"}
 PAGE = 100
 _NEAREST = 4
+_WORST = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def _places(state: FilesystemState, vaddr: int) -> Iterator[tuple[int, int]]:
         yield from zip(state.st_devid[first:last].tolist(), state.st_paddr[first:last].tolist(), strict=True)
 
 
-def distribution(state: FilesystemState, worst: int = 20) -> Distribution | None:
+def distribution(state: FilesystemState) -> Distribution | None:
     """Returns the distribution; None if the state has no scores."""
     if state.score is None:
         return None
@@ -149,7 +150,7 @@ def distribution(state: FilesystemState, worst: int = 20) -> Distribution | None
     which = np.searchsorted(np.array(BOUNDS), score, "right") - 1
     edges = zip(BOUNDS, (*BOUNDS[1:], None), strict=True)
     classes = tuple(_class(least, most, which == number, score, used, length) for number, (least, most) in enumerate(edges))
-    ranked = known[np.argsort(-score, kind="stable")][:worst].tolist()
+    ranked = known[np.argsort(-score, kind="stable")][:_WORST].tolist()
     return Distribution(state.taken, classes, float(score.sum()), tuple(_group(state, index) for index in ranked))
 
 

@@ -40,14 +40,14 @@ class DrawingRequest:
         return {name: value for name, value in pairs if value != getattr(usual, name)}
 
 
-def wish_of(words: Mapping[str, str], *, size: int = USUAL, steady: bool = False) -> DrawingRequest:
+def wish_of(words: Mapping[str, str], *, steady: bool = False) -> DrawingRequest:
     """Parses a query; replaces unknown values by the default, and too large ones by the largest."""
     usual = DrawingRequest()
     return DrawingRequest(
         _one_of(words.get("sort"), SORTS, usual.sort),
         _one_of(words.get("curve"), CURVES, usual.curve),
         _one_of(words.get("colour"), COLOUR_SCHEMES, usual.colour),
-        _size(words.get("size"), size),
+        _size(words.get("size")),
         steady,
     )
 
@@ -56,9 +56,9 @@ def _one_of(word: str | None, known: Sequence[str] | Mapping[str, object], usual
     return word if word is not None and word in known else usual
 
 
-def _size(word: str | None, usual: int) -> int:
+def _size(word: str | None) -> int:
     if word is None or not word.isascii() or not word.isdigit():
-        return usual
+        return USUAL
     return max(SMALLEST, min(LARGEST, int(word[:4])))
 
 

@@ -77,9 +77,7 @@ class KnownDecision:
     expires: datetime | None
 
 
-def decided(
-    backups: Sequence[Backup], policy: Retention | None, source: RequestContext, host: str = ""
-) -> dict[str, KnownDecision]:
+def decided(backups: Sequence[Backup], policy: Retention | None, source: RequestContext, host: str) -> dict[str, KnownDecision]:
     """Returns the decision about each final backup by the host's policy, by name; without a policy all are kept."""
     rules = policy or Retention()
     shared: dict[str, list[str]] = {}

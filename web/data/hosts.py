@@ -219,10 +219,10 @@ def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
     return [*sorted(known, key=key, reverse=sort.startswith("-")), *unknown]
 
 
-def with_strips(source: RequestContext, rows: Sequence[HostRow], count: int = nights.COUNT) -> tuple[HostRow, ...]:
+def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRow, ...]:
     """Returns the rows with their last nights, which are cached between requests, and with messages as the viewer may read them."""
     names = tuple(row.host for row in rows)
-    found = source.cached(("strips", names, count), lambda: _strips(source, names, count))
+    found = source.cached(("strips", names), lambda: _strips(source, names))
     facts = every_facts(source)
     return tuple(
         replace(row, words=_as_told(row, facts.get(row.host)), nights=found[row.host], strip=nights.words(found[row.host]))
@@ -239,12 +239,12 @@ def _as_told(row: HostRow, facts: HostFacts | None) -> str:
     return host_line(row.words, row.host)
 
 
-def _strips(source: RequestContext, names: Sequence[str], count: int) -> Mapping[str, tuple[HostNight, ...]]:
+def _strips(source: RequestContext, names: Sequence[str]) -> Mapping[str, tuple[HostNight, ...]]:
     """Returns the nights of each host. Uses a fixed number of SQL statements for all hosts."""
     if not names:
         return {}
     site, now = source.site, source.now
-    begins = _begins(site.hosts, site.zone, now, count)
+    begins = _begins(site.hosts, site.zone, now)
     earliest = min(begins(name)[0] for name in names)
     runs = _by_host(source.catalogue.runs_since(earliest, names))
     known = _backup_outcomes(source.catalogue, names)
@@ -265,14 +265,14 @@ def past_of(source: RequestContext, names: Collection[str]) -> Mapping[str, Know
     return {name: KnownPeriod(min(moments, default=None), unknown, windows.get(name)) for name, moments in every.items()}
 
 
-def _begins(hosts: Mapping[str, HostConfig], zone: ZoneInfo, now: datetime, count: int) -> Callable[[str], Sequence[datetime]]:
+def _begins(hosts: Mapping[str, HostConfig], zone: ZoneInfo, now: datetime) -> Callable[[str], Sequence[datetime]]:
     """Returns a function that gives the beginnings of a host's nights. It caches them by window, because hundreds of hosts
     share a few.
     """
 
     @lru_cache
     def of_window(window: Window | None) -> Sequence[datetime]:
-        return nights.boundaries(window, zone, now, count)
+        return nights.boundaries(window, zone, now)
 
     return lambda name: of_window(hosts[name].window if name in hosts else None)
 

@@ -13,18 +13,9 @@ from dataclasses import dataclass, field
 from btrkeep import __version__
 from btrkeep import metric_table as table
 from btrkeep.backup_states import BACKUP_STATES
+from btrkeep.decisions import metric_samples
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.decisions.host_state import STATES
-from btrkeep.decisions.metric_samples import (
-    add_alarms,
-    add_balance_totals,
-    add_counts,
-    add_expiry_totals,
-    add_health,
-    add_numbers,
-    add_score,
-    add_state,
-)
 from btrkeep.decisions.pool_numbers import numbers_of_sample
 from btrkeep.metric_table import Metric
 from web.data.health import STALE
@@ -73,12 +64,12 @@ def _hosts(samples: _Samples, source: RequestContext) -> None:
     rows = [row for row in every_row(source) if row.state not in NOT_OURS]
     for row in rows:
         _host(samples, row)
-    add_counts(samples.add, table.HOSTS, STATES, Counter(row.state for row in rows if row.enabled))
+    metric_samples.add_counts(samples.add, table.HOSTS, STATES, Counter(row.state for row in rows if row.enabled))
 
 
 def _host(samples: _Samples, row: HostRow) -> None:
     samples.add(table.HOST_INFO, 1, row.host, row.group or "", str(row.enabled).lower(), str(row.optional).lower())
-    add_state(samples.add, table.HOST_STATE, STATES, row.state, row.host)
+    metric_samples.add_state(samples.add, table.HOST_STATE, STATES, row.state, row.host)
     samples.add(table.HOST_SUCCESS, row.last_complete.timestamp() if row.last_complete else None, row.host)
     samples.add(table.HOST_AGE, row.age, row.host)
     samples.add(table.HOST_SIZE, row.size, row.host)
@@ -87,7 +78,7 @@ def _host(samples: _Samples, row: HostRow) -> None:
 
 
 def _backups(samples: _Samples, source: RequestContext) -> None:
-    add_counts(samples.add, table.BACKUPS, BACKUP_STATES, source.catalogue.state_counts())
+    metric_samples.add_counts(samples.add, table.BACKUPS, BACKUP_STATES, source.catalogue.state_counts())
     samples.add(table.RUNNING, len(source.catalogue.progress()))
 
 
@@ -95,14 +86,14 @@ def _filesystem(samples: _Samples, source: RequestContext) -> None:
     if not (filesystem := source.site.filesystem):
         return
     if sample := source.catalogue.newest_sample(filesystem):
-        add_numbers(samples.add, numbers_of_sample(sample))
+        metric_samples.add_numbers(samples.add, numbers_of_sample(sample))
     if score := source.catalogue.newest_score(filesystem):
-        add_score(samples.add, score)
-    add_balance_totals(samples.add, source.catalogue.balance_totals(filesystem))
+        metric_samples.add_score(samples.add, score)
+    metric_samples.add_balance_totals(samples.add, source.catalogue.balance_totals(filesystem))
 
 
 def _expiries(samples: _Samples, source: RequestContext) -> None:
-    add_expiry_totals(samples.add, source.catalogue.expiry_totals())
+    metric_samples.add_expiry_totals(samples.add, source.catalogue.expiry_totals())
 
 
 def _alarms(samples: _Samples, source: RequestContext) -> None:
@@ -112,5 +103,5 @@ def _alarms(samples: _Samples, source: RequestContext) -> None:
     samples.add(table.ALARMS_LOOKED, kept.looked.timestamp())
     if abs(source.now - kept.looked) > STALE:
         return
-    add_health(samples.add, kept.verdict)
-    add_alarms(samples.add, source.catalogue.alarms(), source.now, source.site.silent)
+    metric_samples.add_health(samples.add, kept.verdict)
+    metric_samples.add_alarms(samples.add, source.catalogue.alarms(), source.now, source.site.silent)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from btrkeep.catalogue import Catalogue, Sample, SampleMark
-from btrkeep.decisions.forecast import Full, TooLittle, bounded, forecast
+from btrkeep.decisions.forecast import FullForecast, TooLittleHistory, bounded, forecast
 from btrkeep.decisions.trend import points, step_for
 from web.data.same_names import of_row
 
@@ -104,19 +104,19 @@ def _most_orphans(marks: Sequence[SampleMark], since: datetime, step: timedelta)
     return found
 
 
-def outlooks(catalogue: Catalogue, filesystem: str, now: datetime, days: int = USUAL) -> tuple[Outlook, Outlook]:
-    """Returns when the unallocated space runs out, and when all space is used; extrapolated from so many days of history."""
-    since = now - timedelta(days=days)
+def outlooks(catalogue: Catalogue, filesystem: str, now: datetime) -> tuple[Outlook, Outlook]:
+    """Returns when the unallocated space runs out, and when all space is used; extrapolated from the usual days of history."""
+    since = now - timedelta(days=USUAL)
     marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
     found = points(catalogue.samples_by_id(_last_of_each(marks, since, _DAY)), since, _DAY)
     size, moments = (found[-1].size if found else 0), [point.taken for point in found]
     allocated, used = (forecast(moments, [getattr(point, what) for point in found], size) for what in ("allocated", "used"))
-    if isinstance(allocated, Full) and isinstance(used, Full):
+    if isinstance(allocated, FullForecast) and isinstance(used, FullForecast):
         allocated = bounded(allocated, used)
     return _outlook("allocated", allocated), _outlook("used", used)
 
 
-def _outlook(what: str, found: Full | TooLittle) -> Outlook:
-    if isinstance(found, TooLittle):
+def _outlook(what: str, found: FullForecast | TooLittleHistory) -> Outlook:
+    if isinstance(found, TooLittleHistory):
         return Outlook(what, None, None, None, None, None, str(found))
     return Outlook(what, found.now, found.growth.usual, found.usual, found.earliest, found.latest, None)

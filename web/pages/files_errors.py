@@ -21,7 +21,7 @@ def add_handlers(blueprint: Blueprint) -> None:
     """Adds the handlers to a blueprint that asks the root service; other errors are handled as everywhere."""
     blueprint.register_error_handler(RequestRefused, refused)
     blueprint.register_error_handler(Absent, absent)
-    blueprint.register_error_handler(downloads.TooMany, too_many)
+    blueprint.register_error_handler(downloads.TooManyDownloads, too_many)
 
 
 def absent(error: Absent) -> Response:
@@ -30,7 +30,7 @@ def absent(error: Absent) -> Response:
     return errors.page(503, printable(error.message), f"On the backup server: systemctl status {unit}")
 
 
-def too_many(error: downloads.TooMany) -> Response:
+def too_many(error: downloads.TooManyDownloads) -> Response:
     """Asks the user to try again later."""
     return errors.page(429, error.message, error.hint)
 

@@ -25,8 +25,3 @@ def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> DoctorRe
             well.append(rule.name)
     findings.sort(key=lambda finding: -SEVERITIES.index(finding.level))
     return DoctorReport(tuple(findings), tuple(well), tuple(unlooked))
-
-
-def apply_rules(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> list[Finding]:
-    """Returns the findings of these rules, the worst first."""
-    return list(examine(facts, rules).findings)

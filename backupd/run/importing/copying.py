@@ -38,7 +38,7 @@ _ZEROS = bytes(_PIECE)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Same(Enum):
+class FileMatch(Enum):
     """Which file of the backup is taken for that of the tree: none, one with the same size and time, or with the same content."""
 
     NONE = "none"
@@ -66,11 +66,17 @@ class _Folder(NamedTuple):
 
     path: bytes
     attributes: Attributes
-    names: list[tuple[bytes, int, Same]]
+    names: list[tuple[bytes, int, FileMatch]]
 
 
 def copy_tree(
-    source: int, target: int, links: TreeLinks, goes_on: Callable[[], bool], same: Same = Same.NONE, *, delta: bool = False
+    source: int,
+    target: int,
+    links: TreeLinks,
+    goes_on: Callable[[], bool],
+    same: FileMatch = FileMatch.NONE,
+    *,
+    delta: bool = False,
 ) -> CopiedNames:
     """Makes all below the open folder `target` what `source` has, but for further names of hard links, and for names that are only
     in the target. None may be a folder in one and something else in the other. `delta`: files are changed in place.
@@ -86,7 +92,7 @@ def copy_tree(
                 begin = one.path + b"/" if one.path else b""
                 names = [(entry.name, begin + entry.name, entry.inode()) for entry in one.others]
                 wanted = [(name, inode, path in doubted) for name, path, inode in names if path not in skip]
-                how = [(name, inode, Same.CONTENT if doubt else same) for name, inode, doubt in wanted]
+                how = [(name, inode, FileMatch.CONTENT if doubt else same) for name, inode, doubt in wanted]
                 yield _Folder(one.path, attributes_of(one.fd, one.status), how)
 
     return _copied(source, target, folders(), goes_on, delta=delta)
@@ -94,12 +100,12 @@ def copy_tree(
 
 def copy_changed(source: int, target: int, links: TreeLinks, goes_on: Callable[[], bool], *, delta: bool = False) -> CopiedNames:
     """Copies the changed names into a copy of the tree before. What follows is as with `copy_tree`."""
-    names, inner = dict[bytes, list[tuple[bytes, int, Same]]](), dict[bytes, list[bytes]]()
+    names, inner = dict[bytes, list[tuple[bytes, int, FileMatch]]](), dict[bytes, list[bytes]]()
     skip, doubted = links.further, set(links.doubted)
     for path, inode in links.changed.items():
         if path not in skip:
             above, _, name = path.rpartition(b"/")
-            names.setdefault(above, []).append((name, inode, Same.CONTENT if path in doubted else Same.NONE))
+            names.setdefault(above, []).append((name, inode, FileMatch.CONTENT if path in doubted else FileMatch.NONE))
     for path in links.folders:
         above, _, name = path.rpartition(b"/")
         if path:
@@ -182,14 +188,14 @@ class _Copier:
             raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
         return found
 
-    def _name(self, place: "CopyPlace", same: Same, counts: CopiedNames) -> None:
+    def _name(self, place: "CopyPlace", same: FileMatch, counts: CopiedNames) -> None:
         if not stat.S_ISREG(os.stat(place.name, dir_fd=place.there, follow_symlinks=False).st_mode):  # to open it may have effects
             counts.names += make_special(place)
             return
         with opened_name(place, os.O_RDONLY | FILE) as (old, found):
             if not stat.S_ISREG(found.st_mode):
                 raise changed_meanwhile()
-            kept = (same is not Same.NONE or self._delta) and self._keep(old, place, found, same, counts)
+            kept = (same is not FileMatch.NONE or self._delta) and self._keep(old, place, found, same, counts)
             if not kept:
                 counts.add(CopiedNames(1, found.st_size, self._make(old, place, found)))
             after = os.fstat(old)
@@ -203,20 +209,20 @@ class _Copier:
             keep_attributes(old, new, found, has_some=place.inherits)
         return written
 
-    def _keep(self, old: int, place: "CopyPlace", found: os.stat_result, same: Same, counts: CopiedNames) -> bool:
+    def _keep(self, old: int, place: "CopyPlace", found: os.stat_result, same: FileMatch, counts: CopiedNames) -> bool:
         """Keeps the file that has the name, whose inode has no other one: prepare() splits them. Returns whether it can be kept."""
         if (has := status_or_none(place.here, place.name)) is None or not stat.S_ISREG(has.st_mode) or has.st_nlink != 1:
             return False
         new = os.open(place.name, (os.O_RDWR if self._delta else os.O_RDONLY) | FILE, dir_fd=place.here)
         try:
             is_as_large = has.st_size == found.st_size
-            if not (same is Same.SIZE_AND_TIME and is_as_large and has.st_mtime_ns == found.st_mtime_ns):
+            if not (same is FileMatch.SIZE_AND_TIME and is_as_large and has.st_mtime_ns == found.st_mtime_ns):
                 if self._delta:
                     written = self._change(old, new, found.st_size, is_as_large)
                     if written or not is_as_large:
                         counts.add(CopiedNames(1, found.st_size, written))
                     has = os.fstat(new)
-                elif same is not Same.CONTENT or not is_as_large or next(self._different(old, new, found.st_size), None):
+                elif same is not FileMatch.CONTENT or not is_as_large or next(self._different(old, new, found.st_size), None):
                     return False
             correct_attributes(old, new, found, has)
         except _Damaged:

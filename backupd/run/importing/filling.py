@@ -20,7 +20,7 @@ from backupd.repo.room import require_room
 from backupd.rsync.output import bounded
 from backupd.run.finishing import Prepared
 from backupd.run.importing.context import ImportContext, OwnBackup, TreeProgress, named, require_going
-from backupd.run.importing.copying import CopiedNames, Same, copy_changed, copy_tree
+from backupd.run.importing.copying import CopiedNames, FileMatch, copy_changed, copy_tree
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.target_names import link_names, remove_names
 from backupd.run.importing.tree_links import TreeLinks, look_at, superfluous
@@ -110,7 +110,7 @@ async def fill(site: ImportContext, trees: OpenTrees, prepared: Prepared, links:
     elif grew and _own_base(site, trees, prepared):
         copy, gone = copy_changed, links.gone
     else:
-        copy = partial(copy_tree, same=Same.SIZE_AND_TIME if grew else Same.CONTENT)
+        copy = partial(copy_tree, same=FileMatch.SIZE_AND_TIME if grew else FileMatch.CONTENT)
         gone = await _threaded(site, trees, target, partial(superfluous, seen=links.digests))
     await _in_the_target(site, tree, remove_names, target, gone)
     copied = await _threaded(site, trees, target, partial(copy, links=links, delta=site.delta))
