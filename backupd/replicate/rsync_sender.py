@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from backupd.files.tree import require_nothing_mounted
 from backupd.replicate.sender import BackupSender, SendRefused
 from backupd.repo.read_lock import read
 from backupd.rsync.allowed_calls import seccomp_filter
@@ -74,7 +75,7 @@ def sending_command(asked: CopyRequest, path: Path) -> tuple[str, ...]:
 def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool) -> int:
     """Answers the other side's rsync on this program's input and output; returns rsync's exit status.
 
-    Raises SendRefused for anything that it must not ask for.
+    Raises SendRefused for anything that it must not ask for, DataUnreadable for a backup in which something is mounted.
     """
     from btrkeep.process.foreground import run_in_foreground  # which imports asyncio, and who sends streams needs neither
 
@@ -83,6 +84,7 @@ def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool)
     command = sending_command(asked, chosen.path)
     memory = HostConfig(asked.host).max_memory.bytes_of(physical_memory()) + _ADDRESS_SPACE
     with read(chosen.path):
+        require_nothing_mounted(chosen.path)
         if not confined:
             return run_in_foreground(command, sender.out, memory=memory)
         with ClosingFd(filter_file()) as calls:

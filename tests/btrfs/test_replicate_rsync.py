@@ -100,6 +100,27 @@ def test_nights_by_rsync_are_the_same_share_what_did_not_change_and_keep_links_a
     assert backup(two, "latest").readlink() == Path(third)
 
 
+@pytest.mark.parametrize("over_ssh", [False, True], ids=["local", "ssh"])
+def test_a_backup_in_which_something_is_mounted_is_not_copied(two: TwoPools, over_ssh: bool) -> None:
+    """rsync would take what is mounted for the backup's, and not see what that hides."""
+    if over_ssh:
+        forced(two)
+    (two.source / "sub").mkdir()
+    (two.source / "sub/file").write_text("of the backup")
+    made = two.night("2026-03-01T22:00:00Z", "a")
+    place = backup(two, made, second=False) / f"data{two.source}/sub"
+    work("mount", "-t", "tmpfs", "tmpfs", place)
+    try:
+        (place / "stranger").write_text("not of the backup")
+        (told,) = two.fetch(status=1)
+    finally:
+        work("umount", place)
+    assert ([], True) == (told["fetched"], "mounted" in told["failed"][0]["error"])
+    assert two.names(two.second.pool) == []
+    two.fetch()
+    require_same(two, made)
+
+
 def forced(two: TwoPools, script: str = "") -> None:
     """By a stand-in for ssh with a forced command; `script` is run in its place when rsync asks, with "$@" the real answer."""
     two.over_ssh(f'case "$SSH_ORIGINAL_COMMAND" in *--server*) {script or ":"};; esac\nexec "$@"')
