@@ -115,7 +115,7 @@ def test_a_backup_in_which_something_is_mounted_is_not_copied(two: TwoPools, ove
         (told,) = two.fetch(status=1)
     finally:
         work("umount", place)
-    assert ([], True) == (told["fetched"], "mounted" in told["failed"][0]["error"])
+    assert (told["fetched"], "mounted" in told["failed"][0]["error"]) == ([], True)
     assert two.names(two.second.pool) == []
     two.fetch()
     require_same(two, made)
