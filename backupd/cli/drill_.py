@@ -66,6 +66,7 @@ SAMPLE, DURATION = Parsed("sample", _sample), Parsed("duration", _time)
     help="How many names are restored, chosen at random. [default: as configured, 1000 names]",
 )
 @click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and check that it comes up.")
+@click.option("--as-root", is_flag=True, help="With --boot: also where its root would be that of this machine.")
 @click.option("--time", "seconds", type=DURATION, metavar="TIME", help="How long one drill may take. [default: as configured, 2h]")
 @dry_run_option("what would be restored")
 @json_option
@@ -75,6 +76,7 @@ def command(
     which: tuple[str, ...],
     sample: FileSample | None,
     boot: bool,
+    as_root: bool,
     seconds: float | None,
     dry_run: bool,
     as_json: bool,
@@ -89,7 +91,7 @@ def command(
     With --boot a writable snapshot of a backup of a whole system is booted by systemd-nspawn instead, without network: it has to be
     up with all its units in `boot_timeout`, and `boot_checks` of the host have to end well in it. Nothing is copied, so it takes
     seconds. It says nothing of the kernel, the boot loader and the hardware. Do not boot a system that somebody may have taken
-    over: that needs a virtual machine.
+    over: that needs a virtual machine. It gets users of its own, without which it is booted with --as-root alone.
 
     It gives way to backups, expiry and balancing. Its scratch is removed at the end, and after a kill by the next one, or by the
     next night.
@@ -98,6 +100,8 @@ def command(
     """
     if boot and (not which or sample):
         raise UsageError("--boot takes the names of hosts, and no --sample", "`backupd drill HOST --boot`")
+    if as_root and not boot:
+        raise UsageError("--as-root belongs to --boot", "`backupd drill HOST --boot --as-root`")
     with opened(ctx, writes=not dry_run) as context:
         limit = seconds if seconds is not None else context.config.drill.time
         status, printer = Status(), RestoreProgressPrinter(lines=False)
@@ -109,7 +113,8 @@ def command(
             try:
                 for backup in _backups(context, site, which):
                     if boot:
-                        failed |= _boot(context, site, backup, shown, status, dry_run=dry_run, as_json=as_json)
+                        drilled = _boot_drill(context, backup, as_root=as_root)
+                        failed |= _boot(context, site, drilled, shown, status, dry_run=dry_run, as_json=as_json)
                         continue
                     drill = RestoreDrill(backup, sample or context.config.drill.sample)
                     status.say(f"drill: {backup.host}@{backup.name}")
@@ -132,10 +137,17 @@ def command(
     return Exit.ATTENTION if failed else Exit.OK
 
 
+def _boot_drill(context: PoolContext, backup: Restorable, *, as_root: bool) -> BootDrill:
+    """Raises OperatorError if it is no backup of a system that can be booted."""
+    require_bootable(backup)
+    host = context.config.hosts.get(backup.host)
+    return BootDrill(backup, host.boot_checks if host else (), context.config.drill.boot_timeout, as_root)
+
+
 def _boot(
     context: PoolContext,
     site: DrillContext,
-    backup: Restorable,
+    drill: BootDrill,
     shown: list[dict[str, Any]],
     status: Status,
     *,
@@ -143,10 +155,7 @@ def _boot(
     as_json: bool,
 ) -> bool:
     """Boots one backup; returns True if that failed."""
-    require_bootable(backup)
-    host = context.config.hosts.get(backup.host)
-    drill = BootDrill(backup, host.boot_checks if host else (), context.config.drill.boot_timeout)
-    where = f"{backup.host}@{backup.name}"
+    backup, where = drill.backup, f"{drill.backup.host}@{drill.backup.name}"
     if dry_run:
         shown.append({"host": backup.host, "backup": backup.name, "boot_checks": list(drill.checks)})
         if not as_json:

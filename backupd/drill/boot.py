@@ -65,11 +65,15 @@ _INSIDE, _SYSTEM = "/run/btrkeep-drill", "system"
 
 @dataclass(frozen=True, slots=True)
 class BootDrill:
-    """A backup of a whole system, lines of the shell that have to end with 0 in it, and how many seconds all of that may take."""
+    """A backup of a whole system, lines of the shell that have to end with 0 in it, and how many seconds all of that may take.
+
+    `as_root`: also where the system can have no users of its own, so that its root is that of this machine.
+    """
 
     backup: Restorable
     checks: tuple[str, ...]
     timeout: float
+    as_root: bool = False
 
 
 @dataclass(slots=True)
@@ -155,6 +159,11 @@ def _booted(site: DrillContext, drill: BootDrill, folder: Path, done: DrillResul
     (folder / "inside").mkdir(mode=0o755)
     (folder / "inside/drill.sh").write_text(_SCRIPT.format(mark=console.mark, checks=checks))
     own_users = _gives_own_users(site, folder)
+    if not own_users and not drill.as_root:
+        raise NotFinished(
+            "a container gets no users of its own here, so the system's root would be that of this machine",
+            "boot it in a virtual machine, or with --as-root when nobody can have changed it",
+        )
     with boot_cgroups(site.pool.id) as groups, Checkpoint("system booted"):
         words = _in_groups(groups, folder / _SYSTEM / DATA, _command(drill.backup.host, site.pool.id, folder, own_users))
         asyncio.run(_follow(site, (*ENDS_WITH_US, *words), console, drill.timeout))
@@ -257,6 +266,6 @@ def _judged(done: DrillResult, drill: BootDrill, console: Console, own_users: bo
         status, said = console.checks.get(number, (-1, "no answer"))
         if status:
             wrong.append(f"{line!r} ended with {status}" + (f": {said}" if said else ""))
-    apart = "" if own_users else "; it had no users of its own, which this kernel or filesystem does not give a container"
+    apart = "" if own_users else "; it had no users of its own"
     text = "; ".join(wrong) or f"up and running, {len(drill.checks)} of {len(drill.checks)} checks well{apart}"
     return replace(done, outcome=DrillOutcome.FAILED if wrong else DrillOutcome.PROVEN, text=printable(text)[:2000])

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,23 @@ def test_a_system_cannot_choose_to_be_booted_as_the_servers_own_root(vm: System)
     init(vm, 'echo "users: $(cat /proc/self/uid_map)"; exit 1')
     done = vm.boot(status=1)
     assert re.search(r"users: +0 +[1-9]", done["text"]), done
+    assert vm.left() == []
+
+
+def test_without_users_of_its_own_it_is_booted_only_when_that_is_said(
+    vm: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older systemd knows no such option; this one answers as if it did not."""
+    real = shutil.which("systemd-nspawn")
+    old = tmp_path / "systemd-nspawn"
+    old.write_text(f'#!/bin/sh\ncase "$*" in *--private-users*) exit 1 ;; esac\nexec {real} "$@"\n')
+    old.chmod(0o755)
+    init(vm, 'echo "users: $(cat /proc/self/uid_map)"; exit 1')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    done = vm.boot(status=1)
+    assert (done["outcome"], "--as-root" in done["text"], "users: " in done["text"]) == ("unfinished", True, False), done
+    done = vm.boot("vm@latest", "--as-root", status=1)
+    assert re.search(r"users: +0 +0", done["text"]), done
     assert vm.left() == []
 
 
