@@ -132,7 +132,7 @@ class BackupSender:
         """An object with what follows, then the stream in pieces."""
         self.before_backup()  # first: an expiry that it waits for may delete what is asked for
         chosen, parent, said = self._asked(asked)
-        version = min(int(asked.get("stream", 1)), newest_stream())
+        version = max(1, min(int(asked.get("stream", 1)), newest_stream()))
         with read(chosen.path), read(parent.path if parent else chosen.path):
             write_all(self.out, object_frame({**said, "stream": version}))
             self._stream(chosen.path, parent.subvolume.id if parent else None, version)

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from btrkeep import __version__
 from tests.beds import work
+from tests.beds.cli import BACKUPD
 from tests.beds.two_pools import TwoPools, shown
 
 pytestmark = pytest.mark.btrfs
@@ -99,6 +101,16 @@ def test_a_connection_that_does_not_come_about_says_what_to_do(two: TwoPools, an
         assert (hint in said.partition("hint: ")[2], "hint: " in said) == (True, bool(hint)), said
     found = json.loads(two.second.backupd("check", "--connect", "--json", check=False).stdout)
     assert [hint in one["hint"] for one in found if one["subject"] == "replica office" and one["level"] == "error"] == [True]
+
+
+@pytest.mark.parametrize("version", [-5, 0, 10**9])
+def test_a_version_of_the_stream_that_there_is_not_gets_one_that_there_is(two: TwoPools, version: int) -> None:
+    name = two.night("2026-03-01T22:00:00Z", "a")
+    uuid = shown(two.first.pool / "hosts/web1" / name)["UUID"]
+    asked = {"verb": "send", "host": "web1", "name": name, "uuid": uuid, "stream": version}
+    words = [*BACKUPD, "--config", str(two.first.config), "send-only"]
+    done = subprocess.run(words, input=f"{json.dumps(asked)}\n".encode(), capture_output=True, check=False)
+    assert (b"btrfs-stream\0" in done.stdout, done.stderr) == (True, b""), done
 
 
 def test_a_line_that_ends_in_the_middle_of_a_stream_says_what_ssh_says(two: TwoPools) -> None:
