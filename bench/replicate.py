@@ -1,6 +1,6 @@
 """Fetching a second copy, side by side with a shell loop over `btrfs send | btrfs receive`, and the plan when nothing is new.
 
-    python -m bench.replicate [--hosts 100] [--nights 5] [--pairs 3] [--plan-hosts 2800] [--plan-backups 32]
+    python -m bench.replicate [--hosts 100] [--files 100] [--nights 5] [--pairs 3] [--plan-hosts 2800] [--plan-backups 32]
 
 Both sides fetch the same backups into an empty filesystem each: of every host the first backup whole, the others as the difference
 to the one before. One file in a hundred has changed from night to night. Ours is the whole command, from a pool in a folder, so
@@ -34,8 +34,8 @@ _POOL = ".btrkeep/pool.json"
 _OTHER_ID = "00000000-0000-4000-8000-00000000beef"
 
 
-def make_first(top: Path, hosts: int, nights: int) -> Path:
-    """A pool with these backups, as runs leave them; its folder."""
+def make_first(top: Path, hosts: int, nights: int, files: int = FILES) -> Path:
+    """A pool with these backups of so many files each, as runs leave them; its folder."""
     pool = top / "pool"
     (top / "init.toml").write_text(f'[pool]\npath = "{pool}"\nstate = "{top}/state"\n')
     work(sys.executable, "-m", "backupd", "--config", top / "init.toml", "init", pool, cwd=TOP)
@@ -44,12 +44,12 @@ def make_first(top: Path, hosts: int, nights: int) -> Path:
         folder.mkdir(mode=0o700)
         before = None
         for night in range(nights):
-            before = _make_backup(folder, before, night)
+            before = _make_backup(folder, before, night, files)
     work("btrfs", "filesystem", "sync", top)
     return pool
 
 
-def _make_backup(folder: Path, before: Path | None, night: int) -> Path:
+def _make_backup(folder: Path, before: Path | None, night: int, files: int) -> Path:
     started = FIRST + timedelta(days=night)
     path = folder / backup_name(started)
     if before:
@@ -57,7 +57,7 @@ def _make_backup(folder: Path, before: Path | None, night: int) -> Path:
     else:
         create(path)
         (path / "data").mkdir()
-    for number in range(FILES):
+    for number in range(files):
         if not before or number % 100 == night % 100:
             (path / "data" / f"file{number}").write_bytes(os.urandom(SIZE))
     subvolume = describe(path)
@@ -69,7 +69,7 @@ def _make_backup(folder: Path, before: Path | None, night: int) -> Path:
 
 def fetch(folder: Path, first: Path, setting: str) -> tuple[Timed, dict[str, Any]]:
     """Ours, with that line of the replica's settings, into a pool of its own on a new filesystem; and what it says of it."""
-    top = btrfs.make("3G", options="noatime")
+    top = btrfs.make("8G", options="noatime")
     config = folder / f"{top.parent.name}.toml"
     config.write_text(
         f'[pool]\npath = "{top}/pool"\nstate = "{folder}/{top.parent.name}"\nmin_free = "0%"\n'
@@ -87,7 +87,7 @@ def fetch(folder: Path, first: Path, setting: str) -> tuple[Timed, dict[str, Any
 
 def loop(folder: Path, first: Path) -> Timed:
     """The shell's loop, into a new filesystem."""
-    top = btrfs.make("3G", options="noatime")
+    top = btrfs.make("8G", options="noatime")
     script = folder / "loop.sh"
     script.write_text("set -e -o pipefail\n" + "\n".join(_lines(first, top)) + f"\nbtrfs filesystem sync {shlex.quote(str(top))}\n")
     done = timed(("bash", str(script)))
@@ -166,6 +166,7 @@ def main() -> None:
     """The command line."""
     made = plain_parser(__doc__ or "")
     made.add_argument("--hosts", type=int, default=100)
+    made.add_argument("--files", type=int, default=FILES, help=f"of each host, of {SIZE} bytes")
     made.add_argument("--nights", type=int, default=5)
     made.add_argument("--pairs", type=int, default=3)
     made.add_argument("--plan-hosts", type=int, default=2800, help="hosts of the pool of which nothing is new; 0: leave that out")
@@ -177,7 +178,7 @@ def main() -> None:
 
 def _measure_all(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     say(f"making {options.hosts} hosts with {options.nights} backups each")
-    first = make_first(btrfs.make("3G", options="noatime"), options.hosts, options.nights)
+    first = make_first(btrfs.make("8G", options="noatime"), options.hosts, options.nights, options.files)
     alone, four, own = Sides("ours", "loop"), Sides("ours, four at once", "loop"), list[float]()
     for pair in range(options.pairs + 1):
         quiet = wait_for_quiet(options)
