@@ -90,12 +90,12 @@ def _remove_synced_mark(pool: Pool, host: str) -> None:
 
 
 def in_doubt_verifier(
-    site: PoolContext, record: BootRecord, cancellation: Cancellation, tell: Callable[[ReadCount], None]
+    context: PoolContext, record: BootRecord, cancellation: Cancellation, tell: Callable[[ReadCount], None]
 ) -> Verifier:
     """Returns a verifier that reads all that was written into backups in doubt, and once more what was read before this boot."""
-    moment = site.clock.now()
-    scope = ReadScope(forgets=clock_doubt(site.catalogue, moment, rehearsal=site.pool.rehearsal) is None, crash=record.seen)
-    return Verifier(site.pool, site.catalogue, moment, scope, cancellation, tell)
+    moment = context.clock.now()
+    scope = ReadScope(forgets=clock_doubt(context.catalogue, moment, rehearsal=context.pool.rehearsal) is None, crash=record.seen)
+    return Verifier(context.pool, context.catalogue, moment, scope, cancellation, tell)
 
 
 def read_in_doubt(

@@ -50,37 +50,37 @@ class DamagedFile:
         return sum(length for _, length in self.places)
 
 
-def damaged_files(site: PoolContext, rows: Iterable[Damage]) -> list[DamagedFile]:
+def damaged_files(context: PoolContext, rows: Iterable[Damage]) -> list[DamagedFile]:
     """Returns the damaged files by host and path. Opens each damaged backup once. Raises OSError for errors other than damage."""
     ordered = sorted(rows, key=lambda one: (one.host, one.path))
     found: list[DamagedFile] = []
-    common = _common(site)
+    common = _common(context)
     for host, some in groupby(ordered, key=lambda one: one.host):
-        with RecordedContents(site.pool.host(host)) as recorded:
-            found += _of_host(site, host, list(some), recorded, common.get(host, {}))
+        with RecordedContents(context.pool.host(host)) as recorded:
+            found += _of_host(context, host, list(some), recorded, common.get(host, {}))
     return found
 
 
-def _common(site: PoolContext) -> CommonBackups:
+def _common(context: PoolContext) -> CommonBackups:
     try:
-        return common_backups(site.pool, with_seeds=False)
+        return common_backups(context.pool, with_seeds=False)
     except UnreadableRecord:  # expiry says so
         return {}
 
 
 def _of_host(
-    site: PoolContext,
+    context: PoolContext,
     host: str,
     rows: Sequence[Damage],
     recorded: RecordedContents,
     common: Mapping[str, tuple[str, ...]],
 ) -> list[DamagedFile]:
-    backups = _backups(site, host)
+    backups = _backups(context, host)
     names = tuple(sorted(one.name for one in backups))
     newest = next((one.name for one in backups if one.state == COMPLETE), None)
     paths = {fsencode(one.path) for one in rows}
     seen = {one.name: _entries(one, paths) for one in backups}
-    bad = {(one.name, one.path) for one in site.catalogue.damages(host) if one.fate is None}
+    bad = {(one.name, one.path) for one in context.catalogue.damages(host) if one.fate is None}
     found = []
     for path, group in groupby(rows, key=lambda one: one.path):
         some = list(group)
@@ -104,9 +104,9 @@ def _of_host(
     return found
 
 
-def _backups(site: PoolContext, host: str) -> list[Restorable]:
+def _backups(context: PoolContext, host: str) -> list[Restorable]:
     try:
-        return list(restorable(site.pool, host))
+        return list(restorable(context.pool, host))
     except UsageError:  # the pool has the host no more; the catalogue will follow
         return []
 

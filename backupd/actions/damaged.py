@@ -42,34 +42,34 @@ class ScrubDamage:
     """Why the kernel's log could not be read."""
 
 
-def record(site: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
+def record(context: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
     """Resolves what a scrub left unrepaired, and writes it down.
 
     One that was done as a whole, that compared everything, and whose errors all have a name, replaces what scrubs found before; any
     other adds to it. What another reader met after it began stays: it may have read that place before. Raises OSError and
     OperatorError.
     """
-    begin = read_begin(site.catalogue)
+    begin = read_begin(context.catalogue)
     begun = begin.at if begin.at and begin.at <= now else None  # or the clock was put back since
-    look_at_read_errors(site, now)  # what the scrub counted, and what others met while it ran
+    look_at_read_errors(context, now)  # what the scrub counted, and what others met while it ran
     bad = done.errors.get("uncorrectable", 0)
     unnamed = max(0, bad - done.faults.lines)
     unread = done.errors.get("unverified", 0) + done.errors.get("malloc", 0)
-    with opened(site.pool.path) as fd:
-        resolver = Resolver(fd, backups_by_id(site))
-        rows, elsewhere = _read_all(site, resolver, done.faults.vaddrs, {one.vaddr for one in done.faults.trees}, now)
+    with opened(context.pool.path) as fd:
+        resolver = Resolver(fd, backups_by_id(context))
+        rows, elsewhere = _read_all(context, resolver, done.faults.vaddrs, {one.vaddr for one in done.faults.trees}, now)
     unnamed += resolver.lost
-    there = set(backups_by_id(site).values())  # one may have been deleted meanwhile
+    there = set(backups_by_id(context).values())  # one may have been deleted meanwhile
     rows = [one for one in rows if (one.host, one.name) in there]
     has_named_all = done.outcome == "finished" and not (unnamed or unread)
-    hosts = {*hosts_of(site.pool), *(one.host for one in site.catalogue.damages())}
-    enter_damages(site.pool, site.catalogue, hosts, rows, lambda one: has_named_all and _is_outdated(one, begun))
+    hosts = {*hosts_of(context.pool), *(one.host for one in context.catalogue.damages())}
+    enter_damages(context.pool, context.catalogue, hosts, rows, lambda one: has_named_all and _is_outdated(one, begun))
     if done.outcome == "finished" and done.begun:
         is_whole = not (unnamed or unread or done.faults.trees)
-        note_scrub(site.catalogue, FinishedScrub(done.begun, now, is_whole, begin.newest))
-    errors = look_at_read_errors(site, now, were_met=bool(done.faults.vaddrs))  # what was read here
+        note_scrub(context.catalogue, FinishedScrub(done.begun, now, is_whole, begin.newest))
+    errors = look_at_read_errors(context, now, were_met=bool(done.faults.vaddrs))  # what was read here
     if has_named_all:
-        forget_unnamed(site.catalogue, errors.seen, begun, sum(done.errors.get(kind, 0) for kind in _COUNTED))
+        forget_unnamed(context.catalogue, errors.seen, begun, sum(done.errors.get(kind, 0) for kind in _COUNTED))
     return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_trouble)
 
 
@@ -79,7 +79,7 @@ def _is_outdated(one: Damage, begun: datetime | None) -> bool:
 
 
 def _read_all(
-    site: PoolContext, resolver: Resolver, vaddrs: Iterable[int], trees: set[int], now: datetime
+    context: PoolContext, resolver: Resolver, vaddrs: Iterable[int], trees: set[int], now: datetime
 ) -> tuple[list[Damage], list[int]]:
     """Returns the damages, and the addresses of damaged data that no backup has."""
     found, elsewhere, checked = set[FilePlace](), list[int](), dict[tuple[FilePlace, ...], bool]()
@@ -93,7 +93,7 @@ def _read_all(
             nobodys = nobodys or not places
             key = tuple(places)  # each block of a compressed extent has the same
             if places and key not in checked:
-                checked[key] = is_bad(site, places)
+                checked[key] = is_bad(context, places)
                 found |= set(places) if checked[key] else set()
             is_found = is_found or checked.get(key, False)
         if nobodys and not is_found:

@@ -15,16 +15,16 @@ from btrkeep.errors import DAMAGED
 BLOCK = 4096  # the smallest sector size, so that no block is missed where they are larger
 
 
-def backups_by_id(site: PoolContext) -> Backups:
+def backups_by_id(context: PoolContext) -> Backups:
     """Returns all backups that have a name, by subvolume id, which is never given twice."""
-    return {one.subvolume_id: (one.host, one.name) for one in site.catalogue.states() if one.subvolume_id and one.name}
+    return {one.subvolume_id: (one.host, one.name) for one in context.catalogue.states() if one.subvolume_id and one.name}
 
 
-def is_bad(site: PoolContext, places: list[FilePlace]) -> bool:
+def is_bad(context: PoolContext, places: list[FilePlace]) -> bool:
     """Whether the block cannot be read, by the first of its names that is still there."""
     for one in places:
         try:
-            with Tree(site.pool.host(one.host) / one.name) as tree:
+            with Tree(context.pool.host(one.host) / one.name) as tree:
                 fd = tree.open_file(one.path)
         except OSError:  # deleted meanwhile, or unreadable on the way to it
             continue

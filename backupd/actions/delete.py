@@ -53,13 +53,13 @@ class DeletionChoice:
     notes: Notes
 
 
-def require_sane_clock(site: ExpiryContext, asked: DeletionRequest) -> None:
+def require_sane_clock(context: ExpiryContext, asked: DeletionRequest) -> None:
     """Raises OperatorError if the clock is behind: a grace that began years ago would end as soon as it is right.
 
-    If it is ahead, the site's `clock_waits` says so; no hold ends then.
+    If it is ahead, the context's `clock_waits` says so; no hold ends then.
     """
-    verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), Forced(), rehearsal=site.pool.rehearsal)
-    site.clock_waits = verdict.wait is not None
+    verdict, _ = judge_clock(context.catalogue, read_clocks(context.now), Forced(), rehearsal=context.pool.rehearsal)
+    context.clock_waits = verdict.wait is not None
     if verdict.stop and not asked.at_once:
         raise OperatorError(
             "the clock went backwards, so no grace can begin now",
@@ -67,33 +67,33 @@ def require_sane_clock(site: ExpiryContext, asked: DeletionRequest) -> None:
         )
 
 
-def choose(site: ExpiryContext, host: str, wanted: Sequence[str], asked: DeletionRequest) -> DeletionChoice:
+def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: DeletionRequest) -> DeletionChoice:
     """Resolves full names or `latest`. Changes nothing; call it under the host's lock.
 
     Raises UsageError for an unknown name, StateConflict for a backup that must stay, UnreadableRecord if it cannot be determined.
     """
-    rows = {one.name: one.state for one in site.catalogue.backups(host) if one.name}
-    seen = look_again(site.pool, site.config, host, rows)
+    rows = {one.name: one.state for one in context.catalogue.backups(host) if one.name}
+    seen = look_again(context.pool, context.config, host, rows)
     if seen.facts.forgotten:
         raise StateConflict(
             f"{host} is forgotten, so all its backups go", f"`backupd expire {host} --skip-grace` deletes them at once"
         )
     found = {one.name: one for one in seen.facts.candidates}
-    names = dict.fromkeys(_name(site, host, name, found, seen.unreadable) for name in wanted)
+    names = dict.fromkeys(_name(context, host, name, found, seen.unreadable) for name in wanted)
     for name in names:
-        _require_deletable(site, host, found[name], asked)
-    before, base = _base(found.values(), (), site.now), _base(found.values(), names, site.now)
-    is_last = base is None or found[base].started > latest(site.now)
+        _require_deletable(context, host, found[name], asked)
+    before, base = _base(found.values(), (), context.now), _base(found.values(), names, context.now)
+    is_last = base is None or found[base].started > latest(context.now)
     if is_last and not asked.last and any(found[name].state == COMPLETE for name in names):
         raise StateConflict(f"no complete backup of {host} would be left", "--force deletes the last one too")
     grace = timedelta(0) if asked.at_once else timedelta(seconds=seen.facts.policy.grace)
-    backups = tuple(_to_delete(found[name], asked, grace, site.now) for name in names)
+    backups = tuple(_to_delete(found[name], asked, grace, context.now) for name in names)
     return DeletionChoice(host, backups, base, base != before, _notes_with_marks(seen, backups, asked))
 
 
-def _name(site: ExpiryContext, host: str, name: str, found: Mapping[str, object], unreadable: Mapping[str, str]) -> str:
+def _name(context: ExpiryContext, host: str, name: str, found: Mapping[str, object], unreadable: Mapping[str, str]) -> str:
     if name == LATEST:
-        name = newest_complete(site.pool, host) or name
+        name = newest_complete(context.pool, host) or name
     if name in found:
         return name
     if name in unreadable:
@@ -103,8 +103,8 @@ def _name(site: ExpiryContext, host: str, name: str, found: Mapping[str, object]
     raise no_backup(host, name, found)
 
 
-def _require_deletable(site: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:
-    if one.hold and (site.clock_waits or one.hold.is_in_force(site.now)):
+def _require_deletable(context: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:
+    if one.hold and (context.clock_waits or one.hold.is_in_force(context.now)):
         raise StateConflict(f"{host} {one.name} is held", f"`backupd release {host} {one.name}` ends the hold")
     if one.in_use:
         raise StateConflict(
@@ -112,7 +112,7 @@ def _require_deletable(site: ExpiryContext, host: str, one: Candidate, asked: De
             f"the next run goes on with that one; `backupd discard {host}` gives it up",
         )
     if asked.at_once:
-        with unread(site.pool.host(host) / one.name) as nobody_reads:
+        with unread(context.pool.host(host) / one.name) as nobody_reads:
             if not nobody_reads:
                 raise StateConflict(f"{host} {one.name} is being restored from", "wait for that, or leave --now-without-grace out")
 
@@ -138,8 +138,8 @@ def _notes_with_marks(seen: HostOnPool, backups: Iterable[BackupToDelete], asked
     return notes
 
 
-def mark(site: ExpiryContext, chosen: Sequence[DeletionChoice]) -> None:
+def mark(context: ExpiryContext, chosen: Sequence[DeletionChoice]) -> None:
     """Writes it down for all hosts, which are locked: the notes, on disk, and then the rows. Raises OSError, PoolUnusable."""
-    write_many(site.pool.path, {site.pool.host(one.host): one.notes for one in chosen})
+    write_many(context.pool.path, {context.pool.host(one.host): one.notes for one in chosen})
     for one in chosen:
-        follow_notes(site.pool, site.catalogue, one.host, (backup.name for backup in one.backups))
+        follow_notes(context.pool, context.catalogue, one.host, (backup.name for backup in one.backups))

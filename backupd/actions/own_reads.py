@@ -15,10 +15,10 @@ from btrkeep.decisions.device_errors import SeenErrors, forget_own, grown
 class OwnReads:
     """The reads of one command, from `moment` on."""
 
-    def __init__(self, site: PoolContext, moment: datetime) -> None:
+    def __init__(self, context: PoolContext, moment: datetime) -> None:
         """Looks first, because what was counted until now somebody else has met. Raises OSError."""
-        self._site, self._moment, self._errors = site, moment, 0
-        look_at_read_errors(site, moment)
+        self._site, self._moment, self._errors = context, moment, 0
+        look_at_read_errors(context, moment)
 
     @contextmanager
     def counting(self, met: Callable[[], int] | None = None) -> Iterator[None]:

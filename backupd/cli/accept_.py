@@ -24,8 +24,8 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -
     all (much was deleted on purpose, say), accept it: the next backup is based on it then, and older ones may expire. `latest` as
     NAME is the newest suspect one. HOST@NAME in one word does as well.
     """
-    with locked_host(ctx, host, "accept") as (site, moment):
-        accepted = accept(site.pool, site.catalogue, host, name, why, moment)
+    with locked_host(ctx, host, "accept") as (context, moment):
+        accepted = accept(context.pool, context.catalogue, host, name, why, moment)
     if as_json:
         echo_json({"host": host, "name": accepted, "state": COMPLETE, "at": format_time(moment), "why": why})
     else:

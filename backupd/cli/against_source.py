@@ -22,25 +22,25 @@ from btrkeep.units import counted, format_time, printable
 _SHOWN = 100
 
 
-def compare_hosts(site: PoolContext, which: tuple[str, ...], scope: SourceScope, *, dry_run: bool, as_json: bool) -> int:
+def compare_hosts(context: PoolContext, which: tuple[str, ...], scope: SourceScope, *, dry_run: bool, as_json: bool) -> int:
     """Compares the hosts of these names, or all; the exit status. Raises UsageError."""
-    hosts = _hosts(site, which)
+    hosts = _hosts(context, which)
     if dry_run:
         return _say_plan(hosts, as_json)
     cancellation, status = Cancellation(), Status()
     found: list[SourceFindings] = []
     failed = 0
-    rsync, limits = rsync_version(), confinement(site.config)
+    rsync, limits = rsync_version(), confinement(context.config)
     become_reaper()
     with ExitStack() as held:
-        since = format_time(site.clock.now())
-        held.enter_context(take_lock(site.pool.locks / "source", "backupd verify --against-source", since))
+        since = format_time(context.clock.now())
+        held.enter_context(take_lock(context.pool.locks / "source", "backupd verify --against-source", since))
         held.enter_context(cancellation.listening())
-        held.enter_context(writing(site.pool))
+        held.enter_context(writing(context.pool))
         work = SourceComparison(
-            site.pool,
-            site.catalogue,
-            site.config,
+            context.pool,
+            context.catalogue,
+            context.config,
             scope,
             cancellation,
             lambda files: status.say(f"{counted(files, 'file')} compared"),
@@ -49,10 +49,10 @@ def compare_hosts(site: PoolContext, which: tuple[str, ...], scope: SourceScope,
         for host in hosts:
             if work.is_over:
                 break
-            now = site.clock.now()
+            now = context.clock.now()
             try:
                 if host.address:
-                    require_harmless(rsync, limits, site.config)
+                    require_harmless(rsync, limits, context.config)
                 done = work.compare(host, now)
             except OperatorError as error:
                 complain(error)
@@ -69,14 +69,14 @@ def compare_hosts(site: PoolContext, which: tuple[str, ...], scope: SourceScope,
     return cancellation.exit_status(Exit.ATTENTION if failed or any(one.differing for one in found) else Exit.OK)
 
 
-def _hosts(site: PoolContext, which: tuple[str, ...]) -> list[HostConfig]:
-    configured = site.config.hosts
+def _hosts(context: PoolContext, which: tuple[str, ...]) -> list[HostConfig]:
+    configured = context.config.hosts
     for name in which:
         if "@" in name:
             raise UsageError("a host is compared with its newest complete backup", f"write {name.partition('@')[0]}")
         if name not in configured:
             raise UsageError(f"{printable(name)} is not configured", "`backupd host list` shows the hosts")
-    there = set(hosts_of(site.pool))
+    there = set(hosts_of(context.pool))
     return [configured[name] for name in which or sorted(there & set(configured)) if which or configured[name].enabled]
 
 

@@ -18,41 +18,41 @@ Copy = ReplicaSettings | PushSettings | OffsiteSettings
 CopyT = TypeVar("CopyT", bound=Copy)
 
 
-def chosen_copies(site: PoolContext, kind: str, known: Mapping[str, CopyT], name: str | None, *, is_asked: bool) -> list[CopyT]:
+def chosen_copies(context: PoolContext, kind: str, known: Mapping[str, CopyT], name: str | None, *, is_asked: bool) -> list[CopyT]:
     """Returns the copy of that name, or all. Raises UsageError for an unknown name, and with `is_asked` if none is configured."""
     what = "offsite repository" if kind == OFFSITE else kind
     if name is not None and name not in known:
-        hint = did_you_mean(name, known, f"add [{kind}.{name}] to {site.config.file}")
+        hint = did_you_mean(name, known, f"add [{kind}.{name}] to {context.config.file}")
         raise UsageError(f"no {what} {printable(name)} is configured", hint)
     if not known and is_asked:
-        raise UsageError(f"no {what} is configured", f"add [{kind}.NAME] to {site.config.file}; `man btrkeep.toml` explains it")
+        raise UsageError(f"no {what} is configured", f"add [{kind}.NAME] to {context.config.file}; `man btrkeep.toml` explains it")
     return [known[name]] if name is not None else list(known.values())
 
 
-def is_copy_due(site: PoolContext, copy: Copy) -> bool:
+def is_copy_due(context: PoolContext, copy: Copy) -> bool:
     """Returns True if the copy was not brought up to date in this period and its window is open."""
-    now, zone = site.clock.now(), site.config.pool.zone
+    now, zone = context.clock.now(), context.config.pool.zone
     if copy.window and not window_end(copy.window, zone, now):
         return False
-    session = read_session(site.catalogue, copy.name, copy.kind)
+    session = read_session(context.catalogue, copy.name, copy.kind)
     whole = session.at if session and not session.behind and not session.error else None
     return is_due(whole, copy.every, copy.window, zone, now).due
 
 
-def closing_time(site: PoolContext, copy: Copy) -> datetime | None:
+def closing_time(context: PoolContext, copy: Copy) -> datetime | None:
     """Returns when the window of the copy closes; None without one."""
-    return window_end(copy.window, site.config.pool.zone, site.clock.now()) if copy.window else None
+    return window_end(copy.window, context.config.pool.zone, context.clock.now()) if copy.window else None
 
 
-def report_unreached(site: PoolContext, copy: Copy, error: OperatorError, *, is_away: bool = False, dry_run: bool) -> bool:
+def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, is_away: bool = False, dry_run: bool) -> bool:
     """Records and reports that the other side could not be reached. `is_away`: it was not there.
 
     Returns False if that is no failure yet: a pool that comes and goes may be away until the copy is late.
     """
-    now = site.clock.now()
+    now = context.clock.now()
     if not dry_run:
-        note_failure(site.catalogue, copy.name, now, error.message, copy.kind, away=is_away)
-    status = copy_status(copy, read_session(site.catalogue, copy.name, copy.kind), now)
+        note_failure(context.catalogue, copy.name, now, error.message, copy.kind, away=is_away)
+    status = copy_status(copy, read_session(context.catalogue, copy.name, copy.kind), now)
     if is_away and status.state in (CopyState.OK, CopyState.LATE):
         prose(f"{copy.name}: {error.message}: not there now", err=True)
         return False

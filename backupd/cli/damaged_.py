@@ -38,30 +38,30 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
 
     Exit status 0: nothing is damaged; 1: something is, or the catalogue was lost, which knows it.
     """
-    with opened(ctx) as site:
-        unnamed = _look(site)
+    with opened(ctx) as context:
+        unnamed = _look(context)
         rows: list[Damage] = []
         for text in which or ("",):
             host, name = parse_which(text)
             if host:
-                require_host_or_folder(site, host)
-            rows += site.catalogue.damages(host or None, find(site.pool, host, name).name if name else None)
-        found = damaged_files(site, (one for one in dict.fromkeys(rows) if one.fate is None))
+                require_host_or_folder(context, host)
+            rows += context.catalogue.damages(host or None, find(context.pool, host, name).name if name else None)
+        found = damaged_files(context, (one for one in dict.fromkeys(rows) if one.fate is None))
     if as_json:
         echo_json([as_json_object(one) for one in found])
     elif found:
         show(found)
-    elif not site.lost:
+    elif not context.lost:
         prose("nothing is known to be damaged")
     if unnamed and not as_json:
         prose(unnamed)
-    return int(Exit.ATTENTION if found or site.lost else Exit.OK)
+    return int(Exit.ATTENTION if found or context.lost else Exit.OK)
 
 
-def _look(site: PoolContext) -> str:
+def _look(context: PoolContext) -> str:
     """Formats the number of errors that no message explains."""
     try:
-        found = look_at_read_errors(site, site.clock.now())
+        found = look_at_read_errors(context, context.clock.now())
     except OperatorError as error:  # of the catalogue: what it has is shown
         complain(error)
         return ""

@@ -39,12 +39,12 @@ def command(ctx: click.Context, date: Any, png: Path | None, as_json: bool) -> i
     (what rsync wrote of files, what balance moved) and what was written besides, which is metadata; of backups that are compressed
     on the way to the disk that is less than the truth.
     """
-    with opened(ctx) as site:
-        zone, moment = site.config.pool.zone, site.clock.now()
+    with opened(ctx) as context:
+        zone, moment = context.config.pool.zone, context.clock.now()
         start, end = bounds(date, zone, moment)
-        samples = site.catalogue.samples(site.pool.filesystem, start - timedelta(hours=2), end + timedelta(days=1))
-        jobs = [_ended(job, moment) for job in site.catalogue.jobs(site.pool.filesystem, start, end)]
-        name = str(site.pool.path)
+        samples = context.catalogue.samples(context.pool.filesystem, start - timedelta(hours=2), end + timedelta(days=1))
+        jobs = [_ended(job, moment) for job in context.catalogue.jobs(context.pool.filesystem, start, end)]
+        name = str(context.pool.path)
     ran = phases(jobs, samples, start, end)
     count = round((end - start) / timedelta(minutes=MINUTES))
     found = DayData(printable(name), start, end, zone, slots(samples, start, end, count), ran, sums(samples, jobs, ran, start, end))

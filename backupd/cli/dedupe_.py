@@ -62,44 +62,44 @@ def command(
     Exit status 0: done, or ended by --time; 3: a verify or another dedupe is at work; 4: the pool is full or read-only.
     """
     cancellation, status = Cancellation(), Status()
-    with opened(ctx, writes=not dry_run) as site, cancellation.listening():
-        pacer = Pacer(site.pool.locks, cancellation, seconds=seconds, pressure=pace, tell=status.say)
-        chosen = [one for one in named(site.pool, which or hosts_of(site.pool)) if one.state == COMPLETE]
-        parts = [[one for one in chosen if one.host in hosts] for hosts in domains(hosts_of(site.pool), site.config.hosts)]
-        moment = site.clock.now()
-        settled = None if site.pool.rehearsal else moment - timedelta(seconds=site.config.verify.after_crash)
+    with opened(ctx, writes=not dry_run) as context, cancellation.listening():
+        pacer = Pacer(context.pool.locks, cancellation, seconds=seconds, pressure=pace, tell=status.say)
+        chosen = [one for one in named(context.pool, which or hosts_of(context.pool)) if one.state == COMPLETE]
+        parts = [[one for one in chosen if one.host in hosts] for hosts in domains(hosts_of(context.pool), context.config.hosts)]
+        moment = context.clock.now()
+        settled = None if context.pool.rehearsal else moment - timedelta(seconds=context.config.verify.after_crash)
 
         def locked(name: str) -> Lock:
-            return take_lock(site.pool.locks / name, "backupd dedupe", format_time(moment))
+            return take_lock(context.pool.locks / name, "backupd dedupe", format_time(moment))
 
         def deduper(tell: Callable[[str], None]) -> Deduper:
-            return Deduper(site.pool, moment, pacer, min_size, tell, lambda: locked("verify"), settled)
+            return Deduper(context.pool, moment, pacer, min_size, tell, lambda: locked("verify"), settled)
 
         if dry_run:
             _say_plan([deduper(lambda line: status.go_on(lambda: line)).plan(part) for part in parts if part], as_json=as_json)
             return cancellation.exit_status()
-        read_before_waiting(site, lambda line: prose(line, err=True), cancellation)
+        read_before_waiting(context, lambda line: prose(line, err=True), cancellation)
         locked("verify").release()  # while a verify reads, another time is better
-        with locked("dedupe"), writing(site.pool), noted(site.catalogue, moment) as job:
+        with locked("dedupe"), writing(context.pool), noted(context.catalogue, moment) as job:
 
             def tell(line: str) -> None:
                 status.go_on(lambda: line)
                 job.beat()
 
-            before, done = _used(site), list[SharedBackup]()
+            before, done = _used(context), list[SharedBackup]()
             for one in (one for part in parts if part for one in deduper(tell).share(part)):
                 done.append(_told(one, as_json))
                 job.add(one)
-            after = _used(site)
+            after = _used(context)
             job.end("stopped" if pacer.is_over else "complete", before, after)
     _say(done, before, after, is_whole=not pacer.is_over, as_json=as_json)
     return cancellation.exit_status()
 
 
-def _used(site: PoolContext) -> tuple[int, int]:
+def _used(context: PoolContext) -> tuple[int, int]:
     """Bytes of data and of metadata in use, as files have them, when all is committed."""
-    commit(site.pool.path)
-    spaces = read_allocation(site.pool.path).spaces
+    commit(context.pool.path)
+    spaces = read_allocation(context.pool.path).spaces
     return _of(spaces, ("data", "mixed")), _of(spaces, ("metadata",))
 
 

@@ -54,11 +54,11 @@ def command(
     """
     wanted = _by_host(backups)
     asked = DeletionRequest(" ".join(why.split()), force, at_once)
-    with opened(ctx, writes=not dry_run) as site:
-        moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
-        expiry = ExpiryContext(site.config, site.pool, site.catalogue, moment, expiry_sinks(as_json=as_json))
+    with opened(ctx, writes=not dry_run) as context:
+        moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
+        expiry = ExpiryContext(context.config, context.pool, context.catalogue, moment, expiry_sinks(as_json=as_json))
         for host in wanted:
-            require_host(site.pool, host)
+            require_host(context.pool, host)
         require_sane_clock(expiry, asked)
         if dry_run:
             chosen = [choose(expiry, host, names, asked) for host, names in wanted.items()]
@@ -66,13 +66,13 @@ def command(
             return Exit.OK
         with ExitStack() as held:
             if at_once:
-                held.enter_context(take_lock(site.pool.locks / EXPIRE_LOCK, "backupd delete", format_time(moment)))
-            with ExitStack() as locks, writing(site.pool):
+                held.enter_context(take_lock(context.pool.locks / EXPIRE_LOCK, "backupd delete", format_time(moment)))
+            with ExitStack() as locks, writing(context.pool):
                 for host in wanted:
                     locks.enter_context(expiry.lock(host))
                 chosen = [choose(expiry, host, names, asked) for host, names in wanted.items()]
                 mark(expiry, chosen)
-            return _delete(site, expiry, chosen, asked, as_json=as_json)
+            return _delete(context, expiry, chosen, asked, as_json=as_json)
 
 
 def _by_host(backups: Sequence[str]) -> dict[str, list[str]]:
@@ -87,7 +87,7 @@ def _by_host(backups: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _delete(
-    site: PoolContext, expiry: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest, *, as_json: bool
+    context: PoolContext, expiry: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest, *, as_json: bool
 ) -> int:
     if not asked.at_once:
         _tell(chosen, asked, as_json=as_json)
@@ -95,7 +95,7 @@ def _delete(
     names = frozenset((one.host, backup.name) for one in chosen for backup in one.backups)
     scope = ExpiryScope(frozenset(one.host for one in chosen), names)
     summary = carry_out(expiry, Forced(), scope, None, wait=False)
-    gone = {(host, name) for host, name in names if not (site.pool.host(host) / name).exists()}
+    gone = {(host, name) for host, name in names if not (context.pool.host(host) / name).exists()}
     _tell(chosen, asked, gone=gone, as_json=as_json)
     return exit_status(summary) or (Exit.OK if gone == names else Exit.ATTENTION)
 

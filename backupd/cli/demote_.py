@@ -48,53 +48,53 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool
     when the other pool has no backup of a host in common with this one, or when one that is named is not backed up there. Backups
     that only this pool has are named; they do not go to the other.
     """
-    with opened(ctx, writes=not dry_run) as site:
-        replica = chosen_replicas(site, name)[0]
+    with opened(ctx, writes=not dry_run) as context:
+        replica = chosen_replicas(context, name)[0]
         if replica.is_pushed:
             hint = f"where it can be reached, set `from` of [replica.{name}] to its address; {page('second-copy')} has the rest"
             raise UsageError(f"{name} is sent from there, so it cannot be asked what it has", hint)
-        own = [host for host in hosts_of(site.pool) if read_notes(site.pool.host(host)).replica is None]
+        own = [host for host in hosts_of(context.pool) if read_notes(context.pool.host(host)).replica is None]
         problem = f"is backed up here and fetched by replica {name}"
         mine = [host for host in own if wants(replica, host)]
         if not mine:
             hint = f"`backupd replicate {name}` fetches what is there: a host without a backup here needs no demote"
             raise UsageError(f"no host {problem}", hint)
         chosen = hosts_named(hosts, mine, problem)
-        since = format_time(site.clock.now())
+        since = format_time(context.clock.now())
         only_here: dict[str, list[str]] = {}
-        common = common_with(site.pool, replica.name)
+        common = common_with(context.pool, replica.name)
         with ExitStack() as held:
             try:
-                far = held.enter_context(connected(send_command(site.config, replica, [])))
+                far = held.enter_context(connected(send_command(context.config, replica, [])))
             except FarPoolMissing as error:
                 raise OperatorError(f"{name}: {error.message.rstrip('.')}; nothing was changed", error.hint) from None
-            if far.id == site.pool.id:
+            if far.id == context.pool.id:
                 raise OperatorError("that is this very pool", "name the replica of another one")
             there = {host.name: host for host in far.hosts() if host.name in chosen}
             stay = {host: why for host in chosen if host not in hosts and (why := _not_theirs(host, there.get(host)))}
             if not (chosen := [host for host in chosen if host not in stay]):
                 host, why = next(iter(stay.items()))
                 raise OperatorError(f"{host}: {why}", "nothing was changed")
-            configured = [host for host in chosen if host in site.config.hosts]
-            if words := _expiring(site, replica, chosen):
+            configured = [host for host in chosen if host in context.config.hosts]
+            if words := _expiring(context, replica, chosen):
                 prose(words, err=as_json)
             if not dry_run:
                 confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
-                held.enter_context(writing(site.pool))
+                held.enter_context(writing(context.pool))
                 raise_limit()
                 for host in chosen:
-                    held.enter_context(take_lock(site.pool.host_lock(host), "backupd demote", since))
+                    held.enter_context(take_lock(context.pool.host_lock(host), "backupd demote", since))
             for host in chosen:  # all of them are looked at before the first is changed
-                only_here[host], common[host] = _require_demotable(site, host, there.get(host))
+                only_here[host], common[host] = _require_demotable(context, host, there.get(host))
             if dry_run:
                 return _tell(chosen, configured, only_here, stay, as_json=as_json, dry_run=True)
-            write_common(site.pool, replica.name, common)  # here and there, before either side expires what the difference is to
+            write_common(context.pool, replica.name, common)  # here and there, before either side expires what the difference is to
             far.note_common(replica.name, common)
             for host in chosen:
-                folder = site.pool.host(host)
+                folder = context.pool.host(host)
                 mark = {"pool": far.id, "name": replica.name, "at": since, DEMOTED: True}
                 write_notes(folder, replace(read_notes(folder), replica=mark))
-            tell_copies(site.pool, site.catalogue)
+            tell_copies(context.pool, context.catalogue)
     return _tell(chosen, configured, only_here, stay, as_json=as_json, dry_run=False)
 
 
@@ -128,25 +128,25 @@ def _not_theirs(host: str, far: FarHost | None) -> str:
     return "the other pool has copies of it, and does not back it up" if far.copy_of else ""
 
 
-def _expiring(site: PoolContext, replica: ReplicaSettings, hosts: Sequence[str]) -> str:
+def _expiring(context: PoolContext, replica: ReplicaSettings, hosts: Sequence[str]) -> str:
     """Returns how many backups the retention that holds from then on would not keep; "" if it keeps all."""
-    zone, moment = site.config.pool.zone, site.clock.now()
-    found = [explain(one, replica.retention, zone, moment) for one in look(site.pool, site.catalogue, site.config, hosts)]
+    zone, moment = context.config.pool.zone, context.clock.now()
+    found = [explain(one, replica.retention, zone, moment) for one in look(context.pool, context.catalogue, context.config, hosts)]
     count, going = (sum(len(one.decisions) for one in found), sum(not each.keep for one in found for each in one.decisions))
     return f"the retention of replica {replica.name} keeps {count - going} of {counted(count, 'backup')} here" if going else ""
 
 
-def _require_demotable(site: PoolContext, host: str, far: FarHost | None) -> tuple[list[str], str]:
+def _require_demotable(context: PoolContext, host: str, far: FarHost | None) -> tuple[list[str], str]:
     """Backups that only this pool has, oldest first, and the newest that both have, by name.
 
     Raises OperatorError when the host has to stay as it is.
     """
-    if site.pool.working(host).exists():
+    if context.pool.working(host).exists():
         raise OperatorError(f"{host}: a backup of it is not finished", f"`backupd run {host}` or `backupd discard {host}`")
-    notes = read_notes(site.pool.host(host))
+    notes = read_notes(context.pool.host(host))
     here = [
         NearBackup(one.path.name, one.subvolume.content_uuid, effective_state(one.record, notes))
-        for one in final_backups(site.pool, host)
+        for one in final_backups(context.pool, host)
     ]
     there = far.backups if far else ()
     if found := demotion_obstacle(there, here, is_copy_there=bool(far and far.copy_of)):

@@ -29,27 +29,27 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
     pool this gives the room back that an unfinished backup keeps. Refused while a run works on the host.
     """
     if dry_run:
-        with opened(ctx) as site:
-            require_host_or_folder(site, host)
-            if is_busy(site.pool, host):
-                raise held_by(site.pool.host_lock(host))
-            _tell(_found(site, host), site.clock.now(), as_json=as_json, dry_run=True)
+        with opened(ctx) as context:
+            require_host_or_folder(context, host)
+            if is_busy(context.pool, host):
+                raise held_by(context.pool.host_lock(host))
+            _tell(_found(context, host), context.clock.now(), as_json=as_json, dry_run=True)
         return Exit.OK
-    with locked_host(ctx, host, "discard") as (site, moment):
-        one = _found(site, host)
+    with locked_host(ctx, host, "discard") as (context, moment):
+        one = _found(context, host)
     prose(_lost(one, moment), err=as_json)
     confirmed("it is deleted for good", host, yes, as_json)
-    with locked_host(ctx, host, "discard") as (site, moment):  # the question may have waited for long
-        discard(site.pool, site.catalogue, one)
+    with locked_host(ctx, host, "discard") as (context, moment):  # the question may have waited for long
+        discard(context.pool, context.catalogue, one)
     _tell(one, moment, as_json=as_json)
     return Exit.OK
 
 
-def _found(site: PoolContext, host: str) -> Unfinished:
+def _found(context: PoolContext, host: str) -> Unfinished:
     """Returns the unfinished backup. Raises StateConflict."""
-    if one := unfinished_backup(site.pool, host):
+    if one := unfinished_backup(context.pool, host):
         return one
-    path = site.pool.working(host)
+    path = context.pool.working(host)
     there = describe(path)
     if there is None:
         raise StateConflict(f"{host} has nothing unfinished", f"`backupd list {host}` shows what there is")

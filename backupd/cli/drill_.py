@@ -105,23 +105,23 @@ def command(
     with opened(ctx, writes=not dry_run) as context:
         limit = seconds if seconds is not None else context.config.drill.time
         status, printer = Status(), RestoreProgressPrinter(lines=False)
-        site = DrillContext(context.config, context.pool, context.clock.now(), limit, SystemRandom())
-        site.waits = lambda who: status.say(f"waits: {who}" if who else "goes on")
+        drilling = DrillContext(context.config, context.pool, context.clock.now(), limit, SystemRandom())
+        drilling.waits = lambda who: status.say(f"waits: {who}" if who else "goes on")
         shown: list[dict[str, Any]] = []
         failed = False
-        with site.cancellation.listening():
+        with drilling.cancellation.listening():
             try:
-                for backup in _backups(context, site, which):
+                for backup in _backups(context, drilling, which):
                     if boot:
                         drilled = _boot_drill(context, backup, as_root=as_root)
-                        failed |= _boot(context, site, drilled, shown, status, dry_run=dry_run, as_json=as_json)
+                        failed |= _boot(context, drilling, drilled, shown, status, dry_run=dry_run, as_json=as_json)
                         continue
                     drill = RestoreDrill(backup, sample or context.config.drill.sample)
                     status.say(f"drill: {backup.host}@{backup.name}")
                     if dry_run:
-                        shown.append(_planned(site, drill, printer, as_json))
+                        shown.append(_planned(drilling, drill, printer, as_json))
                         continue
-                    done = run_restore_drill(site, drill, printer)
+                    done = run_restore_drill(drilling, drill, printer)
                     printer.clear()
                     note_drill(context.catalogue, done)
                     failed |= done.outcome != DrillOutcome.PROVEN
@@ -131,7 +131,7 @@ def command(
             except Cancelled:
                 printer.clear()
                 prose("stopped; nothing of it is left", err=True)
-                return signal_status(site.cancellation.signal)
+                return signal_status(drilling.cancellation.signal)
     if as_json:
         echo_json(shown)
     return Exit.ATTENTION if failed else Exit.OK
@@ -146,7 +146,7 @@ def _boot_drill(context: PoolContext, backup: Restorable, *, as_root: bool) -> B
 
 def _boot(
     context: PoolContext,
-    site: DrillContext,
+    drilling: DrillContext,
     drill: BootDrill,
     shown: list[dict[str, Any]],
     status: Status,
@@ -162,7 +162,7 @@ def _boot(
             prose(f"{where}: would be booted, and {counted(len(drill.checks), 'check')} run in it")
         return False
     status.say(f"boot: {where}")
-    done = run_boot_drill(site, drill)
+    done = run_boot_drill(drilling, drill)
     note_drill(context.catalogue, done)
     shown.append(drill_object(done))
     if not as_json:
@@ -170,37 +170,37 @@ def _boot(
     return done.outcome != DrillOutcome.PROVEN
 
 
-def _backups(context: PoolContext, site: DrillContext, which: tuple[str, ...]) -> Iterator[Restorable]:
+def _backups(context: PoolContext, drilling: DrillContext, which: tuple[str, ...]) -> Iterator[Restorable]:
     """Yields the backups to drill. Raises UsageError."""
     if not which:
-        yield _next(context, site)
+        yield _next(context, drilling)
     for one in which:
         host, name = parse_which(one)
         if name:
             yield find(context.pool, host, name)
         else:
-            found = _any_complete(context.pool, host, site)
+            found = _any_complete(context.pool, host, drilling)
             yield found or find(context.pool, host, NEWEST)
 
 
-def _next(context: PoolContext, site: DrillContext) -> Restorable:
+def _next(context: PoolContext, drilling: DrillContext) -> Restorable:
     """A random complete backup of the host that was not drilled for longest. Raises UsageError."""
     hosts, drills = hosts_of(context.pool), read_drills(context.catalogue)
-    for host in in_turn(hosts, drills, site.chance, site.now):
-        if found := _any_complete(context.pool, host, site):
+    for host in in_turn(hosts, drills, drilling.chance, drilling.now):
+        if found := _any_complete(context.pool, host, drilling):
             return found
     raise UsageError("there is no complete backup yet", "`backupd run` makes one")
 
 
-def _any_complete(pool: Pool, host: str, site: DrillContext) -> Restorable | None:
+def _any_complete(pool: Pool, host: str, drilling: DrillContext) -> Restorable | None:
     with reading(host):
         found = [one for one in restorable(pool, host) if one.state == COMPLETE]
-    return site.chance.choice(found) if found else None
+    return drilling.chance.choice(found) if found else None
 
 
-def _planned(site: DrillContext, drill: RestoreDrill, printer: RestoreProgressPrinter, as_json: bool) -> dict[str, Any]:
+def _planned(drilling: DrillContext, drill: RestoreDrill, printer: RestoreProgressPrinter, as_json: bool) -> dict[str, Any]:
     with reading(f"{drill.backup.host}@{drill.backup.name}"):
-        plan = restore_plan(site, drill, printer)
+        plan = restore_plan(drilling, drill, printer)
     printer.clear()
     where = f"{drill.backup.host}@{drill.backup.name}"
     if not as_json:

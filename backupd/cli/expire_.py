@@ -78,15 +78,15 @@ def command(
         return _restore(ctx)
     if skip_grace and not hosts:
         raise UsageError("--skip-grace is for hosts that are named", "`backupd expire HOST --skip-grace`")
-    with opened(ctx, writes=not dry_run) as site:
-        forced = Forced.parse(force, {*site.config.hosts, *site.catalogue.hosts()})
-        moment = site.clock.now().replace(microsecond=0)  # what notes.json can hold
+    with opened(ctx, writes=not dry_run) as context:
+        forced = Forced.parse(force, {*context.config.hosts, *context.catalogue.hosts()})
+        moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
         for host in hosts:
-            require_host_or_folder(site, host)
-        config = _yielding(site.config) if yield_to_backups else site.config
+            require_host_or_folder(context, host)
+        config = _yielding(context.config) if yield_to_backups else context.config
         config = _without_grace(config, hosts) if skip_grace else config
         scope = ExpiryScope(frozenset(hosts)) if hosts else EVERYTHING
-        expiry_site = ExpiryContext(config, site.pool, site.catalogue, moment, expiry_sinks(as_json=as_json))
+        expiry_site = ExpiryContext(config, context.pool, context.catalogue, moment, expiry_sinks(as_json=as_json))
         if dry_run:
             return _rehearse(expiry_site, forced, scope, limit, as_json=as_json)
         return _expire(expiry_site, forced, scope, limit, wait=wait, as_json=as_json)
@@ -104,35 +104,35 @@ def _without_grace(config: Config, hosts: Sequence[str]) -> Config:
     return replace(config, hosts={**config.hosts, **changed}, retention=replace(config.retention, grace=0.0))
 
 
-def _rehearse(site: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, as_json: bool) -> int:
-    plan = dry_run_plan(site, forced, scope)
+def _rehearse(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, as_json: bool) -> int:
+    plan = dry_run_plan(context, forced, scope)
     if as_json:
-        echo_json(dry_run_as_json(plan, site.summary, limit))
+        echo_json(dry_run_as_json(plan, context.summary, limit))
     else:
-        echo_dry_run(plan, site.summary, limit, site.now)
-    return Exit.OK if site.summary.good else Exit.ATTENTION
+        echo_dry_run(plan, context.summary, limit, context.now)
+    return Exit.OK if context.summary.good else Exit.ATTENTION
 
 
-def _expire(site: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool, as_json: bool) -> int:
-    with take_lock(site.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(site.now)):
-        for notice in site.config.notices:
-            site.sinks.notice(notice)
-        summary = carry_out(site, forced, scope, limit, wait=wait)
-        check_trust(site.pool, site.catalogue, site.now)
-        if why := keep_history(site.pool, site.catalogue, site.now):
-            site.sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
+def _expire(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool, as_json: bool) -> int:
+    with take_lock(context.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(context.now)):
+        for notice in context.config.notices:
+            context.sinks.notice(notice)
+        summary = carry_out(context, forced, scope, limit, wait=wait)
+        check_trust(context.pool, context.catalogue, context.now)
+        if why := keep_history(context.pool, context.catalogue, context.now):
+            context.sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
     if as_json:
         echo_json(summary_as_json(summary))
     return exit_status(summary)
 
 
-def carry_out(site: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool) -> Summary:
+def carry_out(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool) -> Summary:
     """Runs an expiry that signals stop and that reports to sinks. The caller holds its lock."""
-    site.cancellation.listen()
+    context.cancellation.listen()
     try:
-        return ExpiryRunner(site, forced, limit, wait=wait, scope=scope).run()
+        return ExpiryRunner(context, forced, limit, wait=wait, scope=scope).run()
     finally:
-        site.sinks(site.summary)
+        context.sinks(context.summary)
 
 
 def exit_status(summary: Summary) -> int:

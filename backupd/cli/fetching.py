@@ -52,20 +52,20 @@ from btrkeep.units import counted, format_size, format_time, parse_backup_name, 
 Observer = ProgressSinks[ReplicationEvent]
 
 
-def fetch_one(site: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions, connect: Connect) -> dict[str, Any]:
+def fetch_one(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions, connect: Connect) -> dict[str, Any]:
     """Runs one replication; returns what is said of it as JSON.
 
     Raises LockHeld, FarPoolMissing, UsageError, and other OperatorErrors.
     """
     if wanted.seed:  # its parts are streams
         replica = replace(replica, engine="send")
-    running = RunningRecord(site.catalogue, replica.name, site.clock.now())
+    running = RunningRecord(context.catalogue, replica.name, context.clock.now())
     with ExitStack() as held:
         observer = _observer(wanted, running, held)
         if not wanted.dry_run:
-            _lock_and_reconcile(site, replica, held, observer.notice, damaged=wanted.damaged)
-        context, far = _begun(site, replica, wanted, observer, held, connect)
-        plan, listed = make_plan(context, far, wanted.hosts, damaged=wanted.damaged)
+            _lock_and_reconcile(context, replica, held, observer.notice, damaged=wanted.damaged)
+        replication, far = _begun(context, replica, wanted, observer, held, connect)
+        plan, listed = make_plan(replication, far, wanted.hosts, damaged=wanted.damaged)
         without = _unusable(wanted)
         _require_listed(replica, wanted.hosts, {*listed, *(one.host for one in without)})
         if wanted.dry_run:
@@ -74,18 +74,18 @@ def fetch_one(site: PoolContext, replica: ReplicaSettings, wanted: ReplicationOp
             return _say_plan(replica, plan, wanted.as_json)
         begun = time.monotonic()
         try:
-            with context.cancellation.listening():
-                summary = replicate(context, plan, listed, far)
+            with replication.cancellation.listening():
+                summary = replicate(replication, plan, listed, far)
             summary.failed += without
         finally:
             running.end()
-            _tell_dashboard(site, observer.notice)
+            _tell_dashboard(context, observer.notice)
         if wanted.is_session and not summary.cancelled:
-            before = read_session(site.catalogue, replica.name)
-            of_it = {name: host for name, host in listed.items() if host.copy_of != site.pool.id}
-            session = _session(before, (context.now, site.clock.now()), far.id, plan, of_it, summary, begun)
-            note_session(site.catalogue, replica.name, session)
-    return _report(summary, context.cancellation, wanted.as_json)
+            before = read_session(context.catalogue, replica.name)
+            of_it = {name: host for name, host in listed.items() if host.copy_of != context.pool.id}
+            session = _session(before, (replication.now, context.clock.now()), far.id, plan, of_it, summary, begun)
+            note_session(context.catalogue, replica.name, session)
+    return _report(summary, replication.cancellation, wanted.as_json)
 
 
 def _unusable(wanted: ReplicationOptions) -> list[HostFailed]:
@@ -94,10 +94,10 @@ def _unusable(wanted: ReplicationOptions) -> list[HostFailed]:
     return [HostFailed(host, why) for host, why in found.items() if not wanted.hosts or host in wanted.hosts]
 
 
-def _tell_dashboard(site: PoolContext, notice: Callable[[str], None]) -> None:
+def _tell_dashboard(context: PoolContext, notice: Callable[[str], None]) -> None:
     """Publishes what is a copy now. What went wrong before is the error to be told, and the next command publishes it, too."""
     try:
-        tell_copies(site.pool, site.catalogue)
+        tell_copies(context.pool, context.catalogue)
     except (OSError, CatalogueBusy, CatalogueUnusable) as error:
         why = error.strerror if isinstance(error, OSError) else error.message
         notice(f"the dashboard is not told what is a copy now: {why}")
@@ -117,7 +117,7 @@ def _observer(wanted: ReplicationOptions, running: RunningRecord, held: ExitStac
 
 
 def _begun(
-    site: PoolContext,
+    context: PoolContext,
     replica: ReplicaSettings,
     wanted: ReplicationOptions,
     observer: Observer,
@@ -126,36 +126,36 @@ def _begun(
 ) -> tuple[ReplicationContext, FarPool]:
     """Connects, until `held` ends. Over a connection that the other side has begun this program itself keeps to the bandwidth."""
     far = held.enter_context(connect(lambda: None))
-    context = ReplicationContext(
-        site.config,
-        site.pool,
-        site.catalogue,
+    replication = ReplicationContext(
+        context.config,
+        context.pool,
+        context.catalogue,
         replica,
-        site.clock.now(),
+        context.clock.now(),
         connect,
         observer,
         confined=_is_confined(is_foreign=replica.folder is None or wanted.seed is not None),
-        seconds_left=(wanted.end - site.clock.now()).total_seconds() if wanted.end else None,
+        seconds_left=(wanted.end - context.clock.now()).total_seconds() if wanted.end else None,
     )
     if replica.is_pushed and not wanted.seed:
-        buckets = replica_buckets(site.config, site.pool, replica)
-        far.pace = BudgetPace(buckets, context.cancellation.sleep, lambda: bool(context.cancellation))
-    return context, far
+        buckets = replica_buckets(context.config, context.pool, replica)
+        far.pace = BudgetPace(buckets, replication.cancellation.sleep, lambda: bool(replication.cancellation))
+    return replication, far
 
 
 def _lock_and_reconcile(
-    site: PoolContext, replica: ReplicaSettings, held: ExitStack, notice: Callable[[str], None], *, damaged: bool
+    context: PoolContext, replica: ReplicaSettings, held: ExitStack, notice: Callable[[str], None], *, damaged: bool
 ) -> None:
     """Takes the locks of a replication until `held` ends, and brings the catalogue up to date. Raises LockHeld, PoolUnusable."""
-    since = format_time(site.clock.now())
-    held.enter_context(take_lock(site.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
+    since = format_time(context.clock.now())
+    held.enter_context(take_lock(context.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
     if damaged:  # what is known of a copy goes with it
         from backupd.run.read_after_crash import read_before_waiting  # it is a tenth of what this program imports
 
-        read_before_waiting(site, notice, Cancellation())
-        held.enter_context(take_lock(site.pool.locks / VERIFY_LOCK, "backupd replicate --damaged", since))
-    ensure_reserve(site.pool.path)
-    if done := reconcile(site.pool, site.catalogue, since):
+        read_before_waiting(context, notice, Cancellation())
+        held.enter_context(take_lock(context.pool.locks / VERIFY_LOCK, "backupd replicate --damaged", since))
+    ensure_reserve(context.pool.path)
+    if done := reconcile(context.pool, context.catalogue, since):
         notice(done.sentence)
 
 

@@ -30,9 +30,9 @@ def command(ctx: click.Context, days: int, as_json: bool) -> int:
     The range is that of the slowest and the fastest sixth of the history. At least two weeks of samples are needed. Planned
     changes, such as new hosts, are unknown to it.
     """
-    with opened(ctx) as site:
-        until = site.clock.now()
-        samples = site.catalogue.samples(site.pool.filesystem, until - timedelta(days=days), until + timedelta(seconds=1))
+    with opened(ctx) as context:
+        until = context.clock.now()
+        samples = context.catalogue.samples(context.pool.filesystem, until - timedelta(days=days), until + timedelta(seconds=1))
     found = points(samples, until - timedelta(days=days), _DAY)
     size = found[-1].size if found else 0
     moments = [point.taken for point in found]

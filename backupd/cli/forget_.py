@@ -35,15 +35,15 @@ def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool,
         return _undo(ctx, host, as_json)
     if dry_run:
         return _show(ctx, host, as_json)
-    with locked_host(ctx, host, "forget") as (site, moment):
-        require_forgettable(site.config, site.pool, host, moment)
-        remaining = remaining_backups(site.catalogue, host)
+    with locked_host(ctx, host, "forget") as (context, moment):
+        require_forgettable(context.config, context.pool, host, moment)
+        remaining = remaining_backups(context.catalogue, host)
     prose(f"{host} has {remaining}", err=as_json)
     confirmed("all of them expire", host, yes, as_json)
-    with locked_host(ctx, host, "forget") as (site, moment):  # the question may have waited for long
-        require_forgettable(site.config, site.pool, host, moment)
-        since = forget(site.pool, host, moment)
-        grace = policy_of(site.config, host, read_notes(site.pool.host(host))).grace
+    with locked_host(ctx, host, "forget") as (context, moment):  # the question may have waited for long
+        require_forgettable(context.config, context.pool, host, moment)
+        since = forget(context.pool, host, moment)
+        grace = policy_of(context.config, host, read_notes(context.pool.host(host))).grace
     if as_json:
         _as_json(host, since, remaining, dry_run=False)
         return 0
@@ -54,10 +54,10 @@ def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool,
 
 def _show(ctx: click.Context, host: str, as_json: bool) -> int:
     """--dry-run: nothing is locked or written."""
-    with opened(ctx) as site:
-        require_host_or_folder(site, host)
-        require_forgettable(site.config, site.pool, host, site.clock.now())
-        remaining = remaining_backups(site.catalogue, host)
+    with opened(ctx) as context:
+        require_host_or_folder(context, host)
+        require_forgettable(context.config, context.pool, host, context.clock.now())
+        remaining = remaining_backups(context.catalogue, host)
     if as_json:
         _as_json(host, None, remaining, dry_run=True)
     else:
@@ -72,10 +72,10 @@ def _as_json(host: str, since: datetime | None, remaining: RemainingBackups, *, 
 
 
 def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
-    with locked_host(ctx, host, "forget --undo") as (site, _):
-        back = undo_forget(site.pool, site.catalogue, host)
-        remaining = remaining_backups(site.catalogue, host)
-        rules = _rules(site, host)
+    with locked_host(ctx, host, "forget --undo") as (context, _):
+        back = undo_forget(context.pool, context.catalogue, host)
+        remaining = remaining_backups(context.catalogue, host)
+        rules = _rules(context, host)
     if as_json:
         echo_json({"dry_run": False, "host": host, "forgotten": None, "backups": list(remaining.names), "unexpired": back})
         return 0
@@ -86,7 +86,7 @@ def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
     return 0
 
 
-def _rules(site: PoolContext, host: str) -> str:
-    if policy_of(site.config, host, read_notes(site.pool.host(host))).missing:
+def _rules(context: PoolContext, host: str) -> str:
+    if policy_of(context.config, host, read_notes(context.pool.host(host))).missing:
         return "no retention policy is configured for it, so all of them are kept"
     return f"`backupd retention explain {host}` shows which of them are kept"

@@ -30,9 +30,9 @@ def command(ctx: click.Context, host: str, name: str, until: date | None, why: s
     `latest` as NAME is the newest complete one; HOST@NAME in one word does as well. An existing hold is replaced. An expired backup
     is taken back. `backupd release` ends the hold.
     """
-    with locked_host(ctx, host, "hold") as (site, moment):
-        new = Hold(_end(until, site.config.pool.zone, moment) if until else None, why)
-        done = hold(site.pool, site.catalogue, host, name, new, moment)
+    with locked_host(ctx, host, "hold") as (context, moment):
+        new = Hold(_end(until, context.config.pool.zone, moment) if until else None, why)
+        done = hold(context.pool, context.catalogue, host, name, new, moment)
     if as_json:
         held = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
         echo_json({**held, **(hold_fields(new) or {}), "unexpired": done.unexpired})

@@ -108,8 +108,8 @@ def command(
     history = _below(READERS[kind](place.absolute(), names), kind, path)
     names.require_found(history, place)
     cancellation, status = Cancellation(), Status()
-    with opened(ctx, writes=not dry_run) as site, cancellation.listening():
-        todo, known, ahead = _todo(site, history)
+    with opened(ctx, writes=not dry_run) as context, cancellation.listening():
+        todo, known, ahead = _todo(context, history)
         here = sum(backup_name(one.started) in known[host] for host, trees in todo.items() for one in trees)
         left_out = {**history.left_out, **ahead}
         for folder, why in left_out.items():
@@ -117,20 +117,20 @@ def command(
         if dry_run:
             conf = read_conf(place) if kind == "rsnapshot" and place.is_file() else None
             name_of = history.names.get if names.are_chosen else str
-            suggestion = suggested(conf, name_of, site.config.hosts) if conf else None
+            suggestion = suggested(conf, name_of, context.config.hosts) if conf else None
             reads = kind not in TAKEN_OVER
             plan = planned(todo, known, cancellation, reads=reads)
             say_plan(plan, here, left_out, suggestion, reads=reads, as_json=as_json)
             return cancellation.exit_status()
-        ensure_reserve(site.pool.path)
-        reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
+        ensure_reserve(context.pool.path)
+        reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
         display = ImportDisplay(is_shown=not as_json and has_live_terminal())
-        work = ImportContext(site.config, site.pool, rsync_version(), site.clock, cancellation, delta, display.note)
+        work = ImportContext(context.config, context.pool, rsync_version(), context.clock, cancellation, delta, display.note)
         make = _take_over if kind in TAKEN_OVER else import_tree
-        done = _Import(site, work, verify, status, display, make, as_json=as_json)
+        done = _Import(context, work, verify, status, display, make, as_json=as_json)
         with display:
             asyncio.run(done.run(todo, jobs))
-        keep_names(site.pool)
+        keep_names(context.pool)
     _tell(done, here, left_out, as_json=as_json)
     return cancellation.exit_status(done.status)
 
@@ -145,7 +145,7 @@ def _tell(done: "_Import", here: int, left_out: Mapping[str, str], *, as_json: b
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
         if lost := done.not_imported:
             prose(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
-        if strange := sorted({one["host"] for one in done.backups} - done.site.config.hosts.keys()):
+        if strange := sorted({one["host"] for one in done.backups} - done.context.config.hosts.keys()):
             prose(
                 f"not configured yet: {names_in_words(strange)}. `backupd host add` has the next night go on from what was imported"
             )
@@ -160,14 +160,14 @@ def _below(history: OldHistory, kind: str, path: str) -> OldHistory:
     return replace(history, trees=tuple(replace(one, path=path.rstrip("/") or "/") for one in history.trees))
 
 
-def _todo(site: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], dict[str, set[str]], dict[str, str]]:
+def _todo(context: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], dict[str, set[str]], dict[str, str]]:
     """All trees by host, those that have a backup too; the names of the backups of each host; and the trees that cannot be
     imported, with the reason: they are stamped in the future. Raises UsageError.
     """
     found, known, ahead = dict[str, list[OldTree]](), dict[str, set[str]](), dict[str, str]()
-    until = latest(site.clock.now())
+    until = latest(context.clock.now())
     for host in history.hosts:
-        here = known_backups(site.pool, host)
+        here = known_backups(context.pool, host)
         known[host] = set(here)
         for one in history.of(host):
             if one.started > until:
@@ -189,15 +189,15 @@ def _require_paths(host: str, trees: Sequence[OldTree], here: Mapping[str, Recor
         raise UsageError(said, f"give them a host of their own: --host NAME={trees[0].host}")
 
 
-async def _take_over(site: ImportContext, tree: OldTree, _before: OldTree | None, _after: OldTree | None) -> ImportedBackup:
-    return await take_over(site, tree)
+async def _take_over(context: ImportContext, tree: OldTree, _before: OldTree | None, _after: OldTree | None) -> ImportedBackup:
+    return await take_over(context, tree)
 
 
 @dataclass(slots=True)
 class _Import:
     """An import of all hosts and its results: backups, failed hosts with the reasons, trees that were given up, comparisons."""
 
-    site: PoolContext
+    context: PoolContext
     work: ImportContext
     verify: str
     says: Status
@@ -247,7 +247,7 @@ class _Import:
         complain(OperatorError(f"{host}: {error}", error.hint if isinstance(error, OperatorError) else ""))
 
     async def _host(self, host: str, trees: Sequence[OldTree]) -> None:
-        newest, before, known = None, None, known_backups(self.site.pool, host)
+        newest, before, known = None, None, known_backups(self.context.pool, host)
         new = [one for one in trees if backup_name(one.started) not in known]
         for tree, after in zip_longest(trees, trees[1:]):
             if here := known.get(backup_name(tree.started)):
@@ -289,11 +289,11 @@ class _Import:
 
     def _is_unproven(self, record: Record) -> bool:
         """Returns True if it is of an import, and was not compared yet: that import may have been killed before."""
-        return record.imported is not None and not ComparedTrees(self.site.config.pool.state).has(record)
+        return record.imported is not None and not ComparedTrees(self.context.config.pool.state).has(record)
 
     def _note(self, tree: OldTree, made: ImportedBackup) -> None:
         record = made.record
-        self.site.catalogue.put_backup(backup_row(self.site.pool, record, record.state, made.subvolume_id))
+        self.context.catalogue.put_backup(backup_row(self.context.pool, record, record.state, made.subvolume_id))
         said = {"host": record.host, "name": record.name, "from": str(tree.folder), "files": record.files, "bytes": made.literal}
         self.backups.append(said)
         if not self.as_json:
@@ -303,7 +303,7 @@ class _Import:
 
     async def _compare(self, tree: OldTree, record: Record) -> None:
         """Compares them by rsync, which knows nothing of us. Raises Cancelled, OperatorError."""
-        backup = self.site.pool.host(record.host) / (record.name or "")
+        backup = self.context.pool.host(record.host) / (record.name or "")
         self.display.compares(record.host)
         with opened_tree(tree) as folder, read(backup), TemporaryDirectory(prefix="btrkeep-import-") as place:
             copy, left_out = backup / DATA / tree.path.strip("/"), Path(place) / "left out"
@@ -319,6 +319,6 @@ class _Import:
             said = f"{name} differs from {tree.folder} in {counted(found.number, 'name')}: {found.samples[0]}"
             complain(OperatorError(said, _DIFFERS.format(name)))
             return
-        ComparedTrees(self.site.config.pool.state).add(record)
+        ComparedTrees(self.context.config.pool.state).add(record)
         if not self.as_json:
             self.display.say(f"{name}: compared by content with its tree, and equal")

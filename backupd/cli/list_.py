@@ -52,28 +52,30 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
     is there); partial and running; expired (the retention does not keep it; from the time shown on an expiry deletes it, see
     `backupd unexpire`) and deleting. A backup that is held (`backupd hold`) does not expire.
     """
-    with opened(ctx) as site:
+    with opened(ctx) as context:
         if host:
-            require_host_or_folder(site, host)
+            require_host_or_folder(context, host)
         if as_json:
-            stream_json(_objects(site, _as_they_are(site, site.catalogue.backups(host))))
+            stream_json(_objects(context, _as_they_are(context, context.catalogue.backups(host))))
             return 0
         every = host or everything
-        now_latest = latest(site.clock.now())
-        backups: Iterable[Backup] = site.catalogue.backups(host) if every else site.catalogue.newest_backups(now_latest)
-        notes = _BackupNotes(site)
-        rows = [_row(backup, notes) for backup in _as_they_are(site, backups)]
+        now_latest = latest(context.clock.now())
+        backups: Iterable[Backup] = context.catalogue.backups(host) if every else context.catalogue.newest_backups(now_latest)
+        notes = _BackupNotes(context)
+        rows = [_row(backup, notes) for backup in _as_they_are(context, backups)]
     click.echo(
-        table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED", "VERIFIED"]) if rows else _NONE[site.lost]
+        table(rows, _HEADERS, right=["TOOK", "FILES", "SIZE", "NEW"], spare=["STARTED", "VERIFIED"])
+        if rows
+        else _NONE[context.lost]
     )
     if rows and not every:
         prose("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
     return 0
 
 
-def _as_they_are(site: PoolContext, backups: Iterable[Backup]) -> Iterator[Backup]:
+def _as_they_are(context: PoolContext, backups: Iterable[Backup]) -> Iterator[Backup]:
     """Shows what a killed run was working on as partial, before the next run has recorded it."""
-    alive = {run.host for run in site.catalogue.unfinished_runs() if start_time(run.pid) == run.pid_started}
+    alive = {run.host for run in context.catalogue.unfinished_runs() if start_time(run.pid) == run.pid_started}
     for backup in backups:
         yield replace(backup, state=PARTIAL) if backup.state == RUNNING and backup.host not in alive else backup
 
@@ -81,11 +83,11 @@ def _as_they_are(site: PoolContext, backups: Iterable[Backup]) -> Iterator[Backu
 class _BackupNotes:
     """The contents of notes.json for final backups. Few hosts have notes, so only their files are read."""
 
-    def __init__(self, site: PoolContext) -> None:
-        self.config, self.now = site.config, site.clock.now()
-        self._notes = cache(lambda host: _notes(site, host))
-        self._read = cache(lambda host: read_verified(site.pool.host(host)))
-        self._verified = VerifiedBackups(site.catalogue, self.now)
+    def __init__(self, context: PoolContext) -> None:
+        self.config, self.now = context.config, context.clock.now()
+        self._notes = cache(lambda host: _notes(context, host))
+        self._read = cache(lambda host: read_verified(context.pool.host(host)))
+        self._verified = VerifiedBackups(context.catalogue, self.now)
 
     def hold_fields(self, backup: Backup) -> Mapping[str, Any] | None:
         """Returns its hold for JSON, None if it has none that is in force."""
@@ -130,15 +132,15 @@ class _BackupNotes:
         return backup.expired + timedelta(seconds=policy_of(self.config, backup.host, self._notes(backup.host)).grace)
 
 
-def _notes(site: PoolContext, host: str) -> Notes:
+def _notes(context: PoolContext, host: str) -> Notes:
     try:
-        return read_notes(site.pool.host(host))
+        return read_notes(context.pool.host(host))
     except UnreadableRecord:  # an expiry leaves the host out and says so; here it must not hide the list
         return NO_NOTES
 
 
-def _objects(site: PoolContext, backups: Iterable[Backup]) -> Iterator[dict[str, Any]]:
-    pool, notes = str(site.pool.path), _BackupNotes(site)
+def _objects(context: PoolContext, backups: Iterable[Backup]) -> Iterator[dict[str, Any]]:
+    pool, notes = str(context.pool.path), _BackupNotes(context)
     for backup in backups:
         deletable = notes.deletable(backup)
         yield {

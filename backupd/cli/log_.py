@@ -32,11 +32,11 @@ def command(ctx: click.Context, host: str | None, limit: int, as_json: bool) -> 
     A run is one attempt to back up one host. Runs are kept when their backups are long deleted, and also when they made none. One
     that was killed lasted at least as long as is shown. What somebody deleted by hand (`backupd delete`) is named, with the reason.
     """
-    with opened(ctx) as site:
+    with opened(ctx) as context:
         if host:
-            require_host(site.config, site.catalogue, host)
-        runs = site.catalogue.runs(host, limit)
-        deleted = _deleted(site.pool, runs)
+            require_host(context.config, context.catalogue, host)
+        runs = context.catalogue.runs(host, limit)
+        deleted = _deleted(context.pool, runs)
     if as_json:
         echo_json([_as_json(run, deleted.get((run.host, run.backup))) for run in runs])
         return 0
@@ -44,7 +44,7 @@ def command(ctx: click.Context, host: str | None, limit: int, as_json: bool) -> 
     for run in runs:
         _show(run, width, deleted.get((run.host, run.backup)))
     if not runs:
-        click.echo("no run is known" if site.lost else "no runs yet")
+        click.echo("no run is known" if context.lost else "no runs yet")
     return 0
 
 

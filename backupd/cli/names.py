@@ -53,21 +53,21 @@ def moment_of(day: date, zone: ZoneInfo) -> datetime:
         raise UsageError(f"{day} is beyond what a calendar has", "name a day of these centuries") from None
 
 
-def require_host_or_folder(site: PoolContext, host: str) -> None:
+def require_host_or_folder(context: PoolContext, host: str) -> None:
     """Raises UsageError when the host is not configured, has no folder in the pool and is not in the catalogue."""
-    known = {*site.config.hosts, *hosts_of(site.pool), *site.catalogue.hosts()}
+    known = {*context.config.hosts, *hosts_of(context.pool), *context.catalogue.hosts()}
     if host not in known:
         raise no_host(host, known)
 
 
 @contextmanager
 def locked_host(ctx: click.Context, host: str, what: str) -> Iterator[tuple[PoolContext, datetime]]:
-    """The opened site and its time of now, whole seconds, with the host's lock. Raises OperatorError of every kind."""
-    with opened(ctx, writes=True) as site:
-        require_host_or_folder(site, host)
-        moment = site.clock.now().replace(microsecond=0)
-        with take_lock(site.pool.host_lock(host), f"backupd {what}", format_time(moment)), writing(site.pool):
-            yield site, moment
+    """The opened context and its time of now, whole seconds, with the host's lock. Raises OperatorError of every kind."""
+    with opened(ctx, writes=True) as context:
+        require_host_or_folder(context, host)
+        moment = context.clock.now().replace(microsecond=0)
+        with take_lock(context.pool.host_lock(host), f"backupd {what}", format_time(moment)), writing(context.pool):
+            yield context, moment
 
 
 def name_argument(complete: Completion) -> Callable[[_CommandT], _CommandT]:

@@ -61,8 +61,8 @@ def command() -> None:
 @click.pass_context
 def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
     """Make the repository NAME of the configuration."""
-    with opened(ctx) as site:
-        restic = _restic(site, _chosen(site, name)[0])
+    with opened(ctx) as context:
+        restic = _restic(context, _chosen(context, name)[0])
         make(restic)
     if as_json:
         echo_json({"offsite": name, "made": True})
@@ -103,18 +103,18 @@ def run_command(
     """
     found = []
     outlive_readers()
-    with opened(ctx) as site:
-        for settings in _chosen(site, name, is_asked=not due):
-            if due and not is_copy_due(site, settings):
+    with opened(ctx) as context:
+        for settings in _chosen(context, name, is_asked=not due):
+            if due and not is_copy_due(context, settings):
                 continue
-            end = closing_time(site, settings) if due else None
-            forced = Forced.parse(force, {*site.config.hosts, *site.catalogue.hosts()})
+            end = closing_time(context, settings) if due else None
+            forced = Forced.parse(force, {*context.config.hosts, *context.catalogue.hosts()})
             try:
-                found.append(_one(site, settings, hosts, end, forced, dry_run=dry_run, as_json=as_json))
+                found.append(_one(context, settings, hosts, end, forced, dry_run=dry_run, as_json=as_json))
             except OperatorError as error:
                 if error.exit_code == Exit.LOCKED:
                     raise
-                report_unreached(site, settings, error, dry_run=dry_run)
+                report_unreached(context, settings, error, dry_run=dry_run)
                 found.append({"offsite": settings.name, "error": error.message, "status": int(Exit.ATTENTION)})
         if as_json:
             echo_json(found)
@@ -129,12 +129,12 @@ def run_command(
 def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], as_json: bool) -> int:
     """List this pool's backups in the repository NAME, or in all repositories."""
     rows, said = [], []
-    with opened(ctx) as site:
-        for settings in _chosen(site, name):
-            restic = _restic(site, settings)
+    with opened(ctx) as context:
+        for settings in _chosen(context, name):
+            restic = _restic(context, settings)
             require_there(restic)
-            there = snapshots(restic, site.pool)
-            incomplete = KnownRepository(site.catalogue, settings.name).incomplete(there)
+            there = snapshots(restic, context.pool)
+            incomplete = KnownRepository(context.catalogue, settings.name).incomplete(there)
             for one in sorted(there, key=lambda one: (one.host, one.name)):
                 if hosts and one.host not in hosts:
                     continue
@@ -199,15 +199,15 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
     status, said = int(Exit.OK), []
     outlive_readers()
     cancellation = Cancellation()
-    with opened(ctx) as site, cancellation.listening():
-        for settings in _chosen(site, name):
-            restic = _restic(site, settings)
+    with opened(ctx) as context, cancellation.listening():
+        for settings in _chosen(context, name):
+            restic = _restic(context, settings)
             require_there(restic)
             found: dict[str, Any] = {"offsite": settings.name, "read": sample, "files": 0, "backup": None, "error": None}
             try:
-                with take_lock(_lock(site, settings), "backupd offsite check", format_time(site.clock.now())):
-                    done = check_sample(restic, site.pool, sample, files, cancellation.raise_if_cancelled)
-                    note_size(restic, site.catalogue)
+                with take_lock(_lock(context, settings), "backupd offsite check", format_time(context.clock.now())):
+                    done = check_sample(restic, context.pool, sample, files, cancellation.raise_if_cancelled)
+                    note_size(restic, context.catalogue)
                 found |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
                 if not as_json:
                     what = f"; {counted(done.files, 'file')} of {found['backup']} equal to the pool's" if done.host else ""
@@ -225,21 +225,21 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
     return status
 
 
-def _chosen(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[OffsiteSettings]:
-    return chosen_copies(site, OFFSITE, site.config.offsites, name, is_asked=is_asked)
+def _chosen(context: PoolContext, name: str | None, *, is_asked: bool = True) -> list[OffsiteSettings]:
+    return chosen_copies(context, OFFSITE, context.config.offsites, name, is_asked=is_asked)
 
 
-def _restic(site: PoolContext, settings: OffsiteSettings) -> Restic:
-    return restic_of(settings, site.config.pool.state, site.pool.path)
+def _restic(context: PoolContext, settings: OffsiteSettings) -> Restic:
+    return restic_of(settings, context.config.pool.state, context.pool.path)
 
 
-def _lock(site: PoolContext, settings: OffsiteSettings) -> Path:
+def _lock(context: PoolContext, settings: OffsiteSettings) -> Path:
     """Returns the lock of the repository: restic's check needs it exclusively, and a run would fail meanwhile."""
-    return site.pool.locks / f"offsite-{settings.name}"
+    return context.pool.locks / f"offsite-{settings.name}"
 
 
 def _one(
-    site: PoolContext,
+    context: PoolContext,
     settings: OffsiteSettings,
     hosts: tuple[str, ...],
     end: datetime | None,
@@ -249,37 +249,37 @@ def _one(
     as_json: bool,
 ) -> dict[str, Any]:
     """Runs once; begins no further backup after `end`."""
-    restic = _restic(site, settings)
+    restic = _restic(context, settings)
     require_there(restic)
     sinks: ProgressSinks[OffsiteEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines())
-    left = (end - site.clock.now()).total_seconds() if end else None
-    run = OffsiteRun(site.config, site.pool, site.catalogue, settings, restic, site.clock.now(), sinks, left)
+    left = (end - context.clock.now()).total_seconds() if end else None
+    run = OffsiteRun(context.config, context.pool, context.catalogue, settings, restic, context.clock.now(), sinks, left)
     if dry_run:
         return _say_plan(run, hosts, forced, as_json)
     begun = time.monotonic()
     with (
-        take_lock(_lock(site, settings), "backupd offsite", format_time(site.clock.now())),
+        take_lock(_lock(context, settings), "backupd offsite", format_time(context.clock.now())),
         run.cancellation.listening(),
     ):
         summary, there, sendings = run.plan(hosts)
         run.send(summary, there, sendings)
         run.remove(summary, forced)
         if summary.sent and not summary.cancelled:
-            note_size(restic, site.catalogue)
+            note_size(restic, context.catalogue)
     if not hosts and not summary.cancelled:
-        _note(site, settings, summary, begun)
+        _note(context, settings, summary, begun)
     return _report(summary, run.cancellation, as_json)
 
 
-def _note(site: PoolContext, settings: OffsiteSettings, summary: OffsiteSummary, begun: float) -> None:
-    before, now = read_session(site.catalogue, settings.name, OFFSITE), site.clock.now()
-    newest = KnownRepository(site.catalogue, settings.name).newest
+def _note(context: PoolContext, settings: OffsiteSettings, summary: OffsiteSummary, begun: float) -> None:
+    before, now = read_session(context.catalogue, settings.name, OFFSITE), context.clock.now()
+    newest = KnownRepository(context.catalogue, settings.name).newest
     behind = tuple(HostBehind(one.host, newest.get(one.host), None, one.error) for one in summary.failed)
     at = before.at if summary.out_of_time and before else None if summary.out_of_time else now
     last = parse_backup_name(max(newest.values())) if newest else None
     seconds = round(time.monotonic() - begun, 3)
-    session = ReplicaSession(now, at, "", site.pool.id, summary.hosts, len(summary.sent), summary.bytes, seconds, last, behind)
-    note_session(site.catalogue, settings.name, session, OFFSITE)
+    session = ReplicaSession(now, at, "", context.pool.id, summary.hosts, len(summary.sent), summary.bytes, seconds, last, behind)
+    note_session(context.catalogue, settings.name, session, OFFSITE)
 
 
 def _say_plan(run: OffsiteRun, hosts: tuple[str, ...], forced: Forced, as_json: bool) -> dict[str, Any]:

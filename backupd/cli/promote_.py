@@ -35,31 +35,31 @@ def command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_ru
     newest copy, so nothing is transferred again that is here. Nothing is fetched for it any more; its configuration, [host.HOST],
     is yours to add.
     """
-    with opened(ctx, writes=not dry_run) as site:
-        marks = {host: mark for host in hosts_of(site.pool) if (mark := mark_of(read_notes(site.pool.host(host))))}
+    with opened(ctx, writes=not dry_run) as context:
+        marks = {host: mark for host in hosts_of(context.pool) if (mark := mark_of(read_notes(context.pool.host(host))))}
         copies = [host for host, mark in marks.items() if name in (None, mark.replica)]
         chosen = hosts_named(hosts, copies, f"is fetched by replica {name}" if name else "is fetched from another pool")
-        missing = [host for host in chosen if host not in site.config.hosts]
+        missing = [host for host in chosen if host not in context.config.hosts]
         if dry_run:
             return _tell(chosen, missing, "would be promoted", as_json=as_json, dry_run=True)
         confirmed(f"{counted(len(chosen), 'host')} will be backed up here and no longer be fetched", chosen[0], yes, as_json)
-        since = format_time(site.clock.now())
-        with writing(site.pool):
+        since = format_time(context.clock.now())
+        with writing(context.pool):
             for host in chosen:
-                with take_lock(site.pool.host_lock(host), "backupd promote", since):
-                    discard_received(site.pool, host)
-                    folder = site.pool.host(host)
+                with take_lock(context.pool.host_lock(host), "backupd promote", since):
+                    discard_received(context.pool, host)
+                    folder = context.pool.host(host)
                     notes = read_notes(folder)
                     if notes.replica:  # first: killed in between, it can be promoted again
-                        drop_common(site.pool, str(notes.replica.get("name")), [host])
+                        drop_common(context.pool, str(notes.replica.get("name")), [host])
                     write_notes(folder, replace(notes, replica=None))
-            tell_copies(site.pool, site.catalogue)
+            tell_copies(context.pool, context.catalogue)
         left = sorted({mark.replica for host, mark in marks.items() if host not in chosen})
-        idle = sorted({marks[host].replica for host in chosen} & set(site.config.replicas) - set(left))
+        idle = sorted({marks[host].replica for host in chosen} & set(context.config.replicas) - set(left))
     status = _tell(chosen, missing, "promoted", as_json=as_json, dry_run=False)
     if idle and not as_json:
         names = ", ".join(f"[replica.{one}]" for one in idle)
-        file = site.config.file
+        file = context.config.file
         prose(f"nothing is fetched by {names} any more: take it out of {file} while that server is gone, or it counts as failing")
     return status
 

@@ -25,7 +25,7 @@ from btrkeep.process.piped import piped
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, printable
 
 
-def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dry_run: bool, as_json: bool) -> dict[str, Any]:
+def push_to(context: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dry_run: bool, as_json: bool) -> dict[str, Any]:
     """Sends once; the other side requests what it wants. The window limits when it begins, not when it ends."""
     if hosts:
         raise UsageError(
@@ -35,18 +35,18 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
         if not as_json:
             prose(f"{push.name}: {push.source} would be asked what it wants, and get it")
         return {PUSH: push.name, "sent": [], "failed": [], "status": int(Exit.OK)}
-    since, began, cancellation = format_time(site.clock.now()), site.clock.now(), Cancellation()
+    since, began, cancellation = format_time(context.clock.now()), context.clock.now(), Cancellation()
     with ExitStack() as held:
-        held.enter_context(take_lock(site.pool.locks / f"push-{push.name}", "backupd replicate", since))
+        held.enter_context(take_lock(context.pool.locks / f"push-{push.name}", "backupd replicate", since))
         held.enter_context(cancellation.listening())
         buckets = [
-            prepare(site.pool.bandwidth, name, rate)
-            for name, rate in (("pool", site.config.backup.bandwidth), (f"push-{push.name}", push.bandwidth))
+            prepare(context.pool.bandwidth, name, rate)
+            for name, rate in (("pool", context.config.backup.bandwidth), (f"push-{push.name}", push.bandwidth))
             if rate
         ]
         begun = time.monotonic()
-        with piped(push_command(site.config, push), own_modules()) as program:
-            sender = BackupSender(site.pool, site.catalogue, program.input, push.name, push.hosts)
+        with piped(push_command(context.config, push), own_modules()) as program:
+            sender = BackupSender(context.pool, context.catalogue, program.input, push.name, push.hosts)
             tell = (lambda _: None) if as_json else _say
             done = Push(sender, program, buckets, cancellation, tell, SaidOnce(say_wait), push.stall).run()
             program.end()
@@ -58,9 +58,11 @@ def push_to(site: PoolContext, push: PushSettings, hosts: tuple[str, ...], *, dr
         if done.error:  # it may name a lock or a process: not of this machine
             done.error = f"the other server says: {done.error}"
         done.failed = {host: f"the other server says: {why}" for host, why in done.failed.items()}  # "here" is there
-        tell_copies(site.pool, site.catalogue)
-        before = read_session(site.catalogue, push.name, PUSH)
-        note_session(site.catalogue, push.name, _session(before, began, site.clock.now(), done, time.monotonic() - begun), PUSH)
+        tell_copies(context.pool, context.catalogue)
+        before = read_session(context.catalogue, push.name, PUSH)
+        note_session(
+            context.catalogue, push.name, _session(before, began, context.clock.now(), done, time.monotonic() - begun), PUSH
+        )
     return _report(push, done, cancellation, as_json)
 
 

@@ -49,16 +49,16 @@ def command(ctx: click.Context, replica: str) -> int:
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not end up among the requests
     outlive_readers()  # when the other side is gone, that has to be noted
-    with opened(ctx) as site:
-        (settings,) = chosen_replicas(site, replica)
+    with opened(ctx) as context:
+        (settings,) = chosen_replicas(context, replica)
         if not settings.is_pushed:
             raise UsageError(f"{replica} is fetched from {settings.source}", 'from = "push" lets it be sent')
-        return _take(site, settings, out)
+        return _take(context, settings, out)
 
 
-def _take(site: PoolContext, replica: ReplicaSettings, out: int) -> int:
-    room = read_room(site.pool.path)
-    free = max(0, room.available - site.config.pool.min_free.bytes_of(room.total))
+def _take(context: PoolContext, replica: ReplicaSettings, out: int) -> int:
+    room = read_room(context.pool.path)
+    free = max(0, room.available - context.config.pool.min_free.bytes_of(room.total))
     says = {
         "may_wait": True,
         "tells_waits": True,
@@ -77,9 +77,9 @@ def _take(site: PoolContext, replica: ReplicaSettings, out: int) -> int:
             far.look = before
 
     try:
-        done = fetch_one(site, replace(replica, concurrency=1), ReplicationOptions(), connect)
+        done = fetch_one(context, replace(replica, concurrency=1), ReplicationOptions(), connect)
     except OperatorError as error:
-        note_failure(site.catalogue, replica.name, site.clock.now(), error.message)
+        note_failure(context.catalogue, replica.name, context.clock.now(), error.message)
         _tell_end(far, error.message, [])
         raise
     _tell_end(far, "", done["failed"])

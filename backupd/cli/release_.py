@@ -20,8 +20,8 @@ def command(ctx: click.Context, host: str, name: str, as_json: bool) -> int:
     From now on the retention decides about it again, as about all others. `latest` as NAME is the newest one that is held;
     HOST@NAME in one word does as well.
     """
-    with locked_host(ctx, host, "release") as (site, _):
-        done = release(site.pool, site.catalogue, host, name, site.clock.now())
+    with locked_host(ctx, host, "release") as (context, _):
+        done = release(context.pool, context.catalogue, host, name, context.clock.now())
     if as_json:
         echo_json({"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)})
     else:

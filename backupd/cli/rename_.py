@@ -36,31 +36,31 @@ def command(ctx: click.Context, host: str, new: str, dry_run: bool, yes: bool, a
     renaming.validate_names(host, new)
     if dry_run:
         return _show(ctx, host, new, as_json)
-    with opened(ctx, writes=True) as site:
-        _require_old(site, host, new)
-        since = format_time(site.clock.now())
-        with renaming.locked(site.pool, host, new, since):
-            renaming.require_renameable(site.pool, host, new)
+    with opened(ctx, writes=True) as context:
+        _require_old(context, host, new)
+        since = format_time(context.clock.now())
+        with renaming.locked(context.pool, host, new, since):
+            renaming.require_renameable(context.pool, host, new)
     confirmed(f"the backups of {host} become those of {new}", new, yes, as_json)
-    with opened(ctx, writes=True) as site, renaming.locked(site.pool, host, new, since), writing(site.pool):
-        count = renaming.rename(site.pool, site.catalogue, host, new)
-        todo = _todo(site, host, new)
+    with opened(ctx, writes=True) as context, renaming.locked(context.pool, host, new, since), writing(context.pool):
+        count = renaming.rename(context.pool, context.catalogue, host, new)
+        todo = _todo(context, host, new)
     return _tell(host, new, count, todo, as_json=as_json, dry_run=False)
 
 
-def _require_old(site: PoolContext, host: str, new: str) -> None:
+def _require_old(context: PoolContext, host: str, new: str) -> None:
     """Raises UsageError when there is nothing of HOST, and it was not renamed in part."""
-    if not renaming.is_renamed(site.pool, host, new):
-        require_host_or_folder(site, host)
+    if not renaming.is_renamed(context.pool, host, new):
+        require_host_or_folder(context, host)
 
 
 def _show(ctx: click.Context, host: str, new: str, as_json: bool) -> int:
     """--dry-run: nothing is locked or written."""
-    with opened(ctx) as site:
-        _require_old(site, host, new)
-        renaming.require_renameable(site.pool, host, new)
-        count = renaming.backups_of(site.pool, new if renaming.is_renamed(site.pool, host, new) else host)
-        todo = _todo(site, host, new)
+    with opened(ctx) as context:
+        _require_old(context, host, new)
+        renaming.require_renameable(context.pool, host, new)
+        count = renaming.backups_of(context.pool, new if renaming.is_renamed(context.pool, host, new) else host)
+        todo = _todo(context, host, new)
     return _tell(host, new, count, todo, as_json=as_json, dry_run=True)
 
 
@@ -75,9 +75,9 @@ def _tell(host: str, new: str, count: int, todo: list[str], *, as_json: bool, dr
     return 0
 
 
-def _todo(site: PoolContext, old: str, new: str) -> list[str]:
+def _todo(context: PoolContext, old: str, new: str) -> list[str]:
     """Returns what remains to be done in the configuration."""
-    hosts, file = site.config.hosts, site.config.file
+    hosts, file = context.config.hosts, context.config.file
     before, after = dotted(HOST, old), dotted(HOST, new)
     folder = Path(file).with_suffix(".d")
     where = f"{file} or {folder}/" if folder.is_dir() else str(file)

@@ -82,13 +82,13 @@ def command(
     up; 4: the pool is unusable.
     """
     cancellation = Cancellation()
-    with opened(ctx, writes=not dry_run) as site, cancellation.listening():
-        if site.lost:  # what is damaged is not known: that is no answer
+    with opened(ctx, writes=not dry_run) as context, cancellation.listening():
+        if context.lost:  # what is damaged is not known: that is no answer
             if not dry_run:  # otherwise it is said
-                complain(lost(site.config.pool.state))
+                complain(lost(context.config.pool.state))
             return int(Exit.ATTENTION)
         try:
-            plans = _plans(site, which, [one.absolute() for one in folders], cancellation, unproven=unproven)
+            plans = _plans(context, which, [one.absolute() for one in folders], cancellation, unproven=unproven)
         except Cancelled:
             return cancellation.exit_status()
         todo = [one for one in plans if one.repairs or one.repaired_in]
@@ -99,7 +99,7 @@ def command(
                 echo_json({"dry_run": dry_run, "backups": [_fields(one) for one in plans], "failed": {}})
             return int(Exit.ATTENTION if any(one.leaves or (dry_run and one.repairs) for one in plans) else Exit.OK)
         confirmed(f"{counted(len(todo), 'backup')} get a repaired copy", "repair", yes, as_json)
-        done, failed, status = _repaired(site, todo, cancellation, as_json=as_json)
+        done, failed, status = _repaired(context, todo, cancellation, as_json=as_json)
     if as_json:
         made = {(one.plan.backup.host, one.plan.backup.name): one for one in done}
         said = [_fields(one, made.get((one.backup.host, one.backup.name))) for one in plans]
@@ -108,18 +108,18 @@ def command(
 
 
 def _plans(
-    site: PoolContext, which: tuple[str, ...], folders: Sequence[Path], cancellation: Cancellation, *, unproven: bool
+    context: PoolContext, which: tuple[str, ...], folders: Sequence[Path], cancellation: Cancellation, *, unproven: bool
 ) -> list[RepairPlan]:
     """Returns plans for the requested damaged backups, by host, oldest first. Expired ones are skipped. Raises OSError."""
-    own = OwnReads(site, site.clock.now())  # what it enters is planned for, too
+    own = OwnReads(context, context.clock.now())  # what it enters is planned for, too
     try:
-        return list(_planned(site, which, folders, cancellation, own, unproven=unproven))
+        return list(_planned(context, which, folders, cancellation, own, unproven=unproven))
     finally:
         own.forget()
 
 
 def _planned(
-    site: PoolContext,
+    context: PoolContext,
     which: tuple[str, ...],
     folders: Sequence[Path],
     cancellation: Cancellation,
@@ -128,16 +128,16 @@ def _planned(
     unproven: bool,
 ) -> Iterator[RepairPlan]:
     wanted: dict[str, set[str]] = {}
-    for text in which or sorted({one.host for one in site.catalogue.damages() if one.fate is None}):
+    for text in which or sorted({one.host for one in context.catalogue.damages() if one.fate is None}):
         host, name = parse_which(text)
-        require_host_or_folder(site, host)
-        wanted.setdefault(host, set()).add(find(site.pool, host, name).name if name else "")
+        require_host_or_folder(context, host)
+        wanted.setdefault(host, set()).add(find(context.pool, host, name).name if name else "")
     for host, names in wanted.items():
         try:
-            planner = RepairPlanner(site, host, folders, lambda: not cancellation, own, unproven=unproven)
+            planner = RepairPlanner(context, host, folders, lambda: not cancellation, own, unproven=unproven)
         except UsageError:  # the pool has the host no more; the catalogue will follow
             continue
-        if planner.damaged and (fetched := read_notes(site.pool.host(host)).replica):
+        if planner.damaged and (fetched := read_notes(context.pool.host(host)).replica):
             refetch = f"`backupd replicate {fetched.get('name')} {host} --damaged` fetches the damaged ones again"
             raise UsageError(f"the backups of {printable(host)} are copies, fetched from another pool", printable(refetch))
         for backup in planner.damaged:
@@ -148,15 +148,15 @@ def _planned(
 
 
 def _repaired(
-    site: PoolContext, plans: Iterable[RepairPlan], cancellation: Cancellation, *, as_json: bool
+    context: PoolContext, plans: Iterable[RepairPlan], cancellation: Cancellation, *, as_json: bool
 ) -> tuple[list[RepairDone], dict[str, str], int]:
     """Returns the repaired backups, the failures with their reasons, and the exit status. A failure does not affect the others."""
     expiry = ExpiryContext(
-        site.config, site.pool, site.catalogue, site.clock.now().replace(microsecond=0), expiry_sinks(as_json=as_json)
+        context.config, context.pool, context.catalogue, context.clock.now().replace(microsecond=0), expiry_sinks(as_json=as_json)
     )
     done, failed, status = list[RepairDone](), dict[str, str](), int(Exit.OK)
-    with writing(site.pool):
-        ensure_reserve(site.pool.path)
+    with writing(context.pool):
+        ensure_reserve(context.pool.path)
         for plan in plans:
             if cancellation:
                 break

@@ -84,28 +84,28 @@ def command(
         raise UsageError("--seed-to, --seed-from and --due are for one each")
     if damaged and (seed_to or seed_from or due):
         raise UsageError("--damaged is for itself", "`backupd replicate NAME [HOST...] --damaged`")
-    with opened(ctx, writes=not dry_run) as site:
+    with opened(ctx, writes=not dry_run) as context:
         if seed_to:
-            return make_seed(site, seed_to, name, hosts, part_size, dry_run=dry_run, as_json=as_json)
+            return make_seed(context, seed_to, name, hosts, part_size, dry_run=dry_run, as_json=as_json)
         if seed_from:
             if name is None:
                 raise UsageError("say of which replica it is the seed", "`replicate NAME --seed-from FOLDER`")
             wanted = ReplicationOptions(hosts, seed=seed_from, dry_run=dry_run, as_json=as_json)
-            found = [_fetch(site, chosen_replicas(site, name)[0], wanted)]
+            found = [_fetch(context, chosen_replicas(context, name)[0], wanted)]
             if as_json:
                 echo_json(found)
             return int(found[0]["status"] if not dry_run else Exit.OK)
         found = []
-        for copy in chosen_replicas(site, name) if damaged else _chosen(site, name, is_asked=not due):
-            if due and not is_copy_due(site, copy):
+        for copy in chosen_replicas(context, name) if damaged else _chosen(context, name, is_asked=not due):
+            if due and not is_copy_due(context, copy):
                 continue
             try:
                 if isinstance(copy, PushSettings):
-                    found.append(push_to(site, copy, hosts, dry_run=dry_run, as_json=as_json))
+                    found.append(push_to(context, copy, hosts, dry_run=dry_run, as_json=as_json))
                 else:
-                    end = closing_time(site, copy) if due else None
+                    end = closing_time(context, copy) if due else None
                     found.append(
-                        _fetch(site, copy, ReplicationOptions(hosts, end, damaged=damaged, dry_run=dry_run, as_json=as_json))
+                        _fetch(context, copy, ReplicationOptions(hosts, end, damaged=damaged, dry_run=dry_run, as_json=as_json))
                     )
             except LockHeld as error:
                 complain(error)
@@ -113,7 +113,7 @@ def command(
             except (CatalogueBusy, CatalogueUnusable, UsageError):
                 raise
             except OperatorError as error:  # the others are fetched all the same
-                failed = report_unreached(site, copy, error, is_away=isinstance(error, FarPoolMissing), dry_run=dry_run)
+                failed = report_unreached(context, copy, error, is_away=isinstance(error, FarPoolMissing), dry_run=dry_run)
                 found.append({copy.kind: copy.name, "error": error.message, "status": int(error.exit_code if failed else Exit.OK)})
             if found[-1].get("status", 0) >= Exit.INTERRUPTED:
                 break
@@ -124,26 +124,26 @@ def command(
     return status
 
 
-def _fetch(site: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions) -> dict[str, Any]:
+def _fetch(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions) -> dict[str, Any]:
     """Fetches once; returns what is said of it as JSON. Raises what `fetch_one` raises."""
-    command = replica_command(site.config, site.pool, replica, seed=wanted.seed, is_limited=not wanted.dry_run)
+    command = replica_command(context.config, context.pool, replica, seed=wanted.seed, is_limited=not wanted.dry_run)
     with Connections(command, replica.stall) as connections:
         from backupd.cli.fetching import fetch_one  # while the other side imports, too
 
-        return fetch_one(site, replica, wanted, connections.connect)
+        return fetch_one(context, replica, wanted, connections.connect)
 
 
-def _chosen(site: PoolContext, name: str | None, *, is_asked: bool) -> list[ReplicaSettings | PushSettings]:
+def _chosen(context: PoolContext, name: str | None, *, is_asked: bool) -> list[ReplicaSettings | PushSettings]:
     """Returns the section with that name, or all that this side can update. Raises UsageError."""
-    pushes = site.config.pushes
+    pushes = context.config.pushes
     if name is not None and name in pushes:
         return [pushes[name]]
-    found = chosen_replicas(site, name, is_asked=is_asked and not pushes)
+    found = chosen_replicas(context, name, is_asked=is_asked and not pushes)
     if name and found[0].is_pushed:
         raise UsageError(f"{name} is sent from there, and nobody is asked from here", "`backupd replicate` on that server sends it")
     return [*(one for one in found if not one.is_pushed), *(pushes.values() if name is None else ())]
 
 
-def chosen_replicas(site: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
+def chosen_replicas(context: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
     """Returns the replica of that name, or all. Raises UsageError as `chosen_copies` does."""
-    return chosen_copies(site, REPLICA, site.config.replicas, name, is_asked=is_asked)
+    return chosen_copies(context, REPLICA, context.config.replicas, name, is_asked=is_asked)

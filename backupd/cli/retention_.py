@@ -43,7 +43,7 @@ class _Asked:
     JSON.
     """
 
-    site: PoolContext
+    context: PoolContext
     now: datetime
     past: bool
     policy: str
@@ -76,9 +76,9 @@ def explain_command(ctx: click.Context, host: str | None, at: datetime | None, p
     is that of the one that lasts longest.
     """
     _require_policy(policy)
-    with opened(ctx) as site:
-        moment = site.clock.now()
-        asked = _Asked(site, at or moment, at is not None and at < moment, policy, as_json)
+    with opened(ctx) as context:
+        moment = context.clock.now()
+        asked = _Asked(context, at or moment, at is not None and at < moment, policy, as_json)
         return _one(asked, host) if host else _all(asked)
 
 
@@ -94,7 +94,7 @@ def _require_policy(text: str) -> None:
 def _explained(asked: _Asked, facts: HostBackups) -> tuple[ExplainedHost, Retention]:
     policy = _with(asked.policy, facts.policy)
     then = as_of(facts, asked.now) if asked.past else facts
-    return explain(then, policy, asked.site.config.pool.zone, asked.now), policy
+    return explain(then, policy, asked.context.config.pool.zone, asked.now), policy
 
 
 @cache  # hundreds of hosts share one
@@ -103,13 +103,13 @@ def _with(text: str, base: Retention) -> Retention:
 
 
 def _one(asked: _Asked, host: str) -> int:
-    site = asked.site
-    require_host_or_folder(site, host)
-    rows = {row.name: row.state for row in site.catalogue.backups(host) if row.name}
+    context = asked.context
+    require_host_or_folder(context, host)
+    rows = {row.name: row.state for row in context.catalogue.backups(host) if row.name}
     try:
-        seen = look_again(site.pool, site.config, host, rows)
+        seen = look_again(context.pool, context.config, host, rows)
     except FileNotFoundError:  # configured, and never backed up
-        facts, unreadable = HostBackups(host, (), policy_of(site.config, host, NO_NOTES)), dict[str, str]()
+        facts, unreadable = HostBackups(host, (), policy_of(context.config, host, NO_NOTES)), dict[str, str]()
     else:
         facts, unreadable = seen.facts, dict(seen.unreadable)
     found, policy = _explained(asked, facts)
@@ -130,11 +130,11 @@ def _show_one(asked: _Asked, found: ExplainedHost, policy: Retention) -> None:
     if not found.decisions:
         click.echo("no backups yet")
         return
-    zone = asked.site.config.pool.zone
+    zone = asked.context.config.pool.zone
     for line in strip(cells(found, zone), asked.now.astimezone(zone).date(), text_width(), _paint):
         click.echo(line)
-    verified = VerifiedBackups(asked.site.catalogue, asked.now)
-    rows_of = {one.name: one for one in asked.site.catalogue.backups(found.facts.host)}
+    verified = VerifiedBackups(asked.context.catalogue, asked.now)
+    rows_of = {one.name: one for one in asked.context.catalogue.backups(found.facts.host)}
     states = {one.name: "expired" if one.expired else one.state for one in found.facts.candidates}
     rows = [
         (
@@ -182,7 +182,7 @@ def _all(asked: _Asked) -> int:
 
 def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterator[tuple[ExplainedHost, Retention]]:
     """Yields one host at a time, to save memory; read errors are added to `trouble`."""
-    for facts in look(asked.site.pool, asked.site.catalogue, asked.site.config):
+    for facts in look(asked.context.pool, asked.context.catalogue, asked.context.config):
         if facts.trouble:
             trouble[facts.host] = facts.trouble.error
             continue
@@ -213,7 +213,7 @@ def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> No
     prose(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")
     if limits.stop:
         prose(f"an expiry would not begin: {expiry_words(limits.stop)}")
-    if asked.now > asked.site.clock.now():
+    if asked.now > asked.context.clock.now():
         prose(f"as of {format_time(asked.now)}, with the backups that there are now")
 
 

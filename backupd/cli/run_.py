@@ -61,18 +61,18 @@ def command(
     """
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
-    with opened(ctx, writes=not dry_run, stand_in=not dry_run) as site:
+    with opened(ctx, writes=not dry_run, stand_in=not dry_run) as context:
 
         def planned() -> list[PlannedHost]:
-            moment = site.clock.now()
-            facts = site.catalogue.host_facts(latest(moment))
-            copies = fetched_hosts(site.pool, site.catalogue, site.config.hosts)
-            return plan(site.config, facts, moment, names=hosts, everything=everything, catch_up=catch_up, copies=copies)
+            moment = context.clock.now()
+            facts = context.catalogue.host_facts(latest(moment))
+            copies = fetched_hosts(context.pool, context.catalogue, context.config.hosts)
+            return plan(context.config, facts, moment, names=hosts, everything=everything, catch_up=catch_up, copies=copies)
 
         if dry_run:
-            return _say_plan(site, planned(), as_json)
+            return _say_plan(context, planned(), as_json)
         sinks = night_sinks(as_json=as_json)
-        end = run_hosts(site, planned, hosts or None, sinks, waits=waits or not hosts)
+        end = run_hosts(context, planned, hosts or None, sinks, waits=waits or not hosts)
     return _tell(end, sinks, as_json=as_json)
 
 
@@ -102,9 +102,9 @@ def exit_status(results: Sequence[HostResult], signalled: int) -> int:
     return Exit.OK if all(result.good for result in results) else Exit.ATTENTION
 
 
-def _say_plan(site: PoolContext, planned: Sequence[PlannedHost], as_json: bool) -> int:
+def _say_plan(context: PoolContext, planned: Sequence[PlannedHost], as_json: bool) -> int:
     """Prints what would run, in order, with the rsync commands; changes nothing."""
-    entries = [(entry, _commands(site, entry) if entry.runs else []) for entry in planned]
+    entries = [(entry, _commands(context, entry) if entry.runs else []) for entry in planned]
     if as_json:
         echo_json(
             [
@@ -123,20 +123,20 @@ def _say_plan(site: PoolContext, planned: Sequence[PlannedHost], as_json: bool) 
         for words in commands:
             click.echo("    " + printable(paste_line(words)))
     running = sum(entry.runs for entry in planned)
-    prose(f"{running} of {len(planned)} hosts would run, {site.config.backup.concurrency} at a time")
+    prose(f"{running} of {len(planned)} hosts would run, {context.config.backup.concurrency} at a time")
     return Exit.OK
 
 
-def _commands(site: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]:
+def _commands(context: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]:
     host = entry.host
     try:
-        based = find_base(site.pool, host.name, site.clock.now()) is not None
+        based = find_base(context.pool, host.name, context.clock.now()) is not None
     except OperatorError:  # the run would say it; the other hosts have their plan
         based = True
-    data = str(site.pool.working(host.name) / "data")
-    buckets = buckets_of(site.config, site.pool, host)
+    data = str(context.pool.working(host.name) / "data")
+    buckets = buckets_of(context.config, context.pool, host)
     return [
-        rsync_command(host, site.config.ssh, path, data, one_pass, buckets)
+        rsync_command(host, context.config.ssh, path, data, one_pass, buckets)
         for path in host.paths
         for one_pass in passes(host.inplace, based=based)
     ]

@@ -33,18 +33,18 @@ def command(ctx: click.Context, as_json: bool) -> int:
 
     If the catalogue is busy, the sample is skipped, which is no failure: counters are cumulative, so nothing is lost.
     """
-    with opened(ctx) as site:
-        tell_dashboard(site.config, site.pool, site.catalogue, site.clock)
+    with opened(ctx) as context:
+        tell_dashboard(context.config, context.pool, context.catalogue, context.clock)
         try:
-            found = take.look(site.pool)
+            found = take.look(context.pool)
         except OSError as error:
             raise PoolUnusable(
-                f"{site.pool.path} cannot be looked at: {error.strerror}", "see the kernel's messages (dmesg)"
+                f"{context.pool.path} cannot be looked at: {error.strerror}", "see the kernel's messages (dmesg)"
             ) from error
         try:
-            sample = _keep(site, site.clock.now(), found)
-            tell_alive(site.pool, site.catalogue)
-            tell_copies(site.pool, site.catalogue)
+            sample = _keep(context, context.clock.now(), found)
+            tell_alive(context.pool, context.catalogue)
+            tell_copies(context.pool, context.catalogue)
         except CatalogueBusy as error:
             complain(OperatorError(f"left out this sample: {error.message}", error.hint))
             return Exit.OK
@@ -55,10 +55,10 @@ def command(ctx: click.Context, as_json: bool) -> int:
     return Exit.OK
 
 
-def _keep(site: PoolContext, now: datetime, found: Any) -> Sample:
-    sample = take.keep(site.catalogue, site.pool, now, found)
+def _keep(context: PoolContext, now: datetime, found: Any) -> Sample:
+    sample = take.keep(context.catalogue, context.pool, now, found)
     try:
-        take.thin(site.catalogue, site.pool.filesystem, now, site.config.pool.zone)
+        take.thin(context.catalogue, context.pool.filesystem, now, context.config.pool.zone)
     except CatalogueBusy as error:  # the next sample does it
         _log.info("%s", printable(error.message))
     return sample

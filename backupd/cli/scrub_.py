@@ -69,10 +69,10 @@ def _note_begin(ctx: click.Context, pool: Pool) -> None:
     """Notes the present backups: a scrub can vouch only for these. One that is continued began before."""
     try:
         if not is_unfinished(pool.path):
-            with opened(ctx) as site:
-                moment = site.clock.now()
-                note_begin(site.catalogue, ScrubBegin(site.catalogue.newest_subvolume(), moment))
-                look_at_read_errors(site, moment)  # what was counted until now the scrub will find
+            with opened(ctx) as context:
+                moment = context.clock.now()
+                note_begin(context.catalogue, ScrubBegin(context.catalogue.newest_subvolume(), moment))
+                look_at_read_errors(context, moment)  # what was counted until now the scrub will find
     except OperatorError as error:  # a scrub is as good as it was, whatever becomes of the catalogue
         complain(error)
     except OSError as error:
@@ -84,9 +84,9 @@ def _recorded(ctx: click.Context, done: Scrubbed) -> tuple["ScrubDamage | None",
     from backupd.actions.damaged import record
 
     try:
-        with opened(ctx) as site:
-            found = record(site, done, site.clock.now())
-            return found, damaged_files(site, found.rows)
+        with opened(ctx) as context:
+            found = record(context, done, context.clock.now())
+            return found, damaged_files(context, found.rows)
     except OperatorError as error:
         complain(error)
     except OSError as error:

@@ -35,18 +35,18 @@ def parse_part_size(text: str) -> int:
 
 
 def make_seed(
-    site: PoolContext, folder: Path, name: str | None, hosts: Sequence[str], part_size: int, *, dry_run: bool, as_json: bool
+    context: PoolContext, folder: Path, name: str | None, hosts: Sequence[str], part_size: int, *, dry_run: bool, as_json: bool
 ) -> int:
     """Writes it. `name`: what this server calls the copy; the exit status: 1 when some host could not be sent."""
     if name is None or name_fault(name):
         raise UsageError(
             "say what this server calls the copy", "`replicate --seed-to FOLDER NAME`, as in `send-only --replica NAME`"
         )
-    if folder.resolve().is_relative_to(site.pool.path):
+    if folder.resolve().is_relative_to(context.pool.path):
         raise UsageError(f"{folder} is in the pool", "name a folder on the disk that is carried")
     said, status = list[dict[str, Any]](), int(Exit.OK)
-    command = (sys.executable, "-m", "backupd", "--config", str(site.config.file), "send-only")
-    with take_lock(site.pool.locks / "seed", "backupd replicate", format_time(site.clock.now())), connected(command) as far:
+    command = (sys.executable, "-m", "backupd", "--config", str(context.config.file), "send-only")
+    with take_lock(context.pool.locks / "seed", "backupd replicate", format_time(context.clock.now())), connected(command) as far:
         listed = {host.name: host for host in far.hosts() if host.backups}
         if unknown := next((host for host in hosts if host not in listed), None):
             raise UsageError(f"there is no backup of {printable(unknown)} to send{nearest(unknown, listed)}")
@@ -56,7 +56,7 @@ def make_seed(
             newest = _newest(host)
             is_there = has_host(folder / host.name, newest.uuid)
             if not dry_run:
-                keep_seed(site.pool, name, host.name, newest.name)
+                keep_seed(context.pool, name, host.name, newest.name)
             one: dict[str, Any] = {"host": host.name, "backup": newest.name, "bytes": 0, "parts": 0, "already": is_there}
             try:
                 if dry_run:

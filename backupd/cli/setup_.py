@@ -135,8 +135,8 @@ def _first_host(
         prompter.say(f"{first.name} is configured in {files.hosts()[first.name]}")
         return config, first
     if config.hosts and not given.host:
-        with opened(ctx) as site:
-            facts = site.catalogue.host_facts(latest(site.clock.now()))
+        with opened(ctx) as context:
+            facts = context.catalogue.host_facts(latest(context.clock.now()))
         done = {name for name, found in facts.items() if found.last_complete}
         without = [each for each in config.hosts.values() if each.enabled and each.name not in done]
         if without:

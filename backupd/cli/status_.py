@@ -69,11 +69,11 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
     With HOST, that one alone and at length, with its newest backup in each copy. --copies lists these of all hosts.
     """
     synchronised = clock_synchronised()
-    with opened(ctx) as site:
+    with opened(ctx) as context:
         if host:
-            require_host(site.config, site.catalogue, host)
-        status = _read_status(site, host, synchronised)
-        alive = quota.live_bytes(site.pool) if as_json else {}
+            require_host(context.config, context.catalogue, host)
+        status = _read_status(context, host, synchronised)
+        alive = quota.live_bytes(context.pool) if as_json else {}
     if as_json:
         echo_json(status.as_json(alive))
     else:
@@ -85,7 +85,7 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
 class _Status:
     """What the command shows, of all hosts or of one."""
 
-    site: PoolContext
+    context: PoolContext
     moment: datetime
     hosts: list[HostStatus]
     unconfigured: Mapping[str, int]
@@ -115,7 +115,7 @@ class _Status:
             "copies": [copy_as_json(copy, self.fetching.get(copy.replica.name)) for copy in self.copies],
             "drill": drill_as_json(self.drills),
             "verification": {
-                "max_age": round(self.site.config.verify.oldest),
+                "max_age": round(self.context.config.verify.oldest),
                 "unverified": list(self.unverified),
                 "states": {str(state): self.verified[state] for state in VerificationState},
                 "damaged": [{"host": name, "backups": some, "files": most} for name, (some, most) in sorted(self.damaged.items())],
@@ -123,8 +123,8 @@ class _Status:
             "in_doubt": in_doubt_as_json(self.in_doubt),
             "dedupe": dedupe_as_json(self.dedupe) if self.dedupe else None,
             "pool": health.as_json(self.verdict),
-            "lost": self.site.lost,
-            "clock": self.site.clock_doubt,
+            "lost": self.context.lost,
+            "clock": self.context.clock_doubt,
             "clock_synchronised": self.synchronised,
         }
 
@@ -147,50 +147,50 @@ class _Status:
             show_drills(self.drills)
             show_verification(self.verified)
             show_damaged(self.damaged)
-            show_unverified(self.unverified, self.site.config.verify.oldest)
+            show_unverified(self.unverified, self.context.config.verify.oldest)
             if self.dedupe:
                 click.echo(f"last dedupe: {format_time(self.dedupe.started)}, {dedupe_words(self.dedupe)}")
             if self.in_doubt:
                 words = f"{in_doubt_words(self.in_doubt)}: `backupd verify --after-crash` does that"
                 click.echo(click.style("in doubt: ", fg="yellow") + words)
-        for one in clock_findings(self.site.clock_doubt, self.synchronised):
+        for one in clock_findings(self.context.clock_doubt, self.synchronised):
             click.echo(click.style("clock: ", fg=colours.LEVEL[one.level]) + printable(one.text))
         show_pool(self.verdict)
 
 
-def _read_status(site: PoolContext, host: str | None, synchronised: bool | None) -> _Status:
-    moment = site.clock.now()
-    looks, unverified = looks_of(site.config, site.catalogue, moment)
+def _read_status(context: PoolContext, host: str | None, synchronised: bool | None) -> _Status:
+    moment = context.clock.now()
+    looks, unverified = looks_of(context.config, context.catalogue, moment)
     return _Status(
-        site,
+        context,
         moment,
-        hosts=_statuses(site, host, moment),
-        unconfigured=_unconfigured(site, host),
-        running=[entry for entry in site.catalogue.progress() if _alive(entry) and host in (None, entry.host)],
-        copies=copy_statuses(site.config.copies, site.catalogue, moment),
-        fetching={name: it for name in site.config.replicas if (it := read_running(site.catalogue, name)) and _alive(it)},
-        drills=drills_of(site.config, site.catalogue, moment),
+        hosts=_statuses(context, host, moment),
+        unconfigured=_unconfigured(context, host),
+        running=[entry for entry in context.catalogue.progress() if _alive(entry) and host in (None, entry.host)],
+        copies=copy_statuses(context.config.copies, context.catalogue, moment),
+        fetching={name: it for name in context.config.replicas if (it := read_running(context.catalogue, name)) and _alive(it)},
+        drills=drills_of(context.config, context.catalogue, moment),
         looks=looks,
         unverified=unverified,
-        verified=verification_counts(site.catalogue, moment),
-        damaged=damaged_hosts(site.catalogue),
-        in_doubt=read_in_doubt(site.catalogue),
-        dedupe=last_dedupe(site.catalogue),
-        verdict=judge_pool(look_at_pool(site.config, site.catalogue), HealthLimits.of(site.config)),
+        verified=verification_counts(context.catalogue, moment),
+        damaged=damaged_hosts(context.catalogue),
+        in_doubt=read_in_doubt(context.catalogue),
+        dedupe=last_dedupe(context.catalogue),
+        verdict=judge_pool(look_at_pool(context.config, context.catalogue), HealthLimits.of(context.config)),
         synchronised=synchronised,
     )
 
 
-def _statuses(site: PoolContext, host: str | None, moment: datetime) -> list[HostStatus]:
-    fetched = copies_of(site.catalogue.get_fact(COPIES)).fetched
-    found = host_statuses(site.config, site.catalogue.host_facts(latest(moment)), fetched, moment)
+def _statuses(context: PoolContext, host: str | None, moment: datetime) -> list[HostStatus]:
+    fetched = copies_of(context.catalogue.get_fact(COPIES)).fetched
+    found = host_statuses(context.config, context.catalogue.host_facts(latest(moment)), fetched, moment)
     return [status for status in found if host in (None, status.host)]
 
 
-def _unconfigured(site: PoolContext, host: str | None) -> dict[str, int]:
+def _unconfigured(context: PoolContext, host: str | None) -> dict[str, int]:
     """Returns how many backups each host has that is not configured, and that no replica fetches from another pool."""
-    known = site.config.hosts.keys() | copies_of(site.catalogue.get_fact(COPIES)).fetched.keys()
-    counts = site.catalogue.backup_counts()
+    known = context.config.hosts.keys() | copies_of(context.catalogue.get_fact(COPIES)).fetched.keys()
+    counts = context.catalogue.backup_counts()
     return {name: counts[name] for name in sorted(counts.keys() - known) if host in (None, name)}
 
 

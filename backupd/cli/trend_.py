@@ -32,10 +32,10 @@ def command(ctx: click.Context, days: int, png: Path | None, as_json: bool) -> i
     A balance can free space that is allocated but not used; when the allocated space reaches the size of the devices, nothing more
     can be allocated. Sizes are raw bytes of the devices: with raid1 or dup everything counts twice.
     """
-    with opened(ctx) as site:
-        until = site.clock.now()
-        found = _points(site, until - timedelta(days=days), until, days)
-        name = str(site.pool.path)
+    with opened(ctx) as context:
+        until = context.clock.now()
+        found = _points(context, until - timedelta(days=days), until, days)
+        name = str(context.pool.path)
     if png and found:
         from backupd.sampling.picture import save, trend_figure
 
@@ -51,8 +51,8 @@ def command(ctx: click.Context, days: int, png: Path | None, as_json: bool) -> i
     return Exit.OK if found or as_json or not png else Exit.ATTENTION
 
 
-def _points(site: "PoolContext", since: datetime, until: datetime, days: int) -> list[Point]:
-    samples = site.catalogue.samples(site.pool.filesystem, since, until + timedelta(seconds=1))
+def _points(context: "PoolContext", since: datetime, until: datetime, days: int) -> list[Point]:
+    samples = context.catalogue.samples(context.pool.filesystem, since, until + timedelta(seconds=1))
     return points(samples, since, step_for(timedelta(days=days)))
 
 

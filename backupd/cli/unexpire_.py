@@ -22,8 +22,8 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -
     It is held for 30 days, so that there is time to look at it, or at the policy; `backupd hold` changes that, `backupd release`
     ends it. `latest` as NAME is the newest one that has expired; HOST@NAME in one word does as well.
     """
-    with locked_host(ctx, host, "unexpire") as (site, moment):
-        done = unexpire(site.pool, site.catalogue, host, name, why, moment)
+    with locked_host(ctx, host, "unexpire") as (context, moment):
+        done = unexpire(context.pool, context.catalogue, host, name, why, moment)
     if as_json:
         taken = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
         echo_json({**taken, **(hold_fields(done.hold) or {})})

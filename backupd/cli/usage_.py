@@ -41,19 +41,19 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
 
     Sampled values have a 95 % confidence interval. Metadata is not counted.
     """
-    with opened(ctx) as site:
+    with opened(ctx) as context:
         if host:
-            require_host_or_folder(site, host)
-        backups = listed(site.catalogue, None if method == "sampled" else host)
+            require_host_or_folder(context, host)
+        backups = listed(context.catalogue, None if method == "sampled" else host)
         chosen = method or ("extents" if host else "sampled")
         if chosen == "written":
             use = by_writing(backups)
         elif chosen == "sampled":
-            use = by_sampling(site.pool, backups, seconds)
+            use = by_sampling(context.pool, backups, seconds)
         else:
-            use = by_extents(site.pool, backups, seconds)
-        alive = quota.live_bytes(site.pool).get(host) if host else None
-        since = quota.since(site.pool) if host else None
+            use = by_extents(context.pool, backups, seconds)
+        alive = quota.live_bytes(context.pool).get(host) if host else None
+        since = quota.since(context.pool) if host else None
     if as_json:
         echo_json({**_as_json(use, host), "alive": alive})
         return 0

@@ -93,38 +93,38 @@ def command(
 
     Exit status 0: nothing is damaged; 1: something is; 3: another verify is under way.
     """
-    with opened(ctx, writes=not dry_run) as site:
+    with opened(ctx, writes=not dry_run) as context:
         if against_source:
             if pace is not None:
                 raise UsageError("--pace is not for --against-source", "the bandwidth budgets hold: [backup] bandwidth")
-            return compare_hosts(site, which, SourceScope(sample, seconds), dry_run=dry_run, as_json=as_json)
-        moment = site.clock.now()
+            return compare_hosts(context, which, SourceScope(sample, seconds), dry_run=dry_run, as_json=as_json)
+        moment = context.clock.now()
         if clean_stop:
-            with writing(site.pool):
-                note_stop(site.pool, moment)
+            with writing(context.pool):
+                note_stop(context.pool, moment)
             return int(Exit.OK)
         if after_crash and which:
             raise UsageError("--after-crash takes no HOST", "`backupd verify HOST` reads all of its backups")
         if after_crash and dry_run:
-            return _say_in_doubt(site, as_json)
-        chosen = [] if after_crash else sorted(_chosen(site, which), key=lambda one: (_last(one[1], moment), one[0].name))
+            return _say_in_doubt(context, as_json)
+        chosen = [] if after_crash else sorted(_chosen(context, which), key=lambda one: (_last(one[1], moment), one[0].name))
         if dry_run:
             return _say_plan(chosen, as_json)
-        run = _VerifyRun(site, VerifyProgress(is_shown=not as_json), as_json)
+        run = _VerifyRun(context, VerifyProgress(is_shown=not as_json), as_json)
         with (
-            take_lock(site.pool.locks / VERIFY_LOCK, "backupd verify", format_time(moment)),
-            writing(site.pool),
+            take_lock(context.pool.locks / VERIFY_LOCK, "backupd verify", format_time(moment)),
+            writing(context.pool),
             run.cancellation.listening(),
             run.progress,
         ):
-            own = OwnReads(site, moment)
-            if has_backups_in_doubt(site.pool):
+            own = OwnReads(context, moment)
+            if has_backups_in_doubt(context.pool):
                 with own.counting(run.met):
                     run.read_in_doubt()
-            _tell_catalogue(site, chosen)
+            _tell_catalogue(context, chosen)
             run.read([one for one, _ in chosen], moment, sample, seconds, pace, own)
             if not after_crash:
-                run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(site.pool))
+                run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(context.pool))
             own.forget()
     return run.report()
 
@@ -133,7 +133,7 @@ def command(
 class _VerifyRun:
     """A run over several backups, and its results."""
 
-    site: PoolContext
+    context: PoolContext
     progress: VerifyProgress
     as_json: bool
     cancellation: Cancellation = field(default_factory=Cancellation)
@@ -149,15 +149,15 @@ class _VerifyRun:
 
     def read_in_doubt(self) -> None:
         """Reads what a crash may have damaged, before all else and without limits."""
-        site = self.site
-        corrected = reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
+        context = self.context
+        corrected = reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
         if corrected and not self.as_json:
             prose(corrected.sentence)
-        record = record_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+        record = record_boot(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
         if record.unread and not self.as_json:
             prose(in_doubt_words(BackupsInDoubt(record.seen, record.unread)))
         self.progress.begin_in_doubt()
-        self.passes.append(in_doubt_verifier(site, record, self.cancellation, self.progress))
+        self.passes.append(in_doubt_verifier(context, record, self.cancellation, self.progress))
         for one in read_in_doubt(record, self.passes[0]):
             self.progress.clear()
             if isinstance(one, OperatorError):
@@ -177,9 +177,9 @@ class _VerifyRun:
         """Reads the backups, or as many of their files as `sample` says, until the time is over."""
         files = sum(one.record.files or 0 for one in backups)
         share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
-        doubt_of_clock = clock_doubt(self.site.catalogue, moment, rehearsal=self.site.pool.rehearsal)
+        doubt_of_clock = clock_doubt(self.context.catalogue, moment, rehearsal=self.context.pool.rehearsal)
         scope = ReadScope(share, seconds, pace, forgets=doubt_of_clock is None)
-        work = Verifier(self.site.pool, self.site.catalogue, moment, scope, self.cancellation, self.progress)
+        work = Verifier(self.context.pool, self.context.catalogue, moment, scope, self.cancellation, self.progress)
         self.passes.append(work)
         for number, backup in enumerate(backups, 1):
             if work.is_over:
@@ -198,7 +198,7 @@ class _VerifyRun:
 
     def tell_unreadable(self, hosts: Sequence[str]) -> None:
         """Names the backups of which nothing can be read, not even what they are."""
-        for host, name in unreadable_backups(self.site.pool, hosts):
+        for host, name in unreadable_backups(self.context.pool, hosts):
             self.passes[-1].note_unreadable(host, name)
             self.unreadable += 1
             complain(
@@ -224,8 +224,8 @@ class _VerifyRun:
         return self.cancellation.exit_status(Exit.ATTENTION if has_damage else Exit.OK)
 
 
-def _say_in_doubt(site: PoolContext, as_json: bool) -> int:
-    record = boot_record(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+def _say_in_doubt(context: PoolContext, as_json: bool) -> int:
+    record = boot_record(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
     if as_json:
         echo_json([{"host": host, "name": name} for host, name in sorted(record.unread)])
         return int(Exit.OK)
@@ -234,19 +234,19 @@ def _say_in_doubt(site: PoolContext, as_json: bool) -> int:
     return int(Exit.OK)
 
 
-def _chosen(site: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable, Verification | None]]:
+def _chosen(context: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable, Verification | None]]:
     """The backups that are meant, with what is known of them. Raises UsageError."""
-    found = named(site.pool, which or hosts_of(site.pool))
-    known = {host: read_verified(site.pool.host(host)) for host in {one.host for one in found}}
+    found = named(context.pool, which or hosts_of(context.pool))
+    known = {host: read_verified(context.pool.host(host)) for host in {one.host for one in found}}
     return [(one, known[one.host].get(one.name)) for one in found]
 
 
-def _tell_catalogue(site: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
+def _tell_catalogue(context: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
     """Updates the catalogue from earlier results: a run was killed between, or an earlier version wrote no rows."""
     rows = [verified_row(one.host, one.name, known) for one, known in chosen if known]
-    told = {host: site.catalogue.verifications(host) for host in {one.host for one in rows}}
+    told = {host: context.catalogue.verifications(host) for host in {one.host for one in rows}}
     if news := [one for one in rows if told[one.host].get(one.name) != one]:
-        site.catalogue.put_verifications(news)
+        context.catalogue.put_verifications(news)
 
 
 def _last(known: Verification | None, now: datetime) -> float:

@@ -134,20 +134,20 @@ def require_bootable(backup: Restorable) -> None:
         raise OperatorError(f"{where} holds no system with systemd, so it cannot be booted", "a host of which / is backed up does")
 
 
-def run_boot_drill(site: DrillContext, drill: BootDrill) -> DrillResult:
+def run_boot_drill(context: DrillContext, drill: BootDrill) -> DrillResult:
     """Runs the drill and returns its result. Raises Cancelled, LockHeld, and OperatorError if the pool cannot be used."""
     begun, backup = time.monotonic(), drill.backup
-    done = DrillResult(backup.host, backup.name, site.now, DrillOutcome.FAILED, kind=DrillKind.BOOT)
-    with site.scratch() as folder, read(backup.path):
+    done = DrillResult(backup.host, backup.name, context.now, DrillOutcome.FAILED, kind=DrillKind.BOOT)
+    with context.scratch() as folder, read(backup.path):
         try:
-            site.go_on()  # others come first; once it boots, it takes seconds
-            done = _booted(site, drill, folder, done)
+            context.go_on()  # others come first; once it boots, it takes seconds
+            done = _booted(context, drill, folder, done)
         except NotFinished as error:
             done = replace(done, outcome=DrillOutcome.UNFINISHED, text=f"{error.message}; {error.hint}")
     return replace(done, seconds=round(time.monotonic() - begun, 3))
 
 
-def _booted(site: DrillContext, drill: BootDrill, folder: Path, done: DrillResult) -> DrillResult:
+def _booted(context: DrillContext, drill: BootDrill, folder: Path, done: DrillResult) -> DrillResult:
     system, console = folder / _SYSTEM, Console(f"btrkeep-{secrets.token_hex(8)}", len(drill.checks))
     with Checkpoint("system to be booted made"):
         snapshot(drill.backup.path, system)
@@ -158,20 +158,20 @@ def _booted(site: DrillContext, drill: BootDrill, folder: Path, done: DrillResul
     )
     (folder / "inside").mkdir(mode=0o755)
     (folder / "inside/drill.sh").write_text(_SCRIPT.format(mark=console.mark, checks=checks))
-    own_users = _gives_own_users(site, folder)
+    own_users = _gives_own_users(context, folder)
     if not own_users and not drill.as_root:
         raise NotFinished(
             "a container gets no users of its own here, so the system's root would be that of this machine",
             "boot it in a virtual machine, or with --as-root when nobody can have changed it",
         )
-    with boot_cgroups(site.pool.id) as groups, Checkpoint("system booted"):
-        words = _in_groups(groups, folder / _SYSTEM / DATA, _command(drill.backup.host, site.pool.id, folder, own_users))
-        asyncio.run(_follow(site, (*ENDS_WITH_US, *words), console, drill.timeout))
-    site.require_room_left()  # units fail in a full pool, which says nothing of them
+    with boot_cgroups(context.pool.id) as groups, Checkpoint("system booted"):
+        words = _in_groups(groups, folder / _SYSTEM / DATA, _command(drill.backup.host, context.pool.id, folder, own_users))
+        asyncio.run(_follow(context, (*ENDS_WITH_US, *words), console, drill.timeout))
+    context.require_room_left()  # units fail in a full pool, which says nothing of them
     return _judged(done, drill, console, own_users)
 
 
-def _gives_own_users(site: DrillContext, folder: Path) -> bool:
+def _gives_own_users(context: DrillContext, folder: Path) -> bool:
     """Tries it with a folder of ours. Not with the system: one that ended at once, because it has users of its own, would be tried
     without them, and be root on this machine.
     """
@@ -179,8 +179,8 @@ def _gives_own_users(site: DrillContext, folder: Path) -> bool:
     (trial / "usr").mkdir(parents=True)
     for name in ("bin", "lib", "lib64"):
         (trial / name).symlink_to(f"usr/{name}")
-    with boot_cgroups(site.pool.id) as groups:
-        words = (*_container(trial, site.pool.id), *_OWN_USERS, "--bind-ro=/usr", "/usr/bin/true")
+    with boot_cgroups(context.pool.id) as groups:
+        words = (*_container(trial, context.pool.id), *_OWN_USERS, "--bind-ro=/usr", "/usr/bin/true")
         return run(_in_groups(groups, trial, words), check=False).returncode == 0
 
 
@@ -233,7 +233,7 @@ while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$
     return ("unshare", "--mount", "sh", "-ec", script, "-", str(root), *map(str, groups), "--", *words)
 
 
-async def _follow(site: DrillContext, command: Sequence[str], console: Console, timeout: float) -> bool:
+async def _follow(context: DrillContext, command: Sequence[str], console: Console, timeout: float) -> bool:
     """Reads until the system has reported everything; returns True if it took too long. Raises Cancelled,
     NotFinished, OSError.
     """
@@ -242,8 +242,8 @@ async def _follow(site: DrillContext, command: Sequence[str], console: Console, 
     try:
         while not ended.done() and not console.is_ended:
             await asyncio.wait((ended,), timeout=_TICK)
-            site.require_going()
-            site.require_room_left()  # often: a system writes as fast as the disk takes it
+            context.require_going()
+            context.require_room_left()  # often: a system writes as fast as the disk takes it
             if time.monotonic() - begun > timeout:
                 return True
         await asyncio.wait((ended,), timeout=_TO_ITS_END)  # it switches itself off

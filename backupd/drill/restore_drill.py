@@ -48,21 +48,21 @@ class RestorePlan:
     left_out: int
 
 
-def restore_plan(site: DrillContext, drill: RestoreDrill, tell: Tell) -> RestorePlan:
+def restore_plan(context: DrillContext, drill: RestoreDrill, tell: Tell) -> RestorePlan:
     """Returns a plan, with another random sample than the drill itself. Changes nothing. Raises OperatorError, OSError."""
     with Tree(drill.backup.path) as tree:
-        chosen = _chosen(site, drill, tree, tell)
-    return RestorePlan(len(chosen.paths) or chosen.of, chosen.of, chosen.allocated, site.room(), chosen.left_out)
+        chosen = _chosen(context, drill, tree, tell)
+    return RestorePlan(len(chosen.paths) or chosen.of, chosen.of, chosen.allocated, context.room(), chosen.left_out)
 
 
-def run_restore_drill(site: DrillContext, drill: RestoreDrill, tell: Tell) -> DrillResult:
+def run_restore_drill(context: DrillContext, drill: RestoreDrill, tell: Tell) -> DrillResult:
     """Runs the drill and returns its result. Raises Cancelled, LockHeld, and OperatorError if the pool cannot be used."""
     begun = time.monotonic()
     backup = drill.backup
-    done = DrillResult(backup.host, backup.name, site.now, DrillOutcome.FAILED, sample=str(drill.sample))
-    with site.scratch() as folder, read(backup.path):
+    done = DrillResult(backup.host, backup.name, context.now, DrillOutcome.FAILED, sample=str(drill.sample))
+    with context.scratch() as folder, read(backup.path):
         try:
-            done = _restored_and_compared(site, drill, folder, tell, done)
+            done = _restored_and_compared(context, drill, folder, tell, done)
         except NotFinished as error:
             done = replace(done, outcome=DrillOutcome.UNFINISHED, text=f"{error.message}; {error.hint}")
         except LockHeld:
@@ -77,25 +77,25 @@ def run_restore_drill(site: DrillContext, drill: RestoreDrill, tell: Tell) -> Dr
     return replace(done, seconds=round(time.monotonic() - begun, 3))
 
 
-def _restored_and_compared(site: DrillContext, drill: RestoreDrill, folder: Path, tell: Tell, done: DrillResult) -> DrillResult:
+def _restored_and_compared(context: DrillContext, drill: RestoreDrill, folder: Path, tell: Tell, done: DrillResult) -> DrillResult:
     def follow(progress: RestoreProgress) -> None:
-        site.go_on()
+        context.go_on()
         tell(progress)
 
     scratch, backup = folder / _SCRATCH, drill.backup
     with Tree(backup.path) as tree:
-        chosen = _chosen(site, drill, tree, follow)
+        chosen = _chosen(context, drill, tree, follow)
         if not chosen.of:
             raise NotFinished("there is nothing in the backup that could be restored", "name another backup, as HOST@BACKUP")
         if not drill.sample.is_all and not chosen.paths:
             raise NotFinished("nothing of the sample fits into the pool", "make room; `backupd check` shows it")
-        site.require_room(chosen.allocated)
+        context.require_room(chosen.allocated)
         create(scratch)
         paths = chosen.paths or (b"/",)
         request = RestoreRequest(backup.host, backup.name, paths, str(scratch / DATA), parents=True, content=False, privileged=True)
         restore = LocalRestore(tree, request, reflinks=False, copies=True, tell=follow)
         preview = restore.preview(content=False)
-        site.require_room(preview.needed or 0)
+        context.require_room(preview.needed or 0)
         with Checkpoint("sample restored"):
             written = restore.run(preview)
     names = None
@@ -105,12 +105,12 @@ def _restored_and_compared(site: DrillContext, drill: RestoreDrill, folder: Path
     progress = RestoreProgress("comparing")
     progress.turn_to("comparing", len(chosen.paths) or chosen.of, 0)
     follow(progress)
-    found = asyncio.run(compare(backup.path / DATA, scratch / DATA, names, lambda: site.is_over, site.has_to_wait))
-    site.require_going()
+    found = asyncio.run(compare(backup.path / DATA, scratch / DATA, names, lambda: context.is_over, context.has_to_wait))
+    context.require_going()
     return _judged(replace(done, names=len(chosen.paths) or chosen.of, of=chosen.of, left_out=chosen.left_out), written, found)
 
 
-def _chosen(site: DrillContext, drill: RestoreDrill, tree: Tree, tell: Tell) -> ChosenNames:
+def _chosen(context: DrillContext, drill: RestoreDrill, tree: Tree, tell: Tell) -> ChosenNames:
     """Returns the chosen names; none for all of them. Raises NotFinished if there is no room for the whole backup."""
     progress = RestoreProgress()
 
@@ -119,7 +119,7 @@ def _chosen(site: DrillContext, drill: RestoreDrill, tree: Tree, tell: Tell) -> 
         tell(progress)
 
     if not drill.sample.is_all:
-        return choose_names(tree, drill.sample, site.room(), site.chance, look)
+        return choose_names(tree, drill.sample, context.room(), context.chance, look)
     seen = allocated = 0
     links = set[int]()
     for entry in entries(tree, b"/"):

@@ -35,8 +35,8 @@ class Deleter:
     Without a limit the newest backup of a host goes first: what it grew from is still there then, so less of it is read before.
     """
 
-    def __init__(self, site: ExpiryContext, queue: CleanerQueue, plan: Plan, limit: int | None) -> None:
-        self.site = site
+    def __init__(self, context: ExpiryContext, queue: CleanerQueue, plan: Plan, limit: int | None) -> None:
+        self.context = context
         self.queue = queue
         self.limit = limit
         order = -1 if limit is None else 1
@@ -48,7 +48,7 @@ class Deleter:
         self.hosts: list[str] = []  # of which something was deleted
         self._gone: list[tuple[str, str]] = []  # deleted, and not durable yet
         self._settled = time.monotonic()
-        self.reader = MetadataReader(site.cancellation.raise_if_cancelled)
+        self.reader = MetadataReader(context.cancellation.raise_if_cancelled)
         self._begun: set[tuple[str, str]] = set()  # to be read ahead
 
     @property
@@ -71,7 +71,7 @@ class Deleter:
             some, count = names[:count], count - len(names[:count])
             new = [name for name in some if (plan.host, name) not in self._begun]
             with suppress(OSError, OperatorError):  # it is said when its turn comes
-                there = look_again(self.site.pool, self.site.config, plan.host, plan.rows).backups if new else {}
+                there = look_again(self.context.pool, self.context.config, plan.host, plan.rows).backups if new else {}
                 for name in (one for one in new if one in there):
                     self.reader.can_be_dropped(there[name], there.values())
             self._begun.update((plan.host, name) for name in new)
@@ -83,7 +83,7 @@ class Deleter:
         room = room if self.limit is None else min(room, self.limit)
         before = len(self._gone)
         try:
-            while self.pending and len(self._gone) - before < room and not self.site.cancellation:
+            while self.pending and len(self._gone) - before < room and not self.context.cancellation:
                 plan, names = self.pending.popleft()
                 rest = self._some(plan, names, room - (len(self._gone) - before))
                 if rest:
@@ -98,8 +98,8 @@ class Deleter:
         self._settled = time.monotonic()
         if self._gone:
             self.queue.commit()
-            self.site.catalogue.drop_backups(self._gone)
-            self.site.summary.deleted += len(self._gone)
+            self.context.catalogue.drop_backups(self._gone)
+            self.context.summary.deleted += len(self._gone)
             self._gone = []
 
     def settle_if_due(self) -> None:
@@ -112,11 +112,11 @@ class Deleter:
         some, rest = names[:room], names[room:]
         left: tuple[str, ...] = ()
         with ExitStack() as held:
-            if not self.site.locked(plan.host, held):
+            if not self.context.locked(plan.host, held):
                 self.busy += len(names)
                 return ()
-            with self.site.spared(plan.host):
-                on_pool, todo = self.site.look_again(plan)
+            with self.context.spared(plan.host):
+                on_pool, todo = self.context.look_again(plan)
                 due = {step.name for step in todo.delete}
                 left = (*self._delete(plan.host, [name for name in some if name in due], on_pool), *rest)
         return left
@@ -125,13 +125,13 @@ class Deleter:
         """Deletes these. Returns those that were put off, because the queue is full or a signal came."""
         if not names:
             return ()
-        self.site.catalogue.mark_deleting([(host, name) for name in names])
+        self.context.catalogue.mark_deleting([(host, name) for name in names])
         put_off: list[str] = []
         kept: list[str] = []
         there = on_pool.backups
         looks = [self.reader.can_be_dropped(there[name], there.values()) for name in names]
         for place, (name, look) in enumerate(zip(names, looks, strict=True)):
-            if self.site.cancellation or self.queue.full():
+            if self.context.cancellation or self.queue.full():
                 put_off = names[place:]
                 break
             try:
@@ -145,18 +145,18 @@ class Deleter:
                 kept.append(name)
         if len(kept) + len(put_off) < len(names) and host not in self.hosts[-1:]:
             self.hosts.append(host)
-        point_latest(self.site.pool, host)
-        self.site.catalogue.set_states([(host, name, EXPIRED, on_pool.notes.expired_at(name)) for name in (*kept, *put_off)])
+        point_latest(self.context.pool, host)
+        self.context.catalogue.set_states([(host, name, EXPIRED, on_pool.notes.expired_at(name)) for name in (*kept, *put_off)])
         return tuple(put_off)
 
     def _delete_one(self, backup: FinalBackup, look: Future[bool]) -> bool:
         path, subvolume, host = backup.path, backup.subvolume, backup.path.parent.name
         try:
             if not is_still(path, subvolume):
-                self.site.problem(f"{host} {path.name} is left alone: somebody changed it a moment ago")
+                self.context.problem(f"{host} {path.name} is left alone: somebody changed it a moment ago")
                 return False
             if not look.result():
-                self.site.problem(
+                self.context.problem(
                     f"{host} {path.name} is kept: the disk does not give back some of its metadata, and the kernel makes the pool "
                     "read-only when such a subvolume is deleted"
                 )
@@ -171,9 +171,9 @@ class Deleter:
                     f"{path} cannot be deleted: {error.strerror}", "look at the kernel's messages (dmesg)"
                 ) from error
             inside = "a subvolume that is not ours lies in it" if error.errno == errno.ENOTEMPTY else error.strerror
-            self.site.problem(f"{host} {path.name} cannot be deleted: {inside}")
+            self.context.problem(f"{host} {path.name} cannot be deleted: {inside}")
             return False
         if not nobody_reads:
             self.busy += 1
-            self.site.sinks.notice(f"{host} {path.name} is being restored from: it is deleted another time")
+            self.context.sinks.notice(f"{host} {path.name} is being restored from: it is deleted another time")
         return nobody_reads

@@ -35,39 +35,39 @@ def gone_folder(pool: Pool) -> Path:
     return pool.path / MARKER / "gone"
 
 
-def remove_hosts(site: ExpiryContext, queue: CleanerQueue, hosts: list[str]) -> None:
+def remove_hosts(context: ExpiryContext, queue: CleanerQueue, hosts: list[str]) -> None:
     """Removes those of the hosts that have no backup left. Raises PoolUnusable."""
     for host in hosts:
-        if site.cancellation:
+        if context.cancellation:
             return
-        with ExitStack() as held, site.spared(host):
-            if site.locked(host, held):
-                _remove(site, queue, host)
-    empty_gone(site.pool)
+        with ExitStack() as held, context.spared(host):
+            if context.locked(host, held):
+                _remove(context, queue, host)
+    empty_gone(context.pool)
 
 
-def _remove(site: ExpiryContext, queue: CleanerQueue, host: str) -> None:
-    folder = site.pool.host(host)
+def _remove(context: ExpiryContext, queue: CleanerQueue, host: str) -> None:
+    folder = context.pool.host(host)
     notes = read_notes(folder)
     given_up = forgotten_at(notes)
     if given_up is None:
         return
-    is_over = given_up + timedelta(seconds=policy_of(site.config, host, notes).grace) <= site.now and not site.clock_waits
-    put_off = set() if is_over and _delete_working(queue, folder, names_of(site.pool, host)) else {WORKING}
+    is_over = given_up + timedelta(seconds=policy_of(context.config, host, notes).grace) <= context.now and not context.clock_waits
+    put_off = set() if is_over and _delete_working(queue, folder, names_of(context.pool, host)) else {WORKING}
     if is_over:
-        discard_received(site.pool, host)
+        discard_received(context.pool, host)
     queue.commit()  # the notes say that the backups may go; they go last of all
     if others := set(_others(folder)):
         strangers = sorted(others - put_off)
-        if strangers and not _waits(site, host):
-            site.problem(f"{host} was given up, but {folder} holds {printable(strangers[0])}, which is not ours: move it away")
+        if strangers and not _waits(context, host):
+            context.problem(f"{host} was given up, but {folder} holds {printable(strangers[0])}, which is not ours: move it away")
         return
-    gone_folder(site.pool).mkdir(mode=0o700, exist_ok=True)
+    gone_folder(context.pool).mkdir(mode=0o700, exist_ok=True)
     with Checkpoint("folder of the forgotten host moved away"):
-        folder.rename(_free(gone_folder(site.pool), host))
-    site.catalogue.drop_host(host)
-    site.summary.hosts_gone.append(host)
-    site.sinks.notice(f"{host}: given up, and nothing is left of it")
+        folder.rename(_free(gone_folder(context.pool), host))
+    context.catalogue.drop_host(host)
+    context.summary.hosts_gone.append(host)
+    context.sinks.notice(f"{host}: given up, and nothing is left of it")
 
 
 def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:
@@ -87,9 +87,9 @@ def _others(folder: Path) -> Iterator[str]:
             yield entry.name
 
 
-def _waits(site: ExpiryContext, host: str) -> bool:
+def _waits(context: ExpiryContext, host: str) -> bool:
     """Returns whether backups of the host are still to be deleted, in this run or a later one."""
-    return any(row.name for row in site.catalogue.backups(host))
+    return any(row.name for row in context.catalogue.backups(host))
 
 
 def _free(parent: Path, host: str) -> Path:

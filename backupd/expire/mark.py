@@ -34,25 +34,25 @@ class _Batch:
     revived: list[str] = field(default_factory=list)
 
 
-def mark(site: ExpiryContext, plans: Sequence[HostPlan]) -> None:
+def mark(context: ExpiryContext, plans: Sequence[HostPlan]) -> None:
     """Carries out the marks and revivals of all plans. Raises PoolUnusable."""
     for some in _batches([plan for plan in plans if plan.changes_notes]):
-        if site.cancellation:
+        if context.cancellation:
             return
         batch = _Batch()
         with ExitStack() as held:
             for plan in some:
-                if site.locked(plan.host, held):
-                    with site.spared(plan.host):
-                        _decide(site, plan, batch)
-            write_many(site.pool.path, batch.notes)
-            site.catalogue.set_states(batch.rows)
+                if context.locked(plan.host, held):
+                    with context.spared(plan.host):
+                        _decide(context, plan, batch)
+            write_many(context.pool.path, batch.notes)
+            context.catalogue.set_states(batch.rows)
             for folder in batch.notes:
-                point_latest(site.pool, folder.name)
-        site.summary.marked += batch.marked
-        site.summary.revived += len(batch.revived)
+                point_latest(context.pool, folder.name)
+        context.summary.marked += batch.marked
+        context.summary.revived += len(batch.revived)
         for text in batch.revived:
-            site.sinks.notice(text)
+            context.sinks.notice(text)
 
 
 def _batches(plans: Sequence[HostPlan]) -> Iterator[list[HostPlan]]:
@@ -61,12 +61,12 @@ def _batches(plans: Sequence[HostPlan]) -> Iterator[list[HostPlan]]:
         yield some
 
 
-def _decide(site: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
-    on_pool, todo = site.look_again(plan)
+def _decide(context: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
+    on_pool, todo = context.look_again(plan)
     notes = on_pool.notes
     for step in todo.mark:
-        notes = notes.with_note(step.name, EXPIRED, _expired(on_pool.notes.note(step.name, EXPIRED), step, site.now))
-        batch.rows.append((plan.host, step.name, EXPIRED, site.now))
+        notes = notes.with_note(step.name, EXPIRED, _expired(on_pool.notes.note(step.name, EXPIRED), step, context.now))
+        batch.rows.append((plan.host, step.name, EXPIRED, context.now))
     for step in todo.revive:
         notes = notes.without(step.name, EXPIRED)
         batch.rows.append((plan.host, step.name, _state(on_pool, step.name), None))
@@ -74,7 +74,7 @@ def _decide(site: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
     batch.rows += [(plan.host, name, state, on_pool.notes.expired_at(name)) for name, state in todo.amend]
     batch.marked += len(todo.mark)
     if notes is not on_pool.notes:
-        batch.notes[site.pool.host(plan.host)] = notes
+        batch.notes[context.pool.host(plan.host)] = notes
 
 
 def _expired(before: Mapping[str, Any] | None, step: ExpiryStep, now: datetime) -> Mapping[str, Any]:
@@ -88,18 +88,18 @@ def _state(on_pool: HostOnPool, name: str) -> str:
     return next(one.state for one in on_pool.facts.candidates if one.name == name)
 
 
-def drop_stale_notes(site: ExpiryContext, hosts: Sequence[str]) -> None:
+def drop_stale_notes(context: ExpiryContext, hosts: Sequence[str]) -> None:
     """Removes the notes of deleted backups. Nothing depends on them: a host that is locked is left to the next run."""
     source = iter(hosts)
     while some := list(islice(source, _AT_ONCE)):
         left: dict[Path, Notes] = {}
         with ExitStack() as held:
             for host in some:
-                folder = site.pool.host(host)
-                with site.spared(host):
-                    if folder.is_dir() and site.locked(host, held):
-                        _drop_stale(folder, left, format_time(site.now))
-            write_many(site.pool.path, left, renamed_for_good=False)
+                folder = context.pool.host(host)
+                with context.spared(host):
+                    if folder.is_dir() and context.locked(host, held):
+                        _drop_stale(folder, left, format_time(context.now))
+            write_many(context.pool.path, left, renamed_for_good=False)
 
 
 def _drop_stale(folder: Path, left: dict[Path, Notes], now: str) -> None:

@@ -61,25 +61,25 @@ class ExpiryScope:
 EVERYTHING = ExpiryScope()
 
 
-def dry_run_plan(site: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
+def dry_run_plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
     """Returns what an expiry would do now, by the same decisions; nothing is written, no lock is needed."""
-    verdict, _ = judge_clock(site.catalogue, read_clocks(site.now), forced, rehearsal=site.pool.rehearsal)
-    site.summary.clock, site.summary.stop = verdict.wait or verdict.stop, verdict.stop
-    site.clock_waits = verdict.wait is not None
-    plan = _plan(site, forced, scope)
-    site.summary.stop = site.summary.stop or plan.stop
-    site.summary.left_out = dict(plan.left_out)
+    verdict, _ = judge_clock(context.catalogue, read_clocks(context.now), forced, rehearsal=context.pool.rehearsal)
+    context.summary.clock, context.summary.stop = verdict.wait or verdict.stop, verdict.stop
+    context.clock_waits = verdict.wait is not None
+    plan = _plan(context, forced, scope)
+    context.summary.stop = context.summary.stop or plan.stop
+    context.summary.left_out = dict(plan.left_out)
     return plan
 
 
-def _plan(site: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
+def _plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
     """Returns the plan. The pool's limit counts the deletions of all hosts, so it does not apply to hosts that are named."""
     if scope.asked:
         forced = replace(forced, pool=True, every_host=True)
     elif scope.hosts is not None:
         forced = replace(forced, pool=True)
-    facts = look(site.pool, site.catalogue, site.config, scope.hosts)
-    plan = make_plan(facts, site.zone, site.now, forced, clock_waits=site.clock_waits)
+    facts = look(context.pool, context.catalogue, context.config, scope.hosts)
+    plan = make_plan(facts, context.zone, context.now, forced, clock_waits=context.clock_waits)
     return only(plan, scope.asked) if scope.asked else plan
 
 
@@ -87,12 +87,12 @@ class ExpiryRunner:
     """One expiry; the caller holds its lock. `wait`: stay until the cleaner has dropped what was deleted."""
 
     def __init__(
-        self, site: ExpiryContext, forced: Forced, limit: int | None, *, wait: bool, scope: ExpiryScope = EVERYTHING
+        self, context: ExpiryContext, forced: Forced, limit: int | None, *, wait: bool, scope: ExpiryScope = EVERYTHING
     ) -> None:
-        self.site, self.scope, self.forced = site, scope, forced
+        self.context, self.scope, self.forced = context, scope, forced
         self.limit, self.wait = limit, wait
-        self.queue = CleanerQueue(site.pool.path, site.config.expiry.max_orphans)
-        self.option = MountOption(site.pool, site.config.expiry.mount_option, site.sinks.notice, site.problem)
+        self.queue = CleanerQueue(context.pool.path, context.config.expiry.max_orphans)
+        self.option = MountOption(context.pool, context.config.expiry.mount_option, context.sinks.notice, context.problem)
         self.deleter: Deleter | None = None
         self.paused: Pause | None = None
         self.row = 0
@@ -101,10 +101,10 @@ class ExpiryRunner:
 
     def run(self) -> Summary:
         """Runs it. Raises PoolUnusable, and OperatorError of the catalogue; the mount option is restored in any case."""
-        site, summary = self.site, self.site.summary
+        context, summary = self.context, self.context.summary
         if done := self.option.put_back():
-            site.sinks.notice(f"left by an expiry that was killed: {done}")
-        ensure_reserve(site.pool.path)
+            context.sinks.notice(f"left by an expiry that was killed: {done}")
+        ensure_reserve(context.pool.path)
         self._begin_row()
         error: str | None = "internal error"
         try:
@@ -120,54 +120,56 @@ class ExpiryRunner:
 
     def _steps(self) -> None:
         """The steps in order. What somebody asked for by name does not depend on the clock."""
-        site, past = self.site, None
+        context, past = self.context, None
         if not self.scope.asked:
-            verdict, past = judge_clock(site.catalogue, read_clocks(site.now), self.forced, rehearsal=site.pool.rehearsal)
-            site.summary.clock, site.summary.stop = verdict.wait, verdict.stop
+            verdict, past = judge_clock(context.catalogue, read_clocks(context.now), self.forced, rehearsal=context.pool.rehearsal)
+            context.summary.clock, context.summary.stop = verdict.wait, verdict.stop
             if not verdict.wait:
-                keep_clocks(site.catalogue, past)
+                keep_clocks(context.catalogue, past)
             if verdict.stop:
                 return
-            site.clock_waits = verdict.wait is not None
+            context.clock_waits = verdict.wait is not None
             if verdict.wait:
-                site.sinks.notice(expiry_words(verdict.wait))
+                context.sinks.notice(expiry_words(verdict.wait))
         touched = self._finish_killed()
-        if done := reconcile(site.pool, site.catalogue, format_time(site.now)):
-            site.sinks.notice(done.sentence)
+        if done := reconcile(context.pool, context.catalogue, format_time(context.now)):
+            context.sinks.notice(done.sentence)
         self._carry_out(touched)
-        if past and site.clock_waits and not site.cancellation:  # one that was killed is not the run that had to be waited for
-            keep_clocks(site.catalogue, past)
+        if (
+            past and context.clock_waits and not context.cancellation
+        ):  # one that was killed is not the run that had to be waited for
+            keep_clocks(context.catalogue, past)
 
     def _finish_killed(self) -> list[str]:
         """Removes rows of a killed run's deletions, once these are durable. The rest of its work is planned again."""
-        empty_gone(self.site.pool)
-        for row in self.site.catalogue.unfinished_expiries():
+        empty_gone(self.context.pool)
+        for row in self.context.catalogue.unfinished_expiries():
             if row.id != self.row and start_time(row.pid) != row.pid_started:
-                self.site.catalogue.update_expiry(row.id, finished=row.updated, outcome="killed", paused=None)
-        left = [(row.host, row.name) for row in self.site.catalogue.states() if row.state == DELETING and row.name]
-        gone = [(host, name) for host, name in left if not is_there(self.site.pool.host(host) / name)]
+                self.context.catalogue.update_expiry(row.id, finished=row.updated, outcome="killed", paused=None)
+        left = [(row.host, row.name) for row in self.context.catalogue.states() if row.state == DELETING and row.name]
+        gone = [(host, name) for host, name in left if not is_there(self.context.pool.host(host) / name)]
         if gone:
             self.queue.commit()
-            self.site.catalogue.drop_backups(gone)
-            self.site.sinks.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
+            self.context.catalogue.drop_backups(gone)
+            self.context.sinks.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
         return sorted({host for host, _ in gone})
 
     def _carry_out(self, touched: Sequence[str]) -> None:
-        site, summary = self.site, self.site.summary
-        plan = _plan(site, self.forced, self.scope)
+        context, summary = self.context, self.context.summary
+        plan = _plan(context, self.forced, self.scope)
         summary.left_out, summary.stop = dict(plan.left_out), plan.stop
         summary.waiting_for_grace = plan.count("wait")
         summary.planned = plan.count("delete") if self.limit is None else min(self.limit, plan.count("delete"))
-        site.sinks(plan)
+        context.sinks(plan)
         if not plan.stop:
             at_once = [host for host in plan.hosts if host.goes_at_once]  # without any grace: marked first all the same
-            self._as_room_allows(lambda: mark(site, at_once))
+            self._as_room_allows(lambda: mark(context, at_once))
             without_grace = summary.marked
             self._delete(plan)
             stale = sorted({*touched, *plan.stale, *(self.deleter.hosts if self.deleter else ())})
-            self._as_room_allows(lambda: mark(site, plan.hosts), lambda: drop_stale_notes(site, stale))
+            self._as_room_allows(lambda: mark(context, plan.hosts), lambda: drop_stale_notes(context, stale))
             summary.waiting_for_grace += summary.marked - without_grace
-            remove_hosts(site, self.queue, [host.host for host in plan.hosts if host.forgotten])
+            remove_hosts(context, self.queue, [host.host for host in plan.hosts if host.forgotten])
             self._remove_groups()
         summary.still_waiting = self.queue.look()
         summary.most_waiting = self.queue.most_waiting
@@ -175,9 +177,9 @@ class ExpiryRunner:
     def _remove_groups(self) -> None:
         """Removes unused quota groups. A failure is ignored, because an empty group does no harm."""
         try:
-            quota.remove_unused(self.site.pool)
+            quota.remove_unused(self.context.pool)
         except OSError as error:
-            self.site.problem(f"empty groups of simple quotas could not be removed: {error.strerror}")
+            self.context.problem(f"empty groups of simple quotas could not be removed: {error.strerror}")
 
     def _as_room_allows(self, *steps: Callable[[], None]) -> None:
         """Leaves notes for which there is no room, and no reserve, to the next run: they must not prevent the deletions."""
@@ -187,31 +189,31 @@ class ExpiryRunner:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self.site.problem("the pool is too full to note what has expired; the next expiry does that, when there is room")
+            self.context.problem("the pool is too full to note what has expired; the next expiry does that, when there is room")
 
     def _delete(self, plan: Plan) -> None:
-        self.deleter = Deleter(self.site, self.queue, plan, self.limit)
-        self.site.summary.rest = self.deleter.left
+        self.deleter = Deleter(self.context, self.queue, plan, self.limit)
+        self.context.summary.rest = self.deleter.left
         if self.deleter.is_done():
             return
-        with self._alone(), governor(self.site.config.expiry.pace, self.site.pool.path / MARKER, self.queue.most) as pace:
+        with self._alone(), governor(self.context.config.expiry.pace, self.context.pool.path / MARKER, self.queue.most) as pace:
             self._switch()
             try:
-                while not self.deleter.is_done() and not self.site.cancellation:
+                while not self.deleter.is_done() and not self.context.cancellation:
                     self._yield_to_backups(self.deleter)
                     self._one_batch(self.deleter, pace)
                     if self.queue.stuck:
-                        self.site.problem(stuck_words(self.queue.waiting))
+                        self.context.problem(stuck_words(self.queue.waiting))
                         break
             finally:
                 self.deleter.reader.close()
                 self.deleter.settle()
-        self.site.summary.rest = self.deleter.left + self.deleter.busy
+        self.context.summary.rest = self.deleter.left + self.deleter.busy
         if self.wait or self.option.switched:
             patience = None if self.wait else _LAST_DROPS
-            held = self.queue.wait_until_dropped(self.deleter.deleted, self.site.cancellation, self._tick, patience)
+            held = self.queue.wait_until_dropped(self.deleter.deleted, self.context.cancellation, self._tick, patience)
             if held:
-                (self.site.problem if self.wait else self.site.sinks.notice)(held_words(self.deleter.deleted, held))
+                (self.context.problem if self.wait else self.context.sinks.notice)(held_words(self.deleter.deleted, held))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -220,9 +222,9 @@ class ExpiryRunner:
         A balance that somebody else started is not waited for: it may take days.
         """
         lock = None
-        while not lock and not self.site.cancellation:
+        while not lock and not self.context.cancellation:
             try:
-                lock = take_lock(self.site.pool.locks / BALANCE_LOCK, "backupd expire", format_time(self.site.now))
+                lock = take_lock(self.context.pool.locks / BALANCE_LOCK, "backupd expire", format_time(self.context.now))
             except LockHeld:
                 self._pause(Pause.BALANCE, _LOOK_FOR_BALANCE)
         try:
@@ -235,53 +237,53 @@ class ExpiryRunner:
         if pace.paced:
             self._pause(Pause.PACE, pace.rest)
         deleter.read_ahead(self.queue.most)  # while the cleaner drops those that wait
-        room = self.queue.wait_for_room(self.site.cancellation, self._tick)
+        room = self.queue.wait_for_room(self.context.cancellation, self._tick)
         begun, is_asleep = time.monotonic(), not self.queue.moving()
         pace.begin()
         deleter.batch(min(room, pace.width))
         if pace.paced or is_asleep:  # the cleaner sleeps until a commit
             deleter.settle()
         if pace.paced:
-            self.queue.wait_until_dropped(deleter.deleted, self.site.cancellation, self._tick, _DRAINED)
+            self.queue.wait_until_dropped(deleter.deleted, self.context.cancellation, self._tick, _DRAINED)
             pace.judge(time.monotonic() - begun)
         self._tick()
-        self.site.sinks(self._progress(batch=True))
+        self.context.sinks(self._progress(batch=True))
 
     def _pause(self, why: Pause, seconds: float) -> None:
         self.paused, end = why, time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self.site.cancellation:
+        while (left := end - time.monotonic()) > 0 and not self.context.cancellation:
             self._tick()
-            self.site.cancellation.sleep(min(left, _EVENT_INTERVAL))
+            self.context.cancellation.sleep(min(left, _EVENT_INTERVAL))
         self.paused = None
 
     def _switch(self) -> None:
         self.option.switch()
         if self.option.switched:
-            self.site.summary.mount_option = self.option.wanted
+            self.context.summary.mount_option = self.option.wanted
 
     def _yield_to_backups(self, deleter: Deleter) -> None:
         if (
             self.scope.asked
-            or not self.site.config.expiry.yield_to_backups
+            or not self.context.config.expiry.yield_to_backups
             or time.monotonic() - self._looked_for_backups < _LOOK_FOR_BACKUPS
         ):
             return
         self._looked_for_backups = time.monotonic()
-        if not backups_run(self.site.catalogue):
+        if not backups_run(self.context.catalogue):
             return
         deleter.settle()
-        self.site.sinks.notice(f"paused: {PAUSES[Pause.BACKUPS]}")
+        self.context.sinks.notice(f"paused: {PAUSES[Pause.BACKUPS]}")
         self.option.put_back()
-        while backups_run(self.site.catalogue) and not self.site.cancellation:
+        while backups_run(self.context.catalogue) and not self.context.cancellation:
             self._pause(Pause.BACKUPS, _LOOK_FOR_BACKUPS)
         deleter.reader.forget()
-        if not self.site.cancellation:
+        if not self.context.cancellation:
             self._switch()
 
     # --- what is told
 
     def _progress(self, *, batch: bool = False) -> ExpiryProgress:
-        summary, rate = self.site.summary, self.queue.rate()
+        summary, rate = self.context.summary, self.queue.rate()
         deleted = summary.deleted + (self.deleter.unsettled if self.deleter else 0)
         ahead = self.queue.waiting + max(0, summary.planned - deleted)
         left = ahead / rate if rate else None
@@ -294,19 +296,19 @@ class ExpiryRunner:
             self.deleter.settle_if_due()
         if now - self._last_event >= _EVENT_INTERVAL:
             self._last_event = now
-            self.site.sinks(self._progress())
+            self.context.sinks(self._progress())
         if now - self._last_row >= _ROW_INTERVAL:
             self._last_row = now
-            self.site.catalogue.update_expiry(self.row, **self._fields())
+            self.context.catalogue.update_expiry(self.row, **self._fields())
 
     def _begin_row(self) -> None:
-        site, pid = self.site, os.getpid()
-        self.written_before = written_bytes(site.pool.path)
+        context, pid = self.context, os.getpid()
+        self.written_before = written_bytes(context.pool.path)
         hosts = None if self.scope.hosts is None else len(self.scope.hosts)
-        self.row = site.catalogue.start_expiry(site.now, pid, start_time(pid), hosts=hosts)
+        self.row = context.catalogue.start_expiry(context.now, pid, start_time(pid), hosts=hosts)
 
     def _fields(self) -> dict[str, Any]:
-        summary, progress = self.site.summary, self._progress()
+        summary, progress = self.context.summary, self._progress()
         return {
             "planned": summary.planned,
             "marked": summary.marked,
@@ -317,7 +319,7 @@ class ExpiryRunner:
             "most_waiting": self.queue.most_waiting,
             "rate": progress.rate,
             "eta": progress.left,
-            "written_bytes": written_bytes(self.site.pool.path) - self.written_before,
+            "written_bytes": written_bytes(self.context.pool.path) - self.written_before,
             "mount_option": summary.mount_option,
             "paused": PAUSES[self.paused] if self.paused else None,
             "updated": self._moment(),
@@ -325,18 +327,18 @@ class ExpiryRunner:
 
     def _end_row(self, error: str | None) -> None:
         """`error`: what ended it early, None if nothing did."""
-        summary = self.site.summary
-        summary.seconds, summary.ended_by = elapsed() - summary.begun, self.site.cancellation.signal
+        summary = self.context.summary
+        summary.seconds, summary.ended_by = elapsed() - summary.begun, self.context.cancellation.signal
         summary.error = None if summary.stop else error
         fields = self._fields()
         summary.written_bytes = fields["written_bytes"]
         ended = {"finished": self._moment(), "outcome": summary.outcome, "error": error, "eta": None, "paused": None}
         fields.update(ended)
-        self.site.catalogue.update_expiry(self.row, **fields)
+        self.context.catalogue.update_expiry(self.row, **fields)
 
     def _moment(self) -> datetime:
         """Returns now, on the clock that this began with."""
-        return self.site.now + timedelta(seconds=elapsed() - self.site.summary.begun)
+        return self.context.now + timedelta(seconds=elapsed() - self.context.summary.begun)
 
 
 def backups_run(catalogue: Catalogue) -> bool:

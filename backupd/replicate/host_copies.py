@@ -70,7 +70,7 @@ class Watched(Protocol):
 class HostCopies:
     """What is fetched of one host. Backups that come in a short time are received by one program, and get their names together."""
 
-    site: ReplicationContext
+    context: ReplicationContext
     far: FarPool
     host: str
     watched: Watched
@@ -91,39 +91,39 @@ class HostCopies:
 
     def _locked(self, held: ExitStack) -> Lock:
         """Takes the host's lock, which `held` gives back; nothing is left of an earlier time then."""
-        site, host = self.site, self.host
-        what, since = f"replication of {host}", format_time(site.now)
-        is_sealed = self._by_rsync and site.confined  # rsync in its cell inherits the lock
-        lock = held.enter_context(take_lock(site.pool.host_lock(host), what, since, sealed=is_sealed))
-        site.pool.host(host).mkdir(mode=0o700, exist_ok=True)
-        require_marked(site, self.far, host)
-        held.callback(drop_empty_mark, site.pool, host)
-        discard_received(site.pool, host)
-        held.callback(point_latest, site.pool, host)
+        context, host = self.context, self.host
+        what, since = f"replication of {host}", format_time(context.now)
+        is_sealed = self._by_rsync and context.confined  # rsync in its cell inherits the lock
+        lock = held.enter_context(take_lock(context.pool.host_lock(host), what, since, sealed=is_sealed))
+        context.pool.host(host).mkdir(mode=0o700, exist_ok=True)
+        require_marked(context, self.far, host)
+        held.callback(drop_empty_mark, context.pool, host)
+        discard_received(context.pool, host)
+        held.callback(point_latest, context.pool, host)
         return lock
 
     @property
     def _by_rsync(self) -> bool:
-        return self.site.replica.engine == "rsync"
+        return self.context.replica.engine == "rsync"
 
     def _copy(self, left: deque[Fetch], lock: Lock) -> None:
         """Fetches by rsync, one after the other, until something else works in the pool."""
         from backupd.replicate.rsync_engine import fetch_by_rsync  # only this engine needs asyncio
 
-        site, host = self.site, self.host
+        context, host = self.context, self.host
         while left and self.watched.may_go_on():
             fetch, begun = left.popleft(), time.monotonic()
-            _require_parent(site.pool, host, fetch.parent)
-            forget_gone(site.pool, host, fetch.backup.name)
-            size = fetch_by_rsync(site, self.far, lock, host, fetch, self.watched.follow)
-            found = own_backup(site.pool.host(host) / fetch.backup.name, host)
+            _require_parent(context.pool, host, fetch.parent)
+            forget_gone(context.pool, host, fetch.backup.name)
+            size = fetch_by_rsync(context, self.far, lock, host, fetch, self.watched.follow)
+            found = own_backup(context.pool.host(host) / fetch.backup.name, host)
             if found:
                 self._tell(fetch, size, time.monotonic() - begun, *found)
 
     def _receive(self, left: deque[Fetch], held: ExitStack) -> None:
         """Receives some as streams, until something else works in the pool, and has what `held` holds end when they have names."""
         receiving = held.enter_context(
-            Receiving(self.site.pool, self.host, confined=self.site.confined, patience=self.site.replica.stall)
+            Receiving(self.context.pool, self.host, confined=self.context.confined, patience=self.context.replica.stall)
         )
         came = dict[str, tuple[Fetch, int, float]]()
         try:
@@ -147,7 +147,7 @@ class HostCopies:
         while left and (not came or self.watched.may_go_on()):
             fetch, begun = left.popleft(), time.monotonic()
             if not (fetch.parent and fetch.parent.name in came):
-                _require_parent(self.site.pool, self.host, fetch.parent)
+                _require_parent(self.context.pool, self.host, fetch.parent)
             come = self._take(fetch, receiving)
             came[fetch.backup.name] = fetch, come, time.monotonic() - begun
             size += come
@@ -157,12 +157,12 @@ class HostCopies:
 
     def _take(self, fetch: Fetch, receiving: Receiving) -> int:
         """Takes one stream; returns the bytes that came."""
-        site, far, host = self.site, self.far, self.host
+        context, far, host = self.context, self.far, self.host
         before = far.bytes
-        forget_gone(site.pool, host, fetch.backup.name)
+        forget_gone(context.pool, host, fetch.backup.name)
         announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
         expected = Expected.of(host, fetch)
-        longest = longest_stream(announced.total, require_room(site.pool, site.config).total)
+        longest = longest_stream(announced.total, require_room(context.pool, context.config).total)
         self.watched.expect(announced.bytes)
         is_stopped, looked, looked_at = far.look, before, time.monotonic()
 
@@ -176,9 +176,9 @@ class HostCopies:
                 )
             if far.bytes - looked >= _LOOK or time.monotonic() - looked_at > _LOOK_AFTER:
                 looked, looked_at = far.bytes, time.monotonic()
-                require_room(site.pool, site.config)
+                require_room(context.pool, context.config)
 
-        take_notes(site.pool, host, fetch.backup.name, announced, site.replica.name)  # first: it comes but once
+        take_notes(context.pool, host, fetch.backup.name, announced, context.replica.name)  # first: it comes but once
         far.look = look  # also while nothing comes: few bytes can reserve much room
         try:
             receiving.take(expected, pieces, version=announced.stream, look=look)
@@ -191,11 +191,11 @@ class HostCopies:
             self._tell(*came[expected.name], subvolume, record)
 
     def _tell(self, fetch: Fetch, size: int, seconds: float, subvolume: Subvolume, record: Record) -> None:
-        folder, name = self.site.pool.host(self.host), fetch.backup.name
+        folder, name = self.context.pool.host(self.host), fetch.backup.name
         if fetch.again:
-            forget_recorded(self.site.pool, self.host, name)
+            forget_recorded(self.context.pool, self.host, name)
         parent = fetch.parent.name if fetch.parent else None
-        row = final_row(self.site.pool, self.host, record, subvolume, read_notes(folder))
+        row = final_row(self.context.pool, self.host, record, subvolume, read_notes(folder))
         self.watched.tell(Fetched(self.host, name, parent, size, seconds, fetch.again), row)
 
 

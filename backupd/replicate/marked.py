@@ -35,33 +35,33 @@ def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...] = ()) -> b
     return any(fnmatchcase(host, pattern) for pattern in replica.hosts) and (not named or host in named)
 
 
-def other_replica(site: ReplicationContext, host: str, has: ReplicaMark | None, wanted: ReplicaMark) -> str | None:
+def other_replica(context: ReplicationContext, host: str, has: ReplicaMark | None, wanted: ReplicaMark) -> str | None:
     """Returns the other configured replica that has fetched the host, and still wants it: each has a retention of its own."""
     if has is None or has.pool != wanted.pool or has.replica == wanted.replica:
         return None
-    other = site.config.replicas.get(has.replica)
+    other = context.config.replicas.get(has.replica)
     return other.name if other and wants(other, host) else None
 
 
-def require_marked(site: ReplicationContext, far: FarPool, host: str) -> None:
+def require_marked(context: ReplicationContext, far: FarPool, host: str) -> None:
     """Notes whose copy the host is, before anything of it is here. Needs the host's lock.
 
     Raises OperatorError if it is a copy of another pool, or another replica has it: since the plan was made, somebody else may have
     fetched it.
     """
-    folder = site.pool.host(host)
-    notes, wanted = read_notes(folder), ReplicaMark(far.id, site.replica.name)
+    folder = context.pool.host(host)
+    notes, wanted = read_notes(folder), ReplicaMark(far.id, context.replica.name)
     mark = mark_of(notes)
     if mark is None:
-        if names_of(site.pool, host):  # also of one that cannot be read
+        if names_of(context.pool, host):  # also of one that cannot be read
             raise OperatorError(obstacle_words(HostFetches(host, obstacle=Obstacle.BACKED_UP_HERE)))
-        write_notes(folder, replace(notes, replica={"pool": far.id, "name": site.replica.name, "at": format_time(site.now)}))
+        write_notes(folder, replace(notes, replica={"pool": far.id, "name": context.replica.name, "at": format_time(context.now)}))
     elif mark.pool != wanted.pool:
         raise OperatorError(obstacle_words(HostFetches(host, obstacle=Obstacle.OF_ANOTHER_POOL, text=mark.pool)))
-    elif other := other_replica(site, host, mark, wanted):
+    elif other := other_replica(context, host, mark, wanted):
         raise OperatorError(obstacle_words(HostFetches(host, obstacle=Obstacle.OF_ANOTHER_REPLICA, text=other)))
     elif mark != wanted:  # the replica has another name now
-        write_notes(folder, replace(notes, replica={**(notes.replica or {}), "name": site.replica.name}))
+        write_notes(folder, replace(notes, replica={**(notes.replica or {}), "name": context.replica.name}))
 
 
 def take_notes(pool: Pool, host: str, name: str, announced: Announced, replica: str) -> None:

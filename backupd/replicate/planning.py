@@ -30,26 +30,26 @@ from btrkeep.pool.marker import Pool
 
 
 def make_plan(
-    site: ReplicationContext, far: FarPool, named: tuple[str, ...] = (), *, damaged: bool = False
+    context: ReplicationContext, far: FarPool, named: tuple[str, ...] = (), *, damaged: bool = False
 ) -> tuple[ReplicationPlan, dict[str, FarHost]]:
     """Returns what is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here.
 
     Raises ConnectionBroken, Refused.
     """
-    if far.id == site.pool.id:
+    if far.id == context.pool.id:
         raise OperatorError("that is this very pool", "fetch from another one")
-    mark = ReplicaMark(far.id, site.replica.name)
-    near = _near_hosts(site.pool, site.catalogue, damaged=damaged)
+    mark = ReplicaMark(far.id, context.replica.name)
+    near = _near_hosts(context.pool, context.catalogue, damaged=damaged)
     hosts, obstacles, present, listed, total = [], [], dict[str, tuple[str, ...]](), dict[str, FarHost](), 0
     all_there = list(far.hosts())
-    owned = {one.name: (one.was, one.backups) for one in all_there if one.copy_of != site.pool.id}
+    owned = {one.name: (one.was, one.backups) for one in all_there if one.copy_of != context.pool.id}
     elsewhere = misplaced(owned, near, far.id)
     for far_host in all_there:
-        if not wants(site.replica, far_host.name, named):
+        if not wants(context.replica, far_host.name, named):
             continue
         listed[far_host.name] = far_host
         total += len(far_host.backups)
-        found = _plan_host(site, far_host, near, mark, elsewhere)
+        found = _plan_host(context, far_host, near, mark, elsewhere)
         if found.obstacle:
             obstacles.append(found)
             continue
@@ -61,13 +61,13 @@ def make_plan(
     gone = [
         host
         for host, it in near.items()
-        if it.mark == mark and not it.forgotten and wants(site.replica, host, named) and host not in listed and host not in moved
+        if it.mark == mark and not it.forgotten and wants(context.replica, host, named) and host not in listed and host not in moved
     ]
     return ReplicationPlan(tuple(hosts), tuple(obstacles), present, total, bool(named), tuple(sorted(gone))), listed
 
 
 def _plan_host(
-    site: ReplicationContext,
+    context: ReplicationContext,
     far: FarHost,
     near: Mapping[str, NearHost],
     mark: ReplicaMark,
@@ -75,19 +75,19 @@ def _plan_host(
 ) -> HostFetches:
     """`elsewhere` is what `misplaced` returns."""
     here, (renamed, held) = near.get(far.name, NearHost()), elsewhere
-    if far.copy_of == site.pool.id:  # it is fetched from here
+    if far.copy_of == context.pool.id:  # it is fetched from here
         is_of_each_other = here.mark is not None and here.mark.pool == mark.pool
         return HostFetches(far.name, obstacle=Obstacle.NOBODY_BACKS_UP if is_of_each_other else None)
     if new := renamed.get(far.name):
         return HostFetches(far.name, obstacle=Obstacle.NAME_REUSED_THERE, text=new)
     if not here.known and (old := next((name for name in far.was if renamed.get(name) == far.name), None)):
         return HostFetches(far.name, obstacle=Obstacle.RENAMED_THERE, text=old)
-    if other := other_replica(site, far.name, here.mark, mark):
+    if other := other_replica(context, far.name, here.mark, mark):
         return HostFetches(far.name, obstacle=Obstacle.OF_ANOTHER_REPLICA, text=other)
     if not here.forgotten and (name := held.get(far.name)):
         return HostFetches(far.name, obstacle=Obstacle.OTHER_NAME_HERE, text=name)
-    zone, policy, newest_only = site.config.pool.zone, site.replica.retention, site.replica.newest_only
-    return plan_fetches(far.name, far.backups, here, mark, policy, zone, site.now, newest_only=newest_only)
+    zone, policy, newest_only = context.config.pool.zone, context.replica.retention, context.replica.newest_only
+    return plan_fetches(far.name, far.backups, here, mark, policy, zone, context.now, newest_only=newest_only)
 
 
 def _near_hosts(pool: Pool, catalogue: Catalogue, *, damaged: bool) -> dict[str, NearHost]:

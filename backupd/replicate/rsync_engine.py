@@ -84,38 +84,38 @@ def copying_command(
 
 
 def fetch_by_rsync(
-    site: ReplicationContext, far: FarPool, lock: Lock, host: str, fetch: Fetch, follow: Callable[[int], None]
+    context: ReplicationContext, far: FarPool, lock: Lock, host: str, fetch: Fetch, follow: Callable[[int], None]
 ) -> int:
     """Fetches one backup and gives it its name; returns the bytes that came. `follow` takes how many there are so far.
 
     `lock` is the host's; rsync has it as long as it lives. Raises OperatorError, OSError; then nothing of the backup is left.
     """
     told = far.announce_copy(host, fetch)
-    require_room(site.pool, site.config)
-    take_notes(site.pool, host, fetch.backup.name, told, site.replica.name)  # first: it comes but once
+    require_room(context.pool, context.config)
+    take_notes(context.pool, host, fetch.backup.name, told, context.replica.name)  # first: it comes but once
     expected = Expected.of(host, fetch)
-    folder = site.pool.host(host) / RECEIVING
+    folder = context.pool.host(host) / RECEIVING
     path = folder / _SUBVOLUME
     folder.mkdir(mode=0o700)
-    with syncing(site.pool.path) as disk:
+    with syncing(context.pool.path) as disk:
         try:
             if fetch.parent:
-                snapshot(site.pool.host(host) / fetch.parent.name, path)
-                split_hard_links(path, cancelled=site.cancellation)
+                snapshot(context.pool.host(host) / fetch.parent.name, path)
+                split_hard_links(path, cancelled=context.cancellation)
             else:
                 create(path)
-            copying = _Copying(site, far, lock, expected, told, follow)
+            copying = _Copying(context, far, lock, expected, told, follow)
             with asyncio.Runner() as runner:
                 size = runner.run(copying.run(str(path)))
             if fetch.parent:
-                punch_written(path, site.cancellation)
+                punch_written(path, context.cancellation)
             copying.require_going()
             disk.sync()
             set_received(path, expected.uuid, told.transid)
-            publish_copy(site.pool, expected, path, disk)
+            publish_copy(context.pool, expected, path, disk)
         finally:
             with contextlib.suppress(OSError):
-                discard_received(site.pool, host)
+                discard_received(context.pool, host)
     return size
 
 
@@ -124,14 +124,14 @@ class _Copying:
 
     def __init__(
         self,
-        site: ReplicationContext,
+        context: ReplicationContext,
         far: FarPool,
         lock: Lock,
         expected: Expected,
         told: CopyAnnouncement,
         follow: Callable[[int], None],
     ) -> None:
-        self.site, self.far, self.lock, self.expected, self.told, self.follow = site, far, lock, expected, told, follow
+        self.context, self.far, self.lock, self.expected, self.told, self.follow = context, far, lock, expected, told, follow
         self.checksums = expected.again or not told.size_and_time
         self._error: OperatorError | OSError | None = None
         self._said, self._may_say = 0, _MAY_SAY
@@ -150,7 +150,7 @@ class _Copying:
         with ExitStack() as held:
             try:
                 command, cell = self._command(held)
-                stall = max(self.site.replica.stall, _STALL_OF_CHECKSUMS if self.checksums else 0)
+                stall = max(self.context.replica.stall, _STALL_OF_CHECKSUMS if self.checksums else 0)
                 with Checkpoint("copied by rsync"):
                     ended = await transfer(command, self.lock, self._stopper, stall, self._take, self._hear, cell)
             finally:
@@ -161,7 +161,7 @@ class _Copying:
         return ended.output.numbers.get("received", self._bytes)
 
     def _command(self, held: ExitStack) -> tuple[tuple[str, ...], ConfinedTransfer | None]:
-        end = far_end(self.site)
+        end = far_end(self.context)
         one = self.expected
         based = one.parent is not None
 
@@ -169,7 +169,7 @@ class _Copying:
             backup = f"{one.host}/{one.name}/{one.uuid}"
             return copying_command(end.host, backup, shell, self._path, based=based, checksums=self.checksums)
 
-        if not self.site.confined:
+        if not self.context.confined:
             return command(end.shell), None
         memory = end.host.max_memory.bytes_of(physical_memory())
         cell = held.enter_context(ConfinedTransfer(RemoteEnd(end.shell, end.expected, memory)))
@@ -185,7 +185,7 @@ class _Copying:
         if self._said > self._may_say:
             with contextlib.suppress(OSError):
                 self._may_say = _MAY_SAY + _FOR_EACH_FILE * inodes_made(
-                    self.site.pool.host(self.expected.host) / RECEIVING / _SUBVOLUME
+                    self.context.pool.host(self.expected.host) / RECEIVING / _SUBVOLUME
                 )
         if self._said > self._may_say:
             self._stop(ConnectionBroken("the other side prints without end"))
@@ -203,7 +203,7 @@ class _Copying:
             await asyncio.sleep(_LOOK)
             try:
                 self.require_going()
-                longest = _OWN_READS * longest_stream(self.told.total, require_room(self.site.pool, self.site.config).total)
+                longest = _OWN_READS * longest_stream(self.told.total, require_room(self.context.pool, self.context.config).total)
             except (OperatorError, OSError) as error:
                 self._stop(error)
                 return
@@ -233,13 +233,13 @@ class _Copying:
         means = meaning(ended.exit_code, ended.messages.last)
         words = f"rsync: {why or means.words}" if ended.exit_code else "rsync was stopped"
         if any("No space left on device" in line and "receiver" in line.lower() for line in said):
-            raise PoolUnusable(f"{self.site.pool.path} is full", "expire backups, or give the pool more room")
+            raise PoolUnusable(f"{self.context.pool.path} is full", "expire backups, or give the pool more room")
         raise NotReceived(f"{self.expected.host}@{self.expected.name}: {words}")
 
 
-def far_end(site: ReplicationContext) -> _FarEnd:
+def far_end(context: ReplicationContext) -> _FarEnd:
     """Returns where rsync finds the other pool of this replica."""
-    replica, config = site.replica, site.config
+    replica, config = context.replica, context.config
     if replica.folder:
         host = HostConfig(replica.name)
         modules = [f"{name}={value}" for name, value in own_modules().items()]
@@ -252,5 +252,5 @@ def far_end(site: ReplicationContext) -> _FarEnd:
         ssh_options=replica.ssh_options,
         rsync_path=f"backupd --pool {replica.pool_name} send-only --",
     )
-    buckets = replica_buckets(config, site.pool, replica)
+    buckets = replica_buckets(config, context.pool, replica)
     return _FarEnd(host, shell_command(host, config.ssh, buckets), expected_words(host))

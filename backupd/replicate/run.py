@@ -46,29 +46,31 @@ _TELL, _TELL_WAIT = 0.5, 60.0  # seconds
 _EASE = 20  # what both have is noted in a twentieth of the time at most
 
 
-def replicate(site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, FarHost], far: FarPool) -> ReplicationSummary:
+def replicate(
+    context: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, FarHost], far: FarPool
+) -> ReplicationSummary:
     """Fetches what is planned, and has both pools leave alone what they have in common. Raises PoolUnusable."""
-    summary = ReplicationSummary(site.replica.name, plan.count)
+    summary = ReplicationSummary(context.replica.name, plan.count)
     summary.failed += [HostFailed(one.host, obstacle_words(one)) for one in plan.unwanted]
-    site.observer(plan)
-    for left in _discard_left(site, listed):
+    context.observer(plan)
+    for left in _discard_left(context, listed):
         summary.failed.append(left)
-        site.observer(left)
+        context.observer(left)
     blocked = {name for one in plan.obstacles for name in (one.host, one.former_name) if name}
-    known = common_with(site.pool, site.replica.name)
-    if not known and plan.count and (words := lacking_room(site.config, far)):
-        site.observer.notice(f"this is the first fetch, and {words}: all of it may not fit")
+    known = common_with(context.pool, context.replica.name)
+    if not known and plan.count and (words := lacking_room(context.config, far)):
+        context.observer.notice(f"this is the first fetch, and {words}: all of it may not fit")
     others = {host: name for host, name in known.items() if plan.is_of_some or host in blocked or host in plan.gone}
-    work = _Work(site, plan, listed, summary, {**others, **plan.common}, far)
+    work = _Work(context, plan, listed, summary, {**others, **plan.common}, far)
     work.run()
-    common, copied = work.note_common(), _copied(site, plan, listed, summary)
+    common, copied = work.note_common(), _copied(context, plan, listed, summary)
     renamed = {one.host: old for one in plan.obstacles if (old := one.former_name) and old in known}
     common |= {new: known[old] for new, old in renamed.items()}
     copied |= {new: copied[old] for new, old in renamed.items() if old in copied}
-    if work.is_far_well or not site.cancellation:  # who stops it waits for no further connection
-        fetched = site.now if _is_fetch(plan, summary) else None
-        _note_common_there(site, far if work.is_far_well else None, common, copied, fetched)
-    summary.cancelled = bool(site.cancellation)
+    if work.is_far_well or not context.cancellation:  # who stops it waits for no further connection
+        fetched = context.now if _is_fetch(plan, summary) else None
+        _note_common_there(context, far if work.is_far_well else None, common, copied, fetched)
+    summary.cancelled = bool(context.cancellation)
     return summary
 
 
@@ -78,7 +80,7 @@ def _is_fetch(plan: ReplicationPlan, summary: ReplicationSummary) -> bool:
 
 
 def _note_common_there(
-    site: ReplicationContext,
+    context: ReplicationContext,
     far: FarPool | None,
     common: dict[str, str],
     copied: dict[str, list[str]],
@@ -86,15 +88,15 @@ def _note_common_there(
 ) -> None:
     """Tells the other pool what both have, over the connection `far` or a further one."""
     try:
-        with nullcontext(far) if far else site.connect(lambda: None) as told:
-            told.note_common(site.replica.name, common, copied, fetched)
+        with nullcontext(far) if far else context.connect(lambda: None) as told:
+            told.note_common(context.replica.name, common, copied, fetched)
     except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
-        if not site.cancellation:  # the signal has reached the other end too
-            site.observer.notice(f"the other pool does not note what both have in common: {error.message}")
+        if not context.cancellation:  # the signal has reached the other end too
+            context.observer.notice(f"the other pool does not note what both have in common: {error.message}")
 
 
 def _copied(
-    site: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, FarHost], summary: ReplicationSummary
+    context: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, FarHost], summary: ReplicationSummary
 ) -> dict[str, list[str]]:
     """Records the names of all backups that both pools have now, by host, and returns them. Hosts that were not looked at, or that
     the other pool does not list any more, keep what was recorded.
@@ -103,27 +105,30 @@ def _copied(
     for one in summary.fetched:
         found.setdefault(one.host, set()).add(one.name)
     blocked = {one.host for one in plan.obstacles}
-    before = copied_to(site.pool, site.replica.name)
+    before = copied_to(context.pool, context.replica.name)
     copied = {host: names for host, names in before.items() if host not in listed or host in blocked}
     copied |= {host: sorted(names) for host, names in found.items()}
     try:
-        write_copied(site.pool, site.replica.name, copied)
+        write_copied(context.pool, context.replica.name, copied)
     except (OSError, OperatorError) as error:  # it is for the dashboard alone
         why = error.strerror if isinstance(error, OSError) else error.message
-        site.observer.notice(f"which backups both pools have cannot be noted here: {why}")
+        context.observer.notice(f"which backups both pools have cannot be noted here: {why}")
     return copied
 
 
-def _discard_left(site: ReplicationContext, hosts: Iterable[str]) -> Iterator[HostFailed]:
+def _discard_left(context: ReplicationContext, hosts: Iterable[str]) -> Iterator[HostFailed]:
     """Of all hosts, also those of which nothing is to be fetched: a power cut brings back what was deleted a moment before.
 
     Yields the hosts of which it cannot be deleted: the others are fetched all the same.
     """
     for host in hosts:
         try:
-            if has_received(site.pool, host):
-                with suppress(LockHeld), take_lock(site.pool.host_lock(host), f"replication of {host}", format_time(site.now)):
-                    discard_received(site.pool, host)
+            if has_received(context.pool, host):
+                with (
+                    suppress(LockHeld),
+                    take_lock(context.pool.host_lock(host), f"replication of {host}", format_time(context.now)),
+                ):
+                    discard_received(context.pool, host)
         except (OSError, OperatorError) as error:
             yield HostFailed(host, _why(error))
 
@@ -140,7 +145,7 @@ class _Work:
 
     def __init__(
         self,
-        site: ReplicationContext,
+        context: ReplicationContext,
         plan: ReplicationPlan,
         listed: Mapping[str, FarHost],
         summary: ReplicationSummary,
@@ -150,7 +155,7 @@ class _Work:
         """The first worker has the connection `far`, and the others make their own."""
         self._far, self.is_far_well = far, True
         """Whether the connection that it was begun with is of use afterwards."""
-        self.site, self.plan, self.listed, self.summary = site, plan, listed, summary
+        self.context, self.plan, self.listed, self.summary = context, plan, listed, summary
         self._common = dict(common)
         self._noted, self._took, self._told = 0.0, 0.0, time.monotonic()
         self._waiting: queue.SimpleQueue[HostFetches] = queue.SimpleQueue()
@@ -159,7 +164,7 @@ class _Work:
         self._looked, self._who = -_LOOK_AROUND, ""
         self._unusable: PoolUnusable | None = None
         self._ends = False
-        self._end = time.monotonic() + site.seconds_left if site.seconds_left is not None else None
+        self._end = time.monotonic() + context.seconds_left if context.seconds_left is not None else None
 
     def run(self) -> None:
         """Fetches all. Raises PoolUnusable when nothing more can be, OperatorError of the catalogue, and NoThread."""
@@ -174,7 +179,7 @@ class _Work:
 
     def _run(self, finisher: Finisher) -> None:
         threads = list[threading.Thread]()
-        wanted = min(self.site.replica.concurrency, len(self.plan.hosts))
+        wanted = min(self.context.replica.concurrency, len(self.plan.hosts))
         try:
             while len(threads) < wanted:
                 thread = threading.Thread(target=self._work, args=(finisher, None if threads else self._far))
@@ -183,7 +188,7 @@ class _Work:
                 except NoThread as error:
                     if not threads:
                         raise
-                    self.site.observer.notice(f"{len(threads)} of {wanted} hosts at a time: {error.message}")
+                    self.context.observer.notice(f"{len(threads)} of {wanted} hosts at a time: {error.message}")
                     break
                 threads.append(thread)
             self._follow(len(threads))
@@ -204,17 +209,17 @@ class _Work:
                 working -= 1
                 continue
             if row:
-                self.site.catalogue.put_backup(row)
+                self.context.catalogue.put_backup(row)
             if isinstance(event, Fetched):
                 if event.again:
-                    self.site.catalogue.forget_looks(event.host, event.name)
+                    self.context.catalogue.forget_looks(event.host, event.name)
                 self.summary.fetched.append(event)
                 self._common[event.host] = max(event.name, self._common.get(event.host, ""))
                 if time.monotonic() - self._noted > _EASE * self._took:
                     self.note_common()
             if isinstance(event, HostFailed):
                 self.summary.failed.append(event)
-            self.site.observer(event)
+            self.context.observer(event)
             self._tell()
 
     def note_common(self) -> dict[str, str]:
@@ -224,9 +229,9 @@ class _Work:
         """
         begun = time.monotonic()
         try:
-            write_common(self.site.pool, self.site.replica.name, self._common)
+            write_common(self.context.pool, self.context.replica.name, self._common)
         except OSError as error:
-            self.site.observer.notice(f"what both pools have in common cannot be noted here: {error.strerror}")
+            self.context.observer.notice(f"what both pools have in common cannot be noted here: {error.strerror}")
         self._noted = time.monotonic()
         self._took = self._noted - begun
         return self._common
@@ -238,7 +243,7 @@ class _Work:
         self._told, at = time.monotonic(), {host: one for host, one in list(self._progress.items()) if not one.is_over}
         size = self.summary.bytes + sum(one.unnamed for one in at.values())
         done, planned = len(self.summary.fetched), self.summary.planned
-        self.site.observer(ReplicationProgress(done, planned, size, tuple(at), size + sum(one.left for one in at.values())))
+        self.context.observer(ReplicationProgress(done, planned, size, tuple(at), size + sum(one.left for one in at.values())))
 
     def _work(self, finisher: Finisher, lent: FarPool | None) -> None:
         """One host after the other. After a failure the connection is given up: nobody knows where in an answer it is.
@@ -254,7 +259,7 @@ class _Work:
 
                     def fetch(planned: HostFetches = planned) -> None:
                         nonlocal far
-                        far = far or held.enter_context(self.site.connect(self._require_going))
+                        far = far or held.enter_context(self.context.connect(self._require_going))
                         self._host(far, planned, finisher)
 
                     if not self._is_well(planned.host, fetch):
@@ -283,7 +288,7 @@ class _Work:
     @property
     def is_over(self) -> bool:
         """Returns True if all of it is to end now."""
-        return self._ends or bool(self.site.cancellation) or self._unusable is not None
+        return self._ends or bool(self.context.cancellation) or self._unusable is not None
 
     @property
     def _begins_no_more(self) -> bool:
@@ -307,7 +312,7 @@ class _Work:
     def _others(self) -> str:
         """Who makes, expires or balances backups here, as of half a second ago at most: a look takes a millisecond or more."""
         if time.monotonic() - self._looked > _LOOK_AROUND:
-            self._who, self._looked = at_work(self.site.pool.locks), time.monotonic()
+            self._who, self._looked = at_work(self.context.pool.locks), time.monotonic()
         return self._who
 
     def _wait(self, far: FarPool, finisher: Finisher) -> None:
@@ -319,14 +324,14 @@ class _Work:
             if (now := time.monotonic()) >= next_told:
                 far.tell_wait(who)
                 next_told = now + _TELL_WAIT
-            self.site.cancellation.sleep(_PAUSE)
+            self.context.cancellation.sleep(_PAUSE)
 
     def _host(self, far: FarPool, planned: HostFetches, finisher: Finisher) -> None:
         far.waits = lambda why: self._events.put((Waiting(f"{why}, on the other server"), None))
         host = _HostWatched(self, far, planned.host, finisher)
         self._progress[planned.host] = host.progress
         try:
-            HostCopies(self.site, far, planned.host, host).fetch(planned.fetches)
+            HostCopies(self.context, far, planned.host, host).fetch(planned.fetches)
         finally:
             host.progress.is_received = True
 

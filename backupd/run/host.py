@@ -63,8 +63,8 @@ _POOL_ERRORS = {errno.EIO, errno.EUCLEAN, errno.EROFS, errno.ENOSPC}
 class HostRun:
     """The backup of one host, once. `cancellation` may be used from outside at any time."""
 
-    def __init__(self, site: RunContext, host: HostConfig) -> None:
-        self.site = site
+    def __init__(self, context: RunContext, host: HostConfig) -> None:
+        self.context = context
         self.host = host
         self.cancellation = RunCancellation()
         self.stopped_for: str | None = None  # what the record says of it (Record.stopped_for)
@@ -80,7 +80,7 @@ class HostRun:
 
     def begin(self) -> None:
         """Starts its time now: it may have waited since it was made."""
-        self.started = self.site.clock.now().replace(microsecond=0)  # what names and backup.json can hold
+        self.started = self.context.clock.now().replace(microsecond=0)  # what names and backup.json can hold
         self.begun = elapsed()
 
     def _ends_within(self, seconds: float) -> None:
@@ -104,9 +104,9 @@ class HostRun:
 
     async def run(self) -> HostResult:
         """Runs the whole backup. Raises PoolUnusable if no other host can be backed up either; everything else becomes a result."""
-        path, what = self.site.pool.host_lock(self.host.name), f"backup of {self.host.name}"
+        path, what = self.context.pool.host_lock(self.host.name), f"backup of {self.host.name}"
         try:
-            with await take_host_lock(path, what, format_time(self.started), sealed=self.site.confines(self.host)) as lock:
+            with await take_host_lock(path, what, format_time(self.started), sealed=self.context.confines(self.host)) as lock:
                 return await self._run_locked(lock)
         except LockHeld as error:
             return HostResult(self.host.name, "locked", error.message)
@@ -114,16 +114,16 @@ class HostRun:
     async def _run_locked(self, lock: Lock) -> HostResult:
         """Enters the run in the catalogue, and what becomes of it, whatever happens. Raises PoolUnusable."""
         pid = os.getpid()
-        self.run_id = self.site.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.site.night)
-        running = self.site.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
-        self.site.sinks(running)
+        self.run_id = self.context.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.context.night)
+        running = self.context.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
+        self.context.sinks(running)
         self._ends_within(self.host.deadline)
         try:
             if self.host.address:
-                require_harmless(self.site.rsync, self.site.confinement, self.site.config)
+                require_harmless(self.context.rsync, self.context.confinement, self.context.config)
             return await self._with_hooks(lock, running)
         except FetchedHost as error:
-            if not self.site.night:  # somebody has asked for it
+            if not self.context.night:  # somebody has asked for it
                 return self._failed(error.message)
             self._finish_run("skipped", error.message)
             return HostResult(self.host.name, "skipped", error.message)
@@ -139,7 +139,7 @@ class HostRun:
         finally:
             if self._deadline:
                 self._deadline.cancel()
-            self.site.running.pop(self.host.name, None)
+            self.context.running.pop(self.host.name, None)
             if not self.ended:  # a bug, which whoever runs many hosts writes to the log
                 self._failed(Cause(CauseCode.INTERNAL_ERROR))
 
@@ -147,8 +147,8 @@ class HostRun:
         """Runs the hooks: `before` may skip or fail the host; `after` runs whenever `before` succeeded, and its failure is
         reported.
         """
-        require_own(self.site.pool, self.host.name)
-        trouble = await hooks.run("before", self.host, self.site.pool, self.cancellation, state="")
+        require_own(self.context.pool, self.host.name)
+        trouble = await hooks.run("before", self.host, self.context.pool, self.cancellation, state="")
         if trouble and trouble.skip:
             self._finish_run("skipped", trouble.message)
             return HostResult(self.host.name, "skipped", trouble.message)
@@ -159,21 +159,21 @@ class HostRun:
             result = await self._backup(lock, running)
             state = result.outcome
         finally:
-            self.site.running.pop(self.host.name, None)  # its run has ended, so nobody must write progress of it any more
+            self.context.running.pop(self.host.name, None)  # its run has ended, so nobody must write progress of it any more
             late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.cancel_for, _LATE)
-            trouble = await hooks.run("after", self.host, self.site.pool, self.closing, state=state)
+            trouble = await hooks.run("after", self.host, self.context.pool, self.closing, state=state)
             late.cancel()
         if trouble:
             error = f"{result.error}; {trouble.message}" if result.error else trouble.message
             outcome = "failed" if result.good else result.outcome
-            self.site.catalogue.update_run(self.run_id, error=error, cause=None, outcome=outcome)
+            self.context.catalogue.update_run(self.run_id, error=error, cause=None, outcome=outcome)
             return replace(result, outcome=outcome, error=error)
         return result
 
     async def _backup(self, lock: Lock, running: RunningTransfer) -> HostResult:
         """Makes the backup, unless the run was stopped before."""
         if not self.cancellation.reason:
-            with syncing(self.site.pool.path) as disk, suppress(Cancelled):  # from before anything is written until
+            with syncing(self.context.pool.path) as disk, suppress(Cancelled):  # from before anything is written until
                 return await self._fetch_and_finish(lock, running, disk)  # all of it is on the disk
         cause = self.cancellation.reason
         error = cause_words(cause) if cause else None
@@ -186,7 +186,7 @@ class HostRun:
         `checked`: as in WorkRequest; a second try, after rsync came upon damaged metadata of the base.
         """
         prepared, first = await self._prepare(running, disk, checked)
-        transfer = self.transfer = HostTransfer(self.site, self.host, prepared, lock, self.cancellation, running, self.pause)
+        transfer = self.transfer = HostTransfer(self.context, self.host, prepared, lock, self.cancellation, running, self.pause)
         try:
             await transfer.run()
             self.seconds |= transfer.seconds
@@ -217,31 +217,31 @@ class HostRun:
 
     async def _prepare(self, running: RunningTransfer, disk: Syncfs, checked: bool) -> tuple[Prepared, Record]:
         """Prepares the work subvolume, and enters it in the catalogue as running. Returns its first record too."""
-        site, begun, damages = self.site, time.monotonic(), self.site.catalogue.damages(self.host.name)
-        forgotten = await asyncio.to_thread(_forgotten, site.pool, self.host.name, damages)
+        context, begun, damages = self.context, time.monotonic(), self.context.catalogue.damages(self.host.name)
+        forgotten = await asyncio.to_thread(_forgotten, context.pool, self.host.name, damages)
         if forgotten:  # an older catalogue, or one that cannot be read
-            site.catalogue.put_damages(forgotten)
+            context.catalogue.put_damages(forgotten)
         recovered, prepared = await asyncio.to_thread(
             working.recover_and_prepare,
             working.WorkRequest(
-                site.pool, self.host, self.started, disk, self.cancellation, (*damages, *forgotten), checked=checked
+                context.pool, self.host, self.started, disk, self.cancellation, (*damages, *forgotten), checked=checked
             ),
         )
         self.seconds["prepare"] = round(time.monotonic() - begun, 3)
         if recovered:
-            site.catalogue.drop_backup(self.host.name, None)
-            site.catalogue.put_backup(backup_row(site.pool, recovered, recovered.state))
+            context.catalogue.drop_backup(self.host.name, None)
+            context.catalogue.put_backup(backup_row(context.pool, recovered, recovered.state))
         running.expected_files = prepared.base.total("files") if prepared.base else None
         first = working.first_record(prepared, self.host, self.started)
-        self.row = backup_row(site.pool, first, RUNNING, prepared.id)
-        site.catalogue.put_backup(self.row)
+        self.row = backup_row(context.pool, first, RUNNING, prepared.id)
+        context.catalogue.put_backup(self.row)
         return prepared, first
 
     async def _finalise(
         self, prepared: Prepared, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
     ) -> HostResult:
         """Makes holes again, then the backup final, then its row."""
-        site = self.site
+        context = self.context
         # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
         literal = record.total("literal") or 0
         written = not prepared.fresh or literal >= WORTH_PUNCHING
@@ -260,17 +260,17 @@ class HostRun:
             warning = f"its holes could not be made or counted: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
         _, final = await asyncio.to_thread(
-            finishing.finalise, site.pool, prepared, record, disk, self._sum_limits(), self._share_with()
+            finishing.finalise, context.pool, prepared, record, disk, self._sum_limits(), self._share_with()
         )
         final = replace(final, duration=round(elapsed() - self.begun, 3))  # the row knows what the file could not yet
-        row = backup_row(site.pool, final, final.state, prepared.id)
+        row = backup_row(context.pool, final, final.state, prepared.id)
         fields = {
             **self._run_fields(verdict.error, verdict.cause),
             "finished": self._moment(),
             "literal_bytes": final.new_bytes or 0,
             "shared_bytes": final.shared_bytes,
         }
-        site.catalogue.finish_backup(row, self.run_id, **fields)
+        context.catalogue.finish_backup(row, self.run_id, **fields)
         self.ended = True
         return self._result(verdict.outcome, final)
 
@@ -278,7 +278,7 @@ class HostRun:
         return ShareWith(self.host.share_with, self.cancellation) if self.host.share_with else None
 
     def _sum_limits(self) -> SumLimits:
-        return SumLimits(self.site.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun))
+        return SumLimits(self.context.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun))
 
     def _record(self, first: Record, transfer: HostTransfer, verdict: RunVerdict) -> Record:
         results = tuple(transfer.results.values())
@@ -293,8 +293,8 @@ class HostRun:
             warnings=(*_unread_words(first), *(warning for result in results for warning in result.warnings)),
             error=verdict.error,
             cause=verdict.cause,
-            rsync_version=self.site.rsync.version,
-            protocol=transfer.protocol or self.site.rsync.protocol,
+            rsync_version=self.context.rsync.version,
+            protocol=transfer.protocol or self.context.rsync.protocol,
             confined=transfer.confined if self.host.address else None,
             seconds=self.seconds,
             version=__version__,
@@ -319,9 +319,9 @@ class HostRun:
             log.warning("%s: %s", prepared.path, error.strerror)
             nothing = False
         if nothing:
-            self.site.catalogue.drop_backup(self.host.name, None)
+            self.context.catalogue.drop_backup(self.host.name, None)
         else:
-            self.site.catalogue.put_backup(backup_row(self.site.pool, record, PARTIAL, prepared.id))
+            self.context.catalogue.put_backup(backup_row(self.context.pool, record, PARTIAL, prepared.id))
         if self.host.optional and transfer.unreachable and not lost:
             outcome = "skipped"
         else:
@@ -334,7 +334,7 @@ class HostRun:
 
     def _require_working_pool(self) -> None:
         """Raises PoolUnusable if the pool itself does not work; a host's messages cannot end the night."""
-        path, hint = self.site.pool.path, "look at the kernel's messages (dmesg) before anything else"
+        path, hint = self.context.pool.path, "look at the kernel's messages (dmesg) before anything else"
         try:
             options = mount_options(path)
         except OSError as error:
@@ -347,15 +347,15 @@ class HostRun:
         cause = why if isinstance(why, Cause) else None
         error = cause_words(why) if isinstance(why, Cause) else why
         self._finish_run("failed", error, cause)
-        if self.row and is_there(self.site.pool.working(self.host.name)):  # it stays, and nobody works on it
-            self.site.catalogue.put_backup(replace(self.row, state=PARTIAL))
+        if self.row and is_there(self.context.pool.working(self.host.name)):  # it stays, and nobody works on it
+            self.context.catalogue.put_backup(replace(self.row, state=PARTIAL))
         elif self.row:
-            self.site.catalogue.drop_backup(self.host.name, None)
+            self.context.catalogue.drop_backup(self.host.name, None)
         return HostResult(self.host.name, "failed", error, seconds=elapsed() - self.begun)
 
     def _finish_run(self, outcome: str, error: str | None, cause: Cause | None = None) -> None:
         fields = {**self._run_fields(error, cause), "finished": self._moment(), "outcome": outcome}
-        self.site.catalogue.finish_run(self.run_id, **fields)
+        self.context.catalogue.finish_run(self.run_id, **fields)
         self.ended = True
 
     def _moment(self) -> datetime:
@@ -365,7 +365,7 @@ class HostRun:
     def _run_fields(self, error: str | None, cause: Cause | None) -> dict[str, Any]:
         """Returns the fields of the run's row; those of rsync only if it was started."""
         of_rsync = self.transfer.run_fields() if self.transfer else {}
-        return {**of_rsync, "error": error, "cause": cause, "rsync_version": self.site.rsync.version}
+        return {**of_rsync, "error": error, "cause": cause, "rsync_version": self.context.rsync.version}
 
     def _result(self, outcome: str, record: Record) -> HostResult:
         return HostResult(

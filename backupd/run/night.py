@@ -73,8 +73,8 @@ class NightRunner:
     A host that was stopped for want of room, in an earlier run, gives its room to the others when they need it, and goes last.
     """
 
-    def __init__(self, site: RunContext, planned: Sequence[PlannedHost], *, waits: bool = False) -> None:
-        self.site = site
+    def __init__(self, context: RunContext, planned: Sequence[PlannedHost], *, waits: bool = False) -> None:
+        self.context = context
         self.waits = waits
         self.waiting = [entry for entry in planned if entry.runs]
         self.shut = [entry.opens for entry in planned if entry.opens]
@@ -84,12 +84,12 @@ class NightRunner:
         self.reason: str | None = None
         self.unusable: PoolUnusable | None = None
         self._changed = asyncio.Condition()
-        self._room = RoomMaker(site)
+        self._room = RoomMaker(context)
         self._most = 1  # hosts that are under way, but for those that pause
-        self._each = CONFINED if any(site.confines(entry.host) for entry in self.waiting) else OPEN
+        self._each = CONFINED if any(context.confines(entry.host) for entry in self.waiting) else OPEN
         self._pausing: set[str] = set()  # hosts that have given their places to others, in their group too
         self._beside: list[asyncio.Task[None]] = []  # workers with the places of hosts that wait for their next attempt
-        self._scarcity = Scarcity(site.pool.path, site.config, self._transfers, self._stop_for_room, self._seen)
+        self._scarcity = Scarcity(context.pool.path, context.config, self._transfers, self._stop_for_room, self._seen)
 
     def stop(self, reason: Cause) -> None:
         """Starts no more hosts and stops running ones cleanly, keeping partial data."""
@@ -104,17 +104,17 @@ class NightRunner:
 
     async def run(self) -> list[HostResult]:
         """Returns the results, in the order in which hosts ended. Afterwards `unusable` tells whether the pool ended the run."""
-        self.site.sinks(NightStarted(tuple(entry.host.name for entry in self.waiting)))
+        self.context.sinks(NightStarted(tuple(entry.host.name for entry in self.waiting)))
         if self.shut and not self.waiting:
-            self.site.sinks.notice(_outside(self.shut))
+            self.context.sinks.notice(_outside(self.shut))
         if self.copies:
             shown = names_in_words(self.copies)
-            self.site.sinks.notice(f"copies of another pool, so not backed up here: {shown} (`backupd promote` takes them over)")
+            self.context.sinks.notice(f"copies of another pool, so not backed up here: {shown} (`backupd promote` takes them over)")
         at_a_time = self._most = self._at_a_time()
         # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
         executor = running_threads(at_a_time, "host")
         asyncio.get_running_loop().set_default_executor(executor)
-        beside = [asyncio.create_task(keep_progress(self.site)), asyncio.create_task(self._scarcity.run())]
+        beside = [asyncio.create_task(keep_progress(self.context)), asyncio.create_task(self._scarcity.run())]
         try:
             await asyncio.gather(*(self._worker() for _ in range(at_a_time)))
             while self._beside:
@@ -122,18 +122,18 @@ class NightRunner:
         finally:
             for task in (*beside, *self._beside):
                 task.cancel()
-            self.site.sinks(NightEnded(trouble=self._is_in_trouble() or bool(self.shut)))
+            self.context.sinks(NightEnded(trouble=self._is_in_trouble() or bool(self.shut)))
             executor.shutdown()  # the loop's own end would need one more thread
         return self.results
 
     def _at_a_time(self) -> int:
         """Raises NoThread when there can be none at all."""
-        wanted = max(1, min(self.site.config.backup.concurrency, len(self.waiting)))
+        wanted = max(1, min(self.context.config.backup.concurrency, len(self.waiting)))
         possible = possible_at_once(wanted, self._each)
         if not possible:
             raise NoThread
         if possible < wanted:
-            self.site.sinks.notice(
+            self.context.sinks.notice(
                 f"{possible} of {wanted} hosts at a time: the limits of open files or processes allow no more (ulimit -n, -u; "
                 "LimitNOFILE= and TasksMax= of the unit)"
             )
@@ -141,7 +141,7 @@ class NightRunner:
 
     def _is_in_trouble(self) -> bool:
         """Returns True if an error of the pool or the catalogue will be reported."""
-        catalogue = self.site.catalogue
+        catalogue = self.context.catalogue
         return self.unusable is not None or (isinstance(catalogue, Ledger) and catalogue.trouble is not None)
 
     async def _worker(self, over: asyncio.Event | None = None) -> None:
@@ -184,7 +184,7 @@ class NightRunner:
             while self.waiting and not self.reason and not (over and over.is_set()):
                 if entry := self._first_with_place():
                     self.waiting.remove(entry)
-                    self.runs[entry.host.name] = HostRun(self.site, entry.host)
+                    self.runs[entry.host.name] = HostRun(self.context, entry.host)
                     return entry
                 await self._changed.wait()
         return None
@@ -206,7 +206,7 @@ class NightRunner:
         return next((entry for entry in self.waiting if self._group_has_place(entry.host)), None)
 
     def _group_has_place(self, host: HostConfig) -> bool:
-        group = self.site.config.groups.get(host.group or "")
+        group = self.context.config.groups.get(host.group or "")
         if group is None or group.concurrency is None:
             return True
         under_way = (run.host for name, run in self.runs.items() if name not in self._pausing)
@@ -218,13 +218,13 @@ class NightRunner:
         closing = None
         try:
             if entry.bound and host.window:
-                now = self.site.clock.now()
-                end = window_end(host.window, self.site.config.pool.zone, now)
+                now = self.context.clock.now()
+                end = window_end(host.window, self.context.config.pool.zone, now)
                 if end is None:
                     self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before its turn came"))
                     return
                 closing = asyncio.create_task(_close(run, host.window, (end - now).total_seconds()))
-            with HeldSlots(self.site.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
+            with HeldSlots(self.context.pool.locks, f"backup of {host.name}", format_time(run.started)) as places:
                 run.pause = partial(self._pause, run, places)
                 if await self._has_place(run, places) and await self._has_room(entry, run):
                     self._tell(await run.run())
@@ -254,13 +254,13 @@ class NightRunner:
             over.set()
             self._pausing.discard(run.host.name)
             if not run.cancellation.reason:
-                await places.wait(slots_of(self.site.config, run.host), run.cancellation, lambda: False, lambda _: None)
+                await places.wait(slots_of(self.context.config, run.host), run.cancellation, lambda: False, lambda _: None)
 
     async def _has_place(self, run: HostRun, places: HeldSlots) -> bool:
         """Returns True if the host may begin now. A waiting run waits; any other begins although too many are running, and says
         so.
         """
-        wanted, name, said = slots_of(self.site.config, run.host), run.host.name, self.site.sinks.notice
+        wanted, name, said = slots_of(self.context.config, run.host), run.host.name, self.context.sinks.notice
         if not self.waits:
             if missing := places.take(wanted):
                 said(f"{name} is one more than `concurrency`{missing.whose} allows: {_run(missing.count)} (--wait waits)")
@@ -311,4 +311,4 @@ class NightRunner:
         if not result.good:
             self._room.look_again()
         self.results.append(result)
-        self.site.sinks(result)
+        self.context.sinks(result)

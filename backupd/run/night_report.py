@@ -25,23 +25,23 @@ class Reporting:
         self._ping: Ping | None = None
         self._ended = False
 
-    def begin(self, site: RunContext) -> None:
+    def begin(self, context: RunContext) -> None:
         """Reports that the night begins; its lock is held."""
-        url = site.config.notify.ping
-        if url is None or not site.night or site.clock.start is not None:
+        url = context.config.notify.ping
+        if url is None or not context.night or context.clock.start is not None:
             return
         from backupd.alarms.ping import Ping  # only who pings pays for it
 
         self._ping = Ping(url)
         self._ping.start()
 
-    def end(self, site: RunContext, early: str | None) -> None:
+    def end(self, context: RunContext, early: str | None) -> None:
         """Reports that the night is over; `early`: why it ended before all had their turn. The result is judged by the present
         catalogue.
         """
         if self._ping is None:
             return
-        verdict = _judge(site, early)
+        verdict = _judge(context, early)
         self._ping.end(met=verdict.met, text=verdict.text)
         self._ended = True
 
@@ -57,11 +57,11 @@ class Reporting:
         self._ping.wait()
 
 
-def _judge(site: RunContext, early: str | None) -> NightVerdict:
+def _judge(context: RunContext, early: str | None) -> NightVerdict:
     try:
-        now = site.clock.now()
-        facts = site.catalogue.host_facts(latest(now))
-        fetched = copies_of(site.catalogue.get_fact(COPIES)).fetched
+        now = context.clock.now()
+        facts = context.catalogue.host_facts(latest(now))
+        fetched = copies_of(context.catalogue.get_fact(COPIES)).fetched
     except OperatorError as error:
         return NightVerdict(False, error.message)
-    return judge_night(site.config, host_statuses(site.config, facts, fetched, now), early)
+    return judge_night(context.config, host_statuses(context.config, facts, fetched, now), early)

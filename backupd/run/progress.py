@@ -13,18 +13,18 @@ log = logging.getLogger(__name__)
 _PAUSE = 2.0
 
 
-async def keep_progress(site: RunContext) -> None:
+async def keep_progress(context: RunContext) -> None:
     """Writes it again and again, until it is cancelled."""
     while True:
         await asyncio.sleep(_PAUSE)
         try:
-            for running in site.running.values():
-                site.catalogue.put_progress(_row(site, running))
+            for running in context.running.values():
+                context.catalogue.put_progress(_row(context, running))
         except OperatorError as error:  # it is for looking at only; what matters says so itself
             log.warning("progress is not written: %s", error.message)
 
 
-def _row(site: RunContext, running: RunningTransfer) -> Progress:
+def _row(context: RunContext, running: RunningTransfer) -> Progress:
     return Progress(
         host=running.host,
         run_id=running.run_id,
@@ -36,5 +36,5 @@ def _row(site: RunContext, running: RunningTransfer) -> Progress:
         bytes=running.bytes,
         rate=running.rate,
         share=running.share,
-        updated=site.clock.now(),
+        updated=context.clock.now(),
     )

@@ -15,7 +15,7 @@ _PAUSE = 1.0  # seconds
 
 
 def read_last_written(
-    site: PoolContext, hosts: Collection[str] | None, notice: Callable[[str], None], cancellation: Cancellation
+    context: PoolContext, hosts: Collection[str] | None, notice: Callable[[str], None], cancellation: Cancellation
 ) -> None:
     """Reads those of these hosts, None: of all. If another process is reading, waits for its end. The catalogue is up to date with
     the pool.
@@ -23,10 +23,10 @@ def read_last_written(
     Errors are reported and do not fail a backup.
     """
     told = False
-    while not cancellation and has_backups_in_doubt(site.pool, hosts):
+    while not cancellation and has_backups_in_doubt(context.pool, hosts):
         try:
-            with take_lock(site.pool.locks / VERIFY_LOCK, "backupd run", format_time(site.clock.now())):
-                _read(site, hosts, notice, cancellation)
+            with take_lock(context.pool.locks / VERIFY_LOCK, "backupd run", format_time(context.clock.now())):
+                _read(context, hosts, notice, cancellation)
             return
         except LockHeld as error:
             if not told:
@@ -39,24 +39,24 @@ def read_last_written(
             return
 
 
-def read_before_waiting(site: PoolContext, notice: Callable[[str], None], cancellation: Cancellation) -> None:
+def read_before_waiting(context: PoolContext, notice: Callable[[str], None], cancellation: Cancellation) -> None:
     """Reads backups in doubt before the caller takes the lock `verify` and waits for a night, which would wait for that lock.
 
     Nothing gets in doubt until the next boot. Raises OperatorError if something still is.
     """
-    if has_backups_in_doubt(site.pool):
-        reconcile(site.pool, site.catalogue, format_time(site.clock.now()))
-        read_last_written(site, None, notice, cancellation)
-    if not cancellation and has_backups_in_doubt(site.pool):
+    if has_backups_in_doubt(context.pool):
+        reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
+        read_last_written(context, None, notice, cancellation)
+    if not cancellation and has_backups_in_doubt(context.pool):
         why = "what was written last before a crash of this server was not read"
         raise OperatorError(why, "`backupd verify --after-crash` says why")
 
 
-def _read(site: PoolContext, hosts: Collection[str] | None, notice: Callable[[str], None], cancellation: Cancellation) -> None:
-    record = record_boot(site.pool, site.catalogue, site.clock.now(), site.config.verify.after_crash)
+def _read(context: PoolContext, hosts: Collection[str] | None, notice: Callable[[str], None], cancellation: Cancellation) -> None:
+    record = record_boot(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
     if record.unread:
         notice(f"{in_doubt_words(BackupsInDoubt(record.seen, record.unread))}: these are read first")
-    for one in read_in_doubt(record, in_doubt_verifier(site, record, cancellation, lambda _: None), hosts):
+    for one in read_in_doubt(record, in_doubt_verifier(context, record, cancellation, lambda _: None), hosts):
         if isinstance(one, OperatorError):
             notice(one.message)
         elif damages := one[1].damages:

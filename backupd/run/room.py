@@ -29,8 +29,8 @@ class RoomMaker:
     that were looked at.
     """
 
-    def __init__(self, site: RunContext) -> None:
-        self.site = site
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
         self.last: set[str] = set()
         self._seen = 0.0
         self._alone = asyncio.Lock()
@@ -45,14 +45,14 @@ class RoomMaker:
             while why := self._lacking():
                 if is_over():  # also while another host waited for room
                     return False
-                found = await asyncio.to_thread(all_unfinished, self.site.pool)
+                found = await asyncio.to_thread(all_unfinished, self.context.pool)
                 if host in self.last or any(one.for_room and one.host == host for one in found):
                     self.last.add(host)
                     raise OthersFirst(why, room_hint(found))
                 given_up = next((one for one in found if one.for_room and self._give_up(one)), None)
                 if given_up is None:
                     raise NoRoom(why, room_hint(found))
-                came_back = await wait_for_room(self.site.pool, given_up, lambda: not self._lacking(), cancellation)
+                came_back = await wait_for_room(self.context.pool, given_up, lambda: not self._lacking(), cancellation)
                 if not came_back and not cancellation.reason:
                     raise NoRoom(why, f"what {given_up.host} had is deleted, but not gone yet: wait (`backupd progress`)")
         return True
@@ -60,15 +60,17 @@ class RoomMaker:
     def _give_up(self, one: Unfinished) -> bool:
         """Returns True if it was discarded: not if it is in use or has changed."""
         try:
-            lock = take_lock(self.site.pool.host_lock(one.host), "discarding", format_time(self.site.clock.now()))
+            lock = take_lock(self.context.pool.host_lock(one.host), "discarding", format_time(self.context.clock.now()))
         except LockHeld:
             return False
         with lock:
             if not give_up(one):
                 return False
-            self.site.catalogue.drop_backup(one.host, None)
+            self.context.catalogue.drop_backup(one.host, None)
         self.last.add(one.host)
-        self.site.sinks.notice(f"{one.host} was unfinished and took {format_size(one.size)}: discarded, so that others have room")
+        self.context.sinks.notice(
+            f"{one.host} was unfinished and took {format_size(one.size)}: discarded, so that others have room"
+        )
         return True
 
     def _lacking(self) -> str:
@@ -76,10 +78,10 @@ class RoomMaker:
         if time.monotonic() - self._seen < _PAUSE:
             return ""
         try:
-            room = read_room(self.site.pool.path)
+            room = read_room(self.context.pool.path)
         except OSError as error:
-            raise PoolUnusable(f"{self.site.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
-        if reason := too_little_room(room, self.site.config):
+            raise PoolUnusable(f"{self.context.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
+        if reason := too_little_room(room, self.context.config):
             return reason
         self._seen = time.monotonic()
         return ""

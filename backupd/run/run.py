@@ -102,15 +102,15 @@ def run_hosts(
         return RunEnd(results, signalled, runner.unusable, ledger.trouble)
 
 
-def _bring_up_to_date(site: PoolContext, ledger: Ledger, notice: Callable[[str], None], since: str) -> None:
+def _bring_up_to_date(context: PoolContext, ledger: Ledger, notice: Callable[[str], None], since: str) -> None:
     """Brings the catalogue up to date with the pool, and its lost history back. The ledger notes a catalogue that is unusable."""
     try:
-        corrected = reconcile(site.pool, site.catalogue, since)
-        if site.trouble:  # the rows are those of a catalogue in memory, which nobody sees again
+        corrected = reconcile(context.pool, context.catalogue, since)
+        if context.trouble:  # the rows are those of a catalogue in memory, which nobody sees again
             corrected = corrected.in_the_pool()
         if corrected:
-            notice(f"the pool was looked through: {corrected}" if site.trouble else corrected.sentence)
-        if not site.trouble and (history := bring_back(site.pool, site.catalogue)):
+            notice(f"the pool was looked through: {corrected}" if context.trouble else corrected.sentence)
+        if not context.trouble and (history := bring_back(context.pool, context.catalogue)):
             notice(str(history))
     except (CatalogueUnusable, CatalogueBusy) as error:
         ledger.note(error)
@@ -123,7 +123,7 @@ async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
     def signalled(number: int) -> None:
         seen.append(number)
         if len(seen) == 1:
-            night.site.sinks.notice("stopping: transfers end and keep what they have (once more stops at once)")
+            night.context.sinks.notice("stopping: transfers end and keep what they have (once more stops at once)")
             night.stop(Cause(CauseCode.SIGNAL, facts={"name": signal.Signals(number).name}))
             return
         night.kill()
@@ -138,6 +138,6 @@ async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
 
 def _leave(night: NightRunner, number: int) -> None:
     """Ends the process where it is, after a second signal: in the middle of a step too, since every step may be killed."""
-    night.site.sinks(NightEnded())
+    night.context.sinks(NightEnded())
     sys.stdout.flush()
     os._exit(signal_status(number))

@@ -45,7 +45,7 @@ class HostTransfer:
 
     def __init__(
         self,
-        site: RunContext,
+        context: RunContext,
         host: HostConfig,
         prepared: Prepared,
         lock: Lock,
@@ -53,16 +53,16 @@ class HostTransfer:
         running: RunningTransfer,
         pause: Pause,
     ) -> None:
-        self.site, self.host, self.prepared, self.lock = site, host, prepared, lock
+        self.context, self.host, self.prepared, self.lock = context, host, prepared, lock
         self.cancellation, self.running, self.pause = cancellation, running, pause
         self.limits = LimitWatch(host, prepared.path, cancellation)
-        self.quota = HostQuota(site.pool, host)
+        self.quota = HostQuota(context.pool, host)
         self.results: dict[str, PathResult] = {}
         self.seconds = {"rsync": 0.0}
         self.attempts = 0
         self.protocol: int | None = None
         self.sparse = prepared.base is None
-        self.confined = site.confines(host)
+        self.confined = context.confines(host)
         self._last: RsyncEnd | None = None
         self._said_bytes = 0
         self._may_say = MAY_SAY
@@ -78,7 +78,7 @@ class HostTransfer:
             if not pending or attempt == self.host.attempts or not self._worth_another():
                 break
             silent = self.unreachable or any(waited_in_vain(self.results[path].cause) for path in pending)
-            await self.pause(min(_LONGEST_PAUSE, self.site.retry_pause * 3 ** (attempt - 1)), silent)
+            await self.pause(min(_LONGEST_PAUSE, self.context.retry_pause * 3 ** (attempt - 1)), silent)
         self.results = {path: self.results[path] for path in self.host.paths}
 
     async def _attempt(self, paths: Sequence[str]) -> list[str]:
@@ -136,7 +136,7 @@ class HostTransfer:
 
     def _command(self, path: str, data: str, one_pass: Pass, held: ExitStack) -> tuple[tuple[str, ...], ConfinedTransfer | None]:
         """Returns the command, and its cell: if it talks to a host, and confinement works here."""
-        host, ssh, buckets = self.host, self.site.config.ssh, self.site.buckets(self.host)
+        host, ssh, buckets = self.host, self.context.config.ssh, self.context.buckets(self.host)
         if not self.confined:
             return rsync_command(host, ssh, path, data, one_pass, buckets), None
         memory = host.max_memory.bytes_of(physical_memory())

@@ -25,23 +25,23 @@ LONGEST = 1800.0
 """Seconds, for all hosts together: the night's lock is held meanwhile."""
 
 
-def compare_share(site: RunContext, catalogue: Catalogue, results: Sequence[HostResult], cancellation: Cancellation) -> None:
+def compare_share(context: RunContext, catalogue: Catalogue, results: Sequence[HostResult], cancellation: Cancellation) -> None:
     """Compares the next slice of each host that became complete, those first that were not compared for the longest time."""
-    sample = site.config.verify.against_source
-    complete = [site.config.hosts[one.host] for one in results if one.outcome == COMPLETE and one.host in site.config.hosts]
+    sample = context.config.verify.against_source
+    complete = [context.config.hosts[one.host] for one in results if one.outcome == COMPLETE and one.host in context.config.hosts]
     if sample is None or not complete:
         return
-    hosts = sorted(filter(partial(_is_open, site), complete), key=lambda one: _last(read_compared(site.pool.host(one.name))))
+    hosts = sorted(filter(partial(_is_open, context), complete), key=lambda one: _last(read_compared(context.pool.host(one.name))))
     end = time.monotonic() + LONGEST
     try:
-        with take_lock(site.pool.locks / "source", "backupd run", format_time(site.clock.now())):
+        with take_lock(context.pool.locks / "source", "backupd run", format_time(context.clock.now())):
             for number, host in enumerate(hosts):
                 if cancellation or (left := end - time.monotonic()) <= 0:
                     break
                 scope = SourceScope(_number(sample), left / (len(hosts) - number))  # none takes the others' time
-                _compare(site, catalogue, host, scope, cancellation)
+                _compare(context, catalogue, host, scope, cancellation)
     except OperatorError as error:
-        site.sinks.notice(f"nothing was compared with the hosts: {error.message}")
+        context.sinks.notice(f"nothing was compared with the hosts: {error.message}")
 
 
 def _number(sample: FileSample) -> int | float:
@@ -50,19 +50,19 @@ def _number(sample: FileSample) -> int | float:
     return 1.0 if sample.share is None else sample.share
 
 
-def _compare(site: RunContext, catalogue: Catalogue, host: HostConfig, scope: SourceScope, cancellation: Cancellation) -> None:
-    confined = not site.confinement.missing
-    work = SourceComparison(site.pool, catalogue, site.config, scope, cancellation, lambda _: None, confined=confined)
+def _compare(context: RunContext, catalogue: Catalogue, host: HostConfig, scope: SourceScope, cancellation: Cancellation) -> None:
+    confined = not context.confinement.missing
+    work = SourceComparison(context.pool, catalogue, context.config, scope, cancellation, lambda _: None, confined=confined)
     try:
         if host.address:
-            require_harmless(site.rsync, site.confinement, site.config)
-        found = work.compare(host, site.clock.now())
+            require_harmless(context.rsync, context.confinement, context.config)
+        found = work.compare(host, context.clock.now())
     except (OperatorError, OSError) as error:
         why = error.message if isinstance(error, OperatorError) else error
-        site.sinks.notice(f"{host.name} was not compared with its backup: {why}")
+        context.sinks.notice(f"{host.name} was not compared with its backup: {why}")
         return
     if found and found.differing:
-        site.sinks.notice(
+        context.sinks.notice(
             f"{host.name}: {counted(len(found.differing), 'file')} with another content than in the backup, though size and time "
             "are the same; the next run fetches them again (`backupd damaged`)"
         )
@@ -72,5 +72,5 @@ def _last(known: HostComparisons) -> float:
     return max((one.at.timestamp() for one in known.backups.values()), default=0.0)
 
 
-def _is_open(site: RunContext, host: HostConfig) -> bool:
-    return host.window is None or window_end(host.window, site.config.pool.zone, site.clock.now()) is not None
+def _is_open(context: RunContext, host: HostConfig) -> bool:
+    return host.window is None or window_end(host.window, context.config.pool.zone, context.clock.now()) is not None

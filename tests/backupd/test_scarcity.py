@@ -151,7 +151,7 @@ def test_only_what_was_stopped_for_want_of_room_is_noted_as_such(tmp_path: Path,
     with Catalogue.open(with_catalogue(tmp_path)) as catalogue:
         site = RunContext(config, pool, catalogue, Clock(None), rsync_version(), ProgressSinks(), False, Confinement())
         night = NightRunner(site, [])
-        night.runs["web"] = run = HostRun(night.site, HostConfig("web", paths=("/srv",)))
+        night.runs["web"] = run = HostRun(night.context, HostConfig("web", paths=("/srv",)))
         if before:
             night.stop(before)
         night._stop_for_room("web", "the pool has too little room")

@@ -142,22 +142,22 @@ def known_backups(pool: Pool, host: str) -> dict[str, Record]:
 
 
 @contextmanager
-def locked_for_import(site: ImportContext, tree: OldTree) -> Iterator[tuple[HostConfig, Path]]:
+def locked_for_import(context: ImportContext, tree: OldTree) -> Iterator[tuple[HostConfig, Path]]:
     """Locks the host of the tree, and opens the tree: yields the host's configuration and that folder. Raises OperatorError if
     nothing can be imported for the host now.
     """
-    host = config_of(site.config, tree)
-    with take_lock(site.pool.host_lock(tree.host), f"import of {tree.host}", format_time(site.clock.now())):
-        require_own(site.pool, tree.host)
-        require_room(site.pool, site.config)
-        require_no_other_work(site.pool, tree.host)
+    host = config_of(context.config, tree)
+    with take_lock(context.pool.host_lock(tree.host), f"import of {tree.host}", format_time(context.clock.now())):
+        require_own(context.pool, tree.host)
+        require_room(context.pool, context.config)
+        require_no_other_work(context.pool, tree.host)
         with opened_tree(tree) as folder:
             yield host, folder
 
 
-def require_going(site: ImportContext) -> None:
+def require_going(context: ImportContext) -> None:
     """Raises Cancelled."""
-    if not site.goes_on:
+    if not context.goes_on:
         raise Cancelled
 
 

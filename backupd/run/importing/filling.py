@@ -58,9 +58,9 @@ class OpenTrees(NamedTuple):
     old: Path | None
 
 
-def _own_base(site: ImportContext, trees: OpenTrees, prepared: Prepared) -> OwnBackup | None:
+def _own_base(context: ImportContext, trees: OpenTrees, prepared: Prepared) -> OwnBackup | None:
     """Returns the base, if this import has made it, of the tree before."""
-    own = site.own.get(trees.tree.host)
+    own = context.own.get(trees.tree.host)
     return own if own and prepared.base and own.name == prepared.base.name and _follows(trees, prepared) else None
 
 
@@ -69,28 +69,28 @@ def _follows(trees: OpenTrees, prepared: Prepared) -> bool:
     return trees.before is not None and prepared.base is not None and prepared.base.name == backup_name(trees.before.started)
 
 
-async def look_at_tree(site: ImportContext, trees: OpenTrees, prepared: Prepared) -> TreeLinks:
+async def look_at_tree(context: ImportContext, trees: OpenTrees, prepared: Prepared) -> TreeLinks:
     """Compares the tree with the one before it, if the base is of that one. Raises Cancelled, OperatorError."""
-    site.tell(TreeProgress(trees.tree.host))
-    own = _own_base(site, trees, prepared)
+    context.tell(TreeProgress(trees.tree.host))
+    own = _own_base(context, trees, prepared)
     try:
         if own and own.ahead and own.ahead.tree == trees.tree:
             while not (await asyncio.wait((own.ahead.found,), timeout=_TICK))[0]:
-                if not site.goes_on:
+                if not context.goes_on:
                     own.ahead.stop.set()
             links = own.ahead.found.result()
         else:
             old, known = trees.old if _follows(trees, prepared) else None, own.folders if own else None
-            links = await asyncio.to_thread(look_at, trees.source, old, lambda: site.goes_on, known)
+            links = await asyncio.to_thread(look_at, trees.source, old, lambda: context.goes_on, known)
     except UnprovenTree as error:
         raise named(trees.tree, error) from error
     except OSError as error:
         raise _not_all(trees.tree, error) from error
-    require_going(site)
+    require_going(context)
     return links
 
 
-async def fill(site: ImportContext, trees: OpenTrees, prepared: Prepared, links: TreeLinks) -> dict[str, int]:
+async def fill(context: ImportContext, trees: OpenTrees, prepared: Prepared, links: TreeLinks) -> dict[str, int]:
     """Copies the tree's content into `.working`. Returns the numbers, as PathResult has them.
 
     After a tree that this very import has copied, only the differences are copied, and of a first one all. After any other backup
@@ -99,7 +99,7 @@ async def fill(site: ImportContext, trees: OpenTrees, prepared: Prepared, links:
     tree, base = trees.tree, prepared.base
     target = prepared.path / DATA / tree.path.strip("/")
     of = len(links.changed) if links.is_compared else links.files
-    site = replace(site, tick=_Ticker(site.tell, TreeProgress(tree.host, 0, max(1, of)), prepared.path))
+    context = replace(context, tick=_Ticker(context.tell, TreeProgress(tree.host, 0, max(1, of)), prepared.path))
     if target.is_file():  # of a host whose source path it was
         target.unlink()
     target.mkdir(mode=0o755, parents=True, exist_ok=True)  # what stands above it is a folder: see config_of
@@ -107,14 +107,14 @@ async def fill(site: ImportContext, trees: OpenTrees, prepared: Prepared, links:
     copy: Callable[..., CopiedNames] = copy_tree
     if base is None:
         pass
-    elif grew and _own_base(site, trees, prepared):
+    elif grew and _own_base(context, trees, prepared):
         copy, gone = copy_changed, links.gone
     else:
         copy = partial(copy_tree, same=FileMatch.SIZE_AND_TIME if grew else FileMatch.CONTENT)
-        gone = await _threaded(site, trees, target, partial(superfluous, seen=links.digests))
-    await _in_the_target(site, tree, remove_names, target, gone)
-    copied = await _threaded(site, trees, target, partial(copy, links=links, delta=site.delta))
-    await _in_the_target(site, tree, link_names, target, links.groups)
+        gone = await _threaded(context, trees, target, partial(superfluous, seen=links.digests))
+    await _in_the_target(context, tree, remove_names, target, gone)
+    copied = await _threaded(context, trees, target, partial(copy, links=links, delta=context.delta))
+    await _in_the_target(context, tree, link_names, target, links.groups)
     return _numbers(links, base if grew else None, copied, len(gone))
 
 
@@ -139,18 +139,18 @@ class _Ticker:
 
 
 async def _in_the_target(
-    site: ImportContext, tree: OldTree, change: Callable[[Path, _Names], None], target: Path, names: _Names
+    context: ImportContext, tree: OldTree, change: Callable[[Path, _Names], None], target: Path, names: _Names
 ) -> None:
     """Has a function of target_names.py do it. Raises OperatorError, Cancelled, PoolUnusable."""
     try:
         await asyncio.to_thread(change, target, names)
     except OSError as error:
-        require_going(site)
-        require_room(site.pool, site.config)
+        require_going(context)
+        require_room(context.pool, context.config)
         raise _not_all(tree, error) from error
 
 
-async def _threaded(site: ImportContext, trees: OpenTrees, target: Path, work: Callable[..., _Result]) -> _Result:
+async def _threaded(context: ImportContext, trees: OpenTrees, target: Path, work: Callable[..., _Result]) -> _Result:
     """Has a function work in threads with the two folders, open. Raises Cancelled, PoolUnusable, OperatorError."""
     stop = Event()
 
@@ -163,27 +163,27 @@ async def _threaded(site: ImportContext, trees: OpenTrees, target: Path, work: C
 
     failed = TreeNotCopied(trees.tree, "the room of the pool came to an end")
     try:
-        found = await _watched(site, asyncio.to_thread(open_both), stop.set)
+        found = await _watched(context, asyncio.to_thread(open_both), stop.set)
         if not stop.is_set():
             return found
     except OSError as error:
         failed = _not_all(trees.tree, error)
     finally:
         stop.set()
-    require_going(site)
-    require_room(site.pool, site.config)
+    require_going(context)
+    require_room(context.pool, context.config)
     raise failed
 
 
-async def _watched(site: ImportContext, work: Awaitable[_Result], stop: Callable[[], object]) -> _Result:
+async def _watched(context: ImportContext, work: Awaitable[_Result], stop: Callable[[], object]) -> _Result:
     """Waits for it, tells how far it is, and stops it when the import is to end or the room does."""
     ticks, task = 0, asyncio.ensure_future(work)
     while not task.done():
         await asyncio.wait((task,), timeout=_TICK)
         ticks += 1
         if ticks % _TOLD == 0:
-            site.tick()
-        if not site.goes_on or (ticks % _TICKS == 0 and lacks_room(read_room(site.pool.path), site.config.pool.min_free)):
+            context.tick()
+        if not context.goes_on or (ticks % _TICKS == 0 and lacks_room(read_room(context.pool.path), context.config.pool.min_free)):
             stop()
     return await task
 

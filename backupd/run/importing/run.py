@@ -35,33 +35,33 @@ class ImportedBackup:
 
 
 async def import_tree(
-    site: ImportContext, tree: OldTree, before: OldTree | None = None, after: OldTree | None = None
+    context: ImportContext, tree: OldTree, before: OldTree | None = None, after: OldTree | None = None
 ) -> ImportedBackup:
     """Imports one tree; `before` is the one before it in the same history, `after` the one that is imported next. Raises Cancelled,
     OperatorError, OSError.
 
     An incomplete backup is discarded: the next import makes it again.
     """
-    with locked_for_import(site, tree) as (host, source), ExitStack() as held:
+    with locked_for_import(context, tree) as (host, source), ExitStack() as held:
         old = held.enter_context(opened_tree(before)) if before else None
-        disk = held.enter_context(syncing(site.pool.path))
-        return await _made(site, OpenTrees(tree, before, after, source, old), host, disk)
+        disk = held.enter_context(syncing(context.pool.path))
+        return await _made(context, OpenTrees(tree, before, after, source, old), host, disk)
 
 
-async def _made(site: ImportContext, trees: OpenTrees, host: HostConfig, disk: Syncfs) -> ImportedBackup:
+async def _made(context: ImportContext, trees: OpenTrees, host: HostConfig, disk: Syncfs) -> ImportedBackup:
     tree, ahead = trees.tree, None
     origin = origin_of(tree)
     _, prepared = await asyncio.to_thread(
         working.recover_and_prepare,
-        working.WorkRequest(site.pool, host, tree.started, disk, site.cancellation, imported=origin),
+        working.WorkRequest(context.pool, host, tree.started, disk, context.cancellation, imported=origin),
     )
     try:
-        links = await look_at_tree(site, trees, prepared)
+        links = await look_at_tree(context, trees, prepared)
         if trees.after:
             ahead = LookAhead.begin(trees.after, tree, links.digests)
-        numbers = await fill(site, trees, prepared, links)
-        record = import_record(site, tree, working.first_record(prepared, host, tree.started, origin), numbers)
-        _, final = await asyncio.to_thread(finishing.finalise, site.pool, prepared, record, disk, NO_SUMS)
+        numbers = await fill(context, trees, prepared, links)
+        record = import_record(context, tree, working.first_record(prepared, host, tree.started, origin), numbers)
+        _, final = await asyncio.to_thread(finishing.finalise, context.pool, prepared, record, disk, NO_SUMS)
     except BaseException:
         with suppress(OSError):  # then the next import begins it anew
             discard(prepared.path, prepared.uuid)
@@ -69,20 +69,20 @@ async def _made(site: ImportContext, trees: OpenTrees, host: HostConfig, disk: S
             ahead.stop.set()
         raise
     assert final.name is not None
-    site.own[tree.host] = OwnBackup(final.name, links.digests, ahead)
+    context.own[tree.host] = OwnBackup(final.name, links.digests, ahead)
     return ImportedBackup(final, prepared.id, numbers.get("literal", 0))
 
 
-def import_record(site: ImportContext, tree: OldTree, first: Record, numbers: Mapping[str, int]) -> Record:
+def import_record(context: ImportContext, tree: OldTree, first: Record, numbers: Mapping[str, int]) -> Record:
     """The record of a complete backup that was made of the tree. `numbers` are as PathResult has them."""
     return replace(
         first,
         state=COMPLETE,
-        finished=site.clock.now().replace(microsecond=0),  # before that nothing of it was here
+        finished=context.clock.now().replace(microsecond=0),  # before that nothing of it was here
         attempts=1,
         paths=(PathResult(tree.path, PathOutcome.COMPLETE, exit_code=0, numbers=dict(numbers)),),
-        rsync_version=site.rsync.version,
-        protocol=site.rsync.protocol,
+        rsync_version=context.rsync.version,
+        protocol=context.rsync.protocol,
         version=__version__,
     )
 

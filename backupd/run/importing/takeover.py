@@ -52,20 +52,20 @@ class TakenTree:
     nested: int = 0
 
 
-async def take_over(site: ImportContext, tree: OldTree) -> ImportedBackup:
+async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
     """Raises Cancelled, OperatorError, OSError. What is not whole is deleted, by the next run if need be."""
-    with locked_for_import(site, tree) as (host, _), ExitStack() as held:
-        working.require_not_forgotten(tree.host, read_notes(site.pool.host(tree.host)))
-        if not is_on(tree.folder, site.pool.filesystem):
+    with locked_for_import(context, tree) as (host, _), ExitStack() as held:
+        working.require_not_forgotten(tree.host, read_notes(context.pool.host(tree.host)))
+        if not is_on(tree.folder, context.pool.filesystem):
             hint = "`backupd import tree` copies a folder of dated snapshots"
             raise OperatorError(f"{tree.folder} is on another filesystem than the pool, so it has to be copied", hint)
-        disk = held.enter_context(syncing(site.pool.path))
-        if left := describe(site.pool.working(tree.host)):  # by a killed import: see locked_for_import
-            discard(site.pool.working(tree.host), left.uuid)
-        staged = site.pool.staged(tree.host)
+        disk = held.enter_context(syncing(context.pool.path))
+        if left := describe(context.pool.working(tree.host)):  # by a killed import: see locked_for_import
+            discard(context.pool.working(tree.host), left.uuid)
+        staged = context.pool.staged(tree.host)
         try:
-            found = await asyncio.to_thread(_arranged, site, tree, staged)
-            prepared = await asyncio.to_thread(_named, site, staged, tree)
+            found = await asyncio.to_thread(_arranged, context, tree, staged)
+            prepared = await asyncio.to_thread(_named, context, staged, tree)
         except BaseException:
             if left := describe(staged):
                 with suppress(OSError):
@@ -73,8 +73,10 @@ async def take_over(site: ImportContext, tree: OldTree) -> ImportedBackup:
             raise
         try:
             numbers = {"files": found.files, "regular": found.files, "bytes": bounded(found.bytes), "literal": 0}
-            record = import_record(site, tree, working.first_record(prepared, host, tree.started, origin_of(tree)), numbers)
-            _, final = await asyncio.to_thread(lambda: finishing.finalise(site.pool, prepared, record, disk, NO_SUMS, split=False))
+            record = import_record(context, tree, working.first_record(prepared, host, tree.started, origin_of(tree)), numbers)
+            _, final = await asyncio.to_thread(
+                lambda: finishing.finalise(context.pool, prepared, record, disk, NO_SUMS, split=False)
+            )
         except BaseException:
             with suppress(OSError):
                 discard(prepared.path, prepared.uuid)
@@ -82,9 +84,9 @@ async def take_over(site: ImportContext, tree: OldTree) -> ImportedBackup:
         return ImportedBackup(final, prepared.id, 0, found.nested)
 
 
-def _arranged(site: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
+def _arranged(context: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
     """The staged subvolume with the snapshot's content below data/PATH. Raises Cancelled, OperatorError, OSError."""
-    for folder in (site.pool.host(tree.host), staged.parent.parent, staged.parent):
+    for folder in (context.pool.host(tree.host), staged.parent.parent, staged.parent):
         if not folder.is_dir():
             folder.mkdir(mode=0o700)
     if left := describe(staged):  # by a run that was killed here
@@ -94,7 +96,7 @@ def _arranged(site: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
     made = describe(staged)
     if before is None or made is None or made.parent_uuid != before.uuid:
         raise OperatorError(f"{tree.folder} is another one than it was", "run it again")
-    found = _cleaned(site, staged)
+    found = _cleaned(context, staged)
     with Checkpoint("snapshot arranged"):
         _move(staged, tree.path)
     return found
@@ -125,14 +127,14 @@ def _move(staged: Path, path: str) -> None:
     os.utime(target, ns=(was.st_atime_ns, was.st_mtime_ns))
 
 
-def _cleaned(site: ImportContext, top: Path) -> TakenTree:
+def _cleaned(context: ImportContext, top: Path) -> TakenTree:
     """Counts what is there, takes flags away, and removes the empty folders that stand for subvolumes; the folders above these keep
     their times.
     """
     found, flagged = TakenTree(), _flagged(top)
     with Tree.of_folder(top) as tree:
         for one in walk(tree, b"/", skip=_stands_for_subvolume):  # a user's folders may be deeper than a path is long
-            if not site.goes_on:
+            if not context.goes_on:
                 raise Cancelled
             entry = one.entry
             if one.left:
@@ -184,13 +186,13 @@ def subvolumes_left_out(tree: Path, copy: Path) -> list[bytes]:
     return found
 
 
-def _named(site: ImportContext, staged: Path, tree: OldTree) -> Prepared:
+def _named(context: ImportContext, staged: Path, tree: OldTree) -> Prepared:
     """`.working`, with its first record."""
     there = describe(staged)
     assert there is not None
-    prepared = Prepared(site.pool.working(tree.host), None, True, there.id, there.uuid)
-    quota.join(site.pool, tree.host, there.id)
-    records.write(staged, working.first_record(prepared, config_of(site.config, tree), tree.started, origin_of(tree)))
+    prepared = Prepared(context.pool.working(tree.host), None, True, there.id, there.uuid)
+    quota.join(context.pool, tree.host, there.id)
+    records.write(staged, working.first_record(prepared, config_of(context.config, tree), tree.started, origin_of(tree)))
     with Checkpoint("working subvolume named"):
         staged.rename(prepared.path)
     return prepared

@@ -96,7 +96,7 @@ class RepairPlanner:
 
     def __init__(
         self,
-        site: PoolContext,
+        context: PoolContext,
         host: str,
         folders: Sequence[Path],
         goes_on: Callable[[], bool],
@@ -106,10 +106,10 @@ class RepairPlanner:
     ) -> None:
         """`folders`: with files as the host has them, below their own paths. `unproven`: size and time are enough."""
         self._own = own
-        self._site, self._host, self._folders, self._goes_on, self._unproven = site, host, folders, goes_on, unproven
-        self.backups = list(restorable(site.pool, host))
+        self._site, self._host, self._folders, self._goes_on, self._unproven = context, host, folders, goes_on, unproven
+        self.backups = list(restorable(context.pool, host))
         """All of the host's, newest first."""
-        self._damages = [one for one in site.catalogue.damages(host) if one.fate is None]
+        self._damages = [one for one in context.catalogue.damages(host) if one.fate is None]
         self._bad = {(one.name, fsencode(one.path)) for one in self._damages}
         self._known: dict[tuple[Key, bytes, RecordedSums], DamagedCopy] = {}
         self._sums = cache(read_sums)

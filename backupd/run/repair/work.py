@@ -62,52 +62,52 @@ class RepairDone:
     stays: str = ""
 
 
-def repair(site: ExpiryContext, plan: RepairPlan) -> RepairDone:
+def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
     """Makes the copy, unless an earlier repair did, and marks the damaged backup for expiry. The caller holds the host's lock.
 
     Raises StateConflict if the host or its backup has changed, PoolUnusable, DataLost, OSError. An unfinished copy is discarded.
     """
-    pool, backup = site.pool, plan.backup
+    pool, backup = context.pool, plan.backup
     require_own(pool, backup.host)
     if read_notes(pool.host(backup.host)).forgotten:
         raise StateConflict(
             f"{backup.host} is forgotten, so all its backups go", f"`backupd forget {backup.host} --undo` takes it back"
         )
     recover(pool, backup.host)
-    name = _made_before(site, backup)
+    name = _made_before(context, backup)
     if name is None:
-        _require_no_other_work(site, backup.host)
-        if why := lacks_room(read_room(pool.path), site.config.pool.min_free):
+        _require_no_other_work(context, backup.host)
+        if why := lacks_room(read_room(pool.path), context.config.pool.min_free):
             raise PoolUnusable(why, "expire backups, or give the pool more room")
-        name = _make(site, plan)
+        name = _make(context, plan)
     elif row := row_of(pool, backup.host, name):  # which a kill may have kept from the catalogue
-        site.catalogue.put_backup(row)
-    _carry_notes(site, plan, name)
-    return RepairDone(plan, name, _give_up(site, plan, name))
+        context.catalogue.put_backup(row)
+    _carry_notes(context, plan, name)
+    return RepairDone(plan, name, _give_up(context, plan, name))
 
 
-def _made_before(site: ExpiryContext, backup: Restorable) -> str | None:
+def _made_before(context: ExpiryContext, backup: Restorable) -> str | None:
     """Returns the copy of a repair that was killed, or came before this one."""
-    copies = (one.record for one in final_backups(site.pool, backup.host))
+    copies = (one.record for one in final_backups(context.pool, backup.host))
     return next((one.name for one in copies if (one.repaired or {}).get("of_uuid") == backup.record.uuid), None)
 
 
-def _start(site: ExpiryContext, backup: Restorable) -> datetime:
+def _start(context: ExpiryContext, backup: Restorable) -> datetime:
     """Returns a second after the start of the damaged backup, or later if other copies have that. Raises StateConflict if the next
     backup is too near, because the copy must not come behind it.
     """
-    moment, taken = backup.started + timedelta(seconds=1), names_of(site.pool, backup.host)
+    moment, taken = backup.started + timedelta(seconds=1), names_of(context.pool, backup.host)
     while (name := backup_name(moment)) in taken:
-        found = own_backup(site.pool.host(backup.host) / name, backup.host)
+        found = own_backup(context.pool.host(backup.host) / name, backup.host)
         if found is None or not found[1].repaired:
             raise StateConflict(f"{backup.host} {name} is too near for a copy to stand between", "repair a later one")
         moment += timedelta(seconds=1)
     return moment
 
 
-def _require_no_other_work(site: ExpiryContext, host: str) -> None:
+def _require_no_other_work(context: ExpiryContext, host: str) -> None:
     """Discards what a killed repair left; an unfinished backup of a night is somebody's data. Raises StateConflict."""
-    path = site.pool.working(host)
+    path = context.pool.working(host)
     if not is_there(path):
         return
     settings = settings_of(HostConfig(host))
@@ -119,33 +119,33 @@ def _require_no_other_work(site: ExpiryContext, host: str) -> None:
         )
 
 
-def _make(site: ExpiryContext, plan: RepairPlan) -> str:
+def _make(context: ExpiryContext, plan: RepairPlan) -> str:
     backup = plan.backup
-    with read(backup.path), syncing(site.pool.path) as disk:
+    with read(backup.path), syncing(context.pool.path) as disk:
         found = own_backup(backup.path, backup.host)
         if found is None or not found[0].read_only or found[1].uuid != backup.record.uuid:
             raise StateConflict(f"{backup.host} {backup.name} is another one than it was", "run it again")
-        start = _start(site, backup)
-        prepared = working.make_work_subvolume(site.pool, HostConfig(backup.host), FinalBackup(backup.path, *found), start)
+        start = _start(context, backup)
+        prepared = working.make_work_subvolume(context.pool, HostConfig(backup.host), FinalBackup(backup.path, *found), start)
         try:
-            quota.join(site.pool, backup.host, prepared.id)
+            quota.join(context.pool, backup.host, prepared.id)
             with Tree(prepared.path) as tree:
                 for one in plan.repairs:
                     _replace(tree, one)
-            record = _record(site, plan, replace(backup.record, uuid=prepared.uuid, started=start, ancestors=prepared.ancestors))
+            record = _record(context, plan, replace(backup.record, uuid=prepared.uuid, started=start, ancestors=prepared.ancestors))
             write_record(prepared.path, replace(record, state=RUNNING, settings=settings_of(HostConfig(backup.host))))
-            _enter_damages(site, plan, backup_name(start))
-            _, final = finishing.finalise(site.pool, prepared, record, disk, None, split=False)
+            _enter_damages(context, plan, backup_name(start))
+            _, final = finishing.finalise(context.pool, prepared, record, disk, None, split=False)
         except BaseException:
             with suppress(OSError):
                 discard(prepared.path, prepared.uuid)
             raise
     assert final.name is not None
-    site.catalogue.put_backup(backup_row(site.pool, final, final.state, prepared.id))
+    context.catalogue.put_backup(backup_row(context.pool, final, final.state, prepared.id))
     return final.name
 
 
-def _record(site: ExpiryContext, plan: RepairPlan, first: Record) -> Record:
+def _record(context: ExpiryContext, plan: RepairPlan, first: Record) -> Record:
     """Returns the record of the damaged backup without the numbers of a transfer, because nothing came from the host."""
     unproven = sum(one.copy is not None and one.copy.proof != RepairProof.CHECKSUM for one in plan.repairs)
     said = f"a repaired copy of {plan.backup.name}: {counted(len(plan.repairs), 'damaged file')} replaced"
@@ -154,7 +154,7 @@ def _record(site: ExpiryContext, plan: RepairPlan, first: Record) -> Record:
         name=None,
         base=plan.backup.name,
         base_uuid=plan.backup.record.uuid,
-        finished=site.now,
+        finished=context.now,
         paths=tuple(replace(one, numbers=_counted(one.numbers), seconds=0.0) for one in first.paths),
         warnings=(*first.warnings, said + (f", {unproven} of them without proof of their content" if unproven else "")),
         version=__version__,
@@ -168,13 +168,13 @@ def _counted(numbers: Mapping[str, int]) -> dict[str, int]:
     return {**{name: numbers[name] for name in ("files", "regular", "bytes") if name in numbers}, "literal": 0}
 
 
-def _enter_damages(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
+def _enter_damages(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
     """Records remaining damage for the copy, before it has its name: a kill must not leave a copy that seems intact."""
     left = {os.fsdecode(one.path) for one in plan.leaves}
-    rows = [one for one in site.catalogue.damages(plan.backup.host, plan.backup.name) if one.fate is None and one.path in left]
-    copied = [Damage(one.host, name, one.path, one.start, one.length, one.found_by, site.now) for one in rows]
-    forget_recorded(site.pool, plan.backup.host, name)  # of one that had the name before, and was deleted
-    enter_damages(site.pool, site.catalogue, [plan.backup.host], copied)
+    rows = [one for one in context.catalogue.damages(plan.backup.host, plan.backup.name) if one.fate is None and one.path in left]
+    copied = [Damage(one.host, name, one.path, one.start, one.length, one.found_by, context.now) for one in rows]
+    forget_recorded(context.pool, plan.backup.host, name)  # of one that had the name before, and was deleted
+    enter_damages(context.pool, context.catalogue, [plan.backup.host], copied)
 
 
 @Checkpoint("damaged file replaced")
@@ -229,49 +229,51 @@ def _copy(source: int, fd: int, size: int) -> None:
     os.ftruncate(fd, size)
 
 
-def _carry_notes(site: ExpiryContext, plan: RepairPlan, name: str) -> None:
+def _carry_notes(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
     """Copies the hold and the acceptance of the damaged backup."""
-    folder = site.pool.host(plan.backup.host)
+    folder = context.pool.host(plan.backup.host)
     notes = before = read_notes(folder)
     for what in (HOLD, ACCEPTED):
         if (note := notes.note(plan.backup.name, what)) and not notes.note(name, what):
             notes = notes.with_note(name, what, note)
     if notes != before:
         write_notes(folder, notes)
-        if row := row_of(site.pool, plan.backup.host, name):
-            site.catalogue.put_backup(row)
-        point_latest(site.pool, plan.backup.host)
+        if row := row_of(context.pool, plan.backup.host, name):
+            context.catalogue.put_backup(row)
+        point_latest(context.pool, plan.backup.host)
 
 
-def _is_proven(site: ExpiryContext, host: str, copy: str) -> bool:
+def _is_proven(context: ExpiryContext, host: str, copy: str) -> bool:
     """Returns True if all that was replaced in the copy has the recorded content; an earlier repair may have made it."""
-    found = own_backup(site.pool.host(host) / copy, host)
+    found = own_backup(context.pool.host(host) / copy, host)
     return found is not None and (found[1].repaired or {}).get("unproven") == 0
 
 
-def _give_up(site: ExpiryContext, plan: RepairPlan, name: str) -> str:
+def _give_up(context: ExpiryContext, plan: RepairPlan, name: str) -> str:
     """Marks the damaged backup for expiry, so that the copy replaces it; returns why not otherwise. Then the copy is held,
     because the retention keeps only the first of two backups of a day.
     """
     host, old = plan.backup.host, plan.backup.name
     asked = DeletionRequest(f"repaired in {name}")
-    seen = look_again(site.pool, site.config, host, {one.name: one.state for one in site.catalogue.backups(host) if one.name})
+    seen = look_again(
+        context.pool, context.config, host, {one.name: one.state for one in context.catalogue.backups(host) if one.name}
+    )
     found = {one.name: one for one in seen.facts.candidates}
     stays = ""
     if old not in found:
         stays = seen.unreadable.get(old, "it is not known any more")
     elif found[old].asked and found[old].expired:
         return ""
-    elif not _is_proven(site, host, name):
+    elif not _is_proven(context, host, name):
         stays = "not all of the copies are proven"
     elif found[old].common:
         stays = f"it is what the replica {found[old].common} has in common with this pool"
     else:
         try:
-            require_sane_clock(site, asked)
-            mark(site, [choose(site, host, [old], asked)])
+            require_sane_clock(context, asked)
+            mark(context, [choose(context, host, [old], asked)])
         except OperatorError as error:
             stays = error.message
-    if stays and not hold_of(read_notes(site.pool.host(host)), name):
-        hold(site.pool, site.catalogue, host, name, Hold(None, f"repaired copy of {old}, which stays: {stays}"), site.now)
+    if stays and not hold_of(read_notes(context.pool.host(host)), name):
+        hold(context.pool, context.catalogue, host, name, Hold(None, f"repaired copy of {old}, which stays: {stays}"), context.now)
     return stays

@@ -20,22 +20,22 @@ from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time
 
 
-def require_host(site: PoolContext, host: str) -> None:
+def require_host(context: PoolContext, host: str) -> None:
     """Raises RequestRefused, of kind missing, for an unknown host."""
-    if host not in site.config.hosts and host not in hosts_of(site.pool) and host not in site.catalogue.hosts():
+    if host not in context.config.hosts and host not in hosts_of(context.pool) and host not in context.catalogue.hosts():
         raise RequestRefused(f"there is no host {host}", "the list of hosts has them all", "missing", own=True)
 
 
 @contextmanager
 def _locked(call: Call, what: str) -> Iterator[tuple[PoolContext, datetime]]:
-    """The site and the time of now, whole seconds, with the host's lock."""
+    """The context and the time of now, whole seconds, with the host's lock."""
     now = call.service.clock.now().replace(microsecond=0)
-    with call.service.opened(writes=True) as site:
-        require_host(site, call["host"])
-        with take_lock(site.pool.host_lock(call["host"]), f"{what} for {call.who}", format_time(now)):
+    with call.service.opened(writes=True) as context:
+        require_host(context, call["host"])
+        with take_lock(context.pool.host_lock(call["host"]), f"{what} for {call.who}", format_time(now)):
             try:
-                with writing(site.pool):
-                    yield site, now
+                with writing(context.pool):
+                    yield context, now
             except UsageError as error:  # of a name that no backup has
                 raise RequestRefused(error.message, error.hint, "missing", own=True) from None
 
@@ -50,23 +50,23 @@ def _noted(call: Call, done: HoldResult) -> dict[str, Any]:
 
 def hold(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd hold --json`."""
-    with _locked(call, "hold") as (site, now):
+    with _locked(call, "hold") as (context, now):
         if call["until"] and call["until"] <= now:
             raise RequestRefused(f"{format_time(call['until'])} is past", "name a later time, or none", "usage", own=True)
         new = Hold(call["until"], _why(call))
-        done = hold_it(site.pool, site.catalogue, call["host"], call["backup"], new, now)
+        done = hold_it(context.pool, context.catalogue, call["host"], call["backup"], new, now)
     return {**_noted(call, done), "at": format_time(now), **(hold_fields(new) or {}), "unexpired": done.unexpired}
 
 
 def release(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd release --json`."""
-    with _locked(call, "release") as (site, now):
-        done = release_it(site.pool, site.catalogue, call["host"], call["backup"], now)
+    with _locked(call, "release") as (context, now):
+        done = release_it(context.pool, context.catalogue, call["host"], call["backup"], now)
     return {**_noted(call, done), "released": hold_fields(done.hold)}
 
 
 def accept(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd accept --json`."""
-    with _locked(call, "accept") as (site, now):
-        name = accept_it(site.pool, site.catalogue, call["host"], call["backup"], _why(call), now)
+    with _locked(call, "accept") as (context, now):
+        name = accept_it(context.pool, context.catalogue, call["host"], call["backup"], _why(call), now)
     return {"host": call["host"], "name": name, "state": COMPLETE, "at": format_time(now), "why": _why(call)}

@@ -45,14 +45,14 @@ def extents(call: Call) -> None:
 def retention(call: Call) -> list[dict[str, Any]]:
     """Returns the result of `backupd retention explain HOST --json`."""
     host, now = call["host"], call.service.clock.now()
-    with call.service.opened() as site:
-        require_host(site, host)
-        rows = {row.name: row.state for row in site.catalogue.backups(host) if row.name}
+    with call.service.opened() as context:
+        require_host(context, host)
+        rows = {row.name: row.state for row in context.catalogue.backups(host) if row.name}
         try:
-            facts = look_again(site.pool, site.config, host, rows).facts
+            facts = look_again(context.pool, context.config, host, rows).facts
         except FileNotFoundError:  # configured, and never backed up
-            facts = HostBackups(host, (), policy_of(site.config, host, NO_NOTES))
-        return list(objects(explain(facts, facts.policy, site.config.pool.zone, now)))
+            facts = HostBackups(host, (), policy_of(context.config, host, NO_NOTES))
+        return list(objects(explain(facts, facts.policy, context.config.pool.zone, now)))
 
 
 def hello(call: Call) -> dict[str, Any]:
