@@ -15,7 +15,7 @@ from backupd.expire.context import ExpiryContext
 from backupd.expire.look import HostOnPool, look_again
 from backupd.repo.final_backups import LATEST, newest_complete
 from backupd.repo.notes_json import ASKED, HOLD, Notes
-from backupd.repo.read_lock import unread
+from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.reconcile import follow_notes
 from btrkeep.backup_states import COMPLETE, EXPIRED
 from btrkeep.decisions.due import latest
@@ -112,7 +112,7 @@ def _require_deletable(context: ExpiryContext, host: str, one: Candidate, asked:
             f"the next run goes on with that one; `backupd discard {host}` gives it up",
         )
     if asked.at_once:
-        with unread(context.pool.host(host) / one.name) as nobody_reads:
+        with lock_for_deletion(context.pool.host(host) / one.name) as nobody_reads:
             if not nobody_reads:
                 raise StateConflict(f"{host} {one.name} is being restored from", "wait for that, or leave --now-without-grace out")
 

@@ -18,7 +18,7 @@ from backupd.repo.common_backups import rename_common
 from backupd.repo.final_backups import point_latest
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import read_notes, write_notes
-from backupd.repo.read_lock import unread
+from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.reconcile import row_of
 from backupd.repo.recorded_rows import recall_looks
 from btrkeep.catalogue import Catalogue
@@ -104,7 +104,7 @@ def _nobody_reads(pool: Pool, host: str) -> Iterator[None]:
     with ExitStack() as held:
         for name in sorted(names_of(pool, host)):
             try:
-                is_unread = held.enter_context(unread(pool.host(host) / name))
+                is_unread = held.enter_context(lock_for_deletion(pool.host(host) / name))
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     hint = "root raises the limit with `ulimit -n 100000`; then run this again"

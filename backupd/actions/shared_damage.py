@@ -11,7 +11,7 @@ from backupd.files.tree import Entry, Tree
 from backupd.files.walking import entries
 from backupd.repo.checksums import Checksums, Key, key_of
 from backupd.repo.listing import names_of
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
 
@@ -32,7 +32,7 @@ def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[FoundDa
     known = [one for one in files if one.key is not None][:_MOST]
     for other in sorted(names_of(pool, host) - {name}) if known else ():
         path = pool.host(host) / other
-        with suppress(OperatorError, OSError), read(path), Tree(path) as tree:
+        with suppress(OperatorError, OSError), lock_for_reading(path), Tree(path) as tree:
             if same := [one for one in known if _has(tree, one)]:
                 yield other, same
 
@@ -40,7 +40,7 @@ def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[FoundDa
 def recorded_damage(pool: Pool, host: str, name: str) -> list[bytes]:
     """The paths of all files of a backup that were damaged when they were last read; of one that cannot be read none."""
     path = pool.host(host) / name
-    with suppress(OperatorError, OSError), read(path), Tree(path) as tree, Checksums(pool.host(host)) as known:
+    with suppress(OperatorError, OSError), lock_for_reading(path), Tree(path) as tree, Checksums(pool.host(host)) as known:
         return [one.path for one in entries(tree, b"/") if one.kind == "file" and _is_damaged(one, known)]
     return []
 

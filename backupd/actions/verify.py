@@ -20,7 +20,7 @@ from backupd.files.tree import DataUnreadable, Tree, require_nothing_mounted, tr
 from backupd.repo.backup_json import RECORD
 from backupd.repo.damages import enter_damages
 from backupd.repo.listing import names_of
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.verified import NAMED, read_verified, verified_row, write_verified
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.decisions.due import latest
@@ -53,7 +53,7 @@ class Verifier(VerifyPass):
         """One backup. Raises OperatorError when it is being deleted or gone, DataUnreadable, and OSError for an error that is no
         damage.
         """
-        with read(backup.path):
+        with lock_for_reading(backup.path):
             require_nothing_mounted(backup.path)
             try:
                 tree = tree_of_backup(backup.path)

@@ -20,7 +20,7 @@ from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import keep_names
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.version import rsync_version
 from backupd.run.importing.compared_trees import ComparedTrees
@@ -305,7 +305,7 @@ class _Import:
         """Compares them by rsync, which knows nothing of us. Raises Cancelled, OperatorError."""
         backup = self.context.pool.host(record.host) / (record.name or "")
         self.display.compares(record.host)
-        with opened_tree(tree) as folder, read(backup), TemporaryDirectory(prefix="btrkeep-import-") as place:
+        with opened_tree(tree) as folder, lock_for_reading(backup), TemporaryDirectory(prefix="btrkeep-import-") as place:
             copy, left_out = backup / DATA / tree.path.strip("/"), Path(place) / "left out"
             nested = await asyncio.to_thread(subvolumes_left_out, folder, copy) if self.make is _take_over else []
             write_left_out(left_out, nested)

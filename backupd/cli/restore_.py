@@ -26,7 +26,7 @@ from backupd.files.to_host import HostRestore
 from backupd.files.to_tar import total, write_file, write_stream
 from backupd.files.words import shown
 from backupd.repo.context import open_configured
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
@@ -141,7 +141,7 @@ def command(
                 pool = open_configured(config)
                 clock_for(ctx, pool)
                 found = held.enter_context(opened_backup(pool, name, which, given_now(ctx)))
-                held.enter_context(read(found.backup.path))
+                held.enter_context(lock_for_reading(found.backup.path))
             held.enter_context(watch.watching())
             if tar is not None:
                 return _tar(found, config, request, tar, dry_run, as_json, watch)

@@ -24,7 +24,7 @@ from backupd.files.file_digest import read_file
 from backupd.files.tree import Tree, components, joined, open_plain, tree_of_backup
 from backupd.files.walking import WalkEntry, walk
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of
-from backupd.repo.read_lock import is_read_by_others, read
+from backupd.repo.read_lock import is_read_by_others, lock_for_reading
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import LockHeld, OperatorError
@@ -177,7 +177,7 @@ class Deduper:
             if self._why_skipped(backup):
                 continue
             try:
-                with read(backup.path), tree_of_backup(backup.path) as tree:
+                with lock_for_reading(backup.path), tree_of_backup(backup.path) as tree:
                     for found in self.candidates(backup.host, tree):
                         yield backup, found, key_of(found.entry.inode, found.entry.changed, found.entry.size)
             except OperatorError:  # it is being deleted, or gone
@@ -216,7 +216,7 @@ class _BackupSharing:
     def take(self) -> None:
         """Goes through its files, on from where it was paused. Raises _Paused, _InUse, OperatorError, OSError."""
         folder = self._work.pool.host(self._backup.host)
-        with read(self._backup.path) as fd, tree_of_backup(self._backup.path) as tree, Checksums(folder) as known:
+        with lock_for_reading(self._backup.path) as fd, tree_of_backup(self._backup.path) as tree, Checksums(folder) as known:
             try:
                 candidates = self._work.candidates(self._backup.host, tree)
                 for number, found in enumerate(one for one in candidates if one.entry.size in self._sizes):
@@ -318,7 +318,7 @@ class _BackupSharing:
 def _opened(source: _Source) -> Iterator[int]:
     """The file. Raises OSError, and _SourceDeleted when its backup is deleted or being deleted."""
     try:
-        with read(source.backup.path), Tree(source.backup.path) as tree:
+        with lock_for_reading(source.backup.path), Tree(source.backup.path) as tree:
             names = components(source.path)
             with tree.folder(joined(names[:-1])) as folder:
                 fd = open_plain(names[-1], folder)

@@ -23,7 +23,7 @@ from backupd.drill.context import DrillContext, NotFinished
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import Tree, look
 from backupd.repo.backup_json import DATA
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.drills import DrillKind, DrillOutcome, DrillResult
 from btrkeep.errors import OperatorError
@@ -138,7 +138,7 @@ def run_boot_drill(context: DrillContext, drill: BootDrill) -> DrillResult:
     """Runs the drill and returns its result. Raises Cancelled, LockHeld, and OperatorError if the pool cannot be used."""
     begun, backup = time.monotonic(), drill.backup
     done = DrillResult(backup.host, backup.name, context.now, DrillOutcome.FAILED, kind=DrillKind.BOOT)
-    with context.scratch() as folder, read(backup.path):
+    with context.scratch() as folder, lock_for_reading(backup.path):
         try:
             context.go_on()  # others come first; once it boots, it takes seconds
             done = _booted(context, drill, folder, done)

@@ -17,7 +17,7 @@ from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
 from backupd.files.walking import entries
 from backupd.repo.backup_json import DATA
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.values import FileSample
 from btrkeep.decisions.drills import DrillOutcome, DrillResult
@@ -60,7 +60,7 @@ def run_restore_drill(context: DrillContext, drill: RestoreDrill, tell: Tell) ->
     begun = time.monotonic()
     backup = drill.backup
     done = DrillResult(backup.host, backup.name, context.now, DrillOutcome.FAILED, sample=str(drill.sample))
-    with context.scratch() as folder, read(backup.path):
+    with context.scratch() as folder, lock_for_reading(backup.path):
         try:
             done = _restored_and_compared(context, drill, folder, tell, done)
         except NotFinished as error:

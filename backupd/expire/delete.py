@@ -18,7 +18,7 @@ from backupd.expire.look import HostOnPool, is_still, look_again
 from backupd.expire.queue import CleanerQueue
 from backupd.expire.report import Deleted
 from backupd.repo.final_backups import FinalBackup, point_latest
-from backupd.repo.read_lock import unread
+from backupd.repo.read_lock import lock_for_deletion
 from btrkeep.backup_states import EXPIRED
 from btrkeep.decisions.expiry_plan import HostPlan, Plan
 from btrkeep.errors import OperatorError, PoolUnusable
@@ -161,7 +161,7 @@ class Deleter:
                     "read-only when such a subvolume is deleted"
                 )
                 return False
-            with unread(path) as nobody_reads:
+            with lock_for_deletion(path) as nobody_reads:
                 if nobody_reads:
                     delete(path.parent, subvolume.id)
                     self.deleted[subvolume.id] = Deleted(host, path.name, str(path.resolve()))

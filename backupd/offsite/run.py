@@ -20,7 +20,7 @@ from backupd.replicate.outcome import HostFailed
 from backupd.repo.final_backups import bases, find_base
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.config.model import OffsiteSettings
@@ -245,7 +245,7 @@ class OffsiteRun:
         begun = time.monotonic()
         words = ("--host", host, "--time", local_time(base.record.started), *tags_of(self.pool, name, machine))
         words += (*_parent_words(there, host, machine), *limit_words(self.settings))
-        with read(path):
+        with lock_for_reading(path):
             watch = _Watch(self, host)
             answer = self.restic.ask("backup", *words, str(SHOWN), shown=path, look=watch.look, tell=watch.tell)
         said = next((line for line in reversed(answer.lines) if isinstance(line, dict) and "snapshot_id" in line), None)

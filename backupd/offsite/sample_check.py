@@ -14,7 +14,7 @@ from backupd.files.walking import entries
 from backupd.offsite.repository import snapshots
 from backupd.offsite.restic import SHOWN, Restic, ResticFailed
 from backupd.repo.backup_json import DATA
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.remove_tree import remove_tree
 from btrkeep.decisions.offsite import OffsiteSnapshot
 from btrkeep.errors import OperatorError
@@ -49,7 +49,7 @@ def check_sample(restic: Restic, pool: Pool, share: str, files: int, look: Calla
     chosen = random.SystemRandom().choice(both)
     folder = Path(mkdtemp(prefix="check-", dir=restic.cache))
     try:
-        with read(pool.host(chosen.host) / chosen.name), Tree(pool.host(chosen.host) / chosen.name) as tree:
+        with lock_for_reading(pool.host(chosen.host) / chosen.name), Tree(pool.host(chosen.host) / chosen.name) as tree:
             some = _some_files(tree, files)
             _compare(restic, chosen, tree, some, folder, look)
     finally:

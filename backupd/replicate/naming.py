@@ -16,7 +16,7 @@ from backupd.repo.backup_json import DATA, RECORD, Record, UnreadableRecord
 from backupd.repo.backup_json import read as read_record
 from backupd.repo.final_backups import is_named
 from backupd.repo.hardlinks import STAGING
-from backupd.repo.read_lock import unread
+from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.received import REPLACED, discard_replaced
 from backupd.repo.sums import SUMS
 from btrkeep.backup_states import FINAL
@@ -108,7 +108,7 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
             f"{expected.host}@{expected.name} is another one there than it was: {other_than}, which is not damaged here, differs",
             "somebody may have changed it on the other server; the damaged copy stays",
         )
-    with unread(final) as nobody_reads:
+    with lock_for_deletion(final) as nobody_reads:
         if not nobody_reads:
             raise NotReceived(f"{expected.host}@{expected.name} is being read", "fetch it again when that has ended")
         discard_replaced(pool, expected.host)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from backupd.files.tree import require_nothing_mounted
 from backupd.replicate.sender import BackupSender, SendRefused
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from backupd.rsync.allowed_calls import seccomp_filter
 from backupd.rsync.cell import HINT, PROGRAM, confined_command, filter_file
 from btrkeep.config import HostConfig
@@ -83,7 +83,7 @@ def send_by_rsync(sender: BackupSender, words: Sequence[str], *, confined: bool)
     chosen = sender.look_up(asked.host, asked.name, asked.uuid)
     command = sending_command(asked, chosen.path)
     memory = HostConfig(asked.host).max_memory.bytes_of(physical_memory()) + _ADDRESS_SPACE
-    with read(chosen.path):
+    with lock_for_reading(chosen.path):
         require_nothing_mounted(chosen.path)
         if not confined:
             return run_in_foreground(command, sender.out, memory=memory)

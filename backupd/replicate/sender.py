@@ -25,7 +25,7 @@ from backupd.repo.common_backups import common_with, copied_to, write_common, wr
 from backupd.repo.final_backups import FinalBackup, own_backup
 from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import HOLD, Notes, effective_state, read_notes
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import all_rows
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE, SUSPECT
@@ -133,14 +133,14 @@ class BackupSender:
         self.before_backup()  # first: an expiry that it waits for may delete what is asked for
         chosen, parent, said = self._asked(asked)
         version = max(1, min(int(asked.get("stream", 1)), newest_stream()))
-        with read(chosen.path), read(parent.path if parent else chosen.path):
+        with lock_for_reading(chosen.path), lock_for_reading(parent.path if parent else chosen.path):
             write_all(self.out, object_frame({**said, "stream": version}))
             self._stream(chosen.path, parent.subvolume.id if parent else None, version)
 
     def _copy(self, asked: Mapping[str, Any]) -> None:
         """An object: the same for a backup that the other side fetches by rsync, on a connection of its own (rsync_sender.py)."""
         chosen, parent, said = self._asked(asked)
-        with read(chosen.path), read(parent.path if parent else chosen.path):
+        with lock_for_reading(chosen.path), lock_for_reading(parent.path if parent else chosen.path):
             is_seen = parent is None or size_and_time_tell(self.pool, str(asked["host"]), chosen, parent)
         write_all(self.out, object_frame({**said, "transid": chosen.subvolume.written, "size_and_time": is_seen}))
 

@@ -15,7 +15,7 @@ from btrkeep.fs.openat import FOLDER
 
 
 @contextmanager
-def read(backup: Path) -> Iterator[int]:
+def lock_for_reading(backup: Path) -> Iterator[int]:
     """Protects the backup at that path from deletion by our programs; yields the descriptor with the lock.
 
     Raises OperatorError if it is being or has been deleted.
@@ -34,7 +34,7 @@ def read(backup: Path) -> Iterator[int]:
 
 
 @contextmanager
-def unread(backup: Path) -> Iterator[bool]:
+def lock_for_deletion(backup: Path) -> Iterator[bool]:
     """Yields False if the backup is being restored; otherwise holds it exclusively and yields True. Raises OSError if it does
     not exist.
     """
@@ -47,7 +47,8 @@ def unread(backup: Path) -> Iterator[bool]:
 
 
 def is_read_by_others(fd: int) -> bool:
-    """Returns True if another process has the lock of `read`, too; `fd` is from there. Raises OperatorError if it is being deleted.
+    """Returns True if another process reads the backup, too; `fd` is from `lock_for_reading`. Raises OperatorError if it is being
+    deleted.
 
     The lock is held alone for a moment; a restore that begins in it is told that the backup is being deleted.
     """

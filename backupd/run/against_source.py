@@ -26,7 +26,7 @@ from backupd.repo.compared import Comparison, HostComparisons, NextSlice, compar
 from backupd.repo.damages import enter_damages
 from backupd.repo.final_backups import LATEST
 from backupd.repo.listing import names_of
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from backupd.rsync.bandwidth import prepare
 from backupd.rsync.comparing import ContentVerdict, HostFolder, OutOfTime, compare, real_folders
 from backupd.run.context import buckets_of
@@ -124,7 +124,7 @@ class SourceComparison:
         slices = 0 if isinstance(self.scope.sample, int) else slices_of(self.scope.sample)
         following = known.next_of(slices)
         chooses = self._choice(backup, following, slices)
-        with read(backup.path), Tree(backup.path) as tree:
+        with lock_for_reading(backup.path), Tree(backup.path) as tree:
             done = self._look_at(host, backup, tree, chooses, following.after)
             if done is None:
                 return None

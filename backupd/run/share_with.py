@@ -13,7 +13,7 @@ from pathlib import Path
 from backupd.files.tree import Tree, joined, open_plain
 from backupd.repo.backup_json import DATA
 from backupd.repo.final_backups import find_base
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
@@ -57,7 +57,7 @@ def share_written(pool: Pool, subvolume: Path, share_with: ShareWith, now: datet
         if base is None:
             _log.info("%s: %s has no complete backup yet to share data with", subvolume, share_with.host)
             return SharedData()
-        with read(base.path):
+        with lock_for_reading(base.path):
             done = replace(_share_all(subvolume, base.path, share_with.cancelled), other=f"{share_with.host}@{base.record.name}")
     except (OSError, OperatorError) as error:
         _log.warning("%s: its data is not shared with that of %s: %s", subvolume, share_with.host, error)

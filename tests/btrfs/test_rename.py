@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
 from tests.beds.history import every, make_history, moment, notes_of, write_down
 from tests.beds.nights import Nights
@@ -338,7 +338,7 @@ def test_what_cannot_be_renamed_is_refused_and_nothing_changes(pool: Nights, old
 def test_a_host_that_is_restored_from_keeps_its_name_until_that_is_over(pool: Nights, old: str, new: str) -> None:
     (name,) = pool.names(old)
     before = subvolumes(pool)
-    with read(pool.backup(old, name)):
+    with lock_for_reading(pool.backup(old, name)):
         said = fails(pool, "rename", old, new, "--yes", status=1)
     assert said == (f"{old}@{name} is being restored from", "wait until that has come to its end")
     assert subvolumes(pool) == before
@@ -353,7 +353,7 @@ def test_a_host_with_more_backups_than_files_may_be_open_is_not_renamed_while_on
     host = f"many{limit}"
     names = make_history(pool, host, every(1, 70, moment("2026-11-01 22:00")))
     words = ("bash", "-c", f'ulimit {limit} 60; exec "$@"', "-", sys.executable, "-m", "backupd", "--config", pool.config)
-    with read(pool.backup(host, names[-1])):
+    with lock_for_reading(pool.backup(host, names[-1])):
         refused = work(*words, "rename", host, f"new{limit}", "--yes", check=False, cwd=TOP)
     assert refused.returncode == 1, refused
     assert ("more backups than" if limit == "-n" else f"{names[-1]} is being restored from") in refused.stderr

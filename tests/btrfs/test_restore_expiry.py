@@ -12,7 +12,7 @@ import pytest
 
 from backupd.files.archive import write_archive
 from backupd.files.tree import Tree
-from backupd.repo.read_lock import read, unread
+from backupd.repo.read_lock import lock_for_deletion, lock_for_reading
 from btrkeep.errors import OperatorError
 from tests.beds import work
 from tests.beds.expiries import LATER, NOW, Expiries
@@ -59,11 +59,11 @@ def test_what_is_restored_from_is_deleted_by_the_expiry_after(
 def test_two_may_read_and_nobody_deletes_then(pool: Expiries) -> None:
     (name,) = pool.history("web", 1)
     backup = pool.backup("web", name)
-    with read(backup), read(backup), unread(backup) as free:
+    with lock_for_reading(backup), lock_for_reading(backup), lock_for_deletion(backup) as free:
         assert not free
-    with unread(backup) as free:
+    with lock_for_deletion(backup) as free:
         assert free
-        with pytest.raises(OperatorError, match="is being deleted"), read(backup):
+        with pytest.raises(OperatorError, match="is being deleted"), lock_for_reading(backup):
             pass
 
 

@@ -15,7 +15,7 @@ from backupd.files.file_digest import FileRead
 from backupd.files.tree import Entry, Tree
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore
 from backupd.repo.context import PoolContext
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.sums import read_sums
 from backupd.run.repair.proof import RecordedSums, RepairProof, equal_where_readable, key, read_whole
 from btrkeep.descriptors import ClosingFd
@@ -124,7 +124,7 @@ class RepairPlanner:
         """Raises OSError that is no damage, OperatorError when the backup is being deleted, and Cancelled."""
         rows = sorted((one for one in self._damages if one.name == backup.name), key=lambda one: one.path)
         done = next((one.name for one in self.backups if _is_copy_of(one, backup)), None)
-        with read(backup.path), Tree(backup.path) as tree, Checksums(self._site.pool.host(self._host)) as known:
+        with lock_for_reading(backup.path), Tree(backup.path) as tree, Checksums(self._site.pool.host(self._host)) as known:
             found_by = {path: {one.found_by for one in some} for path, some in groupby(rows, key=lambda one: fsencode(one.path))}
             entries = {path: _plain_file(tree, path) for path in found_by}
             sums = self._recorded(backup, [one for one in entries.values() if one])

@@ -25,7 +25,7 @@ from backupd.repo.damages import enter_damages
 from backupd.repo.final_backups import FinalBackup, discard, final_backups, own_backup, point_latest, recover, require_own
 from backupd.repo.listing import names_of
 from backupd.repo.notes_json import ACCEPTED, HOLD, hold_of, read_notes, write_notes
-from backupd.repo.read_lock import read
+from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import row_of
 from backupd.repo.recorded_rows import forget_recorded
 from backupd.run import finishing
@@ -121,7 +121,7 @@ def _require_no_other_work(context: ExpiryContext, host: str) -> None:
 
 def _make(context: ExpiryContext, plan: RepairPlan) -> str:
     backup = plan.backup
-    with read(backup.path), syncing(context.pool.path) as disk:
+    with lock_for_reading(backup.path), syncing(context.pool.path) as disk:
         found = own_backup(backup.path, backup.host)
         if found is None or not found[0].read_only or found[1].uuid != backup.record.uuid:
             raise StateConflict(f"{backup.host} {backup.name} is another one than it was", "run it again")
