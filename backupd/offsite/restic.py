@@ -12,6 +12,7 @@ import select
 import shlex
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,11 @@ _NOT_SHOWN = {"proc", "dev", "sys", "tmp", SHOWN.name}
 _TO_READ, _TO_WRITE = ("CAP_DAC_OVERRIDE",), ("CAP_CHOWN", "CAP_FOWNER", "CAP_SETFCAP")
 _KIB = 1024
 _LOOK = 0.2  # seconds between two looks at whether it is to end
+OPENING = 60.0
+"""Seconds in which a repository has to be reached; restic 0.17 and later would try for a quarter of an hour. What fails later is
+tried again for as long as restic likes: the network comes back.
+"""
+_NOT_REACHED = re.compile(r"<config/?\w*>\) returned error, retrying after [^:]*: (?P<why>.*)")
 _PIECE = 1 << 16
 _SHORTEST_SECRET = 4
 _LOCKED = "already locked"
@@ -104,9 +110,16 @@ class Restic:
     ) -> Answer:
         command = (*self._cell(shown, written), PROGRAM, *words, "--json", "--cache-dir", str(self.cache))
         found: list[Any] = []
+        opening = _Opening()
         try:
             with piped(command, extra=self.variables) as program:
-                for line in _lines(program.output, look):
+
+                def look_at_both() -> None:
+                    look()
+                    if why := "" if found else opening.fails(program.said):
+                        raise ResticFailed(f"restic: the repository is not reached: {self._clean(why)}", "is its server up?")
+
+                for line in _lines(program.output, look_at_both):
                     if isinstance(line, dict):
                         tell(line)
                         if line.get("message_type") == "status":
@@ -162,6 +175,25 @@ class Restic:
             if len(secret) >= _SHORTEST_SECRET and secret not in (str(self.settings.password_file), self.settings.repository):
                 text = text.replace(secret, "***")
         return without_credentials(text)
+
+
+class _Opening:
+    """Watches whether restic reaches its repository."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + OPENING
+        self._before: int | None = None
+
+    def fails(self, said: Callable[[], Sequence[str]]) -> str:
+        """Returns why not if the time is over and restic has said once more that it tries again; the last message alone may be old,
+        and restic be at work since.
+        """
+        if time.monotonic() < self._end:
+            return ""
+        lines = said()
+        self._before = len(lines) if self._before is None else self._before
+        match = _NOT_REACHED.search(_message(lines[-1])) if len(lines) > self._before else None
+        return match["why"] if match else ""
 
 
 def restic_of(settings: OffsiteSettings, state: Path, pool: Path) -> Restic:

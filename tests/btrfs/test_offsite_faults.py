@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.offsite.restic import Restic, restic_of
+from backupd.offsite.restic import Restic, ResticFailed, restic_of
 from btrkeep.config.model import OffsiteSettings
 from tests.beds.cli import backupd_start
 from tests.beds.faults import damage
@@ -103,6 +103,25 @@ def test_lines_of_progress_are_not_kept(far: Offsite) -> None:
     answer = restic.ask("backup", tell=seen.append)
     assert len(seen) == 2001
     assert answer.lines == [{"snapshot_id": "1"}]
+
+
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_repository_that_is_not_reached_is_not_waited_for(far: Offsite, monkeypatch: pytest.MonkeyPatch, reached: bool) -> None:
+    """restic of 2024 and later tries again for a quarter of an hour. Its words are those of restic 0.18.0 (Debian 13)."""
+    far.offsite("init", "far")
+    refused = 'Head "http://127.0.0.1:1/x/config": dial tcp 127.0.0.1:1: connect: connection refused'
+    line = f"Stat(<config/>) returned error, retrying after 1.376080233s: {refused}"
+    then = "sleep 2; echo '[]'; exit 0" if reached else "while :; do say; sleep 0.3; done"
+    instead(far, f"say() {{ echo {shlex.quote(line)} >&2; }}\nsay; {then}")
+    monkeypatch.setattr("backupd.offsite.restic.OPENING", 0.5)
+    settings = OffsiteSettings("far", repository=str(far.repository), password_file=far.password)
+    restic = restic_of(settings, far.night.state, far.night.pool)
+    restic = replace(restic, variables={**restic.variables, "PATH": f"{far.repository}/bin:{os.environ['PATH']}"})
+    if reached:  # in the end, and it was silent at work
+        assert restic.ask("snapshots").lines == [[]]
+        return
+    with pytest.raises(ResticFailed, match=r"not reached: .* connection refused"):
+        restic.ask("snapshots")
 
 
 def test_a_run_during_a_check_is_told_so_and_fails_nothing(far: Offsite) -> None:
