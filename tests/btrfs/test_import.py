@@ -43,7 +43,7 @@ class Rsnapshot:
     def day(self, when: datetime) -> None:
         work("rsnapshot", "-c", self.conf, "daily")
         os.utime(self.root / "daily.0", (when.timestamp(), when.timestamp()))
-        if when.weekday() == 6:
+        if when.weekday() == 6 and (self.root / "daily.6").is_dir():  # rsnapshot 1.5 refuses to rotate what is not there
             work("rsnapshot", "-c", self.conf, "weekly")
 
 
