@@ -81,6 +81,8 @@ _MEANINGS: Mapping[int, _Meaning] = {
     sqlite3.SQLITE_CANTOPEN: (CatalogueUnusable, "the catalogue {path} cannot be opened", _READ_ONLY),
 }
 """By primary result code, or a whole one where the others of its kind are faults of ours: https://www.sqlite.org/rescode.html."""
+_OTHER_FORMAT = "unsupported file format"
+"""What SQLite says of a header whose format is a number that is none: it has no code of its own."""
 _FOR_LACK_OF_ROOM = (_BROKEN, _MEANINGS[sqlite3.SQLITE_CANTOPEN])
 """What SQLite says when there is no room for the index of a journal, and when there is no inode for one."""
 _NEEDED = 64 << 10
@@ -217,6 +219,8 @@ def opened(path: Path) -> Session:
 def meaning_of(error: sqlite3.Error, path: Path) -> OperatorError | None:
     """Translates an error of SQLite into one that the operator can act on; None if it is a bug of ours."""
     code = getattr(error, "sqlite_errorcode", None)
+    if code == sqlite3.SQLITE_ERROR and str(error) == _OTHER_FORMAT:
+        return _error(_DAMAGED, path, error)
     if code is None and isinstance(error, sqlite3.OperationalError):  # Python's own: text that is no UTF-8
         return _error(_DAMAGED, path, error)
     meaning = (_MEANINGS.get(code) or _MEANINGS.get(code & 0xFF)) if code is not None else None

@@ -1,5 +1,6 @@
 """Reading the catalogue as a user who may not write a single file: see docs/decisions/0018."""
 
+import contextlib
 import grp
 import json
 import os
@@ -306,6 +307,20 @@ def test_a_file_that_is_no_catalogue_is_said_to_be_none(state: Path) -> None:
     settled(state)
     with pytest.raises(OperatorError, match="damaged"):
         Catalogue.open_readonly(state)
+
+
+@needs_root
+@pytest.mark.parametrize("byte", range(40, 60))
+def test_a_byte_of_the_header_that_is_none_leaves_the_catalogue_readable_or_damaged(state: Path, byte: int) -> None:
+    """SQLite has no code of its own for a format that it does not know: it would have passed for a fault of ours."""
+    Catalogue.open(state).close()
+    file = state / "catalogue.sqlite"
+    content = bytearray(file.read_bytes())
+    content[byte] = 0xFF
+    file.write_bytes(content)
+    settled(state)
+    with contextlib.suppress(OperatorError), Catalogue.open_readonly(state) as catalogue:
+        catalogue.runs()
 
 
 @needs_root

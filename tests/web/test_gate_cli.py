@@ -154,7 +154,8 @@ def test_what_is_wrong_with_the_database_of_users_is_told_in_our_own_words(tmp_p
     cli(settings, "user", "add", "joe", given=f"{PASSWORD}\n")
     file = settings.data / "users.sqlite"
     content = file.read_bytes()
-    for damaged in (b"no database at all, but long enough to be read as one" * 40, content[: len(content) // 2]):
+    of_no_format = content[:47] + b"\xff" + content[48:]
+    for damaged in (b"no database at all, but long enough to be read as one" * 40, content[: len(content) // 2], of_no_format):
         file.write_bytes(damaged)
         done = cli(settings, "user", "list", check=False)
         assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr

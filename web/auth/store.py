@@ -112,7 +112,8 @@ class Store:
             yield
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", None)
-            if code is None and isinstance(error, sqlite3.OperationalError):  # Python's own: text that is no UTF-8
+            is_text = code is None and isinstance(error, sqlite3.OperationalError)  # Python's own: text that is no UTF-8
+            if is_text or str(error) == "unsupported file format":
                 code = sqlite3.SQLITE_CORRUPT
             if code is None or code & 0xFF not in _MEANINGS:
                 raise
