@@ -79,6 +79,11 @@ def _configuration(config: Config) -> Iterator[Finding]:
         yield Finding("configuration", "ok", f"{config.file}: {counted(len(config.hosts), 'host')}, {enabled:,} enabled")
     for notice in config.notices:
         yield Finding("configuration", "note", printable(notice))
+    for file in _files(config.file):
+        there = file.stat()
+        if there.st_gid and there.st_mode & stat.S_IWGRP:  # everybody's are refused, and a group may be that of the administrators
+            text = f"{file} can be written by its group, {there.st_gid}, whose members could have root run anything"
+            yield Finding("configuration", "note", text, f"chmod g-w {file}")
 
 
 def _names(_: Config) -> Iterator[Finding]:
@@ -271,9 +276,13 @@ def _notify(config: Config) -> Iterator[Finding]:
 
 def files_with_secrets(main: Path) -> Iterator[Path]:
     """Files of the configuration that others may read and that set a key of [notify] that is secret. Raises OSError."""
-    for file in (main, *sorted(main.with_suffix(".d").glob("[!.]*.toml"))):
+    for file in _files(main):
         if stat.S_IMODE(file.stat().st_mode) & 0o044 and SECRET & tomllib.loads(file.read_text("utf-8-sig")).get(NOTIFY, {}).keys():
             yield file
+
+
+def _files(main: Path) -> tuple[Path, ...]:
+    return (main, *sorted(main.with_suffix(".d").glob("[!.]*.toml")))
 
 
 def _sources(config: Config) -> Iterator[Finding]:

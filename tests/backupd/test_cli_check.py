@@ -1,6 +1,7 @@
 """`backupd check`: each finding provoked for real, with what to do and the right exit status."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,16 @@ def test_an_rsync_that_speaks_no_json_is_understood(healthy: Nights) -> None:
 def test_a_missing_rsync_is_an_error(healthy: Nights, tmp_path: Path) -> None:
     found = findings(healthy, status=1, env={"PATH": str(tmp_path)})
     assert the(found, "rsync", "error")["hint"] == "apt install rsync"
+
+
+@pytest.mark.root
+def test_a_file_that_a_group_may_write_is_noted(healthy: Nights) -> None:
+    healthy.config.chmod(0o660)
+    assert not [one for one in findings(healthy, status=0) if "by its group" in one["message"]]  # root's
+    os.chown(healthy.config, 0, 12345)
+    healthy.config.chmod(0o660)
+    (found,) = [one for one in findings(healthy, status=0) if "group, 12345" in one["message"]]
+    assert (found["level"], found["hint"]) == ("note", f"chmod g-w {healthy.config}")
 
 
 def test_no_host_is_a_warning(nights: Nights) -> None:
