@@ -216,6 +216,8 @@ def _patch_seeds() -> Seeds:
     yield struct.pack("<IB", 40, 255)
     yield struct.pack("<IB", 16, 3) + struct.pack("<IB", 4096 * 3 + 3, 200)
     yield struct.pack("<IB", 4096 * 7 + 5, 0)
+    yield struct.pack("<IB", 47, 255)  # a format that there is not
+    yield struct.pack("<IB", 0x0974052D, 0)  # a row without a value that every row has
 
 
 def _catalogue() -> Callable[[bytes], object]:

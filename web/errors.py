@@ -4,9 +4,9 @@ import logging
 
 from flask import Flask, Response, g, make_response, redirect, render_template, request, url_for
 from flask_wtf.csrf import CSRFError
-from werkzeug.exceptions import BadHost, HTTPException
+from werkzeug.exceptions import BadHost, HTTPException, InternalServerError
 
-from btrkeep.catalogue import CatalogueBusy, CatalogueUnready
+from btrkeep.catalogue import CatalogueBusy, CatalogueDamaged, CatalogueUnready
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
@@ -14,6 +14,7 @@ from btrkeep.units import printable
 from web import redaction as telling
 from web.api import errors as api
 from web.redirects import next_of_request
+from web.source import source
 
 log = logging.getLogger(__name__)
 _RETRY = 5
@@ -46,8 +47,10 @@ def register(app: Flask) -> None:
 
 def of_http(error: HTTPException) -> Response:
     """Returns the response for an exception of Flask or of a page. A user who is not logged in is sent to the login; a page that
-    refreshes itself gets the status.
+    refreshes itself gets the status. What a damaged catalogue brought about is told as that.
     """
+    if isinstance(error, InternalServerError) and (damage := _damage()):
+        return of_operator(damage)
     if request.path.startswith("/api/"):
         return api.of_http(error)
     if isinstance(request.routing_exception, BadHost):  # for a name that none can be Flask makes no address, and a page has some
@@ -59,6 +62,18 @@ def of_http(error: HTTPException) -> Response:
     status = error.code or 500
     said = printable(error.description or "") if type(error).description != error.description else ""
     return api.with_headers(page(status, said), error)
+
+
+def _damage() -> CatalogueDamaged | None:
+    """Returns what is wrong with the catalogue: only in a whole one an error that nobody expected is a fault of ours."""
+    try:
+        if "source" in g:
+            source().catalogue.require_integrity()
+    except CatalogueDamaged as error:
+        return error
+    except Exception:  # the first error is the one to be told
+        log.exception("the catalogue cannot be looked at")
+    return None
 
 
 def of_csrf(error: CSRFError) -> Response:
