@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.model import Config, ExpirySettings, HostConfig, Retention, WebSettings
 from btrkeep.config.values import Listen, parse_listen, parse_window
+from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_time
 
 FACT = "published"
@@ -102,7 +103,7 @@ def publish(
     existing since `now`; None records nothing.
     """
     before = facts.get_fact(FACT)
-    known = json.loads(before) if before else {}
+    known = _known(before)
     marker = {
         "rehearsal": known.get("rehearsal", False) if rehearsal is None else rehearsal,
         "filesystem": filesystem or known.get("filesystem"),
@@ -114,6 +115,15 @@ def publish(
     return True
 
 
+def _known(before: str | None) -> dict[str, Any]:
+    """Parses what was published; {} if it is damaged, so that it is published anew."""
+    try:
+        known = json.loads(before) if before else {}
+    except (ValueError, RecursionError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
 def _since(config: Config, known: Mapping[str, Any], now: datetime | None) -> dict[str, str]:
     """Returns when each host was published first."""
     before, there = known.get("since", {}), known.get("hosts", {})
@@ -122,9 +132,12 @@ def _since(config: Config, known: Mapping[str, Any], now: datetime | None) -> di
 
 
 def published(facts: FactStore, name: str = "main") -> Published:
-    """Returns what was published last, or the defaults for a pool named `name`."""
+    """Returns what was published last, or the defaults for a pool named `name`. Raises OperatorError if it is damaged."""
     text = facts.get_fact(FACT)
-    return _parsed(text) if text else Published(name)
+    try:
+        return _parsed(text) if text else Published(name)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise OperatorError("the configuration in the catalogue is damaged", "publish it again: backupd check") from None
 
 
 def _pool(config: Config) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 
 from btrkeep.config import Config, HostConfig, Published, load, point, publish, published, state_of
 from btrkeep.config.published import _HOST, FACT
+from btrkeep.errors import OperatorError
 
 TEXT = """
 [pool]
@@ -161,3 +162,12 @@ def test_a_link_that_is_right_is_left_as_it_is(tmp_path: Path) -> None:
     before = (usual / ".main").lstat().st_ino
     point(config, usual, etc)
     assert [(path.name, path.lstat().st_ino) for path in usual.iterdir()] == [(".main", before)]
+
+
+@pytest.mark.parametrize("damaged", ['{"name": "main" "', "[]", "5", '{"name": "main"}'])
+def test_what_is_damaged_is_named_and_published_anew(config: Config, damaged: str) -> None:
+    facts = Facts({FACT: damaged})
+    with pytest.raises(OperatorError, match="is damaged"):
+        published(facts)
+    assert publish(config, facts)
+    assert published(facts).name == config.name
