@@ -1,0 +1,50 @@
+"""A catalogue in which stands what nobody wrote: a page that fails for it says so, and no other fault passes for damage."""
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from btrkeep.config import HostConfig
+from tests.web.made import EVENING, backup, client, run, write
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)], [run("web1", EVENING)]).close()
+    return tmp_path
+
+
+def in_database(file: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("PRAGMA writable_schema = ON")
+        for statement in statements:
+            database.execute(statement)
+
+
+def take_away_a_time(file: Path) -> None:
+    """As a damaged page does: a run without its start, which the table does not allow."""
+    schema = "UPDATE sqlite_schema SET sql = replace(sql, {}) WHERE name = 'run'"
+    in_database(file, schema.format("'started TEXT NOT NULL', 'started TEXT'"))
+    in_database(file, "UPDATE run SET started = NULL", schema.format("'started TEXT', 'started TEXT NOT NULL'"))
+
+
+@pytest.mark.parametrize(("page", "status"), [("/jobs", 500), ("/api/v1/jobs", 503)])
+def test_what_damage_brought_about_is_told_as_damage(state: Path, page: str, status: int) -> None:
+    take_away_a_time(state / "catalogue.sqlite")
+    time.sleep(0.2)  # a file that was written just now is not read as one that stays
+    browser = client(state)
+    browser.application.config["PROPAGATE_EXCEPTIONS"] = False  # as it is outside of tests
+    found = browser.get(page)
+    assert (found.status_code, "damaged: NULL value in run.started" in found.text) == (status, True), found.text
+    assert "backupd rebuild" in found.text
+
+
+def test_another_fault_is_an_internal_error_when_the_catalogue_is_whole(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("web.data.jobs._of_kind")
+    browser = client(state)
+    browser.application.config["PROPAGATE_EXCEPTIONS"] = False
+    found = browser.get("/jobs")
+    assert (found.status_code, "Internal error" in found.text, "damaged" in found.text) == (500, True, False)
