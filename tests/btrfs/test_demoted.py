@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.beds import TOP
 from tests.beds.two_pools import TwoPools
 from tests.beds.work import work
 
@@ -98,3 +100,19 @@ def test_it_stays_a_copy_when_its_last_backup_here_is_gone(demoted: TwoPools, th
         demoted.first.backupd("replicate", "back", *NOW, check=False)
     assert mark(demoted)
     assert demoted.names(demoted.first.pool) == []
+
+
+def test_more_hosts_are_demoted_than_files_may_be_open(make_btrfs: Callable[..., Path]) -> None:
+    """The limit of a shell is 1,024; it looks at all hosts, each of them locked, before it changes one."""
+    made = TwoPools(make_btrfs(), make_btrfs())
+    for number in range(60):
+        made.first.host(f"copy{number}", made.source)
+    made.first.backupd("run", "--now", "2026-03-20T10:00:00Z")
+    made.fetch()
+    made.second.backupd("promote", "*", "--yes")
+    made.first.tables["replica.back"] = {"from": str(made.second.pool)}
+    made.first.write()
+    limited = ("bash", "-c", 'ulimit -S -n 50; exec "$@"', "-", sys.executable, "-m", "backupd", "--config", made.first.config)
+    done = work(*limited, "demote", "back", "*", "--yes", *NOW, cwd=TOP)
+    notes = [json.loads(path.read_text()) for path in made.first.pool.glob("hosts/*/notes.json")]
+    assert sum("replica" in one for one in notes) == 61, done
