@@ -92,6 +92,7 @@ def _record_seeds() -> Seeds:
     }
     yield json.dumps(record).encode()
     yield json.dumps({**record, "state": "suspect", "cause": {"code": "shrunk", "files": 3, "before": 9}, "written": 7}).encode()
+    yield json.dumps({**record, "written": []}).encode()  # was taken for none, and ended the making of its row
 
 
 def _record() -> Callable[[bytes], object]:

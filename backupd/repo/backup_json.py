@@ -215,20 +215,18 @@ def parse(text: str) -> Record:
 
 def _checked(record: Record) -> Record:
     """Returns the record if its fields fit a catalogue's row. Raises TypeError, ValueError."""
-    texts = (record.host, record.uuid, record.state, *record.warnings, *record.unread_bases)
+    texts = (record.host, record.uuid, record.state, *record.warnings, *record.unread_bases, *(path.path for path in record.paths))
     maybe: list[str | None] = [record.name, record.base, record.base_uuid, record.error, record.rsync_version]
     maybe += [record.stopped_for, record.imported, record.shared_with]
+    maybe += [text for path in record.paths for text in (path.reason, path.meaning, path.exit_cause)]
     if not all(isinstance(text, str) for text in texts) or not all(text is None or isinstance(text, str) for text in maybe):
         raise TypeError("a text is none")
     if record.repaired is not None and not isinstance(record.repaired, dict):
         raise TypeError("a repair is none")
-    numbers: list[Any] = [
-        record.duration or 0,
-        record.attempts,
-        record.written or 0,
-        record.shared_bytes or 0,
-        *(number for path in record.paths for number in path.numbers.values()),
-    ]
+    maybe_numbers: list[Any] = [record.duration, record.attempts, record.written, record.shared_bytes, record.protocol]
+    for path in record.paths:
+        maybe_numbers += (*path.numbers.values(), path.exit_code, path.seconds, path.unreadable, path.vanished, path.not_kept)
+    numbers = [number for number in maybe_numbers if number is not None]
     if not all(isinstance(number, float) or (isinstance(number, int) and abs(number) <= LARGEST_NUMBER) for number in numbers):
         raise ValueError("a number is none, or out of all bounds")
     return record

@@ -293,6 +293,22 @@ def test_a_number_that_is_no_number_makes_the_record_unreadable_and_nothing_wors
             parse(FORMAT_1.replace("5678", word))
 
 
+@pytest.mark.parametrize("nothing", ["[]", '""', "{}"])
+@pytest.mark.parametrize("name", ["written", "shared_bytes", "duration", "protocol", "attempts"])
+def test_an_empty_list_or_text_is_no_number(name: str, nothing: str) -> None:
+    fields = {**json.loads(FORMAT_1), name: json.loads(nothing)}
+    with pytest.raises(UnreadableRecord):
+        parse(json.dumps(fields))
+
+
+@pytest.mark.parametrize(("name", "value"), [("path", 5), ("path", None), ("reason", []), ("exit_code", "0"), ("seconds", {})])
+def test_a_field_of_a_path_that_is_of_another_kind_makes_the_record_unreadable(name: str, value: object) -> None:
+    fields = json.loads(FORMAT_1)
+    fields["paths"][0][name] = value
+    with pytest.raises(UnreadableRecord):
+        parse(json.dumps(fields))
+
+
 def test_of_deletions_by_hand_the_newest_500_of_a_host_are_remembered_and_of_others_none(tmp_path: Path) -> None:
     notes = Notes(deleted={"damaged": {}})  # as somebody's editor may leave it
     for number in range(510):
