@@ -25,6 +25,7 @@ class CauseCode(StrEnum):
     NO_FILE_LEFT = "no-file-left"
     FEWER_FILES = "fewer-files"
     FEWER_BYTES = "fewer-bytes"
+    NOT_MOUNTED = "not-mounted"
     NOT_NAMED = "not-named"
     DEADLINE = "deadline"
     WINDOW_CLOSED = "window-closed"
@@ -56,6 +57,7 @@ FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.NO_FILE_LEFT: {"before": int},
     CauseCode.FEWER_FILES: _SHRUNK,
     CauseCode.FEWER_BYTES: _SHRUNK,
+    CauseCode.NOT_MOUNTED: {"folder": str, "others": int, "files": int, "bytes": int},
     CauseCode.WINDOW_CLOSED: {"window": str},
     CauseCode.STALLED: {"seconds": float},
     CauseCode.SIGNAL: {"name": str},

@@ -5,7 +5,7 @@ As in work_subvolume, every function is one small step that may be killed anywhe
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -87,13 +87,15 @@ def finalise(
     share_with: ShareWith | None = None,
     *,
     split: bool = True,
+    judge: Callable[[Record], Record] | None = None,
 ) -> tuple[Path, Record]:
     """Makes `.working` final under the name of its start; each line is safe to be killed after. Raises DataLost, OSError.
 
     The record is written before the sync, so a read-only `.working` always has a true one; the name comes last. On a full pool the
     record takes the reserve: all the rest is there by now.
 
-    `limits` None: the sums of the base still hold. `split`: `links_split` of the record.
+    `limits` None: the sums of the base still hold. `split`: `links_split` of the record. `judge` sees it once the pool knows what
+    was written, and may change its state.
     """
     name = _free_name(pool, record)
     _forget_former_notes(pool.host(record.host), name)
@@ -102,6 +104,9 @@ def finalise(
     named = replace(_without_doubt(prepared, record), name=name, links_split=split)
     with_reserve(pool.path, lambda: records.write(prepared.path, named))
     _sync_or_discard(prepared, disk)
+    if judge and (judged := judge(named)) != named:
+        named = judged
+        with_reserve(pool.path, lambda: records.write(prepared.path, judged, durable=True))
     if limits:
         sum_fetched(prepared.path, limits)
     if share_with:  # after the sums: what is shared does not count as written by this run any more

@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -30,6 +30,7 @@ from backupd.run import finishing, hooks
 from backupd.run import work_subvolume as working
 from backupd.run.base import is_damaged
 from backupd.run.context import HostResult, RunContext, RunningTransfer
+from backupd.run.emptied import judged
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import SumLimits
 from backupd.run.orphaned_receivers import take_host_lock
@@ -193,7 +194,7 @@ class HostRun:
             verdict = decide_run(list(transfer.results.values()))
             record = self._record(first, transfer, verdict)
             if verdict.state is not None:
-                return await self._finalise(prepared, record, verdict, transfer, disk)
+                return await self._finalise(prepared, record, transfer, disk)
             again = not checked and await self._grew_from_damage(prepared, transfer)
         except finishing.DataLost:
             raise
@@ -237,9 +238,7 @@ class HostRun:
         context.catalogue.put_backup(self.row)
         return prepared, first
 
-    async def _finalise(
-        self, prepared: Prepared, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
-    ) -> HostResult:
+    async def _finalise(self, prepared: Prepared, record: Record, transfer: HostTransfer, disk: Syncfs) -> HostResult:
         """Makes holes again, then the backup final, then its row."""
         context = self.context
         # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
@@ -260,19 +259,36 @@ class HostRun:
             warning = f"its holes could not be made or counted: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
         _, final = await asyncio.to_thread(
-            finishing.finalise, context.pool, prepared, record, disk, self._sum_limits(), self._share_with()
+            finishing.finalise,
+            context.pool,
+            prepared,
+            record,
+            disk,
+            self._sum_limits(),
+            self._share_with(),
+            judge=self._emptied_judge(prepared),
         )
         final = replace(final, duration=round(elapsed() - self.begun, 3))  # the row knows what the file could not yet
         row = backup_row(context.pool, final, final.state, prepared.id)
         fields = {
-            **self._run_fields(verdict.error, verdict.cause),
+            **self._run_fields(final.error, final.cause),
             "finished": self._moment(),
             "literal_bytes": final.new_bytes or 0,
             "shared_bytes": final.shared_bytes,
         }
         context.catalogue.finish_backup(row, self.run_id, **fields)
         self.ended = True
-        return self._result(verdict.outcome, final)
+        return self._result(final.state, final)
+
+    def _emptied_judge(self, prepared: Prepared) -> Callable[[Record], Record] | None:
+        """Returns what looks whether something was not mounted; None for a backup that has lost no file."""
+        base, transfer = prepared.base, self.transfer
+        assert transfer is not None
+        deleted = not prepared.fresh or any(result.numbers.get("deleted", 0) for result in transfer.results.values())
+        if base is None or base.name is None or not deleted:
+            return None
+        path, limit = self.context.pool.host(self.host.name) / base.name, self.host.unreadable_limit
+        return lambda record: judged(record, prepared.path, base, path, limit, self.cancellation)
 
     def _share_with(self) -> ShareWith | None:
         return ShareWith(self.host.share_with, self.cancellation) if self.host.share_with else None

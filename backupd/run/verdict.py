@@ -6,7 +6,7 @@ Worst first, because one path decides for all: a fault of the pool ends the run 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import MessageClass, Messages
@@ -168,6 +168,31 @@ def _shrunk(numbers: Mapping[str, int], base: Mapping[str, int], limit: float) -
         if before and (before - after) / before > limit:
             return Cause(code, facts={"before": before, "after": after, "limit": limit})
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """Folders of a source path that hold nothing any more although nothing was deleted in them; one of them, and how many others.
+
+    `files` and `bytes` are what the base has below them, as far as that was counted: names of any kind, and their sizes.
+    """
+
+    folder: str
+    others: int = 0
+    files: int = 0
+    bytes: int = 0
+
+    def is_too_much(self, base: Mapping[str, int], limit: float) -> bool:
+        """Returns True if more than `limit` of what the base has is missing with them, by files or by bytes."""
+        return self.files > limit * base.get("files", 0) or self.bytes > limit * base.get("bytes", 0)
+
+
+def judge_emptied(result: PathResult, base: Mapping[str, int], emptied: Emptied, limit: float) -> PathResult:
+    """Returns the result of a complete path with such folders in it: suspect if too much is missing, else with a warning."""
+    cause = Cause(CauseCode.NOT_MOUNTED, result.path, asdict(emptied))
+    if emptied.is_too_much(base, limit):
+        return replace(result, outcome=PathOutcome.SUSPECT, reason=cause_words(cause), cause=cause)
+    return replace(result, warnings=(*result.warnings, cause_words(cause)))
 
 
 _MISSED = {

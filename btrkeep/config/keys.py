@@ -93,7 +93,8 @@ TABLE = (
         "the backup is suspect."),
     ConfigKey("unreadable_limit", _ALL, kinds.SHARE, "1%", '"5%"',
         "How many of a source path's files may be unreadable; a folder counts as everything that the previous backup has below it. "
-        "If more are, or if nothing could be read, the backup is suspect."),
+        "If more are, or if nothing could be read, the backup is suspect. So it is if more of its files, or of its bytes, are "
+        "missing because something is not mounted."),
     ConfigKey("exclude", _ALL, kinds.PATTERNS,
         ["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp/*", "/var/tmp/*", "lost+found"], '["/var/cache/apt/archives/*", "*.iso"]',
         "Files that are not backed up, see `Exclude patterns`_. In [backup] it replaces the default; in a group or a host it is "
@@ -108,7 +109,7 @@ TABLE = (
         "Whether ``share_with`` may name a host of another group. Who sees the one host can find out then whether the other has a "
         "certain file."),
     ConfigKey("one_file_system", _ALL, kinds.FLAG, False, "true",
-        "Do not back up filesystems that are mounted below a source path."),
+        "Do not back up filesystems that are mounted below a source path. What such a mount hides stays in the backups as it was."),
 
     ConfigKey("daily", (RETENTION,), kinds.NUMBER, 0, "14",
         "For how many days, the newest ones that have a complete backup, the first one of the day is kept."),

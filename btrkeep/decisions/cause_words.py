@@ -5,7 +5,7 @@ from typing import Any
 
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.decisions.rsync_meaning import exit_words
-from btrkeep.units import format_duration, format_share, format_size
+from btrkeep.units import counted, format_duration, format_share, format_size
 
 
 def cause_words(cause: Cause) -> str:
@@ -36,6 +36,13 @@ def _shrunk(what: str, show: Callable[[int], str]) -> Callable[[Mapping[str, Any
     return words
 
 
+def _not_mounted(facts: Mapping[str, Any]) -> str:
+    others = facts["others"]
+    where = f"{facts['folder']} and {counted(others, 'more folder')} are" if others else f"{facts['folder']} is"
+    before = f"at least {facts['files']:,} files and folders ({format_size(facts['bytes'])})"
+    return f"{where} empty, where the previous backup has {before}, and nothing was deleted there (is something not mounted?)"
+
+
 _ANEW = "the next run begins anew while it does not allow more"
 _A_LIMIT = f"raise that, or `exclude` some of it; {_ANEW}"
 
@@ -56,6 +63,7 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.NO_FILE_LEFT: "no file is left of {before} (is something not mounted?)".format_map,
     CauseCode.FEWER_FILES: _shrunk("files", str),
     CauseCode.FEWER_BYTES: _shrunk("bytes", format_size),
+    CauseCode.NOT_MOUNTED: _not_mounted,
     CauseCode.NOT_NAMED: "rsync says that some files were not transferred, but not which",
     CauseCode.DEADLINE: "the deadline has passed",
     CauseCode.WINDOW_CLOSED: "the window {window} has closed".format_map,
