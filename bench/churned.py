@@ -13,11 +13,13 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from backupd.repo import backup_json as records
+from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.repo.notes_json import Notes, write_notes
 from btrkeep.backup_states import COMPLETE, EXPIRED
 from btrkeep.pool.orphans import orphans, wait_for
@@ -36,7 +38,8 @@ class Shape:
     """How large and how diverged.
 
     `files` of each host, of which `changed` change each night; their sizes are log-uniform from `smallest` to `largest` bytes.
-    `window`: a backup is deleted when it has become so many nights old, but for each seventh night's; 0: none is.
+    `window`: a backup is deleted when it has become so many nights old, but for each seventh night's; 0: none is. `paths`: each
+    record tells as much as that of a night with so many source paths; 0: only what there has to be.
     """
 
     hosts: int
@@ -48,6 +51,7 @@ class Shape:
     largest: int
     window: int = 0
     seed: int = 7
+    paths: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ class _Host:
         self.backups[path.name] = subvolume.id
         ended = started + timedelta(seconds=20)
         record = records.Record(self.folder.name, subvolume.uuid, COMPLETE, started, path.name, finished=ended, duration=20.0)
+        if self._shape.paths:
+            record = replace(record, **_told(self._shape.paths), ancestors=dict.fromkeys(list(self.backups)[-2:-1], number))
         records.write(path, record)
 
     def finalise(self) -> None:
@@ -120,6 +126,26 @@ class _Host:
         size = round(shape.smallest * (shape.largest / shape.smallest) ** self._random.random())
         start = self._random.randrange(NOISE - size)
         return self._noise[start : start + size]
+
+
+def _told(paths: int) -> dict[str, Any]:
+    """What a night tells of a host besides."""
+    files = {"files": 42_000, "regular": 38_000, "created": 7, "deleted": 3, "transferred": 61, "bytes": 9_100_000_000}
+    sent = {"transferred_bytes": 81_000_000, "literal": 2_700_000, "matched": 78_300_000, "sent": 151_000, "received": 4_300_000}
+    names = [f"/srv/data{number}" for number in range(paths)]
+    one = PathResult("", PathOutcome.COMPLETE, exit_code=0, meaning="complete", numbers=files | sent, seconds=4.2)
+    excluded = ["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp/*", "/var/tmp/*", "lost+found"]
+    return {
+        "attempts": 1,
+        "paths": tuple(replace(one, path=name) for name in names),
+        "settings": {"paths": names, "exclude": excluded, "inplace": "always", "one_file_system": False},
+        "rsync_version": "3.4.1",
+        "protocol": 32,
+        "seconds": {"prepare": 0.01, "rsync": 19.2},
+        "version": "0.1.0",
+        "links_split": True,
+        "confined": True,
+    }
 
 
 def build(mount: Path, folder: Path, shape: Shape) -> ChurnedPool:

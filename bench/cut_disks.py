@@ -22,7 +22,8 @@ from tests.beds import TOP, btrfs, nbd, work
 KINDS = ("plain", "cached", "recorded")
 IN_A_MACHINE = ("killed", "logged")  # bench/cut_machine.py
 OPTIONS = "commit=300,noatime,nossd"  # as in fstab: delayed writes are held back, and expire has an option to put back
-_POOL, _STATE, _ALL = 512 << 20, 48 << 20, "3G"
+_POOL, _STATE, _ALL = 512 << 20, 48 << 20, 3 << 30  # bytes
+_OF_A_FILE = (8 << 10, 512, 48 << 10)  # bytes of the three for each small file, when there are many
 _NAMES = ("pool.img", "state.img")
 
 
@@ -40,18 +41,21 @@ class Cut:
 class CutDisks:
     """The pool is at `pool`, the state folder at `state`, until the stack of `mount` ends; then a copy can be there.
 
-    `kind`: one of KINDS or IN_A_MACHINE. Those that are cached are cut by the dice of `seed`. The copies are plain disks.
+    `kind`: one of KINDS or IN_A_MACHINE. Those that are cached are cut by the dice of `seed`. The copies are plain. All are larger
+    when a host has so many `files` that it would not fit.
     """
 
-    def __init__(self, kind: str = "plain", seed: int = 0) -> None:
+    def __init__(self, kind: str = "plain", seed: int = 0, files: int = 0) -> None:
         self.kind, self._seed = kind, seed
-        self.images = btrfs.make(size=_ALL)
+        pool, state, everything = (max(least, each * files) for least, each in zip((_POOL, _STATE, _ALL), _OF_A_FILE, strict=True))
+        self.scale = pool / _POOL  # of what a command writes and how long it takes
+        self.images = btrfs.make(size=str(everything))
         self._log = self.images / "log"
         self.bed = self.images.parent
         self.pool, self.state = self.bed / "pool", self.bed / "state"
         for point in (self.pool, self.state):
             point.mkdir()
-        for name, size in zip(_NAMES, (_POOL, _STATE), strict=True):
+        for name, size in zip(_NAMES, (pool, state), strict=True):
             with (self.images / name).open("wb") as file:
                 file.truncate(size)
         work("mkfs.btrfs", "-q", "-m", "single", self.images / "pool.img")

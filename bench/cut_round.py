@@ -8,7 +8,6 @@ import json
 import os
 import random
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,7 +22,8 @@ from typing import Any
 from bench import cut_truth
 from bench.cut_disks import Cut, CutDisks
 from bench.cut_scenarios import SCENARIOS
-from bench.cut_site import Site, Step
+from bench.cut_site import LONGEST, Site, Step
+from btrkeep.pool.subvolume import delete, snapshot
 from tests.beds import work
 from tests.beds.cli import command
 from tests.beds.watch import ENVIRONMENT, disagreements, is_locked
@@ -32,7 +32,7 @@ from tests.beds.work import explain
 AT_RANDOM = ("another's commit", "any moment")
 IT_ENDED, KILLED = "the end of the command", "a kill at any moment"
 _DONE = {"complete", "suspect"}
-_LONGEST_STEP = 1800.0  # seconds
+_OF_EACH = 50  # checkpoints of one name in a step
 _NAMED = re.compile(r"/\d{4}-\d\d-\d\dT\d{6}Z")
 
 
@@ -86,6 +86,7 @@ class Round:
         self.found = Found()
         self._lock = threading.Lock()
         self._passed = 0
+        self._heard: Counter[tuple[int, str]] = Counter()
 
     def run(self) -> Found:
         """All of it. The disks are mounted and unmounted here."""
@@ -137,7 +138,7 @@ class Round:
         """Remembers what is there before a step, and after the last one."""
         site, number = self.site, len(self.steps)
         source = site.top / f"version-{number}"
-        work("cp", "-a", site.source, source)
+        snapshot(site.source, source)
         self._remember(by_run=False)
         facts = self._facts()
         self.before.append(
@@ -154,11 +155,11 @@ class Round:
             key = f"{host}/{name}"
             if key not in self.trees and record["state"] in _DONE:
                 self.trees[key] = cut_truth.tree(data)
-                if by_run and (wrong := self._unlike_source(data, cut_truth.tree(self.site.source))):
+                if by_run and (wrong := self._unlike_source(self.trees[key], self.before[-1].tree)):
                     self.found.defects.append(f"{self._where()}: {key} differs from its source without any cut: {wrong[:3]}")
 
-    def _unlike_source(self, data: Path, source: cut_truth.Tree) -> list[str]:
-        return cut_truth.unlike(source, cut_truth.tree(data / str(self.site.source).strip("/")))
+    def _unlike_source(self, tree: cut_truth.Tree, source: cut_truth.Tree) -> list[str]:
+        return cut_truth.unlike(source, cut_truth.below(tree, str(self.site.source).strip("/")))
 
     def _carry_out(self, step: Step, action: str) -> None:
         """Gives the command. `action`: what it does at all of its checkpoints, as kill_at.py has it."""
@@ -168,7 +169,7 @@ class Round:
             env = {**os.environ, **ENVIRONMENT}
             done = subprocess.run(argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env)
         else:
-            done = command(step.program, *words, check=False, timeout=_LONGEST_STEP, at=at)
+            done = command(step.program, *words, check=False, timeout=LONGEST, at=at)
         assert done.returncode in step.status, explain(done)
 
     def _words(self, step: Step) -> list[str]:
@@ -199,16 +200,22 @@ class Round:
                 return
             with ExitStack() as stack, connection:
                 stack.callback(server.close)  # if a cut fails: then the command does, which waits for ever otherwise
-                if said := connection.makefile().readline().strip():
+                if (said := connection.makefile().readline().strip()) and self._is_worth_it(said):
                     self._cut(said)
                 stack.pop_all()
+
+    def _is_worth_it(self, moment: str) -> bool:
+        """The copies of a checkpoint that is passed for every thousand files would take longer than the run; fewer and fewer do."""
+        at = len(self.before), moment
+        self._heard[at] += 1
+        return self._heard[at] <= _OF_EACH or self.random.random() < _OF_EACH / self._heard[at]
 
     @contextmanager
     def _at_random(self) -> Iterator[None]:
         ended = threading.Event()
 
         def go_on() -> None:
-            while not ended.wait(self.random.uniform(0.01, 0.08)):
+            while not ended.wait(self.random.uniform(0.01, 0.08) * self.disks.scale):
                 commit = self.random.random() < 0.5
                 if commit:
                     with self._lock:
@@ -254,7 +261,7 @@ class Round:
     def _defects(self, cut: Cut) -> Iterator[str]:
         here = self.before[cut.ended]
         self._put_back(here)
-        checked = work("btrfs", "check", "--readonly", cut.pool, check=False)
+        checked = work("btrfs", "check", "--readonly", cut.pool, check=False, timeout=LONGEST)
         if checked.returncode:
             yield f"btrfs check: {checked.stderr[-500:]}"
         with ExitStack() as stack:
@@ -293,8 +300,8 @@ class Round:
         return sorted((wanted - seen).elements())
 
     def _put_back(self, here: Before) -> None:
-        shutil.rmtree(self.site.source)
-        work("cp", "-a", here.source, self.site.source)
+        delete(self.site.top, cut_truth.subvolume(self.site.source).number)
+        snapshot(here.source, self.site.source)
         self.site.config.write_text(here.config)
 
     def _contents(self, look: Look) -> Iterator[str]:
@@ -310,19 +317,19 @@ class Round:
 
     def _wrong(self, look: Look, host: str, key: str, state: str) -> str:
         """What is wrong with the content of that backup, or ""."""
-        data = self.site.pool / "hosts" / key / "data"
-        known = key in self.trees and cut_truth.unlike(self.trees[key], cut_truth.tree(data))
+        tree = cut_truth.tree(self.site.pool / "hosts" / key / "data")
+        known = key in self.trees and cut_truth.unlike(self.trees[key], tree)
         if known == []:  # also one that the cut had left with all of its content, and a run has given its name
             return ""
         if known and (look.there is None or key in look.there or host in self.site.elsewhere):
             return f"{key} is not what it was: {known[:3]}"
         if look.there is None and f"{key} is there, {state}" not in look.may and not self.unknown_names:
             return f"{key} is called {state} before it was finished"
-        wrong = self._unlike_source(data, look.source)
+        wrong = self._unlike_source(tree, look.source)
         return f"{key} differs from its source: {wrong[:3]}" if wrong else ""
 
     def _done(self, *words: str, status: tuple[int, ...]) -> Iterator[str]:
-        done = command("backupd", "--config", self.site.config, *words, check=False, timeout=_LONGEST_STEP)
+        done = command("backupd", "--config", self.site.config, *words, check=False, timeout=LONGEST)
         if done.returncode not in status or "Traceback" in done.stderr:
             yield f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-1500:]}"
 
@@ -331,13 +338,13 @@ class Round:
         return [{key: value for key, value in one.items() if key != "duration"} for one in self._backupd("list")]
 
     def _backupd(self, *words: str) -> Any:
-        done = command("backupd", "--config", self.site.config, *words, "--json", timeout=_LONGEST_STEP)
+        done = command("backupd", "--config", self.site.config, *words, "--json", timeout=LONGEST)
         return json.loads(done.stdout)
 
     def _run_all(self, which: str) -> Generator[str, None, set[tuple[str, str]]]:
         """Runs once more: hosts, and what came out of each."""
         words = ("run", "--all", "--json")
-        done = command("backupd", "--config", self.site.config, *words, check=False, timeout=_LONGEST_STEP)
+        done = command("backupd", "--config", self.site.config, *words, check=False, timeout=LONGEST)
         if "Traceback" in done.stderr or not done.stdout:
             yield f"the {which} run ended with {done.returncode}: {done.stderr[-1500:]}"
             return set()

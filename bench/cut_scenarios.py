@@ -19,6 +19,7 @@ from tests.beds.expiries import LATER, NOW, at
 from tests.beds.nights import Nights
 
 MANY = 20_000  # small files; bench.power_cuts has an option
+OF_MANY_FILES = ("many", "many_continued")
 _OLD_CATALOGUE = """
 from alembic import command
 from alembic.config import Config
@@ -79,16 +80,27 @@ def few(site: Site) -> Iterator[Step]:
 
 def many(site: Site) -> Iterator[Step]:
     """A first copy of many small files, and a night in which some of them have changed."""
+    _many_files(site)
+    yield run()
+    for number in range(0, MANY, 97):
+        (site.source / f"{number // 1000}" / f"{number}").write_bytes(site.noise(number % 500))
+    yield run()
+
+
+def many_continued(site: Site) -> Iterator[Step]:
+    """A first copy of many small files goes on with what was left when its connection ended in the middle."""
+    _many_files(site)
+    site.broken_off("web", 100 * MANY)
+    yield run()
+
+
+def _many_files(site: Site) -> None:
     for number in range(MANY):
         folder = site.source / f"{number // 1000}"
         if not number % 1000:
             folder.mkdir()
         (folder / f"{number}").write_bytes(site.noise(number % 300))
     site.hosts("web")
-    yield run()
-    for number in range(0, MANY, 97):
-        (site.source / f"{number // 1000}" / f"{number}").write_bytes(site.noise(number % 500))
-    yield run()
 
 
 def continued(site: Site) -> Iterator[Step]:
@@ -345,6 +357,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         changed,
         few,
         many,
+        many_continued,
         continued,
         suspect,
         expire,

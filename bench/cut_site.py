@@ -12,12 +12,15 @@ from pathlib import Path
 
 from bench import cut_truth
 from bench.cut_disks import CutDisks
-from tests.beds import session, work
+from btrkeep.pool.subvolume import create
+from tests.beds import work
+from tests.beds.cli import command
 from tests.beds.expiries import LAST
 from tests.beds.history import every, make_histories
 from tests.beds.nights import Nights
 
 MIB = 1 << 20
+LONGEST = 1800.0  # seconds of a command
 _TEMPORARY = re.compile(r"(.*/)?\.[^/]+\.[A-Za-z0-9]{6}")
 _ANOTHER_BOOT = "00000000-0000-4000-8000-000000000000"
 
@@ -42,13 +45,15 @@ def run(*hosts: str, status: tuple[int, ...] = (0,)) -> Step:
 
 
 class Site(Nights):
-    """A rehearsal pool on disks that can be cut; configuration and sources lie elsewhere, so they survive."""
+    """A rehearsal pool on disks that can be cut; configuration and sources lie elsewhere, so they survive. The
+    source is a subvolume, so what it was before a step is a snapshot.
+    """
 
     def __init__(self, disks: CutDisks, seed: int) -> None:
         super().__init__(disks.pool, "--rehearsal")
-        self.top = Path(tempfile.mkdtemp(prefix="site-", dir=session.folder()))
+        self.top = Path(tempfile.mkdtemp(prefix="site-", dir=disks.images))
         self.config, self.source, self.state = self.top / "main.toml", self.top / "srv", disks.state / "state"
-        self.source.mkdir()
+        create(self.source)
         self.disks = disks
         self.random = random.Random(seed)
         self.out = disks.pool / "out"
@@ -167,7 +172,7 @@ class Site(Nights):
     def broken_off(self, host: str, count: int) -> None:
         """A run of the host that its connection ends after so many bytes: it leaves a `.working`."""
         self.in_the_middle(count, end="dies")
-        self.backupd("run", host, check=False)
+        command("backupd", "--config", self.config, "run", host, check=False, timeout=LONGEST)
         self.ssh("")
 
     def histories(self, *hosts: str) -> list[str]:

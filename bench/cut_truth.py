@@ -21,22 +21,38 @@ _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")
 
 def tree(top: Path) -> Tree:
     """Every name below `top` with what it is: kind, mode, owner, mtime, size, SHA-256 or target, and its inode's other names."""
-    found: dict[str, tuple[os.stat_result, str]] = {}
-    names: dict[int, list[str]] = {}
+    found: Tree = {}
+    linked: dict[int, list[str]] = {}
     for folder, folders, files in os.walk(top):
+        below = os.path.relpath(folder, top) + "/" if folder != str(top) else ""
         for name in (*folders, *files):
-            path = Path(folder, name)
-            seen, at = path.lstat(), str(path.relative_to(top))
-            found[at] = seen, _content(path, seen)
-            names.setdefault(seen.st_ino, []).append(at)
-    return {at: (*_facts(seen), content, tuple(sorted(names[seen.st_ino]))) for at, (seen, content) in found.items()}
+            path, at = f"{folder}/{name}", f"{below}{name}"
+            seen = os.lstat(path)
+            found[at] = (*_facts(seen), _content(path, seen), ())
+            if seen.st_nlink > 1:
+                linked.setdefault(seen.st_ino, []).append(at)
+    for names in linked.values():
+        for at in names:
+            found[at] = (*found[at][:-1], tuple(sorted(set(names) - {at})))
+    return found
 
 
-def _content(path: Path, seen: os.stat_result) -> str:
+def below(tree: Tree, top: str) -> Tree:
+    """The part of it below the folder `top`, as `tree` of that folder has it."""
+    start = f"{top}/"
+    length = len(start)
+    return {
+        at[length:]: (*facts, tuple(name[length:] for name in others if name.startswith(start)))
+        for at, (*facts, others) in tree.items()
+        if at.startswith(start)
+    }
+
+
+def _content(path: str, seen: os.stat_result) -> str:
     if stat.S_ISREG(seen.st_mode):
-        with path.open("rb") as file:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a million of them
             return hashlib.file_digest(file, "sha256").hexdigest()
-    return str(path.readlink()) if stat.S_ISLNK(seen.st_mode) else ""
+    return str(Path(path).readlink()) if stat.S_ISLNK(seen.st_mode) else ""
 
 
 def _facts(seen: os.stat_result) -> tuple[int, ...]:

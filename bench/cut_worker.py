@@ -35,7 +35,7 @@ _BYTECODE = "PYTHONPYCACHEPREFIX"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`wanted` cuts of a scenario. `files`: how many `many` has; `unsynced`: of a backupd without its last sync."""
+    """`wanted` cuts of a scenario. `files`: how many those of many files have; `unsynced`: of a backupd without its last sync."""
 
     scenario: str
     seed: int
@@ -122,7 +122,8 @@ def _round(order: Order, image_dir: Path) -> Found:
         if bytecode:  # that of all rounds together
             os.environ[_BYTECODE] = bytecode
         cut_scenarios.MANY = order.files
-        disks, program = CutDisks(order.disks, order.seed), UNSYNCED if order.unsynced else None
+        files = order.files if order.scenario in cut_scenarios.OF_MANY_FILES else 0
+        disks, program = CutDisks(order.disks, order.seed, files), UNSYNCED if order.unsynced else None
         kind = _ROUNDS.get(order.disks, Round)
         return kind(disks, order.scenario, order.seed, order.wanted, program).run()
 

@@ -3,9 +3,11 @@
     python -m bench.grows [--hosts 280,2800,28000] [--parts status,list] [--backups 4] [--json]
 
 status, list, metrics and overview (the dashboard's first page) read a catalogue of bench.make_catalogue; there is no backup in the
-pool. rebuild, expiry and night use a pool of real subvolumes, each with one file of one byte, made in batches by bench.churned.
-expiry deletes the oldest backup of every host. night backs up every host once, from one empty folder, through tests/fakessh. All
-sizes have the same few backups of each host, so that the hosts alone differ.
+pool. The others use a pool of real subvolumes, each with one file of one byte, made in batches by bench.churned: afresh is a
+rebuild without a catalogue, rebuild one with it; after both the rows are compared with `btrfs subvolume list`. pool-status,
+pool-list and plan (expire --dry-run) come between the two. expiry deletes the oldest backup of every host. night backs up every
+host once, from one empty folder, through tests/fakessh. All sizes have the same few backups of each host, so that the hosts alone
+differ.
 
 Each figure is that of whole processes with their children: seconds on the wall, seconds of CPU time, the peak of memory of the
 largest process, and the counters of /proc/PID/io. For overview it is that of one request to a running server, once after a change
@@ -17,9 +19,12 @@ much. Start-up flattens the small sizes, so with three sizes or more a second ex
 import argparse
 import http.client
 import json
+import shutil
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from bench import churned, make_catalogue
@@ -39,7 +44,14 @@ READING = (*COMMANDS, "overview")
 CACHED = "overview, cached"
 _YOUNG = 1.2
 """Seconds after which the dashboard uses no result of an older catalogue (`Caches` of web.source: 1)."""
-WRITING = ("rebuild", "expiry", "night")
+ON_POOL: Mapping[str, tuple[str, ...]] = {
+    "afresh": ("rebuild",),
+    "pool-status": ("status",),
+    "pool-list": ("list", "--json"),
+    "plan": ("expire", "--dry-run"),
+    "rebuild": ("rebuild",),
+}
+WRITING = (*ON_POOL, "expiry", "night")
 """In the order in which they run: night needs what the others leave."""
 PARTS = (*READING, *WRITING)
 
@@ -111,13 +123,21 @@ def _counters(pid: int) -> dict[str, int]:
 
 def writing(options: argparse.Namespace, folder: Path, hosts: int) -> Iterator[tuple[str, list[Figures]]]:
     """Yields each chosen part that needs real subvolumes, with its figures; each runs once."""
-    shape = Shape(hosts, options.backups, options.backups - 1, files=1, changed=0, smallest=1, largest=1)
+    keep, paths = options.backups - 1, options.paths
+    shape = Shape(hosts, options.backups, keep, files=1, changed=0, smallest=1, largest=1, paths=paths)
     mount = btrfs.make(f"{2048 + hosts * options.backups // 8}M", mkfs=("-m", "single"), options="noatime")
     made = churned.build(mount, folder, shape)
     backups, chosen = hosts * options.backups, [part for part in WRITING if part in options.parts]
-    if "rebuild" in chosen:
-        figures, _ = measured(made.backupd("rebuild"))
-        yield "rebuild", [figures]
+    for part in (part for part in ON_POOL if part in chosen):
+        if part == "afresh":
+            shutil.rmtree(folder / "state")
+        figures, output = measured(made.backupd(*ON_POOL[part]))
+        if ON_POOL[part] == ("rebuild",):
+            _require_subvolumes(mount, backups)
+            _require_same(mount, folder / "state")
+        if part == "pool-list" and len(json.loads(output)) != backups:
+            raise SystemExit(f"{len(json.loads(output))} backups are listed, where {backups} should be")
+        yield part, [figures]
     if "expiry" in chosen:
         figures, _ = measured(made.backupd("expire"))
         backups -= hosts
@@ -145,6 +165,16 @@ def _require_subvolumes(mount: Path, backups: int) -> None:
     found = len(work("btrfs", "subvolume", "list", "-r", mount).stdout.splitlines())
     if found != backups:
         raise SystemExit(f"{found} read-only subvolumes, where {backups} should be")
+
+
+def _require_same(mount: Path, state: Path) -> None:
+    """The catalogue's rows, as SQLite has them, are the subvolumes that the `btrfs` program lists: path, id and UUID of each."""
+    lines = (line.split(" path ", 1) for line in work("btrfs", "subvolume", "list", "-r", "-u", mount).stdout.splitlines())
+    there = {(path.removeprefix("pool/"), int(words.split()[1]), words.split()[-1]) for words, path in lines}
+    with closing(sqlite3.connect(f"file:{state / 'catalogue.sqlite'}?mode=ro", uri=True)) as catalogue:
+        rows = set(catalogue.execute("SELECT path, subvolume_id, uuid FROM backup"))
+    if rows != there:
+        raise SystemExit(f"only in the catalogue: {sorted(rows - there)[:9]}; only in the pool: {sorted(there - rows)[:9]}")
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
@@ -185,6 +215,7 @@ def main() -> None:
     made.add_argument("--hosts", type=_sizes, default="280,2800,28000", help="numbers of hosts")
     made.add_argument("--parts", type=_parts, default=",".join(PARTS), help="what to measure")
     made.add_argument("--backups", type=int, default=4, help="of each host, at all sizes")
+    made.add_argument("--paths", type=int, default=0, help="source paths in each real backup's record; 0: a short record")
     made.add_argument("--rounds", type=int, default=3, help="of each part that reads; one more comes first, unmeasured")
     options = made.parse_args()
     if options.backups < 2:

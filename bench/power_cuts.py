@@ -29,11 +29,11 @@ from typing import Any
 
 from bench.common import own_folder, plain_parser, say
 from bench.cut_disks import IN_A_MACHINE, KINDS
-from bench.cut_scenarios import SCENARIOS
+from bench.cut_scenarios import OF_MANY_FILES, SCENARIOS
 from bench.cut_worker import Order, Worker
 
 _IN_A_ROUND = 29  # 2,000 cuts are each scenario once on each kind of disks
-_OF_MANY = 4  # takes as long as all the others together
+_OF_MANY = 4  # they take as long as all the others together
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     disks = "cached: any part of their write cache is lost; recorded: as they were at each flush; killed: a virtual machine's, "
     disks += "which is killed; logged: a virtual machine's, as they were at its flushes; all: the first three"
     parser.add_argument("--disks", choices=("all", *KINDS, *IN_A_MACHINE), default="all", help=disks)
-    parser.add_argument("--files", type=int, default=20_000, help="small files of the scenario `many`")
+    parser.add_argument("--files", type=int, default=20_000, help="small files of the scenarios `many` and `many_continued`")
     parser.add_argument("--unsynced", action="store_true", help="backupd without its last sync: defects have to be found")
     parser.add_argument("--until", type=float, metavar="SECONDS", help="begin no round later than that")
     parser.add_argument("--record", type=Path, metavar="FILE", help="add each round to it; those in there are not repeated")
@@ -149,7 +149,7 @@ def _rounds(options: argparse.Namespace) -> Iterator[tuple[str, int, str, int]]:
     kinds = KINDS if options.disks == "all" else [options.disks]
     for number in itertools.count():
         turn, place = divmod(number, len(names))
-        wanted = _OF_MANY if names[place] == "many" else options.cuts
+        wanted = _OF_MANY if names[place] in OF_MANY_FILES else options.cuts
         yield names[place], options.seed + number, kinds[(turn + place) % len(kinds)], min(options.in_a_round, options.cuts, wanted)
 
 

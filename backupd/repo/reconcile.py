@@ -46,8 +46,11 @@ _WORDS = {
 }
 
 
-def row_of(pool: Pool, host: str, name: str) -> Backup | None:
-    """Returns the row for the backup with that name, None if it is not ours. Raises UnreadableRecord."""
+def row_of(pool: Pool, host: str, name: str, notes: Notes | None = None) -> Backup | None:
+    """Returns the row for the backup with that name, None if it is not ours. Raises UnreadableRecord.
+
+    `notes`: the host's, for who asks for many of its backups: to read them each time takes time with the square of their number.
+    """
     path: Path = pool.host(host) / name
     found = own_backup(path, host)
     if not found:
@@ -57,7 +60,7 @@ def row_of(pool: Pool, host: str, name: str) -> Backup | None:
         return backup_row(pool, replace(record, name=None, state=PARTIAL), PARTIAL, subvolume.id)  # whatever its record says
     if record.state not in FINAL or not subvolume.read_only:
         return None
-    return final_row(pool, host, record, subvolume, read_notes(pool.host(host)))
+    return final_row(pool, host, record, subvolume, read_notes(pool.host(host)) if notes is None else notes)
 
 
 def final_row(pool: Pool, host: str, record: Record, subvolume: Subvolume, notes: Notes) -> Backup:
@@ -68,8 +71,9 @@ def final_row(pool: Pool, host: str, record: Record, subvolume: Subvolume, notes
 
 def follow_notes(pool: Pool, catalogue: Catalogue, host: str, names: Iterable[str]) -> None:
     """Writes the rows of these backups as the host's notes are now, and points `latest`. The caller holds the host's lock."""
+    notes = read_notes(pool.host(host))
     for name in names:
-        if row := row_of(pool, host, name):
+        if row := row_of(pool, host, name, notes):
             catalogue.put_backup(row)
     point_latest(pool, host)
 
@@ -80,10 +84,13 @@ def all_rows(pool: Pool, trouble: list[str]) -> Iterator[Backup]:
         names: list[str] = []
         with _told(trouble, host):
             names = sorted(names_of(pool, host))
+        notes = None
+        with suppress(UnreadableRecord):  # said of each of its backups then
+            notes = read_notes(pool.host(host))
         for name in names:
             row = None
             with _told(trouble, f"{host}/{name}"):
-                row = row_of(pool, host, name)
+                row = row_of(pool, host, name, notes)
                 if row is None:
                     trouble.append(f"{host}/{name}: not a backup of ours (its backup.json does not name it), left alone")
             if row:
@@ -250,21 +257,22 @@ def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
         for one in rows.values()
         if one.name
     ]
-    stale = _stale(read_notes(pool.host(host)), rows.keys() & there, noted)
+    notes = read_notes(pool.host(host))
+    stale = _stale(notes, rows.keys() & there, noted)
     point_latest(pool, host)
-    added = [name for name in there - rows.keys() if _add(pool, catalogue, host, name)]
+    added = [name for name in there - rows.keys() if _add(pool, catalogue, host, name, notes)]
     if added:  # a base whose damage is forgotten hands it on to the next backup
         recall_looks(pool, catalogue, host, added)
     return {
         _ADDED: len(added),
         _DROPPED: len(rows.keys() - there),
-        _AMENDED: sum(_add(pool, catalogue, host, name) for name in stale),
+        _AMENDED: sum(_add(pool, catalogue, host, name, notes) for name in stale),
     }
 
 
-def _add(pool: Pool, catalogue: Catalogue, host: str, name: str) -> bool:
+def _add(pool: Pool, catalogue: Catalogue, host: str, name: str, notes: Notes | None = None) -> bool:
     try:
-        row = row_of(pool, host, name)
+        row = row_of(pool, host, name, notes)
     except OperatorError:
         return False
     if row:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.beds import backupd, btrfs, work
+from tests.beds.history import every, make_history, moment, name_of, write_down
 from tests.beds.nights import Nights
+from tests.beds.opens import watched
 from tests.beds.watch import disagreements, rows, subvolumes
 
 BACKUP_COLUMNS = "host, name, path, state, started, finished, files, bytes, new_bytes, error, warnings, base, subvolume_id, uuid"
@@ -112,6 +114,29 @@ def test_a_lost_catalogue_comes_back_by_itself_with_the_next_run(nights: Nights,
     forget_catalogue(nights)
     nights.backupd("run")  # nothing is due: it knows before it decides
     assert backup_rows(nights) == before
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["rebuild", "a run after rows were lost"])
+def test_a_hosts_notes_are_not_read_again_for_each_of_its_backups(nights: Nights, lost: bool) -> None:
+    """The kernel merges events of one file in a row, so the records are watched too: each is opened between two looks at notes."""
+    starts = every(1, 20, moment("2026-11-20 22:00"))
+    opened = []
+    nights.host("other", nights.source)
+    for host, count in (("few", 5), ("many", 20)):
+        nights.host(host, nights.source)
+        names = make_history(nights, host, starts[-count:])
+        write_down(nights, host, backups={name: {"hold": {"at": "2026-11-21T09:00:00Z", "why": "court"}} for name in names[:-1]})
+        if lost:
+            with closing(sqlite3.connect(catalogue(nights))) as connection, connection:
+                connection.execute("pragma foreign_keys = on")
+                connection.execute("delete from backup where host = ?", (host,))
+        folder = nights.pool / "hosts" / host
+        with watched(folder / "notes.json", *(folder / name / "backup.json" for name in names)) as opens:
+            nights.backupd(*(("run", "other") if lost else ("rebuild",)))
+            opened.append(opens.count())
+        held = rows(nights, f"select name from backup where host = '{host}' and held_why = 'court' order by name")
+        assert held == [(name_of(start),) for start in starts[-count:-1]]
+    assert opened[1] - opened[0] <= 15  # the records
 
 
 def test_the_catalogue_of_another_pool_is_refused(nights: Nights, tree: Path) -> None:
