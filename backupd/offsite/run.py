@@ -22,6 +22,7 @@ from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.catalogue import Catalogue
+from btrkeep.clock import elapsed
 from btrkeep.config import Config
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.offsite import OffsiteSnapshot, Removal, given_up, to_remove, to_send
@@ -174,11 +175,11 @@ class OffsiteRun:
         known = KnownRepository(self.catalogue, self.settings.name)
         incomplete, unheard = set(known.incomplete(there)), set[tuple[str, str]]()
         known.note(there, incomplete)
-        end = time.monotonic() + self.seconds_left if self.seconds_left is not None else None
+        end = elapsed() + self.seconds_left if self.seconds_left is not None else None
         for host, name in self._in_turn(sendings):
             try:
                 self._wait()
-                if end is not None and time.monotonic() > end:
+                if end is not None and elapsed() > end:
                     summary.out_of_time = True
                     return
                 unheard.add((host, name))  # whatever ends this: what restic may have made there does not count

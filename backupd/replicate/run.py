@@ -28,6 +28,7 @@ from backupd.replicate.outcome import (
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
 from backupd.repo.received import discard_received, has_received
 from btrkeep.catalogue import Backup
+from btrkeep.clock import elapsed
 from btrkeep.decisions.replication import (
     HostFetches,
     obstacle_words,
@@ -164,7 +165,7 @@ class _Work:
         self._looked, self._who = -_LOOK_AROUND, ""
         self._unusable: PoolUnusable | None = None
         self._ends = False
-        self._end = time.monotonic() + context.seconds_left if context.seconds_left is not None else None
+        self._end = elapsed() + context.seconds_left if context.seconds_left is not None else None
 
     def run(self) -> None:
         """Fetches all. Raises PoolUnusable when nothing more can be, OperatorError of the catalogue, and NoThread."""
@@ -293,7 +294,7 @@ class _Work:
     @property
     def _begins_no_more(self) -> bool:
         """After the end of the window what has begun goes on."""
-        if self._end is not None and time.monotonic() > self._end:
+        if self._end is not None and elapsed() > self._end:
             self.summary.out_of_time = True
         return self.is_over or self.summary.out_of_time
 

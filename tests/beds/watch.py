@@ -18,6 +18,14 @@ from tests.beds.work import explain, work
 
 KILL_AT = Path(__file__).resolve().parent / "kill_at.py"
 KILLED = -9
+# As sitecustomize.py: the kernel's clocks when the machine has been asleep: CLOCK_BOOTTIME has gone on, CLOCK_MONOTONIC has not.
+ASLEEP = """
+import os, time
+real = time.clock_gettime
+def slept(clock):
+    return real(clock) + ({hours} * 3600 if clock == time.CLOCK_BOOTTIME and os.path.exists({flag!r}) else 0)
+time.clock_gettime = slept
+"""
 ENVIRONMENT = {"PYTHONPATH": str(TOP), "NO_COLOR": "1"}
 
 

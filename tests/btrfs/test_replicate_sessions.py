@@ -4,8 +4,10 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from tests.beds import TOP, work
 from tests.beds.faults import damage
 from tests.beds.two_pools import TwoPools
-from tests.beds.watch import wait_for
+from tests.beds.watch import ASLEEP, ended, wait_for
 
 pytestmark = pytest.mark.btrfs
 LATER = """
@@ -72,6 +74,26 @@ def test_what_has_come_as_a_whole_after_the_end_of_its_window_is_fetched(two: Tw
     (told,) = json.loads(done.stdout)
     assert (told["planned"], len(told["fetched"])) == (1, 1)
     assert copies(two)["office"]["state"] == "ok"
+
+
+def test_a_window_that_ended_while_the_machine_was_asleep_begins_no_further_backup(
+    two: TwoPools, tmp_path: Path, backupd_running: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    """Asleep for nine hours in the middle of the first one. (In earnest: tests/systemd/test_vm.py.)"""
+    (two.source / "large").write_bytes(bytes(range(256)) * 4000)
+    first = two.night("2026-03-01T22:00:00Z", "a")
+    two.night("2026-03-02T22:00:00Z", "b")
+    asleep = tmp_path / "asleep"
+    falls_asleep = LATER.replace("time.sleep(8)", f"open({str(asleep)!r}, 'w').close()")
+    two.over_ssh(f'"$@" | {shlex.quote(sys.executable)} -c {shlex.quote(falls_asleep)}')
+    two.second.tables["replica.office"]["window"] = "11:00-12:00"
+    two.second.write()
+    (tmp_path / "sitecustomize.py").write_text(ASLEEP.format(flag=str(asleep), hours=9))
+    env = {"PYTHONPATH": f"{tmp_path}:{TOP}"}
+    words = ("replicate", "--due", "--json", "--now", "2026-03-20T11:00:00Z")
+    status, said, _ = ended(backupd_running("--config", two.second.config, *words, env=env), 60)
+    (told,) = json.loads(said)
+    assert (status, told["planned"], [one["backup"] for one in told["fetched"]]) == (0, 2, [first])
 
 
 def test_a_pool_that_lists_no_host_is_not_well(two: TwoPools) -> None:

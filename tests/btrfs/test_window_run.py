@@ -11,7 +11,7 @@ import pytest
 
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
-from tests.beds.watch import disagreements, ended, hold, results, transferring, wait_for
+from tests.beds.watch import ASLEEP, disagreements, ended, hold, results, transferring, wait_for
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -86,23 +86,13 @@ def test_what_runs_when_the_window_closes_is_stopped_kept_and_ended_the_night_af
     assert disagreements(nights) == []
 
 
-# The kernel's clocks when the machine has been asleep: CLOCK_BOOTTIME has gone on, CLOCK_MONOTONIC has not.
-_ASLEEP = """
-import os, time
-real = time.clock_gettime
-def slept(clock):
-    return real(clock) + ({hours} * 3600 if clock == time.CLOCK_BOOTTIME and os.path.exists({flag!r}) else 0)
-time.clock_gettime = slept
-"""
-
-
 @pytest.mark.parametrize(("hours", "woken_at"), [(9, "2026-11-21 07:00"), (72, "2026-11-23 22:00")])
 def test_a_window_that_closed_while_the_machine_was_asleep_stops_what_runs(
     nights: Nights, tree: Path, backupd_running: Start, tmp_path: Path, hours: int, woken_at: str
 ) -> None:
     """After three days it is in the window again, but that is another night."""
     flag, asleep = hold(nights, 500_000), tmp_path / "asleep"
-    (tmp_path / "sitecustomize.py").write_text(_ASLEEP.format(flag=str(asleep), hours=hours))
+    (tmp_path / "sitecustomize.py").write_text(ASLEEP.format(flag=str(asleep), hours=hours))
     env = {"PYTHONPATH": f"{tmp_path}:{TOP}"}
     process = backupd_running("--config", nights.config, "run", "--json", "--now", "2026-11-20T22:00:00Z", env=env)
     wait_for(flag.exists)
