@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.beds import session
 from tests.beds.machine import locked, machine, once
 from tests.beds.machine import why_not as no_machine
+from tests.beds.vm_sleep import wake
 from tests.beds.work import work
 
 _TOP = Path(__file__).resolve().parents[2]
@@ -64,7 +65,7 @@ class Vm:
     """One that runs. `said`: the file with what its scripts have printed so far."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
-        self._process, self.said, self._console = process, folder / "said", folder / "console"
+        self._process, self.said, self._console, self._asked = process, folder / "said", folder / "console", folder / "qmp"
         self._begun, self._boot = time.monotonic(), 0.0
 
     def lines(self) -> list[str]:
@@ -114,6 +115,10 @@ class Vm:
         except OSError:  # a thread has ended meanwhile
             return False
 
+    def wake(self, at: str) -> None:
+        """Wakes it at that time of its clock (ISO, UTC), once it is suspended to memory. It must be one that `suspends`."""
+        wake(self._asked, at)
+
     def to_its_end(self, seconds: float) -> str:
         """What all of it has said; fails unless its script succeeded, within so many seconds of processor time."""
         lines = self.wait(seconds, lambda lines: lines[-1:] == ["status 0"] and self._process.poll() is not None)
@@ -125,12 +130,15 @@ class Vm:
 
 
 @contextmanager
-def running(scripts: Path, drives: Sequence[Path] = (), clock: str = "", *, systemd: bool = True) -> Iterator[Vm]:
+def running(
+    scripts: Path, drives: Sequence[Path] = (), clock: str = "", *, systemd: bool = True, suspends: bool = False
+) -> Iterator[Vm]:
     """Boots one that runs main.sh of that folder as root (bash -eu, in /payload, with what lies beside it) and then ends.
 
     `drives`: images of disks, /dev/vdc and so on. `clock`: what it begins with, as 2026-11-20T21:00:00; this machine's otherwise.
-    Without `systemd` it boots within a third of the time. At the end of the block its power is cut: of what it has not yet written
-    to a drive nothing is there.
+    Without `systemd` it boots within a third of the time. `suspends`: it is an older kind of machine, for this one can be suspended
+    once, and can neither be suspended again nor switch itself off then. At the end of the block its power is cut: of what it has
+    not yet written to a drive nothing is there.
     """
     ground = _ground()
     folder = Path(tempfile.mkdtemp(prefix="vm-", dir=session.folder()))
@@ -138,7 +146,8 @@ def running(scripts: Path, drives: Sequence[Path] = (), clock: str = "", *, syst
         payload = _payload(folder, scripts)
         for name in ("said", "console"):
             (folder / name).touch()
-        process = subprocess.Popen(list(_words(ground, folder, [payload, *drives], clock, systemd)), stdin=subprocess.DEVNULL)
+        words = [*_words(ground, folder, [payload, *drives], clock, systemd), "-machine", "pc" if suspends else "q35"]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
         try:
             yield Vm(process, folder)
         finally:
@@ -180,7 +189,7 @@ def _packages() -> Path:
 def _words(ground: Path, folder: Path, drives: Sequence[Path], clock: str, systemd: bool) -> Iterator[str]:
     masked = "".join(f" systemd.mask={name}.service" for name in _MASKED) if systemd else " START=/sbin/payload"
     yield from ("setpriv", "--pdeathsig=KILL", "qemu-system-x86_64")
-    yield from shlex.split("-accel tcg,thread=multi,tb-size=512 -machine q35 -cpu max -smp 2 -m 1024")
+    yield from shlex.split("-accel tcg,thread=multi,tb-size=512 -cpu max -smp 2 -m 1024")
     yield from shlex.split("-nodefaults -display none -monitor none -no-reboot")
     yield from ("-rtc", f"base={clock or 'utc'}", "-kernel", f"{ground / 'vmlinuz'}", "-initrd", f"{ground / 'initrd.img'}")
     yield from ("-append", _KERNEL + masked)
@@ -188,3 +197,4 @@ def _words(ground: Path, folder: Path, drives: Sequence[Path], clock: str, syste
     for path in drives:  # unsafe: this machine goes on, so what the other one has written is there, and a flush costs nothing
         yield from ("-drive", f"file={path},format=raw,if=virtio,cache=unsafe")
     yield from ("-serial", f"file:{folder / 'console'}", "-serial", f"file:{folder / 'said'}")
+    yield from ("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off")

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,18 @@ def said_of_little_memory(tmp_path_factory: pytest.TempPathFactory) -> str:
     return _said(tmp_path_factory, "little.sh", 2, "2026-11-20T10:00:00")
 
 
-def _said(factory: pytest.TempPathFactory, script: str, disks: int, clock: str) -> str:
+@pytest.fixture(scope="module")
+def said_of_sleep(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _said(tmp_path_factory, "suspend.sh", 1, "2026-11-20T22:00:00", suspends=True)
+
+
+def _said(factory: pytest.TempPathFactory, script: str, disks: int, clock: str, *, suspends: bool = False) -> str:
     """What that script says in a machine with so many disks, which one of the workers boots."""
-    folder = made_once(factory, f"machine-{script}", "said", lambda folder: _carry_out(folder, script, disks, clock))
+    folder = made_once(factory, f"machine-{script}", "said", lambda folder: _carry_out(folder, script, disks, clock, suspends))
     return (folder / "said").read_text()
 
 
-def _carry_out(folder: Path, script: str, disks: int, clock: str) -> None:
+def _carry_out(folder: Path, script: str, disks: int, clock: str, suspends: bool) -> None:
     scripts = folder / "scripts"
     scripts.mkdir()
     shutil.copy(HERE / "invm" / script, scripts / "main.sh")
@@ -51,11 +57,28 @@ def _carry_out(folder: Path, script: str, disks: int, clock: str) -> None:
         with drive.open("wb") as file:
             file.truncate(2 << 30)
     try:
-        with vm.running(scripts, drives, clock=clock) as machine:
+        with vm.running(scripts, drives, clock=clock, systemd=not suspends, suspends=suspends) as machine:
+            if suspends:
+                _wake_each_time(machine)
             (folder / "said").write_text(machine.to_its_end(_BUDGET))
     finally:
         for drive in drives:
             drive.unlink()
+
+
+def _wake_each_time(machine: vm.Vm) -> None:
+    """Wakes it as often as it says that it is asleep, at the time that it says, until its script ends."""
+
+    def asleep(lines: Sequence[str]) -> list[str]:
+        return [line.split()[1] for line in lines if line.startswith("asleep ")]
+
+    def says_more(lines: Sequence[str]) -> bool:
+        return len(asleep(lines)) > woken or lines[-1:] in (["status 0"], ["status 1"])
+
+    woken = 0
+    while len(times := asleep(machine.wait(_BUDGET, says_more))) > woken:
+        machine.wake(times[woken])
+        woken += 1
 
 
 def test_a_clock_that_leaps_over_a_night_starts_its_jobs_once_and_in_order(said: str) -> None:
@@ -101,3 +124,22 @@ def test_commands_that_the_kernel_ends_for_want_of_memory_leave_nothing_wrong(sa
     assert re.findall(r"^wrong: .*", said, re.MULTILINE) == []
     assert re.findall(r"^(\w+) catalogue (.*)", said, re.MULTILINE) == [("main", "ok equal"), ("second", "ok equal")]
     assert "no rsync is left\n" in said
+
+
+@pytest.mark.takes(150)
+def test_a_machine_that_was_suspended_stops_what_runs_beyond_its_window_when_it_wakes(said_of_sleep: str) -> None:
+    """Suspended to memory, with the clock of its board ahead when it wakes; within the window the transfer goes on."""
+    said = said_of_sleep
+    slept = re.findall(r"^slept (\d+) awake (\d+) at (\S+ \d\d)$", said, re.MULTILINE)
+    assert [(int(seconds) // 3600, int(awake) < 60, at) for seconds, awake, at in slept] == [
+        (0, True, "2026-11-20 22"),
+        (8, True, "2026-11-21 07"),
+        (14, True, "2026-11-21 22"),
+    ], said
+    assert "it goes on\n" in said
+    ended = re.findall(r"^run morning (\d+) (\d+) (\w+) (.*)$", said, re.MULTILINE)
+    assert [(status, int(seconds) < 15, state, "window" in why) for status, seconds, state, why in ended] == [
+        ("1", True, "partial", True)
+    ], said
+    assert "next morning complete\n" in said
+    assert re.findall(r"^wrong: .*", said, re.MULTILINE) == []
