@@ -134,7 +134,9 @@ def _begun(
         context.clock.now(),
         connect,
         observer,
-        confined=_is_confined(is_foreign=replica.folder is None or wanted.seed is not None),
+        confined=_is_confined(
+            may_do_without=context.config.backup.confine == "never" and not (replica.folder is None or wanted.seed)
+        ),
         seconds_left=(wanted.end - context.clock.now()).total_seconds() if wanted.end else None,
     )
     if replica.is_pushed and not wanted.seed:
@@ -199,17 +201,17 @@ def _session(
     return ReplicaSession(times[1], at, "", pool, *counts, newest, tuple(behind), plan.gone)
 
 
-def _is_confined(*, is_foreign: bool) -> bool:
-    """Returns True if `btrfs receive` must run in a cell: always for streams from another machine. Raises OperatorError if it
-    cannot.
+def _is_confined(*, may_do_without: bool) -> bool:
+    """Returns True if `btrfs receive` runs in a cell, which it always does where it can. Raises OperatorError if it cannot, and may
+    not do without: on a disk that somebody made by hand, names lead out of the folder as well as in a stream from another machine.
     """
     is_known = seccomp_filter(receives=True) is not None
     if is_known and shutil.which(PROGRAM, path=environment()["PATH"]):
         return True
-    if is_foreign:
+    if not may_do_without:
         missing = "bubblewrap is not installed" if is_known else f"the system calls of {platform.machine()} are not known here"
-        hint = "apt install bubblewrap" if is_known else "fetch on a machine of another kind, or from a folder"
-        raise OperatorError(f"what another machine sends is received in a cell, and {missing}", hint)
+        hint = "apt install bubblewrap" if is_known else "fetch on a machine of another kind"
+        raise OperatorError(f"what another pool has is received in a cell, and {missing}", hint)
     return False
 
 

@@ -44,8 +44,9 @@ _CLOCKS_AGREE = 300.0  # seconds
 
 def check_copies(config: Config, now: datetime | None = None) -> Iterator[Finding]:
     """Yields findings about copies, about receiving, and about hosts without a copy, from the catalogue and the pool's notes."""
-    if any(one.folder is None for one in config.replicas.values()) and not which(PROGRAM):
-        why = "what another machine sends is received in a cell, and bubblewrap is not installed"
+    without = config.backup.confine == "never"
+    if any(one.folder is None or not without for one in config.replicas.values()) and not which(PROGRAM):
+        why = "what another pool has is received in a cell, and bubblewrap is not installed"
         yield Finding(_CHECK, "error", why, "apt install bubblewrap")
     for one in config.replicas.values():
         if one.folder and _is_here(config, one.folder):

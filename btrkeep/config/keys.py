@@ -63,7 +63,7 @@ TABLE = (
     ConfigKey("confine", (BACKUP,), kinds.CONFINE, "auto", '"always"',
         "Whether the rsync that talks to a host is confined, so that it can write nothing but that host's new backup: where this "
         "machine can do it, always (otherwise nothing runs), or never. An rsync with known holes that cannot be confined runs only "
-        "with never.", False),
+        "with never. What another pool has is received without a cell only from a folder, and only with never.", False),
     ConfigKey("window", _WITH_COPIES, kinds.WINDOW, None, '"22:00-06:00"',
         'When transfers run, in the pool\'s zone; it may span midnight. ``"none"`` lifts an inherited one.'),
     ConfigKey("every", _WITH_COPIES, kinds.DURATION, "1d", '"12h"',

@@ -240,3 +240,21 @@ def test_what_one_server_leaves_does_not_keep_another_ones_backups_from_coming(t
     work("btrfs", "subvolume", "delete", left / "x/of-somebody")
     assert [(one["host"], one["backup"]) for one in two.fetch()[0]["fetched"]] == [("web1", first)]
     assert not left.exists()
+
+
+def test_without_a_cell_nothing_is_received_from_a_folder_either_unless_somebody_wants_it(two: TwoPools) -> None:
+    """On a disk that was made by hand names lead out of the folder, and the kernel sends them."""
+    first, folder = two.night("2026-03-01T22:00:00Z", "a"), two.second.top / "bin"
+    folder.mkdir()
+    for name in ("rsync", "bash", "sh", "env", "btrfs", "mount", "umount"):
+        if program := shutil.which(name):
+            (folder / name).symlink_to(program)
+    env = {"PATH": f"{folder}:{Path(sys.executable).parent}"}
+    words = ("replicate", "--json", "--now", "2026-03-20T12:00:00Z")
+    done = two.second.backupd(*words, check=False, env=env)
+    assert (done.returncode, "bubblewrap is not installed" in done.stderr) == (1, True)
+    assert not (two.second.pool / "hosts" / "web1").exists()
+    two.second.tables.setdefault("backup", {})["confine"] = "never"
+    two.second.write()
+    two.second.backupd(*words, env=env)
+    assert two.second.names("web1") == [first]
