@@ -38,7 +38,7 @@ def judged(record: Record, subvolume: Path, base: Record, base_path: Path, limit
     if not may_have_emptied:
         return record
     try:
-        found = _emptied(subvolume, base, base_path, limit, cancelled)
+        found = _emptied(subvolume, record, base, base_path, limit, cancelled)
     except FileNotFoundError:  # the base was deleted meanwhile
         return record
     except OSError as error:
@@ -66,14 +66,20 @@ def _judged_path(result: PathResult, base: Record, found: Mapping[str, Emptied],
     return judge_emptied(result, before.numbers, emptied, limit) if before and emptied else result
 
 
-def _emptied(subvolume: Path, base: Record, base_path: Path, limit: float, cancelled: Cancellation) -> dict[str, Emptied]:
-    """Returns those folders by source path. Counts what is missing only until it is too much."""
+def _emptied(
+    subvolume: Path, record: Record, base: Record, base_path: Path, limit: float, cancelled: Cancellation
+) -> dict[str, Emptied]:
+    """Returns those folders by source path, as the record has it: what the base says may come from another pool.
+
+    Counts what is missing only until it is too much.
+    """
     found = dict[str, Emptied]()
     with Tree(base_path) as tree:
         for folder in _unchanged_empty_folders(subvolume, base.started.timestamp() - _SKEW):
             if cancelled:
                 break
-            result = _path_of(folder, base)
+            path = _path_of(folder, record)
+            result = base.path(path) if path else None
             if result is None:
                 continue
             before = found.get(result.path)
@@ -115,10 +121,10 @@ def _unchanged_empty_folders(subvolume: Path, before: float) -> Iterator[bytes]:
                         yield joined(names)
 
 
-def _path_of(folder: bytes, base: Record) -> PathResult | None:
+def _path_of(folder: bytes, record: Record) -> str | None:
     """Returns the source path in which it lies: the longest, if one is within another."""
-    inside = [result for result in base.paths if _is_below(folder, os.fsencode(result.path).rstrip(b"/"))]
-    return max(inside, key=lambda result: len(result.path), default=None)
+    inside = [result.path for result in record.paths if _is_below(folder, os.fsencode(result.path).rstrip(b"/"))]
+    return max(inside, key=len, default=None)
 
 
 def _is_below(folder: bytes, path: bytes) -> bool:

@@ -159,7 +159,8 @@ def test_odd_names_are_told_in_one_line(nights: Nights, name: bytes) -> None:
     with mounted(point):
         fill(point, 20)
         nights.run("web")
-    assert nights.run("web", status=1)["web"]["outcome"] == "suspect"
+    result = nights.run("web", status=1)["web"]
+    assert (result["outcome"], result["error"].isprintable()) == ("suspect", True)
     for words in (("status",), ("list", "web"), ("log",)):
         done = nights.backupd(*words, check=False)
         assert "Traceback" not in done.stderr
