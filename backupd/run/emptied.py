@@ -122,13 +122,9 @@ def _unchanged_empty_folders(subvolume: Path, before: float) -> Iterator[bytes]:
 
 
 def _path_of(folder: bytes, record: Record) -> str | None:
-    """Returns the source path in which it lies: the longest, if one is within another."""
-    inside = [result.path for result in record.paths if _is_below(folder, os.fsencode(result.path).rstrip(b"/"))]
-    return max(inside, key=len, default=None)
-
-
-def _is_below(folder: bytes, path: bytes) -> bool:
-    return folder.startswith(path + b"/")
+    """Returns the source path in which it lies. A configuration has none within another."""
+    inside = (result.path for result in record.paths if folder.startswith(os.fsencode(result.path).rstrip(b"/") + b"/"))
+    return next(inside, None)
 
 
 def _told(folder: bytes) -> str:
