@@ -87,7 +87,7 @@ class Recorder:
 
     def _finish(self, catalogue: "Catalogue", reason: StopReason, why: str, after: dict[str, Any] | None) -> None:
         now = datetime.now(UTC)
-        fields: dict[str, Any] = {"finished": now, "outcome": reason.value, "why": why, "updated": now}
+        fields: dict[str, Any] = {"finished": now, "outcome": recorded_outcome(reason), "why": why, "updated": now}
         if after:
             fields["after"] = after
         catalogue.finish_balance(self._balance, **fields)
@@ -109,6 +109,11 @@ class Recorder:
         if self._catalogue is not None:
             self._catalogue.close()
             self._catalogue = None
+
+
+def recorded_outcome(reason: StopReason) -> str:
+    """Returns the reason as the catalogue has it. To end because nothing is gained is recorded as done; `why` says more."""
+    return (StopReason.DONE if reason is StopReason.NO_GAIN else reason).value
 
 
 def _row(balance: int, done: StepDone) -> "BalanceStep":

@@ -56,6 +56,7 @@ class Balancing:
         self.cancellation = Cancellation()
         self._steps: list[StepDone] = []
         self._set_aside: set[int] = set()
+        self._originals: set[int] | None = None
 
     def run(self) -> Report:
         """Runs until there is a reason to end. Raises PoolUnusable if it cannot be balanced, LockHeld if another balance has it."""
@@ -105,7 +106,7 @@ class Balancing:
                 stop = self._step(group)
         except LockHeld as error:
             stop = self._kept_out(error)
-        return stops.after(self._steps) if stop is None or stop.passes else stop
+        return stops.after(self._steps, self._settings.policy) if stop is None or stop.passes else stop
 
     def _kept_out(self, error: LockHeld) -> Stop:
         """Returns why it cannot begin: an expiry has begun to delete meanwhile, or another run balances a block group."""
@@ -192,13 +193,24 @@ class Balancing:
         """Commits earlier changes, so that they are visible, then reads the filesystem."""
         with suppress(OSError):  # an error made it read-only: it can still be read
             commit(self._folder)
-        return look(self._fd, self._folder)
+        reading = look(self._fd, self._folder)
+        addresses = set(reading.survey.groups.vaddr.tolist())
+        self._originals = addresses if self._originals is None else self._originals & addresses
+        return reading
+
+    def _made_since(self) -> set[int]:
+        """Returns the block groups that were made since the run began: what a run has made is no candidate of that run.
+
+        They are recognised by their addresses. The kernel can use the address of a deleted block group again: such a one is new.
+        """
+        return set(self._seen.survey.groups.vaddr.tolist()) - (self._originals or set())
 
     def _next(self) -> PlannedBlockGroup | Stop:
         """Returns the block group to balance now, or why there is none."""
         dropped: set[int] = set()
         while len(dropped) < _MOST_DROPPED and not self.cancellation:
-            choice = choose(self._seen, self._settings, self._costs, self._set_aside | dropped, self._left)
+            excluded = self._set_aside | self._made_since() | dropped
+            choice = choose(self._seen, self._settings, self._costs, excluded, self._left)
             if choice.index is None:
                 return self._nothing(choice.worth)
             group = look_again(self._fd, self._seen, choice, self._settings, self._model, self._steps)
@@ -228,6 +240,8 @@ class Balancing:
         self._steps.append(done)
         if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
             self._set_aside.add(group.vaddr)
+        elif done.outcome in (BalanceOutcome.DONE, BalanceOutcome.GONE) and self._originals:
+            self._originals.discard(group.vaddr)
         self._tell(done)
         return tried.stop
 
@@ -241,7 +255,7 @@ class Balancing:
         return stops.stop(stops.DURING, self._settings, self._light_facts(backups))
 
     def _done(self, group: PlannedBlockGroup, started: datetime, tried: Attempt, counter: int) -> StepDone:
-        before, self._seen = self._seen.score, self._look()
+        before, self._seen = self._seen, self._look()
         return StepDone(
             group=group,
             started=started,
@@ -249,9 +263,10 @@ class Balancing:
             outcome=tried.outcome,
             moved=0 if tried.outcome is BalanceOutcome.GONE else max(0, group.used - tried.left),
             written=written_bytes(self._folder) - counter,
-            gained=before - self._seen.score,
+            gained=before.score - self._seen.score,
             score=self._seen.score,
             unallocated=self._seen.room.unallocated,
             error=tried.error,
             hindrance=tried.hindrance,
+            freed=self._seen.room.unallocated - before.room.unallocated,
         )

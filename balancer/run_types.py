@@ -19,9 +19,10 @@ MAP_CELLS = 256
 
 
 class StopReason(StrEnum):
-    """Why a run has ended. DONE, BUDGET, TIME and WINDOW are as intended; the others need a look, or another day."""
+    """Why a run has ended. DONE, NO_GAIN, BUDGET, TIME and WINDOW are as intended; the others need a look, or another day."""
 
     DONE = "done"  # nothing is worth it any more
+    NO_GAIN = "no gain"  # the last block groups brought nothing of what the policy is for
     BUDGET = "budget"
     TIME = "time"
     WINDOW = "window"
@@ -34,7 +35,7 @@ class StopReason(StrEnum):
     FAILED = "failed"  # an error that would meet the next block group too
 
 
-INTENDED = frozenset({StopReason.DONE, StopReason.BUDGET, StopReason.TIME, StopReason.WINDOW})
+INTENDED = frozenset({StopReason.DONE, StopReason.NO_GAIN, StopReason.BUDGET, StopReason.TIME, StopReason.WINDOW})
 
 
 class Hindrance(StrEnum):
@@ -149,8 +150,9 @@ class StepDone:
     """The result of a block group.
 
     `moved`: its used bytes before, less those still there. `written`: bytes written to all devices meanwhile, every copy of data
-    and metadata, by all programs. `gained`: the score of all block groups before, less that after. `score`, `unallocated`: of the
-    filesystem afterwards. `error`: the kernel's message, None if it succeeded; `hindrance`: what it means, if that matters.
+    and metadata, by all programs. `gained`: the score of all block groups before, less that after. `freed`: unallocated bytes after
+    it, less those before. `score`, `unallocated`: of the filesystem afterwards. `error`: the kernel's message, None if it
+    succeeded; `hindrance`: what it means, if that matters.
     """
 
     group: PlannedBlockGroup
@@ -164,6 +166,7 @@ class StepDone:
     unallocated: int
     error: str | None = None
     hindrance: Hindrance | None = None
+    freed: int = 0
 
     @property
     def is_failure(self) -> bool:

@@ -12,6 +12,9 @@ _MOST_WITHOUT_SPACE = 5
 _MOST_WITHOUT_GAIN = 3
 _MOST_FAILED = 2
 _MOST_BUSY = 3
+_FOR_SPACE = frozenset({"usage"})  # policies for unallocated space; the others are for a lower score
+_NO_SCORE = "nothing"
+_NOTHING = dict.fromkeys(_FOR_SPACE, "no unallocated space")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Stop:
     passes: bool = False
 
 
-BEFORE = frozenset(StopReason) - {StopReason.DONE, StopReason.NO_SPACE, StopReason.FAILED}
+BEFORE = frozenset(StopReason) - {StopReason.DONE, StopReason.NO_GAIN, StopReason.NO_SPACE, StopReason.FAILED}
 """Reasons not to begin a block group."""
 DURING = frozenset({StopReason.SIGNAL, StopReason.BACKUPS, StopReason.TIME, StopReason.WINDOW})
 """Reasons to cancel the block group under way."""
@@ -95,8 +98,8 @@ def _time_left(settings: RunSettings, facts: StopFacts) -> list[tuple[float, Sto
     return left
 
 
-def after(steps: Sequence[StepDone]) -> Stop | None:
-    """Returns why the results of the last block groups make it useless to continue."""
+def after(steps: Sequence[StepDone], policy: str) -> Stop | None:
+    """Returns why the results of the last block groups make it useless to continue. The policy decides what a gain is."""
     if not steps:
         return None
     last = steps[-1]
@@ -111,10 +114,25 @@ def after(steps: Sequence[StepDone]) -> Stop | None:
     busy = _in_a_row(steps, lambda step: step.hindrance is Hindrance.BUSY)
     if busy >= _MOST_BUSY:  # on kernels that do not tell what has the filesystem
         return Stop(StopReason.EXCLUSIVE, f"the filesystem is busy: {last.error}, {busy} times in a row")
-    useless = _in_a_row(steps, lambda step: step.outcome is BalanceOutcome.DONE and step.gained <= 0)
+    useless = _since_last_gain(steps, policy)
     if useless >= _MOST_WITHOUT_GAIN:
-        return Stop(StopReason.DONE, f"the last {useless} block groups gained nothing")
+        return Stop(StopReason.NO_GAIN, f"the last {useless} block groups gained {_NOTHING.get(policy, _NO_SCORE)}")
     return None
+
+
+def _since_last_gain(steps: Sequence[StepDone], policy: str) -> int:
+    """How many block groups were balanced since the run had gained most.
+
+    The sum counts, not the single step: block groups of two lengths that take turns give and take the same space again and again.
+    """
+    total, best, since = 0.0, 0.0, 0
+    for step in steps:
+        if step.outcome is BalanceOutcome.DONE:
+            total += step.freed if policy in _FOR_SPACE else step.gained
+            since += 1
+        if total > best:
+            best, since = total, 0
+    return since
 
 
 def _in_a_row(steps: Sequence[StepDone], is_such: Callable[[StepDone], bool]) -> int:

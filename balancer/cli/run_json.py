@@ -84,5 +84,5 @@ def _step(done: StepDone) -> dict[str, Any]:
         "started": format_time(done.started),
         "seconds": round(done.seconds, 3),
         "outcome": str(done.outcome),
-        **{name: getattr(done, name) for name in ("moved", "written", "gained", "unallocated", "error")},
+        **{name: getattr(done, name) for name in ("moved", "written", "gained", "freed", "unallocated", "error")},
     }

@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 from balancer.cli import score_
 from balancer.cost_model import Estimate, MeasuredBalance
 from balancer.history_catalogue import catalogue_of, measured, needed_catalogue_of, sample
-from balancer.recorder import Recorder
+from balancer.recorder import Recorder, recorded_outcome
 from balancer.run_types import (
     BalanceOutcome,
     BalanceStarted,
@@ -341,7 +341,7 @@ def record_a_run(state: Path, steps: list[StepDone], warn: Callable[[str], None]
 
 
 def test_the_catalogue_knows_every_way_in_which_a_run_or_a_step_can_end() -> None:
-    assert {one.value for one in StopReason} | {"killed"} == set(BALANCE_OUTCOMES)
+    assert {recorded_outcome(one) for one in StopReason} | {"killed"} == set(BALANCE_OUTCOMES)
     assert {one.value for one in BalanceOutcome} == set(STEP_OUTCOMES)
 
 

@@ -110,10 +110,11 @@ def step(
     unallocated: int = 100 * GIB,
     error: str | None = None,
     hindrance: Hindrance | None = None,
+    freed: int = 0,
 ) -> StepDone:
     cost, estimate = Cost(1, 1, 1, 1), Estimate(1, 1, 1.0)
     view = PlannedBlockGroup(1, 0, GIB, 1, 1, 1, 1.0, 1.0, cost, estimate, 1, 1, None)
-    return StepDone(view, NOW, 1.0, outcome, 1, 1, gained, 1.0, unallocated, error, hindrance)
+    return StepDone(view, NOW, 1.0, outcome, 1, 1, gained, 1.0, unallocated, error, hindrance, freed)
 
 
 DONE, FAILED, FULL = step(BalanceOutcome.DONE), step(BalanceOutcome.FAILED, error="no"), step(BalanceOutcome.NO_SPACE)
@@ -139,10 +140,34 @@ OUTRUN = step(BalanceOutcome.CANCELLED, error="any words", hindrance=Hindrance.B
         ([OUTRUN] * 2, None),
         ([OUTRUN] * 3, StopReason.EXCLUSIVE),
         ([USELESS] * 2, None),
-        ([USELESS] * 3, StopReason.DONE),
+        ([USELESS] * 3, StopReason.NO_GAIN),
         ([USELESS, USELESS, DONE, USELESS], None),
     ],
 )
 def test_what_became_of_the_last_block_groups_may_end_it(steps: list[StepDone], reason: StopReason | None) -> None:
-    found = after(steps)
+    found = after(steps, "benefit")
     assert (found and found.reason) == reason
+
+
+def freeing(*freed: int) -> list[StepDone]:
+    """Steps that lower the score each, and free so many GiB."""
+    return [step(BalanceOutcome.DONE, gained=5.0, freed=number * GIB) for number in freed]
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_over"),
+    [
+        (freeing(0, 0), False),
+        (freeing(0, 0, 0), True),
+        (freeing(0, 0, 1, 0, 0), False),
+        (freeing(-1, 1, -1), True),  # two lengths take turns: nothing is gained, and no two steps in a row are without gain
+        (freeing(1, -1, 1, -1), True),
+        (freeing(1, -1, 1, 1), False),
+        ([*freeing(0, 0), FULL, *freeing(0)], True),
+    ],
+)
+def test_a_run_for_unallocated_space_ends_when_it_gains_none(steps: list[StepDone], is_over: bool) -> None:
+    found = after(steps, "usage")
+    assert (found and found.reason) == (StopReason.NO_GAIN if is_over else None)
+    for policy in ("benefit", "score"):
+        assert after(steps, policy) is None

@@ -11,6 +11,7 @@ from typing import Any
 import btrfs as python_btrfs
 import pytest
 
+from balancer.choose import FLOORS
 from balancer.run_types import BalanceOutcome, Hindrance, SpaceNumbers, StopReason
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.balance import balance_block_group, cancel_balance
@@ -235,3 +236,42 @@ def test_a_degraded_filesystem_is_refused(make_btrfs: Callable[..., Path]) -> No
     work("mount", "-o", "degraded", first, point)
     with pytest.raises(PoolUnusable, match=rf"is degraded: 1 device missing \({number and number[1]}\)"):
         balance(point)
+
+
+def holed(point: Path, megabytes: int, share: float = 0.4) -> None:
+    """One file of 100 KB, then files of 1 MiB, of which a share is deleted: block groups with a hole each few MiB."""
+    (point / "small").write_bytes(os.urandom(100_000))
+    work("btrfs", "filesystem", "sync", point)
+    kept = []
+    for number in range(megabytes):
+        fd = os.open(point / f"f{number}", os.O_CREAT | os.O_RDWR)
+        try:
+            os.posix_fallocate(fd, 0, 1 << 20)
+        finally:
+            os.close(fd)
+        if number % 100 == 99:
+            work("btrfs", "filesystem", "sync", point)
+        kept.append(number)
+    for number in kept:
+        if (number * 7919 + 13) % 100 < share * 100:
+            (point / f"f{number}").unlink()
+    work("btrfs", "filesystem", "sync", point)
+
+
+def test_a_run_for_space_moves_nothing_twice_and_ends_when_no_more_is_to_be_had(make_btrfs: Callable[..., Path]) -> None:
+    point = make_btrfs(size="2G", mkfs=("-m", "single"), options="nossd")
+    holed(point, 1100)
+    before = groups(point)
+    report = balance(point, policy="usage", floors=FLOORS["usage"], time=60.0)
+    assert report.reason in (StopReason.DONE, StopReason.NO_GAIN)
+    moved = [step.group.vaddr for step in report.steps if step.outcome is BalanceOutcome.DONE]
+    assert len(moved) == len(set(moved))
+    assert set(moved) <= set(before)  # nothing that the run itself has made
+    allocated = [sum(length for length, kind, _ in read.values() if kind & DATA) for read in (before, groups(point))]
+    used = sum(used for _, kind, used in before.values() if kind & DATA)
+    longest = max(length for length, _, _ in before.values())
+    assert allocated[0] - used > 2 * longest  # there was something to gain
+    assert allocated[1] - used < 2 * longest  # and it was gained
+    assert sum(step.freed for step in report.steps) == pytest.approx(
+        report.after.unallocated - report.before.unallocated, abs=1 << 20
+    )
