@@ -24,6 +24,7 @@ HOME_FOLDER=/opt/btrkeep
 VERSIONS=$HOME_FOLDER/versions
 CURRENT=$HOME_FOLDER/current
 LISTED=$HOME_FOLDER/installed
+LOCK_FILE=$HOME_FOLDER/.lock
 SHELLS=(bash zsh fish)
 CONFIGURATIONS=/etc/btrkeep
 BIN=/usr/local/sbin
@@ -183,7 +184,9 @@ see_the_machine() {
 lock() {
     [ -z "$DRY_RUN" ] || return 0
     mkdir -p "$HOME_FOLDER"
-    exec {LOCK}<"$HOME_FOLDER"
+    # Not the folder itself: who may read a file or a folder can lock it.
+    (umask 077 && : >>"$LOCK_FILE")
+    exec {LOCK}<"$LOCK_FILE"
     flock -n "$LOCK" || fail "another install.sh is at work"
 }
 
@@ -601,7 +604,7 @@ uninstall() {
         done <"$LISTED"
     fi
     remove_empty_folders
-    act rm -rf "$VERSIONS" "$CURRENT" "$LISTED" "$HOME_FOLDER/bin" "$CURRENT.new" "$LISTED.new" "$HOME_FOLDER/bin.new"
+    act rm -rf "$VERSIONS" "$CURRENT" "$LISTED" "$HOME_FOLDER/bin" "$LOCK_FILE" "$CURRENT.new" "$LISTED.new" "$HOME_FOLDER/bin.new"
     [ -n "$DRY_RUN" ] || rmdir "$HOME_FOLDER" 2>/dev/null || true # a pool, or its catalogue, may be in it: its name invites to that
     act rm -rf /var/cache/btrkeep-web /var/lib/systemd/timers/stamp-btrkeep-*
     ! has_systemd || act systemctl daemon-reload

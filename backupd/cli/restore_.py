@@ -58,6 +58,7 @@ _ON_HOST = "\0"  # no value of an option can be that
     "--privileged", is_flag=True, help="With --to: setuid and setgid bits and capabilities of files and device nodes too."
 )
 @click.option("--parents", is_flag=True, help="Keep full paths: /etc/passwd becomes DIR/etc/passwd, not DIR/passwd.")
+@click.option("--anyway", is_flag=True, help="With --to and --tar: write also where other users could redirect the files.")
 @click.option(
     "--compare",
     type=click.Choice(("content", "metadata")),
@@ -90,6 +91,7 @@ def command(
     overwrite: str | None,
     privileged: bool,
     parents: bool,
+    anyway: bool,
     compare: str,
     port: int | None,
     only_below: tuple[str, ...],
@@ -102,6 +104,7 @@ def command(
     PATH is as the host has it: /etc/passwd, or / for everything. BACKUP is a backup's name or its beginning, such as a day; without
     it the newest complete one is taken. Owners, modes, times, ACLs, attributes, hard links and holes come back. Into a folder of
     this machine setuid programs, capabilities and device nodes do not, unless --privileged says so: they would work here at once.
+    A folder that another user than root owns, could replace or write to is refused, unless --anyway says so.
 
     /etc/nginx becomes DIR/nginx, as `cp -a` does it. What is in / goes into DIR itself. In a tar names are whole paths.
 
@@ -130,6 +133,7 @@ def command(
         parents=parents,
         content=compare == "content",
         privileged=privileged,
+        anyway=anyway,
         port=port,
         only_below=only_below,
     )
@@ -165,7 +169,7 @@ def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
             raise UsageError(f"--to-host {to_host} names no machine", "for the host itself put --to-host behind the paths")
         return ORIGINAL if to_host == _ON_HOST else to_host or ":"
     if to == "":  # an empty variable of a script must not mean the current folder
-        raise UsageError("--to names no folder", "name one, such as /var/tmp/restored")
+        raise UsageError("--to names no folder", "name one, such as /root/restored")
     return str(Path(to).absolute()) if to else ""
 
 
@@ -223,7 +227,8 @@ def _tar(
         done = write_stream(found.tree, request.paths, 1, tell)
         _left_out(done)
         return Exit.OK
-    require_destination(found.pool, config.pool.state, Path(tar).absolute().parent, other_pools(config))
+    folder = Path(tar).absolute().parent
+    require_destination(found.pool, config.pool.state, folder, other_pools(config), anyway=request.anyway, sticky=True)
     done = write_file(found.tree, request.paths, Path(tar).absolute(), request.overwrite == ALL, tell)
     _left_out(done)
     fields = {"tar": tar, "entries": done.entries, "bytes": done.size}

@@ -14,6 +14,7 @@ from backupd.files.placing import Names
 from backupd.files.tree import Entry, entry_of, joined, look
 from btrkeep.errors import LockHeld, OperatorError, UsageError
 from btrkeep.fs.openat import open_folder
+from btrkeep.fs.trusted_path import untrusted_step
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.syncfs import SyncfsSet
 
@@ -169,16 +170,25 @@ def _rename_to_nothing(folder: int, temporary: bytes, name: bytes) -> None:
     raise Occupied(errno.EEXIST, "something has come to be there")
 
 
-def require_destination(pool: Pool, state: Path, to: Path, others: Sequence[Path]) -> None:
+def require_destination(
+    pool: Pool, state: Path, to: Path, others: Sequence[Path], *, anyway: bool = False, sticky: bool = False
+) -> None:
     """Raises UsageError when the folder must not be restored into (the pool, the catalogue's folder, `others` of further pools), or
-    cannot be made.
+    cannot be created, or when users other than root could redirect or read the restored files, unless `anyway`.
+
+    `sticky`: a single file is written there, so a folder such as /tmp is fine.
     """
     real = Path(os.path.realpath(to))
     above = [real, *real.parents]
     of_others = ((other, "in another pool, or beside its catalogue") for other in others)
     for forbidden, words in ((pool.path, "in the pool, among the backups"), (state, "in the catalogue's folder"), *of_others):
         if any(_is_same(folder, forbidden) for folder in above):
-            raise UsageError(f"{to} is {words}", "restore to another place, such as /var/tmp/restored")
+            raise UsageError(f"{to} is {words}", "restore to another place, such as /root/restored")
+    if not anyway and (step := untrusted_step(to.absolute(), sticky=sticky)):
+        raise UsageError(
+            f"{to}: {step.place} {step.reason}, who could redirect or read the restored files",
+            "restore to a folder that only root can write to, such as /root/restored, or add --anyway",
+        )
     if not to.exists() and not to.parent.is_dir():
         hint = "name a folder" if to.parent.exists() else f"make it first: mkdir -p {to.parent}"
         raise UsageError(f"{to.parent} is no folder", hint)

@@ -35,6 +35,7 @@ def command_words(request: RestoreRequest, *, dry_run: bool = False) -> tuple[st
     words += ["--compare=metadata"] if not request.content else []
     words += [f"--port={request.port}"] if request.port else []
     words += ["--privileged"] if request.privileged else []
+    words += ["--anyway"] if request.anyway else []
     words += [f"--only-below={folder}" for folder in request.only_below]
     # Without a value for the host itself; the -- behind it is no value.
     to_host = "--to-host" if request.to == ORIGINAL else f"--to-host={request.to}"
@@ -55,7 +56,7 @@ def prepared(
             return HostRestore(backup.path, request, target, config, tell)
         request = replace(request, to="/", parents=True, privileged=True)
     to, others = Path(request.to), other_pools(config)
-    require_destination(pool, config.pool.state, to, others)
+    require_destination(pool, config.pool.state, to, others, anyway=request.anyway)
     reflinks = is_on(existing_folder(to), pool.filesystem)
     excluded = (pool.path, config.pool.state, *others)
     return LocalRestore(tree, request, reflinks=reflinks, excluded=excluded, damaged=_damaged(pool, backup), tell=tell)

@@ -35,6 +35,8 @@ class RestoreRequest:
     privileged: bool = False
     """For a folder of this machine: setuid bits, capabilities and device nodes are restored too, and the destination itself may
     get owner and mode of the backup's root. Other machines always get them."""
+    anyway: bool = False
+    """True if other users may control a step of the path of a folder of this machine."""
     port: int | None = None
     only_below: tuple[str, ...] = ()
     """Folders of this machine outside of which nothing is written; () for root, who may write everywhere."""

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -15,7 +16,11 @@ from btrkeep.config.files import documents
 from btrkeep.config.problems import Problems
 from btrkeep.config.sources import require_host_name
 from btrkeep.descriptors import ClosingFd
-from btrkeep.errors import ConfigError, OperatorError, UsageError, did_you_mean
+from btrkeep.errors import ConfigError, LockHeld, OperatorError, UsageError, did_you_mean
+from btrkeep.process.proc import flock_holders
+
+LOCK_PATIENCE = 10.0
+"""Seconds to wait for another process that changes the configuration, which takes far less than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +48,16 @@ class Files:
     def alone(self) -> Iterator[None]:
         """Excludes other processes of ours from changing the files until this ends, because each replaces what it has read.
 
-        The lock is on the folder, because the files are replaced. Raises OperatorError.
+        The lock is a file of mode 0600 beside them: whoever may only read a file or a folder can lock it, too. Raises LockHeld
+        after LOCK_PATIENCE seconds, OperatorError.
         """
+        path = self.main.with_name(f".{self.main.stem}.lock")
         try:
-            fd = os.open(self.main.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise OperatorError(f"{self.main.parent} cannot be read: {error.strerror}", "run this as root") from None
+            raise OperatorError(f"could not lock {self.main} with {path}: {error.strerror}", "run this as root") from None
         with ClosingFd(fd):
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            _lock(fd, self.main)
             yield
 
     def load(self, changes: Mapping[Path, str | None] | None = None) -> Config:
@@ -74,6 +81,22 @@ class Files:
             except OSError as error:
                 raise OperatorError(f"{path} cannot be changed: {error.strerror}", "run this as root") from None
         return config
+
+
+def _lock(fd: int, main: Path) -> None:
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.05)
+                continue
+            pids = ", ".join(map(str, flock_holders(os.fstat(fd)))) or "unknown"
+            raise LockHeld(
+                f"{main} is being changed by another process ({pids})", "wait for it to end; `ps -fp PID` shows what it is"
+            ) from None
+        return
 
 
 def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:

@@ -1,8 +1,12 @@
 """`backupd host`: sections come into the configuration and go out of it, and nothing else in it changes."""
 
+import fcntl
 import json
+import os
 import re
 import stat
+import subprocess
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backupd.hosts import files
 from backupd.hosts.edit import new_host, with_keys, without_host
+from btrkeep.errors import LockHeld
+from btrkeep.process.proc import flock_holders
 from tests.beds import TOP, backupd, work
 from tests.beds.cli import BACKUPD
 from tests.beds.nights import Nights
@@ -94,7 +101,7 @@ def test_a_host_gets_a_file_of_its_own_which_is_listed(main: Path) -> None:
 )
 def test_what_would_be_wrong_is_refused_and_nothing_is_written(main: Path, words: list[str], why: str) -> None:
     assert why in host(main, *words, status=2).stderr
-    assert [path.name for path in main.parent.iterdir()] == ["main.toml"]
+    assert {path.name for path in main.parent.iterdir()} <= {"main.toml", ".main.lock"}
     assert main.read_text() == MAIN
 
 
@@ -234,3 +241,31 @@ def test_keys_are_set_where_they_are_with_the_comment_behind_them_and_taken_away
     assert tomllib.loads(changed)["retention"] == {"daily": 7, "weekly": 2}
     assert [line for line in MAIN.splitlines() if line not in changed.splitlines()] == ["daily = 14"]
     assert 'path = "/srv"    # a disk' in with_keys(MAIN, "pool", {"path": "/srv"})
+
+
+def test_who_may_only_read_the_folder_keeps_nobody_from_changing_the_configuration(main: Path) -> None:
+    """A flock needs no right to write: a local user could hold one on /etc/btrkeep, which everybody may read."""
+    fd = os.open(main.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        host(main, "set", "new", "every=2d")
+    finally:
+        os.close(fd)
+    assert 'every = "2d"' in main.read_text()
+    lock = main.with_name(".main.lock")
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+
+
+def test_a_process_that_keeps_the_lock_is_named(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LOCK_PATIENCE", 0.1)
+    before = main.read_text()
+    lock = main.with_name(".main.lock")
+    with subprocess.Popen(["flock", "--no-fork", lock, "sleep", "60"]) as holder:
+        try:
+            while not flock_holders(lock.stat()) if lock.exists() else True:
+                time.sleep(0.01)
+            with pytest.raises(LockHeld, match=rf"another process \(.*\b{holder.pid}\b"):
+                files.set_host(files.Files.of("main", str(main)), "new", {"every": "2d"}, write=True)
+        finally:
+            holder.kill()
+    assert main.read_text() == before

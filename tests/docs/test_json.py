@@ -191,7 +191,7 @@ def test_the_script_hands_back_names_whatever_is_in_them(page: Read, shared_btrf
     (script,) = page("json").blocks("bash")
     here = f'backupd() {{ {shlex.join(BACKUPD)} --config {nights.config} "$@"; }}\n{script}'
     out = nights.top / "restored"
-    work("bash", "-e", "-c", here.replace("/srv", str(nights.source)).replace("/var/tmp/restored", str(out)), cwd=TOP)
+    work("bash", "-e", "-c", here.replace("/srv", str(nights.source)).replace("/root/restored", str(out)), cwd=TOP)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == {
         file.name: file.read_bytes() for file in nights.source.iterdir()
     }

@@ -96,7 +96,7 @@ def test_it_says_first_what_the_key_may_do_and_the_command_that_it_gives_does_it
     assert form.text.index("cannot write") < form.text.index("<form class=")
     assert shown[0] == 'restrict,command="rrsync /" ssh-ed25519 ...'
     ours = f'backupd() {{ {shlex.quote(sys.executable)} -m backupd --config {shop.nights.config} "$@"; }}'
-    typed = shown[1].replace("/var/tmp/restored", str(into))
+    typed = shown[1].replace("/root/restored", str(into))
     work("bash", "-ec", f"{ours}\n{typed}", cwd=TOP)
     assert {os.fsencode(path.name): path.read_bytes() for path in into.iterdir()} == {name: b"content of " + name for name in NAMES}
 

@@ -69,7 +69,7 @@ def by_hand(wish: RestoreForm, address: str, pool: str) -> ByHand:
     return ByHand(
         f"{'/root' if user == 'root' else f'~{user}'}/.ssh/authorized_keys",
         f'restrict,command="{rrsync}" ssh-ed25519 ...',
-        f"{program} restore {wish.host}@{wish.backup} {' '.join(paths)} --to /var/tmp/restored",
+        f"{program} restore {wish.host}@{wish.backup} {' '.join(paths)} --to /root/restored",
     )
 
 

@@ -113,7 +113,7 @@ def _problem(folder: str | None) -> str:
     if folder is None:
         return ""
     if not folder.startswith("/"):
-        return "The folder begins with /, such as /var/tmp/restored"
+        return "The folder begins with /, such as /root/restored"
     if not folder.isprintable() or ".." in folder.split("/") or len(folder) > _LONGEST_FOLDER:
         return "The folder has no .. in it, no characters that cannot be seen, and 900 of them at the most"
     return ""

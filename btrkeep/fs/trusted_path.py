@@ -1,0 +1,66 @@
+"""Finds out whether users other than root control a path: a folder of theirs, or a symlink, leads what root writes elsewhere."""
+
+import os
+import pwd
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+_MOST_LINKS = 40
+_OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True)
+class UntrustedStep:
+    """A step of a path that another user controls: `place` is the folder or the symlink, `reason` what is wrong with it."""
+
+    place: Path
+    reason: str
+
+
+def untrusted_step(path: Path, *, sticky: bool = False) -> UntrustedStep | None:
+    """The first step of an absolute path that a user other than root and ourselves could replace or write to, or None.
+
+    Parents that everybody may write to are fine with the sticky bit (/tmp): entries of root's stay root's there. With `sticky` the
+    last folder may be one, too. A path that does not exist is judged by the part that does. Group write permission counts also for
+    root's group, because with an ACL that bit is the mask of all groups. Raises OSError.
+    """
+    todo, place, links = list(reversed(path.parts[1:])), Path("/"), 0
+    trusted = {0, os.geteuid()}
+    while todo:
+        if os.lstat(place).st_mode & _OPEN_TO_OTHERS and not os.lstat(place).st_mode & stat.S_ISVTX:
+            return _open(place)
+        name = todo.pop()
+        if name == "..":
+            place = place.parent
+            continue
+        try:
+            entry = os.lstat(place / name)
+        except FileNotFoundError:
+            return None
+        if entry.st_uid not in trusted:
+            return UntrustedStep(place / name, f"belongs to {_user(entry.st_uid)}")
+        if stat.S_ISLNK(entry.st_mode):
+            links += 1
+            if links > _MOST_LINKS:
+                return UntrustedStep(place / name, "is one of too many symbolic links")
+            target = (place / name).readlink()
+            todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+            place = Path("/") if target.is_absolute() else place
+            continue
+        place /= name
+    mode = os.lstat(place).st_mode
+    if mode & _OPEN_TO_OTHERS and not (sticky and mode & stat.S_ISVTX):
+        return _open(place)
+    return None
+
+
+def _open(place: Path) -> UntrustedStep:
+    return UntrustedStep(place, "can be written by users other than root")
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"the user {uid}"
