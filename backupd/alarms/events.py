@@ -37,6 +37,7 @@ from btrkeep.catalogue.model_alarm import (
 )
 from btrkeep.config import HostConfig
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.alarm_patience import message_from
 from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.drills import DrillState, failure_words
 from btrkeep.decisions.findings import PoolVerdict
@@ -165,16 +166,16 @@ def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: K
     """Finds silent hosts. A host that never had a complete backup is counted from when it was first seen."""
     if host.optional:
         return
-    limit, subject = timedelta(seconds=report.config.notify.silent), AlarmSubject(HOST, host.name)
+    subject, zone, wait = AlarmSubject(HOST, host.name), report.config.pool.zone, report.config.notify.silent
     if status.last_complete is not None:
-        if report.now - status.last_complete > limit:
+        if report.now > message_from(status.last_complete, host, zone, wait):
             text = words.silent(host.name, (report.now - status.last_complete).total_seconds())
             yield Alarm(SILENT, subject, text, status.last_complete)
         return
     before = known.get((SILENT, str(subject)))
     since = before.since if before and before.recovered is None else report.now
     text = words.never_complete(host.name, seconds_between(since, report.now) or 0.0)
-    yield Alarm(SILENT, subject, text, since, ripe=report.now - since > limit)
+    yield Alarm(SILENT, subject, text, since, ripe=report.now > message_from(since, host, zone, wait))
 
 
 def _copies(report: StatusReport, known: Known) -> Iterator[Alarm]:

@@ -28,9 +28,7 @@ from btrkeep.units import printable
 @click.command("run")
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host)
 @click.option("--all", "everything", is_flag=True, help="All enabled hosts, whether due or not, inside their window or not.")
-@click.option(
-    "--catch-up", is_flag=True, help="Ignore the window for hosts whose newest complete backup is older than 1.5 times `every`."
-)
+@click.option("--catch-up", is_flag=True, help="Ignore the window for hosts that are late, or have no complete backup.")
 @click.option(
     "--wait", "waits", is_flag=True, help="Let named hosts wait while other runs have as many transfers as `concurrency`."
 )

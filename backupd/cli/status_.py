@@ -59,7 +59,8 @@ from btrkeep.units import counted, format_time, printable
 def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bool) -> int:
     """How every host is doing: ok, late, failing, suspect, never or copy.
 
-    late: the newest complete backup is older than 1.5 times `every`. failing: the newest run brought no complete backup. suspect:
+    late: the newest complete backup is older than `late` in the configuration, by default 1.5 times `every` and at least one
+    missed window. failing: the newest run brought no complete backup. suspect:
     the newest backup lost or missed too much. never: there is no complete backup yet. copy: it is configured, and fetched from
     another pool all the same, so nothing is backed up here.
 

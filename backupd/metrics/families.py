@@ -14,6 +14,7 @@ from btrkeep import metric_table as table
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.decisions import metric_samples
+from btrkeep.decisions.alarm_patience import AlarmPatience
 from btrkeep.decisions.copies import FETCHED_BY, CopyState
 from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due
@@ -51,7 +52,7 @@ def families(report: StatusReport, alarms: Sequence[StoredAlarm], looked: dateti
     for collect in (_itself, _hosts, _queue, _pool, _filesystem, _balance, _expiry, _replicas, _drills):
         collect(samples, report)
     if looked:
-        metric_samples.add_alarms(samples.add, alarms, report.now, report.config.notify.silent)
+        metric_samples.add_alarms(samples.add, alarms, report.now, AlarmPatience.of(report.config))
     samples.add(table.ALARMS_LOOKED, _seconds(looked))
     return samples.families()
 

@@ -79,7 +79,7 @@ def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now
         return PlannedHost(host, due.due, due.reason)
     if window_end(host.window, zone, now):
         return PlannedHost(host, True, due.reason, bound=True)
-    if catch_up and is_late(last, host.every, now):
+    if catch_up and is_late(last, host.every, host.window, zone, now, host.late):
         return PlannedHost(host, True, f"{due.reason}; --catch-up ignores the window {host.window}")
     opens = next_window(host.window, zone, now)
     return PlannedHost(host, False, f"due, but outside the window {host.window}, which opens {format_time(opens)}", opens=opens)

@@ -82,10 +82,3 @@ class StoredAlarm:
     def host(self) -> str | None:
         """The host that it is about; None for anything else."""
         return self.about.name if self.about.kind == HOST else None
-
-    def stands(self, ripe: datetime) -> bool:
-        """Returns True if this is an alarm now. A host that has been silent only since after `ripe`, and was never reported, is not
-        one yet.
-        """
-        is_waiting = self.what == SILENT and self.told is None and self.since > ripe
-        return self.recovered is None and not is_waiting

@@ -68,6 +68,9 @@ TABLE = (
         'When transfers run, in the pool\'s zone; it may span midnight. ``"none"`` lifts an inherited one.'),
     ConfigKey("every", _WITH_COPIES, kinds.DURATION, "1d", '"12h"',
         "How often a host is backed up, a replica fetched, or the newest backups sent to an offsite repository."),
+    ConfigKey("late", _ALL, kinds.DURATION, None, '"2d"',
+        "How old a host's newest complete backup may be before the host is late, which is a state and a message. Without it: "
+        "1.5 times ``every``, and at least one missed window. Hosts that are ``optional`` are never late."),
     ConfigKey("attempts", _ALL, kinds.COUNT, 3, "5",
         "How often a broken transfer is tried in one run."),
     ConfigKey("stall", _WITH_COPIES, kinds.DURATION, "30m", '"1h"',
@@ -176,10 +179,11 @@ TABLE = (
         secret=True),
     ConfigKey("on", (NOTIFY,), kinds.EVENTS, list(EVENT_WORDS), '["failure", "suspect", "devices"]',
         "Which events are sent at once: ``failure`` (a host, a unit, expiry, the pool), ``suspect`` (a backup that lost too much), "
-        "``silent`` (a host without a complete backup for too long), ``room`` (the pool is nearly full), ``devices`` (errors, "
+        "``silent`` (a host that is late), ``room`` (the pool is nearly full), ``devices`` (errors, "
         "missing devices), and ``recovery`` of any of these."),
-    ConfigKey("silent", (NOTIFY,), kinds.DURATION, "3d", '"2d"',
-        "A host whose newest complete backup is older than this is silent. Hosts that are ``optional`` are never silent."),
+    ConfigKey("silent", (NOTIFY,), kinds.DURATION, None, '"2d"',
+        "The message about a late host waits until its newest complete backup is older than this. Without it: sent as soon as the "
+        "host is late (``late`` in [backup])."),
     ConfigKey("used_limit", (NOTIFY,), kinds.SHARE, "90%", '"85%"',
         "How much of the pool may be used before that is an alarm, and a warning of ``check``, ``doctor`` and ``status``."),
     ConfigKey("digest", (NOTIFY,), kinds.TIME_OF_DAY, "08:00", '"07:30"',

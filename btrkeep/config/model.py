@@ -72,11 +72,13 @@ class ExpirySettings:
 
 @dataclass(frozen=True, slots=True)
 class NotifySettings:
-    """Who is notified of what. `silent` is seconds, `digest` a time of day in the pool's zone; None disables digest or ping."""
+    """Who is notified of what. `silent` is seconds; None: as soon as a host is late. `digest` is a time of day in the pool's zone.
+    None disables digest or ping.
+    """
 
     urls: tuple[Url, ...] = DEFAULTS["urls"]
     on: tuple[str, ...] = DEFAULTS["on"]
-    silent: float = DEFAULTS["silent"]
+    silent: float | None = DEFAULTS["silent"]
     used_limit: float = DEFAULTS["used_limit"]
     digest: time | None = DEFAULTS["digest"]
     ping: Url | None = DEFAULTS["ping"]
@@ -181,6 +183,7 @@ class HostConfig:
     bandwidth: int | None = None
     window: Window | None = DEFAULTS["window"]
     every: float = DEFAULTS["every"]
+    late: float | None = DEFAULTS["late"]
     attempts: int = DEFAULTS["attempts"]
     stall: float = DEFAULTS["stall"]
     deadline: float = DEFAULTS["deadline"]

@@ -26,7 +26,7 @@ LOST, CLOCK = "lost", "clock_doubt"
 ALIVE = "alive"
 """The fact of what each host wrote and is still alive, as JSON: bytes by host. There is none without simple quotas."""
 _HOST = (
-    "group", "address", "enabled", "optional", "bandwidth", "every", "attempts", "stall", "deadline", "max_files",
+    "group", "address", "enabled", "optional", "bandwidth", "every", "late", "attempts", "stall", "deadline", "max_files",
     "max_new_bytes", "quota", "inplace", "shrink_limit", "unreadable_limit", "one_file_system",
 )  # fmt: skip
 _HOST_LISTS = ("paths", "exclude")
@@ -76,7 +76,7 @@ class Published:
     min_free: str = str(DEFAULTS["min_free"])
     concurrency: int = DEFAULTS["concurrency"]
     bandwidth: int | None = DEFAULTS["bandwidth"]
-    silent: float = DEFAULTS["silent"]
+    silent: float | None = DEFAULTS["silent"]
     used_limit: float = DEFAULTS["used_limit"]
     ping_goal: float = DEFAULTS["ping_goal"]
     expiry: ExpirySettings = field(default_factory=ExpirySettings)

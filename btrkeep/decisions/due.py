@@ -13,7 +13,9 @@ from btrkeep.config import Window
 from btrkeep.units import format_duration, format_time
 
 DAY = 86400.0
-LATE = 1.5  # times `every`: what `--catch-up` and the state "late" mean
+LATE = 1.5  # times `every`
+_CHANCE = timedelta(hours=1)  # a window that is open for less than this is no chance for a backup
+RETRY, LONGEST_RETRY = 0.25, timedelta(hours=5)  # of `every`: how long a scheduled run waits with a host that failed
 FUTURE = timedelta(minutes=5)  # a stamp further ahead than this is a wrong clock
 
 
@@ -112,6 +114,39 @@ def next_window(window: Window, zone: ZoneInfo, now: datetime) -> datetime:
     return next(begin for ahead in range(3) if (begin := _begin(today + timedelta(days=ahead), window, zone)) > now)
 
 
-def is_late(last_complete: datetime | None, every: float, now: datetime) -> bool:
-    """Returns True if the newest complete backup is older than 1.5 times `every`. A backup stamped in the future is ignored."""
-    return last_complete is None or last_complete > latest(now) or now - last_complete > timedelta(seconds=LATE * every)
+def late_from(last_complete: datetime, every: float, window: Window | None, zone: ZoneInfo, late: float | None = None) -> datetime:
+    """Returns when a host whose newest complete backup is that becomes late: everything that calls a host late asks here.
+
+    `late`: the configured age. Without it: 1.5 times `every`, but not before the end of the first window in which it was due.
+    """
+    if late is not None:
+        return last_complete + timedelta(seconds=late)
+    usual = last_complete + timedelta(seconds=LATE * every)
+    if window is None:
+        return usual
+    begin = period_start(every, window, zone, last_complete)
+    due = last_complete + timedelta(seconds=every) if begin is None else period_after(begin, every, window, zone)
+    return max(usual, _end_of_chance(window, zone, due))
+
+
+def _end_of_chance(window: Window, zone: ZoneInfo, due: datetime) -> datetime:
+    """Returns the end of the first window in which there is time for a backup that is due then."""
+    end = window_end(window, zone, due)
+    if end is not None and end - due >= _CHANCE:
+        return end
+    opens = next_window(window, zone, due)
+    return window_end(window, zone, opens) or opens
+
+
+def is_late(
+    last_complete: datetime | None, every: float, window: Window | None, zone: ZoneInfo, now: datetime, late: float | None = None
+) -> bool:
+    """Returns True if the newest complete backup is older than `late_from` allows. A backup stamped in the future is ignored."""
+    if last_complete is None or last_complete > latest(now):
+        return True
+    return now > late_from(last_complete, every, window, zone, late)
+
+
+def retry_from(last_attempt: datetime, every: float) -> datetime:
+    """Returns when a scheduled run tries a host again whose last attempt brought no complete backup."""
+    return last_attempt + min(timedelta(seconds=RETRY * every), LONGEST_RETRY)

@@ -59,7 +59,7 @@ def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: 
     age = max(0.0, (now - last).total_seconds()) if last else None
     following = is_due(last, host.every, host.window, zone, now).when if host.enabled else None
     return HostStatus(
-        host.name, _state(host, facts, now), last, age, following, error_words(*status_error(facts)), _warnings(facts)
+        host.name, _state(host, facts, zone, now), last, age, following, error_words(*status_error(facts)), _warnings(facts)
     )
 
 
@@ -72,7 +72,7 @@ def _warnings(facts: HostFacts | None) -> tuple[str, ...]:
     return (words, *facts.newest_warnings)
 
 
-def _state(host: HostConfig, facts: HostFacts | None, now: datetime) -> str:
+def _state(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime) -> str:
     if facts is None:
         return "never"
     if facts.newest_state == "suspect":
@@ -81,7 +81,7 @@ def _state(host: HostConfig, facts: HostFacts | None, now: datetime) -> str:
         return "never"
     if facts.last_run_outcome in ("failed", "partial") and _newer_than_complete(facts):
         return "failing"
-    if host.enabled and not host.optional and is_late(facts.last_complete, host.every, now):
+    if host.enabled and not host.optional and is_late(facts.last_complete, host.every, host.window, zone, now, host.late):
         return "late"
     return "ok"
 

@@ -1,12 +1,13 @@
 """The samples that `backupd metrics` and the dashboard's /metrics have alike: which value belongs to which metric and labels."""
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol, TypeVar
 
 from btrkeep import metric_table as table
 from btrkeep.catalogue import BalanceTotals, ExpiryTotals, FreeSpaceScore, StoredAlarm
 from btrkeep.config.value_types import EVENT_WORDS
+from btrkeep.decisions.alarm_patience import AlarmPatience
 from btrkeep.decisions.findings import CHECKS, PoolVerdict, grade
 from btrkeep.decisions.pool_numbers import PoolNumbers
 from btrkeep.metric_table import Metric
@@ -76,8 +77,8 @@ def add_health(add: AddSample, verdict: PoolVerdict) -> None:
         add(table.HEALTH, grade(verdict.level_of(check)), check)
 
 
-def add_alarms(add: AddSample, alarms: Iterable[StoredAlarm], now: datetime, silent: float) -> None:
-    """Adds how many alarms of each kind stand. `silent`: the seconds for which one must have stood."""
-    standing = [row.what for row in alarms if row.stands(now - timedelta(seconds=silent))]
+def add_alarms(add: AddSample, alarms: Iterable[StoredAlarm], now: datetime, patience: AlarmPatience) -> None:
+    """Adds how many alarms of each kind stand."""
+    standing = [row.what for row in alarms if patience.stands(row, now)]
     for event in (*EVENT_WORDS[:-1], "service"):
         add(table.ALARMS, standing.count(event), event)

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -10,7 +12,9 @@ from backupd.alarms.night import judge_night
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.config.model import ReplicaSettings
+from btrkeep.decisions.alarm_patience import AlarmPatience
 from btrkeep.decisions.copies import HostBehind, ReplicaSession, copy_status
+from btrkeep.decisions.host_state import host_status
 from btrkeep.decisions.pool_health import PoolFacts
 from btrkeep.pool.model import Room
 from tests.backupd.facts import NOW, ago, facts
@@ -38,8 +42,8 @@ def keys(facts_of_web1: HostFacts | None, host: HostConfig = WEB, known: Known |
         (facts(complete=20, run=1, outcome="partial"), ["failure host web1"]),
         (facts(run=1, outcome="failed"), ["failure host web1"]),
         (facts(complete=20, run=1, outcome="suspect", newest_state="suspect"), ["suspect host web1"]),
-        (facts(complete=73, run=73, outcome="complete"), ["silent host web1"]),
-        (facts(complete=71, run=71, outcome="complete"), []),
+        (facts(complete=37, run=37, outcome="complete"), ["silent host web1"]),
+        (facts(complete=35, run=35, outcome="complete"), []),
         (facts(complete=90, run=1, outcome="failed"), ["failure host web1", "silent host web1"]),
     ],
 )
@@ -56,9 +60,39 @@ def test_an_optional_host_is_never_silent_and_one_that_is_not_enabled_is_nothing
 def test_a_host_without_any_backup_is_silent_when_it_was_waited_for_long_enough() -> None:
     key = ("silent", "host web1")
     assert keys(None) == []
-    assert keys(None, known={key: stored(*key, since=ago(71), told=None)}) == []
-    assert keys(None, known={key: stored(*key, since=ago(73), told=None)}) == ["silent host web1"]
+    assert keys(None, known={key: stored(*key, since=ago(35), told=None)}) == []
+    assert keys(None, known={key: stored(*key, since=ago(37), told=None)}) == ["silent host web1"]
     assert keys(None, known={key: stored(*key, since=ago(73), recovered=ago(1))}) == []  # that was another time
+
+
+CONFIGURED: tuple[tuple[int, HostConfig, dict[str, Any], bool], ...] = (
+    (37, WEB, {}, True),
+    (37, replace(WEB, late=2 * 86400.0), {}, False),
+    (49, replace(WEB, late=2 * 86400.0), {}, True),
+    (37, WEB, {"silent": 3 * 86400.0}, False),
+    (73, WEB, {"silent": 3 * 86400.0}, True),
+    (200, replace(WEB, every=7 * 86400.0), {}, False),
+)
+
+
+def test_the_message_comes_when_the_host_is_late_and_not_before_the_age_that_notify_sets() -> None:
+    """Late is one thing: the state, the message and the dashboard's list of alarms are of the same moment."""
+    for hours, host, settings, expected in CONFIGURED:
+        past = facts(complete=hours, run=hours, outcome="complete")
+        assert (keys(past, host, **settings) == ["silent host web1"]) is expected, (hours, host)
+        if "silent" not in settings:
+            assert (host_status(host, past, ZoneInfo("UTC"), NOW).state == "late") is expected, (hours, host)
+        row = stored("silent", "host web1", since=ago(hours), told=None)
+        assert AlarmPatience.of(config(host, **settings)).stands(row, NOW) is expected, (hours, host)
+
+
+def test_a_copy_that_was_never_made_waits_in_the_lists_as_long_as_it_does_for_the_message() -> None:
+    patience = AlarmPatience({}, ZoneInfo("UTC"), None, {"office": 48 * 3600.0})
+    waiting = stored("silent", "replica office", since=ago(47), told=None)
+    assert not patience.stands(waiting, NOW)
+    assert patience.stands(replace(waiting, since=ago(49)), NOW)
+    assert patience.stands(replace(waiting, told=NOW), NOW)
+    assert not patience.stands(replace(waiting, since=ago(49), recovered=NOW), NOW)
 
 
 OFFICE = ReplicaSettings("office", address="root@backup1")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from btrkeep.config import Window
 from btrkeep.config.values import parse_window
-from btrkeep.decisions.due import DAY, Due, is_due, is_late, next_window, period_after, period_start, window_end
+from btrkeep.decisions.due import DAY, Due, is_due, is_late, next_window, period_after, period_start, retry_from, window_end
 from tests.beds import work
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
@@ -251,8 +251,44 @@ def test_periods_of_several_days_do_not_move_with_the_backups() -> None:
     assert all(later >= earlier for earlier, later in pairwise(found))
 
 
-def test_late_is_older_than_one_and_a_half_times_every() -> None:
-    assert is_late(None, DAY, NOW)
-    assert not is_late(NOW - timedelta(hours=36), DAY, NOW)
-    assert is_late(NOW - timedelta(hours=36, seconds=1), DAY, NOW)
-    assert not is_late(NOW - timedelta(days=10), 7 * DAY, NOW)
+def late(complete: str, now: str, every: float = DAY, window: Window | None = None, configured: float | None = None) -> bool:
+    return is_late(at(complete), every, window, ZoneInfo("Europe/Berlin"), at(now), configured)
+
+
+def test_without_a_window_late_is_older_than_one_and_a_half_times_every() -> None:
+    assert is_late(None, DAY, None, ZoneInfo("Europe/Berlin"), NOW)
+    assert not is_late(NOW - timedelta(hours=36), DAY, None, ZoneInfo("Europe/Berlin"), NOW)
+    assert is_late(NOW - timedelta(hours=36, seconds=1), DAY, None, ZoneInfo("Europe/Berlin"), NOW)
+    assert not is_late(NOW - timedelta(days=10), 7 * DAY, None, ZoneInfo("Europe/Berlin"), NOW)
+    assert is_late(NOW + timedelta(days=1), DAY, None, ZoneInfo("Europe/Berlin"), NOW), (
+        "a backup stamped in the future does not count"
+    )
+
+
+@pytest.mark.parametrize(
+    ("complete", "every", "window", "last_moment"),
+    [
+        ("2026-11-20T22:05+01:00", DAY, "22:00-06:00", "2026-11-22T10:05+01:00"),  # 1.5 days, after the window of the 21st
+        ("2026-11-20T04:00+01:00", 6 * 3600, "22:00-06:00", "2026-11-21T06:00+01:00"),  # due at 10:00, no window until 22:00
+        ("2026-11-20T23:50+01:00", 6 * 3600, "22:00-06:00", "2026-11-22T06:00+01:00"),  # ten minutes are no chance
+        ("2026-11-20T22:05+01:00", 6 * 3600, "22:00-06:00", "2026-11-21T07:05+01:00"),  # due at 04:05, its window ends before
+    ],
+)
+def test_with_a_window_a_host_is_late_when_it_has_missed_one(complete: str, every: float, window: str, last_moment: str) -> None:
+    moment = at(last_moment)
+    assert not late(complete, last_moment, every, parse_window(window))
+    assert late(complete, (moment + timedelta(seconds=1)).isoformat(), every, parse_window(window))
+
+
+def test_a_configured_age_decides_alone() -> None:
+    assert not late("2026-11-20T22:00Z", "2026-11-23T22:00Z", DAY, parse_window("22:00-06:00"), 3 * DAY)
+    assert late("2026-11-20T22:00Z", "2026-11-20T23:00:01Z", DAY, parse_window("22:00-06:00"), 3600)
+
+
+def test_a_host_that_failed_is_tried_again_after_a_quarter_of_every_and_five_hours_at_most() -> None:
+    assert [retry_from(NOW, every) - NOW for every in (3600, 6 * 3600, DAY, 7 * DAY)] == [
+        timedelta(minutes=15),
+        timedelta(hours=1.5),
+        timedelta(hours=5),
+        timedelta(hours=5),
+    ]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import (
@@ -30,6 +30,7 @@ from btrkeep.catalogue.model_alarm import (
     USED,
     VERIFICATION,
 )
+from btrkeep.decisions.alarm_patience import AlarmPatience
 from btrkeep.serving.viewer import Viewer
 from web.data.same_names import of_row
 from web.redaction import host_alarm
@@ -138,13 +139,13 @@ _ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
 def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]:
     """Returns the open alarms that the viewer may see: the worst kind first, then the oldest."""
-    ripe = source.now - timedelta(seconds=source.site.silent)
-    return standing(source.catalogue.alarms(), viewer, ripe)
+    patience = AlarmPatience.of_published(source.site)
+    return standing((row for row in source.catalogue.alarms() if patience.stands(row, source.now)), viewer)
 
 
-def standing(rows: Iterable[StoredAlarm], viewer: Viewer, ripe: datetime) -> tuple[OpenAlarm, ...]:
-    """Returns the open alarms among the given rows that the viewer may see."""
-    found = [_alarm(row) for row in rows if row.stands(ripe)]
+def standing(rows: Iterable[StoredAlarm], viewer: Viewer) -> tuple[OpenAlarm, ...]:
+    """Returns those of the given open alarms that the viewer may see."""
+    found = [_alarm(row) for row in rows]
     mine = [one for one in found if (viewer.may_see(one.host) if one.host is not None else not viewer.limited)]
     return tuple(sorted(mine, key=lambda one: (_place(one.what), one.since, one.subject)))
 

@@ -14,6 +14,7 @@ from btrkeep import __version__
 from btrkeep import metric_table as table
 from btrkeep.backup_states import BACKUP_STATES
 from btrkeep.decisions import metric_samples
+from btrkeep.decisions.alarm_patience import AlarmPatience
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.pool_numbers import numbers_of_sample
@@ -104,4 +105,4 @@ def _alarms(samples: _Samples, source: RequestContext) -> None:
     if abs(source.now - kept.looked) > STALE:
         return
     metric_samples.add_health(samples.add, kept.verdict)
-    metric_samples.add_alarms(samples.add, source.catalogue.alarms(), source.now, source.site.silent)
+    metric_samples.add_alarms(samples.add, source.catalogue.alarms(), source.now, AlarmPatience.of_published(source.site))
