@@ -16,7 +16,7 @@ from typing import Any
 from flask import has_request_context
 
 from btrkeep.catalogue import StoredAlarm
-from btrkeep.catalogue.model_alarm import SILENT, SUSPECT
+from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY, SILENT, SUSPECT
 from btrkeep.causes import Cause
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
@@ -45,6 +45,10 @@ _OF_EXIT = {
     2: "what was asked for, or the configuration, is wrong",
     3: "somebody was at work on this host already",
     4: "the pool could not be used",
+}
+_GENERAL = {
+    CONDITION: "some files could not be read, or what was deleted could not be deleted here, for several nights",
+    HOST_KEY: "it answers with another host key than the recorded one",
 }
 _CATALOGUE = "the dashboard cannot tell anything now"
 _OURS = (UsageError, TooManyDownloads)
@@ -100,6 +104,8 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
     """
     if alarm.what == SILENT or not _is_of_limited():  # of silence it is a time alone
         return alarm.text
+    if alarm.about.kind in _GENERAL:
+        return f"{host}: {_GENERAL[alarm.about.kind]}"
     found = source()
     facts = found.cached("facts", lambda: found.catalogue.host_facts(latest(found.now))).get(host)
     place, cause = found.site.path, None

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
-from backupd.alarms.words import Message, harmless, section, sender
+from backupd.alarms.words import Message, alarm_words, harmless, section, sender
 from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import RunTotals, StoredAlarm
+from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY
 from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import COPY, STATES
@@ -29,15 +30,18 @@ def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[Sto
         lines = [harmless(f"{one.host}: {_why(one.error, one.age)}") for one in unwell if one.state == state]
         if lines:
             parts.append(section(state.capitalize(), lines))
-    others = [harmless(row.text) for row in standing if row.host is None]
+    lasting = [alarm_words(row) for row in standing if row.about.kind in (CONDITION, HOST_KEY)]
+    if lasting:
+        parts.append(section("For several nights, or of a host's key", lasting))
+    others = [alarm_words(row) for row in standing if row.host is None]
     if others:
         parts.append(section("Alarms that stand", others))
     parts.append("\n".join(["The last 24 hours:", *(f"- {line}" for line in _day_lines(report))]))
     well = len(report.hosts) - len(unwell)
     title = f"btrkeep {pool}: {well:,} of {len(report.hosts):,} hosts well"
-    if others:
-        title += f", {counted(len(others), 'alarm')}"
-    return Message(title, "\n\n".join([*parts, sender(machine)]), "warning" if unwell or others else "success")
+    if others or lasting:
+        title += f", {counted(len(others) + len(lasting), 'alarm')}"
+    return Message(title, "\n\n".join([*parts, sender(machine)]), "warning" if unwell or others or lasting else "success")
 
 
 def _hosts_line(report: StatusReport) -> str:

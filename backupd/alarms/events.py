@@ -15,6 +15,7 @@ from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import (
     BALANCE,
     CATALOGUE,
+    CONDITION,
     DAMAGED,
     DEVICE,
     DEVICES,
@@ -36,12 +37,14 @@ from btrkeep.catalogue.model_alarm import (
     AlarmSubject,
 )
 from btrkeep.config import HostConfig
+from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.alarm_patience import message_from
 from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.drills import DrillState, failure_words
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import COPY, HostStatus
+from btrkeep.decisions.lasting import host_words, lasting
 from btrkeep.decisions.pool_health import HealthLimits, judge_pool
 from btrkeep.units import seconds_between
 
@@ -147,6 +150,7 @@ def _hosts(report: StatusReport, known: Known) -> Iterator[Alarm]:
         if host.enabled and status.state != COPY:
             yield from _failing(status, report)
             yield from _silent(host, status, report, known)
+            yield from _lasting(status, report)
 
 
 def _failing(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
@@ -160,6 +164,15 @@ def _failing(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
     elif status.state == "failing" or (status.state == "never" and facts.last_run_outcome in ("failed", "partial")):
         text = words.failing(status.host, facts.last_run_outcome, reason)
         yield Alarm(FAILURE, AlarmSubject(HOST, status.host), text, since)
+
+
+def _lasting(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
+    """Finds hosts with conditions that last: one alarm each, sent again when there are twice as many."""
+    facts = report.facts.get(status.host)
+    if facts and (conditions := lasting(facts.lasting, facts.last_complete)):
+        text = host_words(status.host, conditions, backupd_command(report.config.name, report.config.file))
+        since = min(condition.since for condition in conditions)
+        yield Alarm(FAILURE, AlarmSubject(CONDITION, status.host), text, since, len(conditions).bit_length())
 
 
 def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: Known) -> Iterator[Alarm]:

@@ -9,11 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from btrkeep.catalogue import StoredAlarm
+from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY, STEP
 from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.decisions.copy_words import done_words
 from btrkeep.units import counted, format_duration, format_time, printable, seconds_between
 
 _LONGEST = 300
+_LONGEST_WITH_COMMAND = 1200
+_WITH_COMMAND = (CONDITION, HOST_KEY, STEP)
 _MOST = 20  # lines about one event, or of a journal
 _HARMLESS = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "(at)", "`": "'"})
 _TITLES = {
@@ -40,9 +43,14 @@ def harmless(text: str, longest: int = _LONGEST) -> str:
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
 
+def alarm_words(alarm: StoredAlarm) -> str:
+    """Returns the text of an alarm for a message; one with a command is not cut in the middle of that."""
+    return harmless(alarm.text, _LONGEST_WITH_COMMAND if alarm.about.kind in _WITH_COMMAND else _LONGEST)
+
+
 def of_changes(pool: str, machine: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm]) -> Message:
     """Returns one message for all new alarms and recoveries."""
-    lines = {event: [harmless(alarm.text) for alarm in alarms if alarm.what == event] for event in EVENT_WORDS}
+    lines = {event: [alarm_words(alarm) for alarm in alarms if alarm.what == event] for event in EVENT_WORDS}
     parts = [section(_TITLES[event], some) for event, some in lines.items() if some]
     if recoveries:
         parts.append(section("Over", [_recovery(row) for row in recoveries]))

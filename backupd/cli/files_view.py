@@ -1,13 +1,16 @@
 """Entries of backups in a terminal, as `ls -ln` shows them. Names are somebody else's, so each is made safe to show."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 
 import click
 
 from backupd.files.listing import is_executable
 from backupd.files.tree import Entry
 from backupd.files.words import device_words, mode_words, shown, time_words
+from backupd.repo.backup_json import Record
 from btrkeep.cli import table
+from btrkeep.decisions.lasting import condition_words
 from btrkeep.units import format_size
 
 _HEADERS = ["MODE", "UID", "GID", "SIZE", "MODIFIED", "NAME"]
@@ -17,6 +20,19 @@ _STATES = {"complete": "green", "suspect": "yellow", "failed": "red", "expired":
 def state_words(state: str) -> str:
     """A backup's state, coloured."""
     return click.style(state, fg=_STATES.get(state))
+
+
+def skipped_deletions_lines(record: Record, paths: Iterable[bytes]) -> list[str]:
+    """Returns a remark for each source path of a backup that holds one of the paths, or lies below it, and in which deletions were
+    skipped.
+    """
+    asked = [os.fsdecode(path) for path in paths]
+    return [condition_words(one) for one in record.skipped_deletions if any(_overlap(one.key.path, path) for path in asked)]
+
+
+def _overlap(one: str, other: str) -> bool:
+    first, second = (f"{path.rstrip('/')}/" for path in (one, other))
+    return first.startswith(second) or second.startswith(first)
 
 
 def entries_table(entries: Sequence[Entry]) -> str:

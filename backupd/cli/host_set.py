@@ -55,8 +55,9 @@ def set_command(ctx: click.Context, name: str, words: tuple[str, ...], unset: tu
     """Change keys of the host NAME in the file that declares it.
 
     VALUE is written as in the configuration, where quotes may be left out: port=2222, window=22:00-06:00, enabled=false. The items
-    of a list have blanks between them: 'paths=/etc /srv'. A list takes the place of the one before. retention.daily=30 is a
-    retention of the host's own. `man btrkeep.toml` explains every key.
+    of a list have blanks between them: 'paths=/etc /srv'. A list takes the place of the one before;
+    KEY+=VALUE adds to it: 'exclude+=/srv/cache/*'. retention.daily=30 is a retention of the host's own. `man btrkeep.toml` explains
+    every key.
 
     Comments and order stay. The configuration is checked as a whole first; when something would be wrong, nothing is changed.
     """

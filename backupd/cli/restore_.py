@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.context import clock_for, dry_run_option, given_now, load_config, pass_context
+from backupd.cli.files_view import skipped_deletions_lines
 from backupd.cli.names import complete_which
 from backupd.cli.opened_backup import OpenedBackup, complete_path, opened_backup
 from backupd.cli.other_sources import naming_copies
@@ -180,7 +181,7 @@ def _preview(backup: Restorable, restore: LocalRestore | HostRestore, watch: "_W
     if as_json:
         echo_json(fields)
     else:
-        say_backup(backup)
+        say_backup(backup, restore.request.paths)
         say_plan(restore, found)
         if not fields["possible"]:
             say(f"so it would be refused: {fields['why_not']}")
@@ -189,7 +190,7 @@ def _preview(backup: Restorable, restore: LocalRestore | HostRestore, watch: "_W
 
 def _restore(backup: Restorable, restore: LocalRestore | HostRestore, watch: "_Watch", as_json: bool) -> int:
     if not as_json:
-        say_backup(backup)
+        say_backup(backup, restore.request.paths)
     found = restore.preview(content=False)
     done = restore.run(found)
     watch.clear()
@@ -231,6 +232,8 @@ def _tar(
     require_destination(found.pool, config.pool.state, folder, other_pools(config), anyway=request.anyway, sticky=True)
     done = write_file(found.tree, request.paths, Path(tar).absolute(), request.overwrite == ALL, tell)
     _left_out(done)
+    for line in skipped_deletions_lines(found.backup.record, request.paths):
+        say(f"note: {line}", err=True)
     fields = {"tar": tar, "entries": done.entries, "bytes": done.size}
     return _say_tar(found, as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}")
 

@@ -1,7 +1,9 @@
 """The output of `backupd restore`: the plan, progress, and the result."""
 
 import time
+from collections.abc import Sequence
 
+from backupd.cli.files_view import skipped_deletions_lines
 from backupd.files.backup_selector import Restorable
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
 from backupd.files.restore_request import places
@@ -30,10 +32,12 @@ _WORDS = {
 }
 
 
-def say_backup(backup: Restorable) -> None:
-    """Prints the name and the state of the backup, and warnings about it."""
+def say_backup(backup: Restorable, paths: Sequence[bytes]) -> None:
+    """Prints the name and the state of the backup, and warnings about it and these paths of it."""
     warning = _STATES.get(backup.state)
     say(f"from {backup.host}@{backup.name}, {backup.state}" + (f" ({warning})" if warning else ""))
+    for line in skipped_deletions_lines(backup.record, paths):
+        say(f"note: {line}")
 
 
 def say_plan(restore: LocalRestore | HostRestore, found: RestorePreview) -> None:

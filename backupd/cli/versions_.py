@@ -6,12 +6,12 @@ from datetime import datetime
 import click
 
 from backupd.cli.context import given_now, pass_context
-from backupd.cli.files_view import size_words
+from backupd.cli.files_view import size_words, skipped_deletions_lines
 from backupd.cli.names import complete_which
 from backupd.cli.opened_backup import complete_path, opened_backup, pool_of, reading
-from backupd.files.backup_selector import NEWEST, parse_which, restorable
+from backupd.files.backup_selector import NEWEST, find, parse_which, restorable
 from backupd.files.history import THERE, UNREADABLE, Absence, PathHistory, Version
-from backupd.files.objects import history_object
+from backupd.files.objects import history_object, skipped_deletions_object
 from backupd.files.suggestions import missing, path_given
 from backupd.files.versions import versions
 from backupd.files.words import shown, time_words
@@ -46,11 +46,16 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
     name, which = parse_which(host)
     if which not in (NEWEST, LATEST):
         raise UsageError(f"versions are those of all backups, not of {which} alone", f"`backupd versions {name} {path}`")
-    history = _history(pool, name, path_given(path), content, given_now(ctx))
+    now = given_now(ctx)
+    history = _history(pool, name, path_given(path), content, now)
+    newest = find(pool, name, NEWEST, now).record
     if as_json:
-        echo_json(history_object(name, history))
+        skipped = skipped_deletions_object(newest)
+        echo_json(history_object(name, history) | ({"deletions_skipped": skipped} if skipped else {}))
     else:
         _show(name, history)
+        for line in skipped_deletions_lines(newest, [history.path]):
+            prose(click.style("note: ", fg="yellow") + line)
     return 0
 
 

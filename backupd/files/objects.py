@@ -7,12 +7,20 @@ from backupd.files.backup_selector import Restorable
 from backupd.files.comparing import PathDifference
 from backupd.files.history import Absence, PathHistory, Version
 from backupd.files.words import entry_object
+from backupd.repo.backup_json import Record
 from btrkeep.units import format_time
 
 
 def backup_object(backup: Restorable) -> dict[str, Any]:
     """Returns what names a backup."""
-    return {"name": backup.name, "state": backup.state, "started": format_time(backup.started)}
+    skipped = skipped_deletions_object(backup.record)
+    named = {"name": backup.name, "state": backup.state, "started": format_time(backup.started)}
+    return named | ({"deletions_skipped": skipped} if skipped else {})
+
+
+def skipped_deletions_object(record: Record) -> list[dict[str, str]]:
+    """Returns the source paths of a backup in which files that the host has deleted may still be, and since when."""
+    return [{"path": one.key.path, "since": format_time(one.since)} for one in record.skipped_deletions]
 
 
 def history_object(host: str, history: PathHistory) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from btrkeep.config.keys import HOST, LEGAL, RETENTION, WITHIN, ConfigKey
@@ -16,15 +17,32 @@ KEYS: Mapping[str, ConfigKey] = LEGAL[HOST] | {
 """Every key of a host: paths, window, retention.daily."""
 
 
+@dataclass(frozen=True, slots=True)
+class Added:
+    """Items that are added to a list of the host's own."""
+
+    items: tuple[Any, ...]
+
+    def to(self, before: Any) -> list[Any]:
+        """Returns the list with the items that it does not have."""
+        own = list(before) if isinstance(before, list) else []
+        return own + [item for item in dict.fromkeys(self.items) if item not in own]
+
+
 def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
-    """The keys and their values; None for those to be unset. Raises UsageError."""
+    """The keys and their values; None for those to be unset, Added for KEY+=VALUE. Raises UsageError."""
     keys: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
+        adds = name.endswith("+")
+        name = name.removesuffix("+")
         if not equals:
             raise UsageError(f"{word!r} is no KEY=VALUE", "such as port=2222, or 'paths=/etc /srv'; --unset KEY takes a key away")
         _require_new(name, keys)
-        keys[name] = value_of(_key(name), text)
+        value = value_of(_key(name), text)
+        keys[name] = Added(tuple(value)) if adds and isinstance(value, list) else value
+        if adds and not isinstance(value, list):
+            raise UsageError(f"{name} is no list, so nothing can be added to it", f"{name}=VALUE sets it")
     for name in unset:
         _key(name)
         _require_new(name, keys)

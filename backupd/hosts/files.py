@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from backupd.hosts.assigning import Added
 from backupd.hosts.edit import new_host, with_host_keys, without_host
 from btrkeep.config import Config, load
 from btrkeep.config.files import documents
@@ -21,6 +22,9 @@ from btrkeep.process.proc import flock_holders
 
 LOCK_PATIENCE = 10.0
 """Seconds to wait for another process that changes the configuration, which takes far less than one."""
+
+EXCLUDE = "exclude"
+"""The key whose items are added to the inherited ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,8 @@ def _set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool) 
     path = _file_of(files, name)
     text = _text(path)
     before = _flat(tomllib.loads(text)["host"][name])
-    changes = {key: (before.get(key), value) for key, value in keys.items() if before.get(key) != value}
+    values = {key: _with_added(name, key, before, value) if isinstance(value, Added) else value for key, value in keys.items()}
+    changes = {key: (before.get(key), value) for key, value in values.items() if before.get(key) != value}
     try:
         after = with_host_keys(text, name, {key: value for key, (_, value) in changes.items()})
     except ValueError as error:
@@ -159,6 +164,13 @@ def _set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool) 
         said = files.load().notices
     config = _change(files, {path: after} if changes else {}, write=write)
     return HostChange(path, text, after, changes, tuple(one for one in config.notices if one not in said))
+
+
+def _with_added(name: str, key: str, before: Mapping[str, Any], added: Added) -> list[Any]:
+    """Returns the list with the new items. Raises UsageError if it would replace an inherited one: only `exclude` adds to that."""
+    if key not in before and key != EXCLUDE:
+        raise UsageError(f"the host {name} has no {key} of its own to add to", f"{key}=VALUE sets all of it")
+    return added.to(before.get(key))
 
 
 def _text(path: Path) -> str:

@@ -17,6 +17,7 @@ from backupd.repo.json_file import LARGEST_NUMBER, NOT_UNDERSTOOD, number_of, te
 from backupd.rsync.output import bounded
 from btrkeep.causes import Cause, cause_of
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.conditions import Condition, ConditionKey, ConditionKind, conditions_of
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_time
 
@@ -106,6 +107,10 @@ class Record:
     it was made that led to this one: all metadata from before is that one's, too. Holds for the pool that made it, not for copies.
 
     `written`: of what rsync wrote, bytes that are data on the disk, where others became holes; else None, and not in the file.
+
+    `lasting`: what could not be fetched or deleted, each with the first backup in a row that had it; not in the file if nothing.
+
+    `address`: how ssh reached the host; None for what is on this machine, and not in the file.
     """
 
     host: str
@@ -138,11 +143,24 @@ class Record:
     shared_bytes: int | None = None
     unread_bases: tuple[str, ...] = ()
     ancestors: Mapping[str, int] = field(default_factory=dict)
+    lasting: tuple[Condition, ...] = ()
+    address: str | None = None
 
     def total(self, key: str) -> int | None:
         """Returns the sum of one of rsync's numbers over all paths, bounded like them; None if no path has it."""
         found = [result.numbers[key] for result in self.paths if key in result.numbers]
         return bounded(sum(found)) if found else None
+
+    @property
+    def skipped_deletions(self) -> tuple[Condition, ...]:
+        """Returns the source paths in which files that the host has deleted may still be, and since when. A record of an earlier
+        version has only its own night.
+        """
+        found = {one.key.path: one for one in self.lasting if one.kind is ConditionKind.DELETIONS_SKIPPED}
+        for result in self.paths:
+            if result.deletions_skipped and result.path not in found:
+                found[result.path] = Condition(ConditionKey(ConditionKind.DELETIONS_SKIPPED, result.path), self.started)
+        return tuple(found.values())
 
     @property
     def new_bytes(self) -> int | None:
@@ -167,10 +185,10 @@ class Record:
         fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
         if not self.doubted:
             del fields["doubted"]
-        for name in ("stopped_for", "written", "cause", "confined", "imported", "repaired", "shared_with", "shared_bytes"):
+        for name in _ABSENT_IF_NONE:
             if fields[name] is None:
                 del fields[name]
-        for name in ("unread_bases", "ancestors"):
+        for name in ("unread_bases", "ancestors", "lasting"):
             if not fields[name]:
                 del fields[name]
         fields["started"] = format_time(self.started)
@@ -178,10 +196,15 @@ class Record:
         fields["paths"] = [_path_fields(result) for result in self.paths]
         if self.cause:
             fields["cause"] = self.cause.as_json()
+        if self.lasting:
+            fields["lasting"] = [condition.as_json() for condition in self.lasting]
         fields["totals"] = {key: self.total(key) for key in ("files", "bytes", "literal", "matched", "received")}
         return fields
 
 
+_ABSENT_IF_NONE = (
+    "stopped_for", "written", "cause", "confined", "imported", "repaired", "shared_with", "shared_bytes", "address",
+)  # fmt: skip
 _FIELDS = tuple(Record.__dataclass_fields__)
 _PATH_FIELDS = tuple(PathResult.__dataclass_fields__)
 
@@ -208,6 +231,7 @@ def parse(text: str) -> Record:
             known[name] = tuple(known.get(name, ()))
         known["ancestors"] = {str(name): number_of(generation) for name, generation in known.get("ancestors", {}).items()}
         known["cause"] = cause_of(known.get("cause"))
+        known["lasting"] = conditions_of(known.get("lasting", ()))
         return _checked(Record(**known))
     except NOT_UNDERSTOOD as error:
         raise UnreadableRecord(f"backup.json cannot be understood: {error!r}", "nothing is done with this backup") from None
@@ -217,7 +241,7 @@ def _checked(record: Record) -> Record:
     """Returns the record if its fields fit a catalogue's row. Raises TypeError, ValueError."""
     texts = (record.host, record.uuid, record.state, *record.warnings, *record.unread_bases, *(path.path for path in record.paths))
     maybe: list[str | None] = [record.name, record.base, record.base_uuid, record.error, record.rsync_version]
-    maybe += [record.stopped_for, record.imported, record.shared_with]
+    maybe += [record.stopped_for, record.imported, record.shared_with, record.address]
     maybe += [text for path in record.paths for text in (path.reason, path.meaning, path.exit_cause)]
     if not all(isinstance(text, str) for text in texts) or not all(text is None or isinstance(text, str) for text in maybe):
         raise TypeError("a text is none")

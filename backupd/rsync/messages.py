@@ -98,6 +98,12 @@ def unlisted_path(line: bytes) -> bytes | None:
     return None
 
 
+def named_path(line: str) -> str:
+    """Returns the path in a line that `Messages` keeps; "" if it names none, or the line was cut."""
+    raw = line.encode("utf-8", "surrogateescape")
+    return "" if len(raw) > _LONGEST_LINE else (unlisted_path(raw) or b"").decode("utf-8", "surrogateescape")
+
+
 def _shortened(line: bytes) -> bytes:
     half = _LONGEST_LINE // 2
     return line if len(line) <= _LONGEST_LINE else line[:half] + b" ... " + line[-half:]

@@ -9,7 +9,7 @@ rsync deletes what is missing from `.working`, which the pool knows by its gener
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,9 @@ from backupd.files.tree import Tree, joined
 from backupd.files.walking import entries
 from backupd.repo.backup_json import DATA, PathResult, Record
 from backupd.run.verdict import Emptied, decide_run, judge_emptied
-from btrkeep.backup_states import COMPLETE
+from btrkeep.backup_states import COMPLETE, SUSPECT
+from btrkeep.conditions import ConditionKey, ConditionKind
+from btrkeep.decisions.lasting import follow
 from btrkeep.pool.subvolume import describe, opened
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.treescan import FolderPaths, changed_inodes
@@ -50,14 +52,39 @@ def judged(record: Record, subvolume: Path, base: Record, base_path: Path, limit
     warnings = [warning for new, old in zip(paths, record.paths, strict=True) for warning in new.warnings[len(old.warnings) :]]
     verdict = decide_run(paths)
     assert verdict.state is not None
+    emptied = [ConditionKey(ConditionKind.EMPTIED, path, one.folder) for path, one in found.items()]
     return replace(
-        record,
+        _with_conditions(record, base, emptied),
         paths=paths,
         warnings=(*record.warnings, *warnings),
         state=verdict.state,
         error=verdict.error,
         cause=verdict.cause,
     )
+
+
+def with_emptied(record: Record, subvolume: Path, base: Record) -> Record:
+    """Returns the record with the folders that were emptied before its base, and are still empty. A night that does not find them
+    mounted again has nothing to delete there.
+    """
+    if record.state not in (COMPLETE, SUSPECT):
+        return record
+    emptied = [condition.key for condition in base.lasting if condition.kind is ConditionKind.EMPTIED]
+    return _with_conditions(record, base, [key for key in emptied if _is_empty(subvolume, key.name)])
+
+
+def _with_conditions(record: Record, base: Record, more: Sequence[ConditionKey]) -> Record:
+    keys = [condition.key for condition in record.lasting]
+    return replace(record, lasting=follow(base.lasting, [*keys, *more], record.started)) if more else record
+
+
+def _is_empty(subvolume: Path, folder: str) -> bool:
+    """Returns True if the backup has that folder, with nothing in it."""
+    try:
+        with Tree(subvolume) as tree:
+            return not tree.names(os.fsencode(folder))
+    except (OSError, ValueError):
+        return False
 
 
 def _judged_path(result: PathResult, base: Record, found: Mapping[str, Emptied], limit: float) -> PathResult:

@@ -30,7 +30,7 @@ from backupd.run import finishing, hooks
 from backupd.run import work_subvolume as working
 from backupd.run.base import is_damaged
 from backupd.run.context import HostResult, RunContext, RunningTransfer
-from backupd.run.emptied import judged
+from backupd.run.emptied import judged, with_emptied
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import SumLimits
 from backupd.run.orphaned_receivers import take_host_lock
@@ -42,8 +42,10 @@ from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup, Damage
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.clock import elapsed
+from btrkeep.conditions import ConditionKind
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
+from btrkeep.decisions.lasting import follow
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import Lock
@@ -281,14 +283,21 @@ class HostRun:
         return self._result(final.state, final)
 
     def _emptied_judge(self, prepared: Prepared) -> Callable[[Record], Record] | None:
-        """Returns what looks whether something was not mounted; None for a backup that has lost no file."""
+        """Returns what looks whether something was not mounted; None for a backup that has lost no file, and grew from one with no
+        such folder.
+        """
         base, transfer = prepared.base, self.transfer
         assert transfer is not None
         deleted = not prepared.fresh or any(result.numbers.get("deleted", 0) for result in transfer.results.values())
-        if base is None or base.name is None or not deleted:
+        if base is None or base.name is None or not (deleted or any(one.kind is ConditionKind.EMPTIED for one in base.lasting)):
             return None
         path, limit = self.context.pool.host(self.host.name) / base.name, self.host.unreadable_limit
-        return lambda record: judged(record, prepared.path, base, path, limit, self.cancellation)
+
+        def judge(record: Record) -> Record:
+            looked = judged(record, prepared.path, base, path, limit, self.cancellation) if deleted else record
+            return with_emptied(looked, prepared.path, base)
+
+        return judge
 
     def _share_with(self) -> ShareWith | None:
         return ShareWith(self.host.share_with, self.cancellation) if self.host.share_with else None
@@ -297,7 +306,7 @@ class HostRun:
         return SumLimits(self.context.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun))
 
     def _record(self, first: Record, transfer: HostTransfer, verdict: RunVerdict) -> Record:
-        results = tuple(transfer.results.values())
+        results, base = tuple(transfer.results.values()), transfer.prepared.base
         spent = elapsed() - self.begun
         return replace(
             first,
@@ -315,6 +324,7 @@ class HostRun:
             seconds=self.seconds,
             version=__version__,
             stopped_for=None if verdict.state else self.stopped_for,
+            lasting=follow(base.lasting if base else (), transfer.conditions, first.started) if verdict.state else (),
         )
 
     async def _leave_unfinished(

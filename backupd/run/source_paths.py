@@ -20,8 +20,9 @@ from backupd.run.limits import LimitWatch
 from backupd.run.other_paths import drop_other_paths
 from backupd.run.quota import HostQuota
 from backupd.run.unlisted import files_below
-from backupd.run.verdict import PathEvidence, SuspectLimits, enough_below, judge_path, waited_in_vain
+from backupd.run.verdict import PathEvidence, SuspectLimits, conditions_in, enough_below, judge_path, waited_in_vain
 from btrkeep.causes import Cause, CauseCode
+from btrkeep.conditions import ConditionKey
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
@@ -68,6 +69,7 @@ class HostTransfer:
         self._may_say = MAY_SAY
         self.writing = False  # whether an rsync was started of which nobody has seen that all its processes are gone
         self._said: dict[str, tuple[str, ...]] = {}
+        self._conditions: dict[str, list[ConditionKey]] = {}
 
     async def run(self) -> None:
         """Transfers all paths, and repeats those whose connection broke, up to `attempts` times with growing pauses."""
@@ -109,6 +111,7 @@ class HostTransfer:
             if result.outcome.rank > PathOutcome.SUSPECT.rank:
                 break
         self._said[path] = tuple(ended.messages.last)
+        self._conditions[path] = conditions_in(path, ended.exit_code, ended.messages)
         self.running.finish_path()
         return result
 
@@ -187,6 +190,11 @@ class HostTransfer:
     def unreachable(self) -> bool:
         """Returns True if the last rsync did not even reach the host."""
         return self._means is not None and self._means.unreachable
+
+    @property
+    def conditions(self) -> list[ConditionKey]:
+        """Returns what could not be fetched or deleted, by the last rsync of each path."""
+        return [key for keys in self._conditions.values() for key in keys]
 
     @property
     def anything_arrived(self) -> bool:

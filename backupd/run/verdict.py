@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from backupd.repo.backup_json import PathOutcome, PathResult
-from backupd.rsync.messages import MessageClass, Messages
+from backupd.rsync.messages import MessageClass, Messages, named_path
 from btrkeep.causes import Cause, CauseCode
+from btrkeep.conditions import ConditionKey, ConditionKind
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitCause, ExitKind, Meaning, meaning
 
@@ -66,6 +67,27 @@ def judge_path(known: PathEvidence) -> PathResult:
             for line in messages.samples.get(kind, [])
         ),
     )
+
+
+_CONDITIONS = {
+    MessageClass.UNREADABLE: ConditionKind.UNREADABLE,
+    MessageClass.PATH_BROKEN: ConditionKind.UNREADABLE,
+    MessageClass.NOT_KEPT: ConditionKind.NOT_KEPT,
+    MessageClass.VANISHED: ConditionKind.VANISHED,
+}
+
+
+def conditions_in(path: str, exit_code: int, messages: Messages) -> list[ConditionKey]:
+    """Returns what could not be fetched or deleted of one source path, with the names in the samples of rsync's messages."""
+    keys = []
+    if messages.count(MessageClass.DELETIONS_SKIPPED):
+        keys.append(ConditionKey(ConditionKind.DELETIONS_SKIPPED, path))
+    for message_class, kind in _CONDITIONS.items():
+        names = [named_path(line) for line in messages.samples.get(message_class, [])]
+        keys += [ConditionKey(kind, path, name) for name in names if name]
+    if exit_code == 23 and not any(messages.count(message_class) for message_class in _CONDITIONS):
+        keys.append(ConditionKey(ConditionKind.NOT_TRANSFERRED, path))
+    return keys
 
 
 def enough_below(messages: Messages, numbers: Mapping[str, int], limits: SuspectLimits) -> int:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from btrkeep.causes import Cause, cause_of
+from btrkeep.conditions import Condition, conditions_of
 
 _UNSTORABLE = re.compile("[\\\\\x00\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\(\\|x00|u[0-9a-f]{4})")
@@ -108,6 +109,14 @@ def cause_out(raw: bytes | str) -> Cause | None:
         return None
 
 
+def _conditions_out(raw: bytes) -> tuple[Condition, ...]:
+    """The conditions of a column; none from one that is damaged: the backup has its warnings besides."""
+    try:
+        return conditions_of(json.loads(raw))
+    except (ValueError, RecursionError):
+        return ()
+
+
 def text_out(raw: bytes) -> str:
     """The text_factory of a connection."""
     return unescape(raw.decode())
@@ -124,6 +133,7 @@ OUT: Mapping[str, Callable[[bytes], Any]] = {
     "rows": _rows_out,
     "flag": lambda raw: raw != b"0",
     "cause": cause_out,
+    "conditions": _conditions_out,
 }
 """How a value comes out of a column that a query names so, in brackets."""
 for _name, _conversion in OUT.items():

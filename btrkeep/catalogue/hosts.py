@@ -22,13 +22,17 @@ NEWEST_OF_ANY_STAMP = f"{_ONE} {_BACK}"
 _NEWEST_COMPLETE = f"{_ONE} AND one.started <= :latest AND one.state = 'complete' {_BACK}"
 _NEWEST_ENDED_RUN = "SELECT id FROM run AS one WHERE one.host = host.name AND one.outcome IS NOT NULL ORDER BY one.id DESC LIMIT 1"
 _AHEAD = f"SELECT one.started FROM backup AS one WHERE one.host = host.name AND one.started > :latest {_BACK}"
+# Only few backups have any, so most details are not parsed. One that is no JSON must not fail the query.
+_LASTING = """CASE WHEN instr(detail.detail, '"lasting"') AND json_valid(detail.detail)
+        THEN coalesce(json_extract(detail.detail, '$.lasting'), '[]') ELSE '[]' END AS "lasting [conditions]\""""
 # The columns in the order of HostFacts' fields, after the name.
 _FACTS = f"""
     SELECT host.name, {backup.select("started", "finished", "files", "bytes", "new_bytes", of="good")},
         {backup.select("state", "error", "warnings", of="newest")}, {run.select("id", "started", "outcome", "error")},
-        ({_AHEAD}) AS "ahead [moment]", {backup.select("cause", of="newest")}, {run.select("cause")}
+        ({_AHEAD}) AS "ahead [moment]", {backup.select("cause", of="newest")}, {run.select("cause")}, {_LASTING}
     FROM host
     LEFT JOIN backup AS good ON good.host = host.name AND good.name = ({_NEWEST_COMPLETE})
+    LEFT JOIN backup_detail AS detail ON detail.host = good.host AND detail.name = good.name
     LEFT JOIN backup AS newest ON newest.host = host.name AND newest.name = ({NEWEST})
     LEFT JOIN run ON run.id = ({_NEWEST_ENDED_RUN})
     WHERE {_IS_MET.replace("run.", "any_run.").replace("FROM run", "FROM run AS any_run")}

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from btrkeep.causes import Cause
+from btrkeep.conditions import Condition
 
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
 KILLED = "killed"
@@ -242,3 +243,5 @@ class HostFacts:
     newest_cause: Cause | None = None
     """What `newest_error` says, as data; as for the next."""
     last_run_cause: Cause | None = None
+    lasting: tuple[Condition, ...] = ()
+    """What the newest complete backup could not fetch or delete, each with the first backup in a row that had it."""

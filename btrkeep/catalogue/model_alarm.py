@@ -11,8 +11,12 @@ SERVICE = "service"
 HOST, UNIT, DEVICE, MISSING_DEVICE = "host", "unit", "device", "missing device"
 REPLICA, PUSH, FETCHED_BY, OFFSITE = "replica", "push", "fetched_by", "offsite"
 DAMAGED = "damaged"  # a host some of whose backups are
+CONDITION, HOST_KEY = "condition", "hostkey"  # a host with lasting conditions; one that answers with another key
+STEP = "step"  # an optional step that fails again and again
 """Kinds of subjects that there are several of, each with a name or a number."""
-_NAMED = (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, PUSH, FETCHED_BY, OFFSITE, DAMAGED)
+OF_HOST = (HOST, CONDITION, HOST_KEY)
+"""Those that are about a host's present state, and end when it is no longer configured."""
+_NAMED = (HOST, UNIT, DEVICE, MISSING_DEVICE, REPLICA, PUSH, FETCHED_BY, OFFSITE, DAMAGED, CONDITION, HOST_KEY, STEP)
 POOL, CATALOGUE, READ_ONLY, EXPIRY, BALANCE = "pool", "catalogue", "read-only", "expiry", "balance"
 DRILL, VERIFICATION = "drill", "verification"
 MIN_FREE, UNALLOCATED, USED = "min_free", "unallocated", "used"
@@ -80,5 +84,5 @@ class StoredAlarm:
 
     @property
     def host(self) -> str | None:
-        """The host that it is about; None for anything else."""
-        return self.about.name if self.about.kind == HOST else None
+        """The configured host that it is about; None for anything else."""
+        return self.about.name if self.about.kind in OF_HOST else None

@@ -1,5 +1,6 @@
 """The way in: the configuration of a pool by its name or its file."""
 
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,13 @@ def other_pools(config: Config) -> tuple[Path, ...]:
             other = load(file=file)
             found += [other.pool.path, other.pool.state]
     return tuple(path for path in found if path not in (config.pool.path, config.pool.state))
+
+
+def backupd_command(name: str, file: Path) -> str:
+    """Returns how `backupd` is called for the pool of that name, which need not be `main`; `file` is its configuration."""
+    if file == FOLDER / f"{name}.toml":
+        return "backupd" if name == "main" else f"backupd --pool {shlex.quote(name)}"
+    return f"backupd --config {shlex.quote(str(file.absolute()))}"
 
 
 def load(

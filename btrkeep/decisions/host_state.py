@@ -10,6 +10,7 @@ from btrkeep.causes import Cause
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import is_due, is_late
+from btrkeep.decisions.lasting import condition_words, lasting
 from btrkeep.units import format_time
 
 STATES = ("ok", "late", "failing", "suspect", "never")
@@ -66,10 +67,11 @@ def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: 
 def _warnings(facts: HostFacts | None) -> tuple[str, ...]:
     if facts is None:
         return ()
+    warnings = (*map(condition_words, lasting(facts.lasting, facts.last_complete)), *facts.newest_warnings)
     if facts.ahead is None:
-        return facts.newest_warnings
+        return warnings
     words = f"a backup is stamped {format_time(facts.ahead)}, in the future, and counts for nothing: was a clock wrong?"
-    return (words, *facts.newest_warnings)
+    return (words, *warnings)
 
 
 def _state(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime) -> str:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from btrkeep.catalogue import HostFacts
 
 NOW = datetime(2026, 11, 20, 23, 10, tzinfo=UTC)
-NOTHING = HostFacts(**{each.name: () if each.name == "newest_warnings" else None for each in fields(HostFacts)})  # type: ignore[arg-type]
+NOTHING = HostFacts(**{each.name: () if each.name in ("newest_warnings", "lasting") else None for each in fields(HostFacts)})  # type: ignore[arg-type]
 
 
 def ago(hours: float) -> datetime:

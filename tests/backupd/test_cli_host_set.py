@@ -101,6 +101,14 @@ def test_a_dry_run_shows_the_lines_that_would_change_and_nothing_around_them(mai
     assert tomllib.loads(main.read_text())["host"]["old"]["address"] == "backup@old"
 
 
+def test_an_item_is_added_to_a_list_and_to_inherited_patterns(main: Path) -> None:
+    before = tomllib.loads(main.read_text())["host"]["old"]
+    set_(main, "old", "exclude+=/srv/a", "paths+=/opt")
+    set_(main, "old", "exclude+=/srv/b /srv/a")
+    after = tomllib.loads(main.read_text())["host"]["old"]
+    assert after == {**before, "paths": [*before["paths"], "/opt"], "exclude": [*before.get("exclude", []), "/srv/a", "/srv/b"]}
+
+
 def test_what_is_so_already_is_said_and_the_file_is_not_touched(main: Path) -> None:
     before = main.stat()
     assert "has all of that already" in set_(main, "old", "address=root@old", "--unset", "window").stdout
@@ -118,6 +126,8 @@ def test_what_is_so_already_is_said_and_the_file_is_not_touched(main: Path) -> N
         (["old", "daily=7"], 'did you mean "retention.daily"?'),
         (["old", "port"], "is no KEY=VALUE"),
         (["old", "port=22", "port=23"], "port is named twice"),
+        (["old", "port+=22"], "port is no list"),
+        (["old", "after+=/bin/true"], "has no after of its own"),
         (["old", "port=22", "--unset", "port"], "port is named twice"),
         (["old"], "it is not said what to change"),
         (["odl", "port=22"], "did you mean old?"),

@@ -11,6 +11,7 @@ BOTTOM = (
     "btrkeep.hung_storage",
     "btrkeep.backup_states",
     "btrkeep.causes",
+    "btrkeep.conditions",
     "btrkeep.checkpoints",
     "btrkeep.clock",
     "btrkeep.descriptors",

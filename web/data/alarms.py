@@ -9,12 +9,14 @@ from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import (
     BALANCE,
     CATALOGUE,
+    CONDITION,
     DAMAGED,
     DEVICES,
     DRILL,
     EXPIRY,
     FAILURE,
     FETCHED_BY,
+    HOST_KEY,
     MIN_FREE,
     OFFSITE,
     POOL,
@@ -24,6 +26,7 @@ from btrkeep.catalogue.model_alarm import (
     ROOM,
     SERVICE,
     SILENT,
+    STEP,
     SUSPECT,
     UNALLOCATED,
     UNIT,
@@ -134,6 +137,17 @@ _OF_COPY = {
     OFFSITE: _OF_OFFSITE,
     DAMAGED: _OF_DAMAGED,
 }
+_OF_NAMED = {
+    CONDITION: Advice(
+        "It has lasted for several nights: let root read it on the host, or exclude it. What was deleted there may still be here.",
+        "backupd status {name}",
+    ),
+    HOST_KEY: Advice(
+        "Compare the key with the host's own before you remove the recorded one: somebody else may answer there.",
+        "backupd host test {name}",
+    ),
+    STEP: Advice("It has not come to its end several times in a row. The alarm has the command; see its log.", "", "log"),
+}
 _ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
 
 
@@ -173,6 +187,8 @@ def _alarm(row: StoredAlarm) -> OpenAlarm:
 
 def advice(row: StoredAlarm) -> Advice:
     """Returns the advice for an alarm of that kind and subject."""
+    if of_kind := _OF_NAMED.get(row.about.kind):
+        return Advice(of_kind.words, of_kind.command.format(name=row.about.name), of_kind.page)
     if row.host is not None and row.what in _OF_HOST:
         found = _OF_HOST[row.what]
         return Advice(found.words, found.command.format(host=row.host))

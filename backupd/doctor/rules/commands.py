@@ -1,10 +1,9 @@
 """Commands that several rules propose, as the kernel and our own programs take them for this filesystem and this pool."""
 
 import shlex
-from pathlib import Path
 
 from backupd.doctor.facts import DoctorFacts, FilesystemFacts, SiteFacts
-from btrkeep.config.reading import FOLDER
+from btrkeep.config.reading import FOLDER, backupd_command
 
 _SAFEST = ("raid1c4", "raid1c3", "raid6", "raid10", "raid1", "raid5", "dup", "raid0", "single")
 
@@ -35,6 +34,4 @@ def is_read_by_units(site: SiteFacts) -> bool:
 
 def backupd(site: SiteFacts, words: str) -> str:
     """Our own command for this pool, which need not be `main`."""
-    if is_read_by_units(site):
-        return f"backupd {words}" if site.name == "main" else f"backupd --pool {shlex.quote(site.name)} {words}"
-    return f"backupd --config {shlex.quote(str(Path(site.file).absolute()))} {words}"
+    return f"{backupd_command(site.name, site.file)} {words}"

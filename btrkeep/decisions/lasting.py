@@ -1,0 +1,115 @@
+"""Follows conditions from one backup to the next: since when, how often, whether they last, their words and the remedy. Pure.
+
+A file that could not be read tonight may be readable tomorrow. The same one on three nights is another event: nobody is working on
+it, and the backups miss it, or keep what the host has deleted.
+"""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from btrkeep.conditions import CUT, MOST, Condition, ConditionKey, ConditionKind, shortened
+from btrkeep.units import counted, format_time, printable
+
+NIGHTS = 3
+"""How many backups in a row must have a condition before it is an alarm."""
+_LEAST = timedelta(hours=36)
+"""The minimum time between the first and the last of them: with `every = "1h"` three backups are no three nights."""
+_LONGEST_SHOWN = 120
+_RANK = {kind: rank for rank, kind in enumerate(ConditionKind)}
+_PLAIN = frozenset("/._-+:,=%~") | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+
+
+def follow(before: Iterable[Condition], seen: Iterable[ConditionKey], started: datetime) -> tuple[Condition, ...]:
+    """Returns the conditions of a backup: those `seen` in it, with the memory of the backup `before`, which it grew from.
+
+    One that was not seen has ended. The most serious ones are kept, at most MOST.
+    """
+    earlier = {condition.key: condition for condition in before}
+    keys = dict.fromkeys(ConditionKey(key.kind, key.path, shortened(key.name)) for key in seen)
+    followed = [_followed(earlier.get(key), key, started) for key in keys]
+    followed.sort(key=lambda condition: (_RANK[condition.kind], -condition.times))
+    return tuple(followed[:MOST])
+
+
+def _followed(before: Condition | None, key: ConditionKey, started: datetime) -> Condition:
+    if before is None or before.since > started:  # a clock was ahead
+        return Condition(key, started)
+    return Condition(key, before.since, before.times + 1)
+
+
+def is_lasting(condition: Condition, newest: datetime) -> bool:
+    """Returns True if it is to be reported as an alarm. `newest`: the start of the newest backup that has it."""
+    return condition.times >= NIGHTS and newest - condition.since >= _LEAST
+
+
+def lasting(conditions: Sequence[Condition], newest: datetime | None) -> tuple[Condition, ...]:
+    """Returns those that last, the most serious first."""
+    return tuple(condition for condition in conditions if newest is not None and is_lasting(condition, newest))
+
+
+def condition_words(condition: Condition) -> str:
+    """Formats a condition in one line, with its start. Names are escaped and cut."""
+    name = _shown(condition.key.name or condition.key.path)
+    since = f"since {format_time(condition.since)} ({counted(condition.times, 'backup')} in a row)"
+    match condition.kind:
+        case ConditionKind.DELETIONS_SKIPPED:
+            return f"{name}: deletions have been skipped {since}, so files deleted on the host may still be in the backups"
+        case ConditionKind.EMPTIED:
+            return f"{name} has been empty {since}, earlier backups have files there, and nothing was deleted (is it not mounted?)"
+        case ConditionKind.UNREADABLE:
+            return f"{name} could not be read {since}"
+        case ConditionKind.NOT_TRANSFERRED:
+            return f"{name}: rsync could not transfer some files {since}, and did not name them"
+        case ConditionKind.NOT_KEPT:
+            return f"{name} could not be kept as it is on the host {since}"
+        case ConditionKind.VANISHED:
+            return f"{name} has vanished while it was read {since}"
+
+
+def host_words(host: str, conditions: Sequence[Condition], command: str) -> str:
+    """Formats the alarm about a host's lasting conditions, at least one. `command`: how `backupd` is called for this pool.
+
+    Deletions are skipped because something cannot be read, so the unreadable name comes with its pattern.
+    """
+    first, rest = conditions[0], len(conditions) - 1
+    same_path = [condition for condition in conditions if condition.key.path == first.key.path]
+    named = next((condition for condition in (*same_path, *conditions) if exclude_pattern(condition.key)), None)
+    text = condition_words(first)
+    if named and named is not first:
+        text, rest = f"{text}; {condition_words(named)}", rest - 1
+    more = f" (and {rest:,} more)" if rest else ""
+    remedy = f". Mend that, or leave it out: {exclude_command(host, named.key, command)}" if named else ""
+    return f"{host}: {text}{more}{remedy}"
+
+
+def exclude_command(host: str, key: ConditionKey, command: str) -> str:
+    """Returns the command that excludes the name of the condition. Has no character that a shell or a mail would change."""
+    return f"{command} host set {shlex.quote(host)} {shlex.quote(f'exclude+={exclude_pattern(key)}')}"
+
+
+def exclude_pattern(key: ConditionKey) -> str:
+    """Returns the pattern that excludes the name and what is below it; "" if there is none.
+
+    A sender behind rrsync prefixes its own folder, so the pattern begins with the source path. Each byte that a shell, a mail or a
+    pattern would take for something else becomes a ?, which rsync matches with any one byte.
+    """
+    name, top = key.name, "/" + key.path.strip("/")
+    if not name or name.endswith(CUT) or len(name) > _LONGEST_SHOWN:
+        return ""
+    start = 0 if top == "/" else f"{name}/".find(f"{top}/")
+    if start < 0 or not name.startswith("/") or name[start:].rstrip("/") in ("", top):
+        return ""  # without its source path a host has nothing to back up
+    pattern = "".join(_as_pattern(char) for char in name[start:].rstrip("/"))
+    return "" if any(part in ("", ".", "..") for part in pattern[1:].split("/")) else pattern
+
+
+def _as_pattern(char: str) -> str:
+    if char in _PLAIN or (ord(char) > 127 and char.isprintable()):
+        return char
+    return "?" * len(char.encode("utf-8", "surrogateescape"))
+
+
+def _shown(name: str) -> str:
+    text = printable(name)
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + CUT

@@ -1,0 +1,89 @@
+"""Conditions that last: when they are an alarm, how they are bounded, and the pattern that excludes a name."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from btrkeep.conditions import LONGEST_NAME, MOST, Condition, ConditionKey, ConditionKind, conditions_of
+from btrkeep.decisions.lasting import exclude_pattern, follow, host_words, lasting
+
+START = datetime(2026, 11, 1, 22, tzinfo=UTC)
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+KEY = ConditionKey(ConditionKind.UNREADABLE, "/srv", "/srv/mount")
+
+
+def after(*nights: tuple[timedelta, bool]) -> tuple[tuple[Condition, ...], datetime]:
+    """What is remembered after backups at these times, and whether each had the condition."""
+    found: tuple[Condition, ...] = ()
+    for offset, has_it in nights:
+        found = follow(found, [KEY] if has_it else [], START + offset)
+    return found, START + nights[-1][0]
+
+
+@pytest.mark.parametrize(
+    ("nights", "lasts"),
+    [
+        ([(0 * DAY, True), (1 * DAY, True)], False),
+        ([(0 * DAY, True), (1 * DAY, True), (2 * DAY, True)], True),
+        ([(0 * HOUR, True), (1 * HOUR, True), (2 * HOUR, True), (3 * HOUR, True)], False),
+        ([(0 * DAY, True), (1 * DAY, False), (2 * DAY, True), (3 * DAY, True)], False),
+        ([(0 * DAY, True), (7 * DAY, True), (14 * DAY, True)], True),
+        ([(0 * DAY, True), (1 * DAY, True), (2 * DAY, True), (3 * DAY, False)], False),
+    ],
+)
+def test_three_nights_running_are_an_alarm(nights: list[tuple[timedelta, bool]], lasts: bool) -> None:
+    found, newest = after(*nights)
+    assert bool(lasting(found, newest)) == lasts
+    if lasts:
+        assert found[0].since == START
+        assert found[0].times == len(nights)
+
+
+def test_a_memory_of_the_future_is_begun_again() -> None:
+    assert follow([Condition(KEY, START + DAY, 9)], [KEY], START) == (Condition(KEY, START),)
+
+
+def test_a_hostile_host_cannot_fill_it_nor_push_out_skipped_deletions() -> None:
+    many = [ConditionKey(ConditionKind.UNREADABLE, "/srv", f"/srv/{'x' * 5000}{number}") for number in range(5)]
+    many += [ConditionKey(ConditionKind.VANISHED, "/srv", f"/srv/{number}") for number in range(1000)]
+    skipped = ConditionKey(ConditionKind.DELETIONS_SKIPPED, "/srv")
+    found = follow((), [*many, skipped], START)
+    assert len(found) == MOST
+    assert found[0].key == skipped
+    assert max(len(condition.key.name) for condition in found) <= LONGEST_NAME + 3
+    assert conditions_of([condition.as_json() for condition in found]) == found
+
+
+@pytest.mark.parametrize(
+    "entries", [None, 3, "x", [3], [{}], [{"kind": "new-kind"}], [{**Condition(KEY, START).as_json(), "times": "x"}]]
+)
+def test_a_damaged_memory_is_no_memory(entries: object) -> None:
+    assert conditions_of(entries) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "pattern"),
+    [
+        ("/srv", "/srv/u/.gvfs", "/srv/u/.gvfs"),
+        ("/srv/", "/srv/u/", "/srv/u"),
+        ("/", "/root/mnt", "/root/mnt"),
+        ("/srv", "/folder/of/rrsync/srv/u", "/srv/u"),
+        ("/srv", "/srv/a `b`", "/srv/a??b?"),
+        ("/srv", "/srv/*[x]?\\", "/srv/??x???"),
+        ("/srv", "/srv/\udce9t\xe9", "/srv/?t\xe9"),
+        ("/srv", "/srv", ""),
+        ("/srv", "/srvx/u", ""),
+        ("/srv", "srv/u", ""),
+        ("/srv", "", ""),
+        ("/srv", "/srv/" + "x" * 600, ""),
+    ],
+)
+def test_the_pattern_of_a_name(path: str, name: str, pattern: str) -> None:
+    assert exclude_pattern(ConditionKey(ConditionKind.UNREADABLE, path, name)) == pattern
+
+
+def test_the_alarm_names_the_command_that_leaves_the_unreadable_name_out() -> None:
+    skipped = ConditionKey(ConditionKind.DELETIONS_SKIPPED, "/srv")
+    text = host_words("web1", [Condition(skipped, START, 3), Condition(KEY, START, 3)], "backupd --pool big")
+    assert text.endswith("leave it out: backupd --pool big host set web1 exclude+=/srv/mount"), text
+    assert "deletions have been skipped since 2026-11-01T22:00:00Z (3 backups in a row)" in text
