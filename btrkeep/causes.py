@@ -41,7 +41,7 @@ class CauseCode(StrEnum):
     INTERNAL_ERROR = "internal-error"
 
 
-_RSYNC: Mapping[str, type] = {"exit_cause": str, "exit_code": int}
+_RSYNC: Mapping[str, type] = {"exit_cause": str, "exit_code": int, "line": str}
 _EXCEEDED: Mapping[str, type] = {"found": int, "limit": int}
 _SHRUNK: Mapping[str, type] = {"before": int, "after": int, "limit": float}
 FACTS: Mapping[CauseCode, Mapping[str, type]] = {
@@ -69,6 +69,7 @@ FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.QUOTA: _EXCEEDED,
 }
 """What belongs to a code, nothing where it is not here. Shares are fractions; `line` is one of rsync's, the words of a host."""
+_ADDED_LATER = {(CauseCode.RSYNC_UNFINISHED, "line"): "", (CauseCode.RSYNC_FAILED, "line"): ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def cause_of(found: object) -> Cause | None:
         code = CauseCode(str(found.get("code")))
     except ValueError:
         return None
-    path, facts = found.get("path", ""), {name: found.get(name) for name in FACTS.get(code, ())}
+    path, facts = found.get("path", ""), {name: found.get(name, _ADDED_LATER.get((code, name))) for name in FACTS.get(code, ())}
     if not isinstance(path, str) or not all(_is_a(FACTS[code][name], value) for name, value in facts.items()):
         return None
     return Cause(code, path, facts)

@@ -339,8 +339,7 @@ async def _probe_path(config: Config, host: HostConfig, path: str, confined: boo
         return None
     lines = [printable(line) for line in done.stderr.splitlines() if line.strip()]
     means = meaning(done.returncode, lines)
-    bare = (line.strip("@ ") for line in lines if not line.startswith("rsync error"))  # ssh's largest warning has a frame of @
-    said = next(filter(None, bare), "")
+    said = means.line.strip("@ ")  # ssh's largest warning has a frame of @
     level = "warning" if host.optional and means.unreachable else "error"
     what = "" if means.cause in _OF_THE_HOST else f"{printable(path)}: "
     message = f"{what}{means.words}" + (f": {said}" if said else "")
@@ -351,7 +350,7 @@ async def _probe_path(config: Config, host: HostConfig, path: str, confined: boo
 _OF_THE_HOST = frozenset({
     ExitCause.HOST_KEY, ExitCause.KEY_REFUSED, ExitCause.NO_SUCH_NAME, ExitCause.REFUSED, ExitCause.NO_ROUTE, ExitCause.SILENT,
     ExitCause.CLOSED, ExitCause.NOT_CONNECTED, ExitCause.NO_RSYNC, ExitCause.NOT_RUNNABLE, ExitCause.SUDO_PASSWORD,
-    ExitCause.WRONG_USAGE,
+    ExitCause.SUDO_REFUSED, ExitCause.NO_START, ExitCause.WRONG_USAGE,
 })  # fmt: skip
 """Whatever the path is."""
 # A shell's words when the program is not there, or when its interpreter is not: they do not say which.
@@ -362,5 +361,7 @@ _HINTS: dict[ExitCause | None, str] = {
     ExitCause.KEY_REFUSED: f"add the public key to the host's authorized_keys; {page('restricted-keys')} has the line",
     ExitCause.NOT_TRANSFERRED: "does the path exist there, and may the user read it?",
     ExitCause.NO_RSYNC: "install rsync there, or set rsync_path",
+    ExitCause.SUDO_PASSWORD: "let the user run rsync without a password (NOPASSWD in sudoers)",
+    ExitCause.SUDO_REFUSED: "allow the user to run rsync in sudoers, without a password and without a terminal",
     ExitCause.WRONG_USAGE: "is that rsync? macOS and OpenBSD call openrsync so: install rsync there, and set rsync_path",
 }

@@ -264,10 +264,9 @@ class HostRestore:
                 f"{self._target}: another rsync is at work there with our key, and rrsync lets one in at a time",
                 'try again when it has ended; "rrsync -no-lock /" in the host\'s authorized_keys lets in several',
             )
-        words = meaning(ended.exit_code, last).words
-        line = next((line for line in last if not line.startswith("rsync error:") and line not in words), "")
+        means = meaning(ended.exit_code, last)
         hint = _FULL_HINT if ended.exit_code == _FILE_ERROR else _HINT
-        return OperatorError(f"{self._target}: {words}" + (f": {line}" if line else ""), hint)
+        return OperatorError(f"{self._target}: {means.words}" + (f": {means.line}" if means.line else ""), hint)
 
 
 def _above(paths: Sequence[bytes]) -> frozenset[bytes]:

@@ -229,8 +229,8 @@ class _Copying:
         if not ended.exit_code and not ended.stopped:
             return
         said = list(ended.messages.last)
-        why = next((line.removeprefix("error: ") for line in said if line.startswith("error: ")), said[0] if said else "")
-        means = meaning(ended.exit_code, ended.messages.last)
+        means = meaning(ended.exit_code, said)
+        why = next((line.removeprefix("error: ") for line in said if line.startswith("error: ")), means.line)
         words = f"rsync: {why or means.words}" if ended.exit_code else "rsync was stopped"
         if any("No space left on device" in line and "receiver" in line.lower() for line in said):
             raise PoolUnusable(f"{self.context.pool.path} is full", "expire backups, or give the pool more room")

@@ -180,9 +180,10 @@ async def _run(
     if not by_itself:
         raise OutOfTime(f"{host.name} did not answer in time", "compare fewer files: --sample")
     if status not in _ENDED_WELL:
-        said = f": {messages.last[0]}" if messages.last else ""
-        why = meaning(status, messages.last).words
-        raise OperatorError(f"{host.name} could not be compared: {why}{said}", f"`backupd check --connect {host.name}` looks at it")
+        means = meaning(status, messages.last)
+        said = f": {means.line}" if means.line else ""
+        why = f"{means.words}{said}"
+        raise OperatorError(f"{host.name} could not be compared: {why}", f"`backupd check --connect {host.name}` looks at it")
     return reader.items
 
 

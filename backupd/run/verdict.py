@@ -127,7 +127,7 @@ def waited_in_vain(cause: Cause | None) -> bool:
 def _cause(known: PathEvidence, means: Meaning) -> Cause | None:
     """Returns why the path is not complete, the worst cause first."""
     messages, numbers, exit_code = known.messages, known.numbers, known.exit_code
-    ended = {"exit_cause": means.cause.value, "exit_code": exit_code}
+    ended = {"exit_cause": means.cause.value, "exit_code": exit_code, "line": means.line}
     if line := messages.first(MessageClass.SERVER_FAULT) or messages.first(MessageClass.OVER_QUOTA):
         return Cause(CauseCode.SERVER_FAULT, facts={"line": line})
     if means.kind is ExitKind.STOPPED:

@@ -36,6 +36,10 @@ def _shrunk(what: str, show: Callable[[int], str]) -> Callable[[Mapping[str, Any
     return words
 
 
+def _with_line(words: str, facts: Mapping[str, Any]) -> str:
+    return f"{words}: {line}" if (line := facts["line"]) else words
+
+
 def _not_mounted(facts: Mapping[str, Any]) -> str:
     others = facts["others"]
     where = f"{facts['folder']} and {counted(others, 'more folder')} are" if others else f"{facts['folder']} is"
@@ -50,9 +54,9 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.POOL: "{text}".format_map,
     CauseCode.SERVER_FAULT: "this server could not write: {line}".format_map,
     CauseCode.STOPPED: "stopped",
-    CauseCode.RSYNC_UNFINISHED: lambda facts: exit_words(facts["exit_cause"], facts["exit_code"]),
-    CauseCode.RSYNC_FAILED: lambda facts: (
-        f"{exit_words(facts['exit_cause'], facts['exit_code'])} (rsync's exit status {facts['exit_code']})"
+    CauseCode.RSYNC_UNFINISHED: lambda facts: _with_line(exit_words(facts["exit_cause"], facts["exit_code"]), facts),
+    CauseCode.RSYNC_FAILED: lambda facts: _with_line(
+        f"{exit_words(facts['exit_cause'], facts['exit_code'])} (rsync's exit status {facts['exit_code']})", facts
     ),
     CauseCode.NO_STATISTICS: "rsync ended without its statistics (exit status {exit_code})".format_map,
     CauseCode.SOURCE_MISSING: "the source is missing or cannot be entered: {line}".format_map,

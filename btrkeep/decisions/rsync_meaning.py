@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 
 
@@ -57,6 +57,9 @@ class ExitCause(StrEnum):
     RSYNC_SIGNALLED = "rsync-signalled"
     REMOTE_SIGNALLED = "remote-signalled"
     UNKNOWN = "unknown"
+    PROTOCOL_ERROR = "protocol-error"
+    NO_START = "no-start"
+    SUDO_REFUSED = "sudo-refused"
 
 
 _WORDS: dict[ExitCause, str] = {
@@ -98,6 +101,9 @@ _WORDS: dict[ExitCause, str] = {
     ExitCause.RSYNC_SIGNALLED: "rsync was ended by signal {number}",
     ExitCause.REMOTE_SIGNALLED: "the remote command was ended by signal {number}",
     ExitCause.UNKNOWN: "unknown exit status {number}",
+    ExitCause.PROTOCOL_ERROR: "rsync stopped at a protocol error",
+    ExitCause.NO_START: "the host's command ended before rsync answered",
+    ExitCause.SUDO_REFUSED: "sudo on the host refused to run rsync",
 }
 
 
@@ -106,12 +112,14 @@ class Meaning:
     """The reaction to an exit status, and why rsync ended; `unreachable` if ssh never connected.
 
     `number`: of the signal, or an unknown exit status; otherwise 0.
+    `line`: the message that gave the reason, otherwise rsync's own last one; never compared.
     """
 
     kind: ExitKind
     cause: ExitCause
     unreachable: bool = False
     number: int = 0
+    line: str = field(default="", compare=False)
 
     @property
     def words(self) -> str:
@@ -121,7 +129,7 @@ class Meaning:
 MEANING: dict[int, Meaning] = {
     0: Meaning(ExitKind.FINISHED, ExitCause.COMPLETE),
     1: Meaning(ExitKind.BROKEN, ExitCause.WRONG_USAGE),
-    2: Meaning(ExitKind.BROKEN, ExitCause.NO_PROTOCOL),
+    2: Meaning(ExitKind.BROKEN, ExitCause.PROTOCOL_ERROR),
     3: Meaning(ExitKind.BROKEN, ExitCause.FILE_SELECTION),
     4: Meaning(ExitKind.BROKEN, ExitCause.UNSUPPORTED),
     5: Meaning(ExitKind.BROKEN, ExitCause.REFUSED_TO_START),
@@ -149,35 +157,78 @@ MEANING: dict[int, Meaning] = {
     255: Meaning(ExitKind.RETRY, ExitCause.NOT_CONNECTED),
 }
 
+# Where ssh (8.5 to 10) prints an errno: connect, key exchange, a jump host's channel, and a connection that broke later.
+_SSH_ERRNO = (
+    r"(?:ssh: connect to host \S+ port \d+|channel \d+: open failed: connect failed|(?:kex|ssh)_exchange_identification: \w+"
+    r"|client_loop: send disconnect|(?:ssh_dispatch_run_fatal|packet_write_\w+|banner exchange): Connection \w+ \S+ port \d+"
+    r"|mux_client_\w+: read \w+ failed): "
+)
 _SSH_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
     (
-        re.compile(r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED"),
+        re.compile(r"Host key verification failed|@ +WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! +@"),
         Meaning(ExitKind.HOST, ExitCause.HOST_KEY),
     ),
-    (re.compile(r"Permission denied \([a-z]"), Meaning(ExitKind.HOST, ExitCause.KEY_REFUSED)),
-    (re.compile(r"Could not resolve hostname"), Meaning(ExitKind.RETRY, ExitCause.NO_SUCH_NAME)),
-    (re.compile(r"Connection refused"), Meaning(ExitKind.RETRY, ExitCause.REFUSED)),
-    (re.compile(r"No route to host|Network is unreachable"), Meaning(ExitKind.RETRY, ExitCause.NO_ROUTE)),
-    (re.compile(r"timed out|Timeout, server .* not responding"), Meaning(ExitKind.RETRY, ExitCause.SILENT)),
-    (re.compile(r"Connection (?:to \S+ )?(?:closed|reset)"), Meaning(ExitKind.RETRY, ExitCause.CLOSED)),
+    (
+        re.compile(r"(?:\S+: )?Permission denied \([a-z]|Received disconnect from .*: Too many authentication failures"),
+        Meaning(ExitKind.HOST, ExitCause.KEY_REFUSED),
+    ),
+    (re.compile(r"ssh: Could not resolve hostname "), Meaning(ExitKind.RETRY, ExitCause.NO_SUCH_NAME)),
+    (re.compile(_SSH_ERRNO + "Connection refused"), Meaning(ExitKind.RETRY, ExitCause.REFUSED)),
+    (
+        re.compile(_SSH_ERRNO + "(?:No route to host|Network is unreachable|Host is down)"),
+        Meaning(ExitKind.RETRY, ExitCause.NO_ROUTE),
+    ),
+    (
+        re.compile(
+            _SSH_ERRNO + r"(?:Connection|Operation) timed out|Connection timed out during banner exchange"
+            r"|Connection to \S+ port \d+ timed out|Timeout, server \S+ not responding"
+        ),
+        Meaning(ExitKind.RETRY, ExitCause.SILENT),
+    ),
+    (
+        re.compile(
+            _SSH_ERRNO + r"(?:Connection reset by peer|Broken pipe)|(?:kex|ssh)_exchange_identification: "
+            r"|Connection (?:closed|reset) by \S+ port \d+|Connection to \S+ (?:closed|reset) by remote host"
+        ),
+        Meaning(ExitKind.RETRY, ExitCause.CLOSED),
+    ),
 )
-# What the login shell over there says when it cannot start rsync.
+# What ssh prints beside the reason.
+_SSH_ASIDE = re.compile(r"stdio forwarding failed|(?:Shared c|C)onnection to \S+ closed|Disconnected from |mux_client_|debug\d: ")
+# What the login shell over there, sudo and rrsync print when they do not start rsync. A startup file's message names that file.
+_SHELL = r"(?:-?(?:/[\w./-]*/)?(?:ba|da|z|k|mk|a|fi|rba)?sh(?:\[\d+\])?: (?:(?:line )?\d+: )?|zsh:\d+: |env: )"
 _SHELL_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
-    (re.compile(r": (?:command )?not found$|: No such file or directory$"), MEANING[127]),
-    (re.compile(r": Permission denied$|: cannot execute"), MEANING[126]),
+    (
+        re.compile(
+            rf"{_SHELL}\S+: (?:(?:command )?not found|No such file or directory)$|{_SHELL}command not found: \S+$"
+            r"|fish: Unknown command: |\S+: Command not found\.$|sudo: \S+: command not found$"
+        ),
+        MEANING[127],
+    ),
+    (re.compile(rf"{_SHELL}\S+: (?:Permission denied|cannot execute)"), MEANING[126]),
     (
         re.compile(r"sudo: .*(?:password|terminal) is required"),
         Meaning(ExitKind.HOST, ExitCause.SUDO_PASSWORD),
     ),
-    (re.compile(r"rrsync error: "), Meaning(ExitKind.HOST, ExitCause.RRSYNC_REFUSED)),
+    (
+        re.compile(
+            r"sudo: (?!unable to resolve host |setrlimit)|Sorry, user \S+ (?:is not allowed to execute|may not run sudo)"
+            r"|\S+ is not in the sudoers file"
+        ),
+        Meaning(ExitKind.HOST, ExitCause.SUDO_REFUSED),
+    ),
+    (re.compile(r"\S*rrsync error: "), Meaning(ExitKind.HOST, ExitCause.RRSYNC_REFUSED)),
 )
 # What the rsync over there says of our options if it is an old one, or openrsync (macOS, OpenBSD), whose long usage ends so.
 _RSYNC_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
     (
-        re.compile(r"rsync: .*: unknown option|rsync: unrecognized option|source \.\.\. directory$"),
+        re.compile(r"rsync: .*: unknown option|rsync: unrecognized option|.{0,8}source \.\.\. directory$"),
         replace(MEANING[1], kind=ExitKind.HOST),
     ),
 )
+# What our rsync prints of bytes that are not rsync's.
+_NOT_RSYNC = re.compile(r"protocol version mismatch -- is your shell clean\?")
+_NO_PROTOCOL = Meaning(ExitKind.BROKEN, ExitCause.NO_PROTOCOL)
 
 
 def exit_words(cause: str, exit_code: int | None) -> str:
@@ -194,18 +245,36 @@ def _number(exit_code: int) -> int:
     return -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else exit_code
 
 
-_CLOSED = re.compile(r"rsync: connection unexpectedly closed \((\d+) bytes received so far\)")
+_CLOSED = re.compile(r"rsync: (?:\[\w+\] )?connection unexpectedly closed \((\d+) bytes received so far\)")
+_OUR_RSYNC = re.compile(r"rsync: (?:\[\w+\] )?connection unexpectedly closed|rsync (?:error|warning): ")
 
 
 def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
-    """Interprets `exit_code` (negative: the signal); for a failed connection also ssh's last messages."""
+    """Interprets `exit_code` (negative: the signal), and for a connection that failed also the last messages.
+
+    A message counts only in the form in which ssh, rsync, sudo, rrsync or a shell prints it, from the start of its line, and the
+    last one counts: before rsync's first byte a host prints what it likes (a banner, the startup files of its shell).
+    """
+    lines = tuple(last_lines)
     if exit_code < 0:
-        return Meaning(ExitKind.RETRY, ExitCause.RSYNC_SIGNALLED, number=_number(exit_code))
-    if 128 < exit_code <= 192:  # as shells and our bandwidth relay say it
-        return Meaning(ExitKind.RETRY, ExitCause.REMOTE_SIGNALLED, number=_number(exit_code))
-    if exit_code in (12, 255):
-        return _of_the_connection(exit_code, tuple(last_lines))
-    return MEANING.get(exit_code) or Meaning(ExitKind.BROKEN, ExitCause.UNKNOWN, number=exit_code)
+        means = Meaning(ExitKind.RETRY, ExitCause.RSYNC_SIGNALLED, number=_number(exit_code))
+    elif 128 < exit_code <= 192:  # as shells and our bandwidth relay say it
+        means = Meaning(ExitKind.RETRY, ExitCause.REMOTE_SIGNALLED, number=_number(exit_code))
+    elif exit_code in (12, 255):
+        means = _of_the_connection(exit_code, lines)
+    elif exit_code == 2 and (line := next(filter(_NOT_RSYNC.match, lines), "")):
+        means = replace(_NO_PROTOCOL, line=line)
+    else:
+        means = MEANING.get(exit_code) or Meaning(ExitKind.BROKEN, ExitCause.UNKNOWN, number=exit_code)
+    return means if means.line else replace(means, line=_last_line(means.kind, lines))
+
+
+def _last_line(kind: ExitKind, lines: tuple[str, ...]) -> str:
+    """Returns rsync's own last line, which names its status; before it the complaint that made it, or the host, give up."""
+    complaints = [line for line in lines if not _OUR_RSYNC.match(line)]
+    if kind in (ExitKind.BROKEN, ExitKind.HOST) and complaints:
+        return complaints[-1]
+    return next((line for line in reversed(lines) if line.startswith("rsync error: ")), complaints[-1] if complaints else "")
 
 
 def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
@@ -216,15 +285,42 @@ def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
     """
     received = [int(match[1]) for line in lines if (match := _CLOSED.match(line))]
     reached = any(received)
-    said = [line for line in lines if not line.startswith("rsync")]
-    if found := _first(_SSH_SAYS, said):
-        return replace(found, kind=ExitKind.RETRY) if reached else replace(found, unreachable=True)
-    if not reached and (found := _first(_SHELL_SAYS, said) or _first(_RSYNC_SAYS, lines)):
-        return found
-    unreachable = exit_code == 255 and not reached
-    return replace(MEANING[255 if unreachable else 12], unreachable=unreachable)
+    printed = [line for line in lines if not line.startswith("rsync")]
+    if by_ssh := _by_ssh(exit_code, printed):
+        return replace(by_ssh, kind=ExitKind.RETRY) if reached else replace(by_ssh, unreachable=True)
+    if not reached and (refused := _last_match((*_SHELL_SAYS, *_RSYNC_SAYS), lines)):
+        return refused
+    if exit_code == 255 and not reached:
+        return replace(MEANING[255], unreachable=True, line=printed[-1] if printed else "")
+    if received and not reached:
+        return Meaning(ExitKind.RETRY, ExitCause.NO_START, line=printed[-1] if printed else "")
+    return MEANING[12]
 
 
-def _first(table: Iterable[tuple[re.Pattern[str], Meaning]], lines: Iterable[str]) -> Meaning | None:
-    """The first row that fits the first line that any row fits."""
-    return next((means for line in lines for pattern, means in table if pattern.search(line)), None)
+def _by_ssh(exit_code: int, printed: list[str]) -> Meaning | None:
+    """Returns the reason that ssh gave. Its message is the last one; with rsync's 12 nothing may follow it, because that status is
+    more often the host's.
+
+    Through a jump host the real reason stands just before the words that the connection was closed.
+    """
+    closed: Meaning | None = None
+    for line in reversed(printed):
+        means = _match(_SSH_SAYS, line)
+        if means and means.cause is ExitCause.HOST_KEY:
+            return _last_match(_SSH_SAYS[:1], tuple(reversed(printed)))  # the first one, which has "changed" in it
+        if means and means.cause is not ExitCause.CLOSED:
+            return means
+        closed = closed or means
+        if not means and not _SSH_ASIDE.match(line) and (closed or exit_code == 12):
+            break
+    return closed
+
+
+def _last_match(table: Iterable[tuple[re.Pattern[str], Meaning]], lines: tuple[str, ...]) -> Meaning | None:
+    rows = tuple(table)
+    return next((means for line in reversed(lines) if (means := _match(rows, line))), None)
+
+
+def _match(table: Iterable[tuple[re.Pattern[str], Meaning]], line: str) -> Meaning | None:
+    """Returns the first row whose form the line has, with the line."""
+    return next((replace(means, line=line) for pattern, means in table if pattern.match(line)), None)

@@ -114,6 +114,70 @@ def test_a_sudo_that_wants_a_password_is_named(source: Path, tmp_path: Path) -> 
     assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(ExitKind.HOST, ExitCause.SUDO_PASSWORD)
 
 
+CARGO = "/root/.bashrc: line 9: /root/.cargo/env: No such file or directory"
+LOCALE = "bash: warning: setlocale: LC_ALL: cannot change locale (de_DE.UTF-8): No such file or directory"
+BANNER = ("Authorized uses only.", "Idle sessions are timed out after 10 minutes. Connection refused otherwise.", "-----")
+NOTHING_CAME = (
+    "rsync: connection unexpectedly closed (0 bytes received so far) [Receiver]",
+    "rsync error: error in rsync protocol data stream (code 12) at io.c(232) [Receiver=3.5.0]",
+)
+SUDO_GERMAN = "sudo: Zum Lesen des Passworts ist ein Terminal erforderlich; verwenden Sie entweder die Option -S"
+NOT_ALLOWED = "Sorry, user backup is not allowed to execute '/usr/bin/rsync --server' as root on web1."
+
+
+@pytest.mark.parametrize("noise", [(), (CARGO,), (LOCALE,), BANNER, (*BANNER, CARGO)])
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("sudo: a password is required", ExitCause.SUDO_PASSWORD),
+        ("sudo: sorry, you must have a tty to run sudo", ExitCause.SUDO_REFUSED),
+        (SUDO_GERMAN, ExitCause.SUDO_REFUSED),
+        (NOT_ALLOWED, ExitCause.SUDO_REFUSED),
+        ("/usr/bin/rrsync error: option -X has been disabled on this server.", ExitCause.RRSYNC_REFUSED),
+        ("bash: line 1: rsync: command not found", ExitCause.NO_RSYNC),
+        ("zsh:1: command not found: rsync", ExitCause.NO_RSYNC),
+        ("Leider darf der Benutzer backup dies nicht.", ExitCause.NO_START),
+    ],
+)
+def test_the_last_message_in_a_programs_own_form_is_the_reason_whatever_the_host_printed_before(
+    noise: tuple[str, ...], line: str, cause: ExitCause
+) -> None:
+    means = meaning(12, [*noise, line, *NOTHING_CAME])
+    assert (means.cause, means.unreachable, means.line) == (cause, False, line)
+
+
+@pytest.mark.parametrize("noise", [(CARGO,), (LOCALE,), BANNER])
+def test_the_hosts_noise_is_no_reason(noise: tuple[str, ...]) -> None:
+    came = "rsync: connection unexpectedly closed (5000 bytes received so far) [receiver]"
+    assert meaning(12, [*noise, *NOTHING_CAME]) == Meaning(ExitKind.RETRY, ExitCause.NO_START)
+    broke = meaning(12, [*noise, came, NOTHING_CAME[1]])
+    assert (broke.cause, broke.line) == (ExitCause.CONNECTION_BROKE, NOTHING_CAME[1])  # rsync's own last line, with its status
+    refused = "ssh: connect to host web1 port 22: Connection refused"
+    assert meaning(255, [*noise, refused]) == Meaning(ExitKind.RETRY, ExitCause.REFUSED, unreachable=True)
+    assert meaning(255, [*noise, "root@web1: Permission denied (publickey)."]).cause is ExitCause.KEY_REFUSED
+    assert meaning(127, [*noise, "bash: rsync: Kommando nicht gefunden."]).line == "bash: rsync: Kommando nicht gefunden."
+
+
+def test_through_a_jump_host_the_reason_is_what_the_jump_host_met() -> None:
+    end = ("stdio forwarding failed", "kex_exchange_identification: Connection closed by remote host")
+    last = "Connection closed by UNKNOWN port 65535"
+    for line, cause in (
+        ("channel 0: open failed: connect failed: Connection refused", ExitCause.REFUSED),
+        ("channel 0: open failed: connect failed: No route to host", ExitCause.NO_ROUTE),
+        ("jump@gate: Permission denied (publickey).", ExitCause.KEY_REFUSED),
+    ):
+        assert meaning(255, [*BANNER, line, *end, last]).cause is cause
+    assert meaning(255, [*BANNER, *end[1:], last]).cause is ExitCause.CLOSED
+
+
+def test_a_message_of_the_protocol_is_quoted_and_is_not_taken_for_a_shell_that_talks() -> None:
+    line = "modtime_nsec out of range: 1000000000 [Receiver]"
+    error = "rsync error: protocol incompatibility (code 2) at flist.c(900) [Receiver=3.5.0]"
+    means = meaning(2, [CARGO, line, error])
+    assert (means.cause, means.line) == (ExitCause.PROTOCOL_ERROR, line)
+    assert meaning(2, ["protocol version mismatch -- is your shell clean?", error]).cause is ExitCause.NO_PROTOCOL
+
+
 def test_a_login_shell_that_talks_is_named(source: Path, tmp_path: Path, badssh: Callable[..., Path]) -> None:
     found = of(pull(source, tmp_path / "backup", shell=badssh("babbles", "Welcome to this fine host!\n")))
     assert found.kind is ExitKind.BROKEN

@@ -114,7 +114,9 @@ def refusing_ssh(nights: Nights, host: str) -> tuple[Path, Path]:
         "#!/bin/bash",
         'while getopts ":i:o:p:l:" option; do :; done',
         f'echo "+${{!OPTIND}}" >> {log}',
-        f'if [[ "${{!OPTIND}}" == {host} && ! -e {up} ]]; then echo "ssh: connect to host: No route to host" >&2; exit 255; fi',
+        f'if [[ "${{!OPTIND}}" == {host} && ! -e {up} ]]; then',
+        '    echo "ssh: connect to host web1 port 22: No route to host" >&2; exit 255',
+        "fi",
         f'exec {shlex.quote(str(FAKESSH))} "$@"',
     ]
     script.write_text("\n".join(lines) + "\n")
