@@ -82,6 +82,12 @@ SPACE_ALLOCATED = Metric(
     "btrkeep_space_allocated_bytes", "gauge", "Bytes in block groups of one type, as files have them.", ("type",)
 )
 SPACE_USED = Metric("btrkeep_space_used_bytes", "gauge", "Bytes of them that are used.", ("type",))
+COPIES = Metric(
+    "btrkeep_stored_bytes",
+    "gauge",
+    "Bytes in use, by type and by how many good copies the present devices have of them; 0: they cannot be read.",
+    ("type", "copies"),
+)
 DEVICE_ERRORS = Metric("btrkeep_device_errors_total", "counter", "Errors that btrfs has counted on a device.", ("devid", "error"))
 MISSING = Metric("btrkeep_devices_missing", "gauge", "Devices that the pool is mounted without.")
 ORPHANS = Metric("btrkeep_orphans", "gauge", "Deleted subvolumes that wait for the kernel's cleaner.")

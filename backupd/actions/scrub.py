@@ -5,13 +5,22 @@ pool's filesystem, a resumable end, and errors by type.
 """
 
 import asyncio
+import re
 import time
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from backupd.repo.chunk_uses import chunk_uses
+from btrkeep.decisions.redundancy import Redundancy, redundancy
+from btrkeep.decisions.scrub import DeviceScrub, UnreadDevice, begun_of, is_resumable, unread_devices
 from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool.allocation import read_allocation
+from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.kernel_log import KernelLog, ScrubFaults, faults, filesystem_devices
+from btrkeep.pool.model import ChunkUse
 from btrkeep.process.cancellation import Cancellation
 from btrkeep.process.group import Group
 from btrkeep.process.programs import run
@@ -21,6 +30,7 @@ _LOOK = 10.0
 _TICK = 0.1
 _ERRORS = ("read", "csum", "verify", "super", "malloc", "uncorrectable", "unverified", "corrected")
 _UNFINISHED = ("aborted", "interrupted")
+_DEVICE = re.compile(r"scrub device .*\(id (\d+)\)", re.IGNORECASE)
 _UNCORRECTABLE = 3  # exit status of `btrfs scrub`: it came to its end, and not all could be put right
 
 
@@ -40,7 +50,8 @@ class ScrubState:
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """The result of a run. `outcome`: finished, stopped (by `signal`, or by `btrfs scrub cancel`) or failed, with `why`.
+    """The result of a run. `outcome`: finished (every device was read as a whole), incomplete (some were not: `unread`), stopped
+    (by `signal`, or by `btrfs scrub cancel`) or failed, with `why`. `redundancy`: None if it could not be read.
 
     Bytes and errors are those of the whole scrub, including the part before it was resumed; `seconds` are of this run.
     """
@@ -57,7 +68,9 @@ class Scrubbed:
     log_trouble: str = ""
     """Why the log could not be read."""
     begun: datetime | None = None
-    """As in ScrubState."""
+    """The oldest beginning of a present device's scrub."""
+    unread: tuple[UnreadDevice, ...] = ()
+    redundancy: Redundancy | None = None
 
     @property
     def good(self) -> bool:
@@ -100,30 +113,100 @@ def state(path: Path) -> ScrubState:
     return parse(counts.stdout, totals.stdout)
 
 
+def device_scrubs(path: Path) -> dict[int, DeviceScrub]:
+    """Returns the last or running scrub of each device. Raises ProgramFailed."""
+    return parse_devices(run(("btrfs", "scrub", "status", "-d", "-R", str(path)), extra={"TZ": "UTC"}).stdout)
+
+
+def parse_devices(text: str) -> dict[int, DeviceScrub]:
+    """Parses the output of `btrfs scrub status -d -R`, which has a section for each device."""
+    scrubs, devid, lines = dict[int, DeviceScrub](), 0, list[str]()
+    for line in (*text.splitlines(), "scrub device (id 0)"):
+        if match := _DEVICE.match(line):
+            if devid:
+                fields = _fields("\n".join(lines))
+                sizes = (fields.get(f"{kind}_bytes_scrubbed", "") for kind in ("data", "tree"))
+                scrubbed = sum(int(size) for size in sizes if size.isdecimal())
+                scrubs[devid] = DeviceScrub(devid, fields.get("Status", ""), scrubbed, _moment(fields.get("Scrub started", "")))
+            devid, lines = int(match[1]), []
+        else:
+            lines.append(line)
+    return scrubs
+
+
+def present_devices(path: Path) -> tuple[frozenset[int], frozenset[int]]:
+    """Returns the numbers of the present and of the missing devices. Raises OSError."""
+    devices = read_allocation(path).devices
+    away = {device.devid for device in devices if device.errors is None}  # all that a kernel before Linux 5.6 shows
+    missing = frozenset(away.union(missing_devices(path) or ()))
+    return frozenset(device.devid for device in devices) - missing, missing
+
+
 def is_unfinished(path: Path) -> bool:
-    """Returns True if the next scrub takes up one that has begun before, or one is under way. Raises ProgramFailed."""
-    return state(path).status in (*_UNFINISHED, "running")
+    """Returns True if the next scrub resumes an earlier one, or one is running. Raises ProgramFailed and OSError."""
+    return state(path).status == "running" or is_resumable(device_scrubs(path), present_devices(path)[0], datetime.now(UTC))
 
 
 async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> Scrubbed:
-    """Scrubs to the end, or until cancelled. `tell` hears every few seconds how far it is. Raises LockHeld and OperatorError."""
-    before = state(path)
-    if before.status == "running":
+    """Scrubs to the end, or until cancelled. `tell` hears every few seconds how far it is.
+
+    Raises LockHeld, OperatorError and OSError.
+    """
+    if state(path).status == "running":
         raise LockHeld(f"{path}: a scrub is under way", f"`btrfs scrub status {path}` shows it")
-    resume, begun, said = before.status in _UNFINISHED, time.monotonic(), bytearray()
+    present, moment = present_devices(path)[0], datetime.now(UTC)
+    resume, begun, output = is_resumable(device_scrubs(path), present, moment), time.monotonic(), bytearray()
     with KernelLog() as log:
-        group = Group.start(command(path, resume=resume), on_stdout=said.extend, on_stderr=said.extend)
+        group = Group.start(command(path, resume=resume), on_stdout=output.extend, on_stderr=output.extend)
         exit_code = await _until_ended(group, path, cancellation, tell, log)
         named = faults(log.read(), filesystem_devices(path))
-    after, seconds = state(path), time.monotonic() - begun
-    words = (said.decode("utf-8", "replace").strip().splitlines() or [f"exit status {exit_code}"])[-1]
-    if exit_code in (0, _UNCORRECTABLE):
+    after, scrubs, seconds = state(path), device_scrubs(path), time.monotonic() - begun
+    present_now, missing = present_devices(path)
+    expected = present & (present_now | missing)  # others were removed meanwhile
+    uses = _read_uses(path)
+    since = None if resume else moment.replace(microsecond=0) - timedelta(seconds=1)
+    unread = unread_devices(scrubs, expected, missing, _used_by_device(uses), since)
+    words = (output.decode("utf-8", "replace").strip().splitlines() or [f"exit status {exit_code}"])[-1]
+    if exit_code in (0, _UNCORRECTABLE) and not cancellation:
+        outcome, why = "incomplete" if unread else "finished", ""
+    elif exit_code in (0, _UNCORRECTABLE) and not unread:
         outcome, why = "finished", ""
     elif after.status in _UNFINISHED:
         outcome, why = "stopped", "" if cancellation.signal else "somebody cancelled it (`btrfs scrub cancel`)"
     else:
         outcome, why = "failed", words
-    return Scrubbed(outcome, resume, after.scrubbed, after.errors, seconds, cancellation.signal, why, named, log.why, after.begun)
+    return Scrubbed(
+        outcome,
+        resume,
+        after.scrubbed,
+        after.errors,
+        seconds,
+        cancellation.signal,
+        why,
+        named,
+        log.why,
+        begun_of(scrubs, expected),
+        unread if outcome != "stopped" else (),
+        redundancy(uses, missing) if uses is not None else None,
+    )
+
+
+def _read_uses(path: Path) -> tuple[ChunkUse, ...] | None:
+    try:
+        return chunk_uses(path)
+    except OSError:
+        return None
+
+
+def _used_by_device(uses: tuple[ChunkUse, ...] | None) -> Mapping[int, int] | None:
+    """Returns by device an upper limit of the used bytes that lie on it; 0 where nothing does."""
+    if uses is None:
+        return None
+    used: Counter[int] = Counter()
+    for chunk in uses:
+        for devid in set(chunk.devids):
+            used[devid] += chunk.used
+    return used
 
 
 async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState], log: KernelLog) -> int:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY, STEP
 from btrkeep.config.value_types import EVENT_WORDS
-from btrkeep.decisions.copy_words import done_words
+from btrkeep.decisions.copies import OFFSITE
+from btrkeep.decisions.copy_words import age_words, done_words
 from btrkeep.units import counted, format_duration, format_time, printable, seconds_between
 
 _LONGEST = 300
@@ -120,6 +121,8 @@ def copy_fails(kind: str, name: str, error: str, behind: Sequence[tuple[str, str
 
 def copy_is_late(kind: str, name: str, seconds: float) -> str:
     """A copy has not been made for so long."""
+    if kind == OFFSITE:
+        return f"{kind} {name}: {age_words(kind, seconds)}"
     return f"{kind} {name}: not {done_words(kind)} for {format_duration(seconds)}"
 
 

@@ -8,11 +8,11 @@ from backupd.repo.context import PoolContext
 from btrkeep.cli import complain
 from btrkeep.cli.progress import prose
 from btrkeep.config.model import OffsiteSettings, PushSettings, ReplicaSettings
-from btrkeep.decisions.copies import OFFSITE, CopyState, copy_status, note_failure, read_session
-from btrkeep.decisions.copy_words import done_words
+from btrkeep.decisions.copies import OFFSITE, CopyState, copy_statuses, note_failure, read_session
+from btrkeep.decisions.copy_words import age_words
 from btrkeep.decisions.due import is_due, window_end
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
-from btrkeep.units import format_duration, printable
+from btrkeep.units import printable
 
 Copy = ReplicaSettings | PushSettings | OffsiteSettings
 CopyT = TypeVar("CopyT", bound=Copy)
@@ -52,13 +52,11 @@ def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, 
     now = context.clock.now()
     if not dry_run:
         note_failure(context.catalogue, copy.name, now, error.message, copy.kind, away=is_away)
-    status = copy_status(copy, read_session(context.catalogue, copy.name, copy.kind), now)
+    (status,) = copy_statuses({copy.name: copy}, context.catalogue, now)
     if is_away and status.state in (CopyState.OK, CopyState.LATE):
         prose(f"{copy.name}: {error.message}: not there now", err=True)
         return False
-    done = done_words(copy.kind)
-    since = f"last {done} {format_duration(status.age)} ago" if status.age is not None else f"never {done}"
-    complain(OperatorError(f"{copy.name}: {error.message.rstrip('.')}; {since}", error.hint))
+    complain(OperatorError(f"{copy.name}: {error.message.rstrip('.')}; {age_words(copy.kind, status.age)}", error.hint))
     return True
 
 

@@ -263,7 +263,10 @@ def _one(
     ):
         summary, there, sendings = run.plan(hosts)
         run.send(summary, there, sendings)
-        run.remove(summary, forced)
+        try:
+            run.remove(summary, forced)
+        except OperatorError as error:  # what was sent is there all the same
+            summary.remove_error = error
         if summary.sent and not summary.cancelled:
             note_size(restic, context.catalogue)
     if not hosts and not summary.cancelled:
@@ -276,9 +279,12 @@ def _note(context: PoolContext, settings: OffsiteSettings, summary: OffsiteSumma
     newest = KnownRepository(context.catalogue, settings.name).newest
     behind = tuple(HostBehind(one.host, newest.get(one.host), None, one.error) for one in summary.failed)
     at = before.at if summary.out_of_time and before else None if summary.out_of_time else now
+    error = f"nothing was removed there: {summary.remove_error.message}" if summary.remove_error else ""
     last = parse_backup_name(max(newest.values())) if newest else None
     seconds = round(time.monotonic() - begun, 3)
-    session = ReplicaSession(now, at, "", context.pool.id, summary.hosts, len(summary.sent), summary.bytes, seconds, last, behind)
+    session = ReplicaSession(
+        now, at, error, context.pool.id, summary.hosts, len(summary.sent), summary.bytes, seconds, last, behind
+    )
     note_session(context.catalogue, settings.name, session, OFFSITE)
 
 
@@ -315,6 +321,9 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
                 f"{summary.offsite}: nothing was removed there: {why}", "`date` says the time; --force clock if it is right"
             )
         )
+    if summary.remove_error:
+        error = summary.remove_error
+        complain(OperatorError(f"{summary.offsite}: nothing was removed there: {error.message}", error.hint))
     for host, share in kept_back:
         complain(OperatorError(f"{host}: nothing was removed there: {left_out_words(host, share)}"))
     if not as_json:
@@ -323,7 +332,8 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
         prose(
             f"{summary.offsite}: {counted(len(summary.sent), 'backup')} sent, {format_size(summary.bytes)} added there{gone}{more}"
         )
-    status = int(Exit.ATTENTION) if summary.failed or kept_back or summary.doubt or (guarded and guarded.stop) else int(Exit.OK)
+    wrong = summary.failed or kept_back or summary.doubt or summary.remove_error or (guarded and guarded.stop)
+    status = int(Exit.ATTENTION if wrong else Exit.OK)
     return {
         "offsite": summary.offsite,
         "planned": summary.planned,
@@ -331,6 +341,7 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
         "sent": [_sent_as_json(one) for one in summary.sent],
         "removed": summary.removed,
         "failed": [{"host": one.host, "error": one.error} for one in summary.failed],
+        "error": summary.remove_error.message if summary.remove_error else None,
         "status": cancellation.exit_status(status),
     }
 

@@ -15,12 +15,14 @@ from backupd.cli.damaged_ import show
 from backupd.repo.context import open_configured, require_writable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import outlive_readers, prose, say
+from btrkeep.decisions.redundancy import redundancy_as_json, redundancy_words
+from btrkeep.decisions.scrub import unread_words
 from btrkeep.decisions.verification import ScrubBegin, note_begin
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.marker import Pool
 from btrkeep.process.cancellation import Cancellation, signal_status
 from btrkeep.process.service import Status
-from btrkeep.units import counted, format_duration, format_share, format_size, printable
+from btrkeep.units import counted, format_duration, format_share, format_size, format_time, printable
 
 if TYPE_CHECKING:
     from backupd.actions.damaged import ScrubDamage
@@ -41,8 +43,11 @@ def command(ctx: click.Context, as_json: bool) -> int:
 
     Ctrl-C and SIGTERM cancel it, and the next one resumes it.
 
-    Exit status 0: it finished and found no errors; 1: it found some, even if they were corrected, or did not finish; 3: a scrub is
-    already running.
+    Success is what was read: each present device, as a whole, by its own counters. A device that was not read is named, and how
+    much data has one good copy left.
+
+    Exit status 0: it read everything and found no errors; 1: it found some, even if they were corrected, a device is missing or was
+    not read, or it did not finish; 3: a scrub is already running.
     """
     pool = open_configured(load_config(ctx))
     require_writable(pool)
@@ -58,7 +63,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
         echo_json(as_json_object(done, pool.filesystem) | _damage_fields(found, files))
         return exit_status(done)
     say(line(done))
-    for words in _damage_lines(found):
+    for words in (*_unread_lines(done), *_damage_lines(found)):
         prose(words)
     if files:
         show(files, _SHOWN)
@@ -92,6 +97,15 @@ def _recorded(ctx: click.Context, done: Scrubbed) -> tuple["ScrubDamage | None",
     except OSError as error:
         complain(OperatorError(f"what is damaged could not be looked up: {error}", "`backupd verify` finds it as well"))
     return None, []
+
+
+def _unread_lines(done: Scrubbed) -> Iterator[str]:
+    for unread in done.unread:
+        yield unread_words(unread)
+    if done.redundancy is None:
+        yield "the number of good copies could not be read: `backupd check` names what is missing for it"
+    elif done.unread or done.redundancy.reduced:
+        yield f"redundancy: {redundancy_words(done.redundancy)}"
 
 
 def _damage_lines(found: "ScrubDamage | None") -> Iterator[str]:
@@ -158,4 +172,7 @@ def as_json_object(done: Scrubbed, filesystem: str) -> dict[str, Any]:
         "scrubbed": done.scrubbed,
         "seconds": round(done.seconds, 3),
         "errors": done.errors,
+        "since": format_time(done.begun) if done.begun else None,
+        "unread": [{"device": one.devid, "why": one.why, "used": one.used} for one in done.unread],
+        "redundancy": redundancy_as_json(done.redundancy) if done.redundancy else None,
     }

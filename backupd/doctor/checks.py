@@ -36,6 +36,7 @@ from btrkeep.config.keys import NOTIFY, SECRET
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge_pool
+from btrkeep.decisions.redundancy import redundancy_words
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import HINT, answers
@@ -170,6 +171,12 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
     for one in found:
         if one.check != health.CATALOGUE:
             yield replace(one, subject=_SUBJECTS.get(one.check, ""))
+    if facts.redundancy:
+        level = "error" if facts.redundancy.lost or facts.missing else "warning" if facts.redundancy.reduced else "ok"
+        hint = "`backupd doctor` has the commands" if level != "ok" else ""
+        yield Finding("redundancy", level, redundancy_words(facts.redundancy), hint)
+    elif not facts.fault:
+        yield Finding("redundancy", "unknown", "how many good copies are left could not be read", "`backupd doctor` says why")
     if facts.room and not is_tight:
         yield Finding("room", "ok", str(facts.room))
 

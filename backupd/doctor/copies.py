@@ -24,8 +24,18 @@ from btrkeep import __version__
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.config.model import CopySettings, PushSettings, ReplicaSettings
-from btrkeep.decisions.copies import COPIES, REPLICA, CopyState, CopyStatus, KnownCopies, copies_of, copy_statuses, offsite_newest
-from btrkeep.decisions.copy_words import done_words, remedy
+from btrkeep.decisions.copies import (
+    COPIES,
+    OFFSITE,
+    REPLICA,
+    CopyState,
+    CopyStatus,
+    KnownCopies,
+    copies_of,
+    copy_statuses,
+    offsite_newest,
+)
+from btrkeep.decisions.copy_words import age_words, done_words, remedy
 from btrkeep.decisions.findings import Finding
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import open_pool
@@ -79,14 +89,23 @@ def _of_status(copy: CopyStatus[CopySettings]) -> Finding:
     hint = remedy(kind, name)
     match copy.state:
         case CopyState.OK if copy.session and copy.session.newest and copy.is_stale:
-            text = f"{done} {format_duration(copy.age)} ago, but the newest backup there began {format_time(copy.session.newest)}"
-            return Finding(_CHECK, "warning", text, "see why that server makes none", subject=subject)
+            text = f"{age_words(kind, copy.age)}, and began {format_time(copy.session.newest)}"
+            if kind == OFFSITE:
+                text, hint = f"{text}: there was no newer one to send", "`backupd status` shows why this pool makes none"
+            else:
+                text = (
+                    f"{done} {format_duration(copy.age)} ago, but the newest backup there began {format_time(copy.session.newest)}"
+                )
+                hint = "see why that server makes none"
+            return Finding(_CHECK, "warning", text, hint, subject=subject)
         case CopyState.OK:
-            return Finding(_CHECK, "ok", f"{done} {format_duration(copy.age)} ago", subject=subject)
+            text = age_words(kind, copy.age) if kind == OFFSITE else f"{done} {format_duration(copy.age)} ago"
+            return Finding(_CHECK, "ok", text, subject=subject)
         case CopyState.NEVER:
             return Finding(_CHECK, "note", f"never {done}", hint, subject=subject)
         case CopyState.LATE:
-            return Finding(_CHECK, "warning", f"not {done} for {format_duration(copy.age)}", hint, subject=subject)
+            text = age_words(kind, copy.age) if kind == OFFSITE else f"not {done} for {format_duration(copy.age)}"
+            return Finding(_CHECK, "warning", text, hint, subject=subject)
     why = copy.error or f"{copy.behind[0].host}: {copy.behind[0].error}"
     more = f" (and {counted(len(copy.behind) - 1, 'more host')})" if len(copy.behind) > 1 and not copy.error else ""
     return Finding(_CHECK, "warning", printable(why) + more, hint, subject=subject)

@@ -12,6 +12,7 @@ from pathlib import Path
 from btrkeep.config.values import Window
 from btrkeep.decisions.findings import Finding, PoolVerdict
 from btrkeep.decisions.pool_health import NOTHING_WRONG, CatalogueFacts, HealthLimits, PoolFacts, judge_pool
+from btrkeep.decisions.redundancy import Redundancy
 from btrkeep.pool.model import Room
 
 
@@ -81,6 +82,7 @@ class FilesystemFacts:
     room: Room
     allocated: int
     subvolumes: int | None
+    redundancy: Redundancy | None = None
 
     def option(self, name: str) -> str | None:
         """Returns the value of a mount option; "" if it has none, None if the option is not set."""
@@ -199,5 +201,6 @@ class DoctorFacts:
             missing=fs.missing,
             errors=fs.errors,
             room=fs.room,
+            redundancy=fs.redundancy,
         )
         return judge_pool(known, site.limits)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from backupd.doctor.facts import FilesystemFacts
 from backupd.doctor.layers import SYS, device
-from backupd.health.pool_facts import device_errors
+from backupd.health.pool_facts import device_errors, read_redundancy
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.balance import exclusive_operation, missing_devices
@@ -24,7 +24,7 @@ def read_filesystem(path: Path) -> FilesystemFacts:
     """Reads the facts of the btrfs of `path`. Raises OSError."""
     uuid, mount = filesystem_uuid(path), mount_of(path)
     folder = SYS / "fs" / "btrfs" / uuid
-    machine, allocation = machine_mount(path), read_allocation(path)
+    machine, allocation, missing = machine_mount(path), read_allocation(path), missing_devices(path)
     checksum, driver = _checksum(folder)
     options = tuple(option for option in mount.super_options if not option.startswith("subvol"))
     return FilesystemFacts(
@@ -39,7 +39,7 @@ def read_filesystem(path: Path) -> FilesystemFacts:
         checksum_driver=driver,
         profiles=_profiles(allocation),
         devices=tuple(device(name) for name in _present(folder / "devices")),
-        missing=missing_devices(path),
+        missing=missing,
         errors=device_errors(allocation),
         quota=quota.mode(uuid),
         reclaim=_reclaim(folder / "allocation" / "data"),
@@ -47,6 +47,7 @@ def read_filesystem(path: Path) -> FilesystemFacts:
         room=read_room(path),
         allocated=sum(space.total for space in allocation.spaces),
         subvolumes=_subvolumes(path),
+        redundancy=read_redundancy(path, allocation, missing),
     )
 
 

@@ -17,6 +17,7 @@ from btrkeep.decisions.findings import ROOM, UNALLOCATED, USED
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.activity import read_activity
 from btrkeep.pool.allocation import read_allocation
+from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.marker import Pool
 from btrkeep.process.programs import ProgramFailed
 
@@ -35,7 +36,8 @@ def gather(config: Config, pool: Pool, now: datetime) -> DoctorFacts:
 
 def _scrub(pool: Pool, uuid: str) -> Scrub:
     devids = [device.devid for device in read_allocation(pool.path).devices]
-    return read_scrub(uuid, frozenset(devids), running="scrub" in read_activity(pool.path, devids))
+    present = frozenset(devids).difference(missing_devices(pool.path) or ())  # of a missing one nothing can be read
+    return read_scrub(uuid, present, running="scrub" in read_activity(pool.path, devids))
 
 
 def _machine() -> Machine:

@@ -3,17 +3,19 @@
 from pathlib import Path
 
 from backupd.health.trust import has_backups, is_lost
+from backupd.repo.chunk_uses import chunk_uses
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
 from btrkeep.decisions.pool_health import CatalogueFacts, PoolFacts
+from btrkeep.decisions.redundancy import Redundancy, redundancy
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import answers
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.model import DEVICE_ERRORS
+from btrkeep.pool.model import DEVICE_ERRORS, ChunkUse
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.room import read_room
 
@@ -26,17 +28,34 @@ def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFact
     try:
         pool = open_configured(config)
         known = _of_catalogue(catalogue, pool) if catalogue else read_catalogue(config.pool.state, pool)
+        allocation, missing = read_allocation(path), missing_devices(path)
         return PoolFacts(
             **known._asdict(),
             read_only=_is_read_only(path),
-            missing=missing_devices(path),
-            errors=device_errors(read_allocation(path)),
+            missing=missing,
+            errors=device_errors(allocation),
             room=read_room(path),
+            redundancy=read_redundancy(path, allocation, missing),
         )
     except PoolUnusable as error:
         return PoolFacts(fault=error.message, hint=error.hint)
     except OSError as error:
         return PoolFacts(fault=f"{path}: {error.strerror}", hint="look at the kernel's messages (dmesg)")
+
+
+def read_redundancy(path: Path, allocation: Allocation, missing: tuple[int, ...] | None) -> Redundancy | None:
+    """Returns how many good copies everything has; None if that is unknown.
+
+    With a missing device the chunks are read, which needs CAP_SYS_ADMIN.
+    """
+    if missing is None:
+        return None
+    if not missing:
+        return redundancy((ChunkUse(space.type, space.profile, space.used, ()) for space in allocation.spaces), ())
+    try:
+        return redundancy(chunk_uses(path), missing)
+    except OSError:
+        return None
 
 
 def _is_read_only(path: Path) -> bool | None:

@@ -157,6 +157,10 @@ def _pool(samples: _Samples, report: StatusReport) -> None:
         samples.add(table.POOL_AVAILABLE, report.room.unallocated, "unallocated")
     if report.pool.missing is not None:
         samples.add(table.MISSING, len(report.pool.missing))
+    if report.pool.redundancy:
+        for kind, copies in sorted(report.pool.redundancy.copies.items()):
+            for count, size in sorted(copies.items()):
+                samples.add(table.COPIES, size, kind, str(count))
     metric_samples.add_health(samples.add, report.verdict)
 
 

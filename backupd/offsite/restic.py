@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from backupd.offsite.restic_errors import message_of, restic_error
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.config.secret import without_credentials
 from btrkeep.errors import OperatorError
@@ -41,18 +42,6 @@ tried again for as long as restic likes: the network comes back.
 _NOT_REACHED = re.compile(r"<config/?\w*>\) returned error, retrying after [^:]*: (?P<why>.*)")
 _PIECE = 1 << 16
 _SHORTEST_SECRET = 4
-_LOCKED = "already locked"
-_HINTS = (
-    ("wrong password", "is password_file that of this repository?"),
-    ("ciphertext verification failed", "`backupd offsite check` says what is damaged there"),
-    ("Is there a repository at", "`backupd offsite init {name}` makes it"),
-    ("repository does not exist", "`backupd offsite init {name}` makes it"),
-    (_LOCKED, "another restic is at work there; `restic unlock` when none is"),
-    ("config file already exists", "it is made already: `backupd offsite run {name}` sends to it"),
-    ("already initialized", "it is made already: `backupd offsite run {name}` sends to it"),
-    ("403", "may that key do this there? One that cannot delete needs an offsite without retention"),
-    ("no space left", "make room there"),
-)
 
 
 class ResticFailed(OperatorError):
@@ -130,9 +119,8 @@ class Restic:
         except ProgramFailed as error:
             raise ResticFailed(self._clean(error.message), error.hint) from None
         if status not in (0, INCOMPLETE) or (status and words[0] != "backup"):
-            raise self._failure(
-                [*said, *(line["message"] for line in found if isinstance(line, dict) and "message" in line)], status
-            )
+            messages = [json.dumps(line) for line in found if isinstance(line, dict) and message_of(line)]
+            raise self._failure([*said, *messages], status)
         return Answer(found, status)
 
     def _cell(self, shown: Path | None, written: Path | None) -> tuple[str, ...]:
@@ -160,13 +148,10 @@ class Restic:
         text = self.variables.get("RESTIC_REPOSITORY", "").removeprefix("local:")
         return Path(text) if text.startswith("/") else None
 
-    def _failure(self, said: Sequence[str], status: int) -> ResticFailed:
-        lines = [line for line in map(self._clean, map(_message, said)) if line]
-        telling = (line for line in lines if line.startswith("Fatal:") or _LOCKED in line)
-        text = next(telling, lines[-1] if lines else f"exit status {status}").removeprefix("Fatal: ")
-        hints = (hint for words, hint in _HINTS if any(words.lower() in line.lower() for line in lines))
-        kind = RepositoryLocked if any(_LOCKED in line for line in lines) else ResticFailed
-        return kind(f"restic: {text}", next(hints, "").format(name=self.settings.name))
+    def _failure(self, lines: Sequence[str], status: int) -> ResticFailed:
+        error = restic_error([self._clean(line) for line in lines], status)
+        kind = RepositoryLocked if error.locked else ResticFailed
+        return kind(f"restic: {error.text}", error.hint.format(name=self.settings.name))
 
     def _clean(self, text: str) -> str:
         """Returns the text without secrets: the values of the environment file, and everything before the @ of a URL."""
@@ -267,15 +252,12 @@ def _lines(output: int, look: Callable[[], None]) -> Iterator[Any]:
 
 
 def _message(line: str) -> str:
-    """Parses a line of restic's messages, which newer versions write as JSON."""
+    """Returns the message in a line of restic's, which newer versions write as JSON."""
     try:
-        said = json.loads(line)
+        parsed = json.loads(line)
     except ValueError:
         return line
-    if not isinstance(said, dict):
-        return line
-    inner = said.get("error")
-    return str(said.get("message") or (inner.get("message") if isinstance(inner, dict) else "") or line)
+    return (message_of(parsed) if isinstance(parsed, dict) else "") or line
 
 
 def limit_words(settings: OffsiteSettings) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ class OffsiteProgress:
 @dataclass(slots=True)
 class OffsiteSummary:
     """What came of it. `hosts`: those that are to be there; `removed`: how many snapshots were; `removal`: why not more were;
-    `doubt`: why the clock cannot be right, so that none was.
+    `remove_error`: why removing failed; `doubt`: why the clock cannot be right, so that none was.
     """
 
     offsite: str
@@ -87,6 +87,7 @@ class OffsiteSummary:
     failed: list[HostFailed] = field(default_factory=list)
     removed: int = 0
     removal: Removal | None = None
+    remove_error: OperatorError | None = None
     doubt: ClockBehind | ClockAhead | None = None
     cancelled: bool = False
     out_of_time: bool = False

@@ -141,7 +141,8 @@ class RunningFetch:
 
 @dataclass(frozen=True, slots=True)
 class CopyStatus(Generic[Terms]):
-    """A copy and its state. `age`: seconds since the last fetched state was current; None if it never was.
+    """A copy and its state. `age`: seconds since the last fetched state was current; None if it never was. The age of an offsite
+    repository is that of the newest backup in it.
 
     `lags`: the lag of each of its hosts.
     """
@@ -162,7 +163,7 @@ class CopyStatus(Generic[Terms]):
         """Returns True if everything was fetched, but even the newest backup there was older than `max_age`: the source seems to
         make none.
         """
-        session = self.session if self.replica.kind == REPLICA else None
+        session = self.session if self.replica.kind in (REPLICA, OFFSITE) else None
         limit = timedelta(seconds=self.replica.oldest)
         return bool(session and session.at and session.newest and session.at - session.newest > limit)
 
@@ -189,10 +190,17 @@ class KnownCopies:
     told: Mapping[str, datetime] = field(default_factory=dict)
 
 
-def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -> CopyStatus[Terms]:
-    """Returns the state of a copy. A session stamped in the future, by a wrong clock, makes it late."""
-    age = max(0.0, (now - session.at).total_seconds()) if session and session.at else None
-    late = age is None or age > replica.oldest or bool(session and session.at and session.at > latest(now))
+def copy_status(
+    replica: Terms, session: ReplicaSession | None, now: datetime, newest: Mapping[str, str] | None = None
+) -> CopyStatus[Terms]:
+    """Returns the state of a copy. A session stamped in the future, by a wrong clock, makes it late.
+
+    `newest`: by host the newest backup there. An offsite repository is as old as the newest of them, whenever the last run was.
+    """
+    age = ran = max(0.0, (now - session.at).total_seconds()) if session and session.at else None
+    if replica.kind == OFFSITE and (began := [moment for name in (newest or {}).values() if (moment := parse_backup_name(name))]):
+        age = max(0.0, (now - max(began)).total_seconds())
+    late = ran is None or ran > replica.oldest or bool(session and session.at and session.at > latest(now))
     if session and (session.behind or (session.error and (late or not (replica.comes_and_goes and session.away)))):
         state = CopyState.FAILING
     elif age is None:
@@ -205,8 +213,12 @@ def copy_status(replica: Terms, session: ReplicaSession | None, now: datetime) -
 def copy_statuses(replicas: Mapping[str, Terms], facts: FactReader, now: datetime) -> list[CopyStatus[Terms]]:
     """Returns the state of all copies from the catalogue's facts."""
     known = copies_of(facts.get_fact(COPIES)) if replicas else KnownCopies()
-    found = [copy_status(replica, read_session(facts, name, replica.kind), now) for name, replica in replicas.items()]
-    return [replace(one, lags=_lags(_newest(known, one.replica, facts), one, now)) for one in found]
+    found = []
+    for name, replica in replicas.items():
+        newest = _newest(known, replica, facts)
+        status = copy_status(replica, read_session(facts, name, replica.kind), now, newest)
+        found.append(replace(status, lags=_lags(newest, status, now)))
+    return found
 
 
 def _newest(known: KnownCopies, terms: ReplicaTerms, facts: FactReader) -> Mapping[str, str]:

@@ -11,6 +11,17 @@ def done_words(kind: str) -> str:
     return "fetched" if kind in (REPLICA, FETCHED_BY) else "sent to"
 
 
+def age_words(kind: str, age: float | None) -> str:
+    """Returns how old a copy is; `age` as in CopyStatus."""
+    if age is None:
+        return f"never {done_words(kind)}"
+    return (
+        f"its newest backup is {format_duration(age)} old"
+        if kind == OFFSITE
+        else f"last {done_words(kind)} {format_duration(age)} ago"
+    )
+
+
 def command_of(kind: str, name: str) -> str:
     """Returns the command that updates the copy: of one that fetches from here, on the other server."""
     if kind == FETCHED_BY:

@@ -10,6 +10,7 @@ from btrkeep.config.values import MinFree
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import ERROR, NOTE, UNKNOWN, WARNING, Finding, PoolVerdict
 from btrkeep.decisions.pool_room import lacks_room
+from btrkeep.decisions.redundancy import Redundancy, redundancy_words
 from btrkeep.pool.model import Room
 from btrkeep.units import counted, format_share, format_size
 
@@ -21,6 +22,8 @@ _SLACK = 0.02  # how far below its limit the pool's use must come, for a level t
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
     """Facts about the pool at a moment; None if unknown.
+
+    `redundancy`: with a missing device it is read only with CAP_SYS_ADMIN.
 
     `fault`: why it cannot be used, with a hint; "" if it can. With a fault, nothing else is known. `foreign`: the pool to which the
     catalogue in `state` belongs, "" for this one. `lost`: the pool has backups, but the catalogue has none. `errors`: the non-zero
@@ -36,6 +39,7 @@ class PoolFacts:
     errors: Mapping[int, Mapping[str, int]] | None = None
     room: Room | None = None
     was_full: bool = False
+    redundancy: Redundancy | None = None
 
 
 class CatalogueFacts(NamedTuple):
@@ -117,12 +121,19 @@ def _mount(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
 
 def _devices(facts: PoolFacts) -> Iterator[Finding]:
     for devid in facts.missing or ():
-        text = f"device {devid} is missing: the pool is mounted without it"
+        text = f"device {devid} is missing: the pool is mounted without it{_copies(facts)}"
         yield Finding(v.MISSING, ERROR, text, "`backupd doctor` has the commands that replace it", device=devid)
     for devid, errors in (facts.errors or {}).items():
         kinds = ", ".join(counted(count, f"{name} error") for name, count in errors.items() if count)
         hint = "`backupd doctor` says what to do; the counters stay until they are reset"
         yield Finding(v.ERRORS, ERROR, f"device {devid} has counted {kinds}", hint, device=devid, count=sum(errors.values()))
+
+
+def _copies(facts: PoolFacts) -> str:
+    """Returns what a missing device means for the data, as a further sentence."""
+    if facts.redundancy is None:
+        return "; how many good copies are left could not be read"
+    return f"; {redundancy_words(facts.redundancy)}"
 
 
 def _room(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:

@@ -112,7 +112,7 @@ def _errors(fd: int, devid: int) -> tuple[int, ...] | None:
 
 def _spaces(found: list[tuple[int, int, int]], devices: tuple[DeviceUse, ...]) -> tuple[Space, ...]:
     """Returns the types of block groups; raid5 and raid6 share what the others leave of the allocated bytes of the devices."""
-    known = [(_type(flags), *_PROFILES.get(flags & ctree.BLOCK_GROUP_PROFILE_MASK, ("unknown", 1.0))) for flags, _, _ in found]
+    known = [(type_of(flags), *_PROFILES.get(flags & ctree.BLOCK_GROUP_PROFILE_MASK, ("unknown", 1.0))) for flags, _, _ in found]
     plain = sum(total * factor for (_, total, _), (_, _, factor) in zip(found, known, strict=True) if factor)
     striped = sum(total for (_, total, _), (_, _, factor) in zip(found, known, strict=True) if not factor)
     average = max((sum(device.allocated for device in devices) - plain) / striped, 1.0) if striped else 1.0
@@ -122,5 +122,11 @@ def _spaces(found: list[tuple[int, int, int]], devices: tuple[DeviceUse, ...]) -
     )
 
 
-def _type(flags: int) -> str:
+def profile_of(flags: int) -> str:
+    """Returns the name of the profile in the flags of a chunk or a block group."""
+    return _PROFILES.get(flags & ctree.BLOCK_GROUP_PROFILE_MASK, ("unknown", 1.0))[0]
+
+
+def type_of(flags: int) -> str:
+    """Returns the name of the type in the flags of a chunk or a block group."""
     return _TYPES.get(flags & ctree.BLOCK_GROUP_TYPE_MASK, "unknown")

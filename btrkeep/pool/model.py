@@ -9,6 +9,16 @@ DEVICE_ERRORS = ("write", "read", "flush", "corruption", "generation")
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkUse:
+    """The used bytes in all chunks of one type ("data") and profile ("raid1") on the same devices, in the order of the stripes."""
+
+    type: str
+    profile: str
+    used: int
+    devids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Room:
     """Bytes of data that fit, by location.
 

@@ -144,7 +144,11 @@ def test_errors_of_a_device_are_graded_by_their_number_and_missing_ones_named() 
     look = seen(config(), pool=well(errors={2: {"write": 3, "corruption": 1}}, missing=(4,)))
     alarms = find(look, {}, {}).alarms
     assert [(str(alarm.subject), alarm.grade, alarm.text) for alarm in alarms] == [
-        ("missing device 4", 0, "device 4 is missing: the pool is mounted without it"),
+        (
+            "missing device 4",
+            0,
+            "device 4 is missing: the pool is mounted without it; how many good copies are left could not be read",
+        ),
         ("device 2", 4, "device 2 has counted 3 write errors, 1 corruption error"),
     ]
 

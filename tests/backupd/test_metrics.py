@@ -19,10 +19,12 @@ from btrkeep.config.model import ReplicaSettings
 from btrkeep.decisions.copies import COPIES, KnownCopies, ReplicaSession, copies_text, copy_statuses, note_session
 from btrkeep.decisions.drills import DrillOutcome, DrillResult, drill_status
 from btrkeep.decisions.pool_health import PoolFacts
+from btrkeep.decisions.redundancy import redundancy
 from btrkeep.metric_table import METRICS
+from btrkeep.pool.model import ChunkUse
 from btrkeep.units import backup_name
 from tests.backupd.facts import NOW, ago, facts
-from tests.backupd.seen import balance, config, expiry, numbers, seen
+from tests.backupd.seen import balance, config, expiry, numbers, seen, well
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
 
@@ -66,6 +68,7 @@ def everything() -> bytes:
     look = seen(
         config(WEB, HostConfig('b\\"\n', optional=True)),
         {"web1": of_web1},
+        pool=well(redundancy=redundancy((ChunkUse("data", "raid1", 5, (1, 2)),), ())),
         backups={"complete": 31},
         expiry=expiry("complete"),
         balance=balance("done"),

@@ -16,9 +16,9 @@ import pytest
 
 from backupd.doctor.facts import DoctorFacts, KeyFile, Layer, SiteFacts
 from backupd.doctor.rules import RULES, examine
-from backupd.doctor.rules.state import SCRUB_EVERY
 from backupd.doctor.scrub import FOLDER, read_scrub
 from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.scrub import SCRUB_EVERY
 from tests.beds import backupd, btrfs, session, work
 from tests.beds.nights import Nights
 from tests.beds.watch import wait_for

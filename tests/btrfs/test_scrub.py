@@ -1,9 +1,11 @@
 """`backupd scrub` on a real filesystem; the truth is what `btrfs scrub status` says, and bytes that were spoilt on purpose."""
 
 import json
+import re
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,3 +133,49 @@ def test_a_pool_that_is_not_there_is_not_scrubbed(nights: Nights) -> None:
 def test_what_was_never_scrubbed_has_no_state() -> None:
     found = parse("UUID:  x\n\tno stats available\n", "Total to scrub:   315588608\nError summary:    no errors found\n")
     assert (found.status, found.scrubbed, found.total, set(found.errors.values())) == ("", 0, 315588608, {0})
+
+
+def test_without_a_device_each_scrub_reads_the_others_as_a_whole_and_names_it(nights: Nights) -> None:
+    """btrfs-progs take up the scrub of the missing device alone from the second time on: it reads nothing, and exits 0."""
+    marked = b"mark of this test" * 8
+    (nights.source / "file").write_bytes((marked + bytes(4096))[:4096] * 10)
+    nights.run()
+    first, second = btrfs.devices_of(nights.top)
+    (missing,) = re.findall(
+        rf"devid +(\d+) .* path {second}$", work("btrfs", "filesystem", "show", nights.top).stdout, re.MULTILINE
+    )
+    btrfs.unmount(nights.top)
+    work("btrfs", "device", "scan", "--forget", first, second)
+    work("losetup", "--detach", second)
+    work("mount", "-t", "btrfs", "-o", "degraded", first, nights.top)
+    outputs = [nights.backupd("scrub", "--json", check=False)]
+    btrfs.unmount(nights.top)
+    assert spoil(first, marked) >= 1
+    work("mount", "-t", "btrfs", "-o", "degraded", first, nights.top)
+    outputs += [nights.backupd("scrub", "--json", check=False) for _ in range(2)]
+    assert [done.returncode for done in outputs] == [1, 1, 1]
+    results = [json.loads(done.stdout) for done in outputs]
+    assert [(one["outcome"], one["resumed"]) for one in results] == [("incomplete", False)] * 3
+    assert [[(one["device"], one["why"]) for one in each["unread"]] for each in results] == [[(int(missing), "missing")]] * 3
+    assert [one["errors"]["uncorrectable"] > 0 for one in results] == [False, True, True]
+    used = used_of_profiles(nights.top)
+    redundancy = results[-1]["redundancy"]
+    assert redundancy["one_good_copy_left"] == sum(used.values()) > 0
+    shown = nights.backupd("scrub", check=False).stdout
+    assert f"device {missing} is missing: nothing on it was read" in shown
+    check = {one["subject"]: one for one in json.loads(nights.backupd("check", "--json", check=False).stdout)}
+    assert check["redundancy"]["level"] == "error"
+    assert "have one good copy left" in check["redundancy"]["message"]
+    metrics = nights.backupd("metrics").stdout
+    values = re.findall(r'^btrkeep_stored_bytes{copies="1",pool="[^"]*",type="(\w+)"} (\S+)$', metrics, re.MULTILINE)
+    assert {kind: float(size) for kind, size in values} == used
+
+
+def used_of_profiles(point: Path) -> dict[str, int]:
+    """What `btrfs filesystem df` reports as used, by type: a degraded mount adds block groups of the profile single."""
+    used = Counter[str]()
+    for kind, size in re.findall(
+        r"^(\w+), \S+: .*used=(\d+)$", work("btrfs", "filesystem", "df", "-b", point).stdout, re.MULTILINE
+    ):
+        used[kind.lower()] += int(size) if kind != "GlobalReserve" else 0
+    return dict(+used)

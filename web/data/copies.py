@@ -21,9 +21,9 @@ from btrkeep.decisions.copies import (
     read_session,
     read_stored,
 )
-from btrkeep.decisions.copy_words import command_of, done_words, running_words
+from btrkeep.decisions.copy_words import age_words, command_of, done_words, running_words
 from btrkeep.serving.viewer import Viewer
-from btrkeep.units import counted, format_duration, parse_backup_name
+from btrkeep.units import counted, parse_backup_name
 from web.data.heartbeat import is_alive
 from web.source import RequestContext
 
@@ -46,9 +46,9 @@ class CopyElsewhere:
 class ReplicaView:
     """One replica or offsite repository. `fetches`: this pool fetches by it, or sends to it; otherwise another pool fetches from
     this one, and only `hosts` of the following fields is known here. `state`: as in `backupd status`; `at`: the end of the newest
-    replication of all hosts, `age`: seconds since then, `max_age`: the age from which it is late. `fetched`, `bytes`, `rate` (bytes
-    per second): of that replication; `error`: why the newest attempt failed. None for a viewer who may not see all hosts. `behind`:
-    hosts that were not copied completely.
+    replication of all hosts, `age`: seconds since then (of a repository: that of its newest backup), `max_age`: the age from
+    which it is late. `fetched`, `bytes`, `rate` (bytes per second): of that replication; `error`: why the newest attempt failed.
+    None for a viewer who may not see all hosts. `behind`: hosts that were not copied completely.
     """
 
     name: str
@@ -160,7 +160,8 @@ def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
 def _replica(source: RequestContext, name: str, found: tuple[HostCopy, ...], viewer: Viewer) -> ReplicaView:
     terms = source.site.replicas.get(name)
     session = read_session(source.catalogue, name, terms.kind) if terms else None
-    status = copy_status(terms, session, source.now) if terms else None
+    newest = offsite_newest(source.catalogue, name) if terms and terms.kind == OFFSITE else {}
+    status = copy_status(terms, session, source.now, newest) if terms else None
     told = None if viewer.limited or (terms and terms.kind == FETCHED_BY) else session
     return ReplicaView(
         name=name,
@@ -214,6 +215,6 @@ def in_a_sentence(page: CopiesPage) -> str:
 def _words(one: ReplicaView) -> str:
     if not one.fetches:
         return f"{one.name} has {counted(one.hosts, 'host')} of here"
-    when = f"last {one.done} {format_duration(one.age)} ago" if one.age is not None else f"never {one.done}"
+    when = age_words(one.kind, one.age)
     state = f", {one.state}" if one.state in (CopyState.LATE, CopyState.FAILING) else ""
     return f"{one.name}: {counted(one.hosts, 'host')}, {when}{state}"

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.finding import DoctorRule, diagnosis, unless
@@ -12,9 +11,9 @@ from backupd.doctor.rules.quotas import QUOTA_RULES
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.remedy import Remedy, WriteSysfs
+from btrkeep.decisions.scrub import SCRUB_EVERY
 from btrkeep.units import counted, format_duration
 
-SCRUB_EVERY = timedelta(days=35)
 MANY_SUBVOLUMES = 100_000
 MANY_OF_A_HOST = 300
 

@@ -8,6 +8,7 @@ from backupd.doctor.finding import BLIND_TO_DEVICES, DoctorRule, diagnosis, unle
 from backupd.doctor.rules.commands import balance, filters, safest
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.redundancy import redundancy_words
 from btrkeep.units import counted, printable
 
 _ONE_COPY = ("single", "raid0")
@@ -24,10 +25,15 @@ def _missing(facts: DoctorFacts) -> Iterator[Finding]:
         found[0].level,
         f"{counted(len(missing), 'device')} of the filesystem {'is' if len(missing) == 1 else 'are'} missing: devid "
         f"{', '.join(map(str, missing))}",
-        "what is stored twice has one copy left; with the next fault it is lost",
+        f"{_copies_left(facts)}; what has one good copy left is lost with the next fault",
         "low for replace, which only writes to the new device; as long as it runs, one more dead disk can end the filesystem",
         (*(f"btrfs replace start -B {devid} /dev/NEW {pool}" for devid in missing), _convert_back(facts)),
     )
+
+
+def _copies_left(facts: DoctorFacts) -> str:
+    known = facts.filesystem.redundancy
+    return redundancy_words(known) if known else "how many good copies are left could not be read"
 
 
 def _convert_back(facts: DoctorFacts) -> str:
