@@ -16,6 +16,7 @@ from backupd.expire.run import EVERYTHING, ExpiryRunner, ExpiryScope, dry_run_pl
 from backupd.health.trust import check_trust
 from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import keep_history
+from backupd.repo.privileges import require_privileges
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config
@@ -79,6 +80,7 @@ def command(
     if skip_grace and not hosts:
         raise UsageError("--skip-grace is for hosts that are named", "`backupd expire HOST --skip-grace`")
     with opened(ctx, writes=not dry_run) as context:
+        require_privileges()  # a dry run reads the deleted subvolumes, too
         forced = Forced.parse(force, {*context.config.hosts, *context.catalogue.hosts()})
         moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
         for host in hosts:

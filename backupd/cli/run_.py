@@ -9,6 +9,7 @@ from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import find_base
+from backupd.repo.privileges import REQUIRED, require_privileges
 from backupd.repo.publish import fetched_hosts
 from backupd.rsync.command import passes, rsync_command
 from backupd.run.context import HostResult, NightEvent, buckets_of
@@ -60,6 +61,8 @@ def command(
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
     with opened(ctx, writes=not dry_run, stand_in=not dry_run) as context:
+        if not dry_run:
+            require_privileges(REQUIRED)
 
         def planned() -> list[PlannedHost]:
             moment = context.clock.now()

@@ -13,6 +13,7 @@ from backupd.cli.context import load_config, opened
 from backupd.cli.damaged_ import as_json_object as damaged_object
 from backupd.cli.damaged_ import show
 from backupd.repo.context import open_configured, require_writable
+from backupd.repo.privileges import require_privileges
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import outlive_readers, prose, say
 from btrkeep.decisions.redundancy import redundancy_as_json, redundancy_words
@@ -51,6 +52,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     """
     pool = open_configured(load_config(ctx))
     require_writable(pool)
+    require_privileges()
     outlive_readers()
     cancellation, status = Cancellation(), Status()
     cancellation.listen()

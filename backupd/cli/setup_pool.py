@@ -78,7 +78,7 @@ def _text(files: Files) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise OperatorError(f"{files.main} cannot be read: {error}", "run this as root, and see that it is UTF-8") from None
+        raise OperatorError(f"{files.main} cannot be read: {error}", "see that it is UTF-8, and that it can be read") from None
 
 
 def set_up_pool(prompter: Prompter, files: Files, given: PoolOptions) -> Config:

@@ -29,6 +29,7 @@ from backupd.rsync.cell import HINT as CONFINEMENT_HINT
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.probe import probe
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
+from btrkeep.capabilities import read_capabilities
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig, page
@@ -36,6 +37,7 @@ from btrkeep.config.keys import NOTIFY, SECRET
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge_pool
+from btrkeep.decisions.privileges import privilege_findings
 from btrkeep.decisions.redundancy import redundancy_words
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError, PoolUnusable
@@ -208,6 +210,20 @@ def _quotas(config: Config) -> Iterator[Finding]:
             yield Finding("quotas", "warning", idle, "`backupd doctor` says what it takes, and costs, to have them hold")
 
 
+def _privileges(_: Config) -> Iterator[Finding]:
+    """Only of root: anybody else cannot open the pool, and is told that."""
+    if os.geteuid():
+        return
+    known = read_capabilities()
+    if known is None:
+        yield Finding("privileges", "unknown", "the capabilities of this process could not be read", "see that /proc is mounted")
+        return
+    findings = tuple(privilege_findings(known, root=True))
+    yield from findings
+    if not findings:
+        yield Finding("privileges", "ok", "root has every capability that backups need")
+
+
 def _clock(_: Config) -> Iterator[Finding]:
     yield from clock_findings(None, clock_synchronised())
 
@@ -304,8 +320,8 @@ def _sources(config: Config) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
-    _configuration, _names, _rsync, _confined, _other_programs, _clock, _pool, _quotas, _catalogue, check_copies, _ssh_files,
-    _hooks, _sources, _notify,
+    _configuration, _names, _rsync, _confined, _other_programs, _privileges, _clock, _pool, _quotas, _catalogue, check_copies,
+    _ssh_files, _hooks, _sources, _notify,
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from btrkeep.capabilities import Capabilities
 from btrkeep.config.values import Window
 from btrkeep.decisions.findings import Finding, PoolVerdict
 from btrkeep.decisions.pool_health import NOTHING_WRONG, CatalogueFacts, HealthLimits, PoolFacts, judge_pool
@@ -112,11 +113,15 @@ class Scrub:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`rsync` as numbers, () if it is not installed. `clock`: synchronised. `cpu`: the flags of the processor."""
+    """`rsync` as numbers, () if it is not installed. `clock`: synchronised. `cpu`: the flags of the processor. `capabilities`: of
+    this process; None if unknown.
+    """
 
     rsync: tuple[int, ...] | None
     clock: bool | None
     cpu: frozenset[str]
+    capabilities: Capabilities | None = None
+    is_root: bool = True
 
 
 @dataclass(frozen=True, slots=True)

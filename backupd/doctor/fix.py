@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from backupd.doctor.facts import DoctorFacts
 from backupd.doctor.rules import BY_NAME, examine
+from btrkeep.capabilities import privilege_hint
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.remedy import FixCommand, Step, WriteSysfs
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
@@ -25,7 +26,7 @@ def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:
     """Returns what that rule finds now. Raises OperatorError when it cannot look."""
     found = examine(facts, [BY_NAME[name]])
     for one in found.unlooked:
-        raise OperatorError(f"{name}: not looked at: {one.why}", "run `backupd doctor` as root, in no service's sandbox")
+        raise OperatorError(f"{name}: not looked at: {one.why}", f"{privilege_hint()}; not in a service's sandbox")
     return found.findings
 
 

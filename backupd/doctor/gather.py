@@ -1,5 +1,7 @@
 """All facts about a pool, at one moment, and those about the machine: its rsync, its clock, its processor."""
 
+import errno
+import os
 import re
 from dataclasses import replace
 from datetime import datetime
@@ -12,6 +14,7 @@ from backupd.doctor.scrub import read_scrub
 from backupd.doctor.site import read_site
 from backupd.expire.clocks import clock_synchronised
 from backupd.rsync.version import rsync_version
+from btrkeep.capabilities import privilege_hint, read_capabilities
 from btrkeep.config import Config
 from btrkeep.decisions.findings import ROOM, UNALLOCATED, USED
 from btrkeep.errors import PoolUnusable
@@ -28,7 +31,9 @@ def gather(config: Config, pool: Pool, now: datetime) -> DoctorFacts:
         filesystem = read_filesystem(pool.path)
         facts = DoctorFacts(now, filesystem, _scrub(pool, filesystem.uuid), _machine(), read_site(config, pool, now))
     except OSError as error:
-        raise PoolUnusable(f"{pool.path}: {error.strerror}", "run this as root; look at the kernel's messages (dmesg)") from error
+        is_privilege = error.errno in (errno.EPERM, errno.EACCES)
+        hint = privilege_hint() if is_privilege else "look at the kernel's messages (dmesg)"
+        raise PoolUnusable(f"{pool.path}: {error.strerror}", hint) from error
     if any(facts.verdict.of(check) for check in (ROOM, UNALLOCATED, USED)) and (unfinished := all_unfinished(pool)):
         return replace(facts, site=replace(facts.site, unfinished=unfinished[0].host))
     return facts
@@ -45,7 +50,7 @@ def _machine() -> Machine:
         numbers: tuple[int, ...] | None = rsync_version().numbers or None  # a version that says no number
     except ProgramFailed:
         numbers = ()
-    return Machine(numbers, clock_synchronised(), processor_flags())
+    return Machine(numbers, clock_synchronised(), processor_flags(), read_capabilities(), is_root=os.geteuid() == 0)
 
 
 def processor_flags() -> frozenset[str]:

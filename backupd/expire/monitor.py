@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from backupd.expire.cleaner import CleanerWatch, Rate, TimeLeft, rate, time_left, watched
+from btrkeep.capabilities import privilege_hint
 from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.mounts import mount_of
@@ -125,7 +126,7 @@ class CleanerMonitor:
         try:
             return question(self.path)
         except PermissionError:
-            raise PoolUnusable(f"the deleted subvolumes of {self.path} may not be looked at", "run this as root") from None
+            raise PoolUnusable(f"the deleted subvolumes of {self.path} may not be looked at", privilege_hint()) from None
         except OSError as error:
             raise PoolUnusable(
                 f"{self.path} cannot be watched: {error.strerror}", "look whether the btrfs is mounted there"

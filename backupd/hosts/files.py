@@ -12,6 +12,7 @@ from typing import Any
 
 from backupd.hosts.assigning import Added
 from backupd.hosts.edit import new_host, with_host_keys, without_host
+from btrkeep.capabilities import privilege_hint
 from btrkeep.config import Config, load
 from btrkeep.config.files import documents
 from btrkeep.config.problems import Problems
@@ -59,7 +60,9 @@ class Files:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise OperatorError(f"could not lock {self.main} with {path}: {error.strerror}", "run this as root") from None
+            raise OperatorError(
+                f"could not lock {self.main} with {path}: {error.strerror}", privilege_hint("CAP_DAC_OVERRIDE")
+            ) from None
         with ClosingFd(fd):
             _lock(fd, self.main)
             yield
@@ -83,7 +86,7 @@ class Files:
             try:
                 _put(path, text)
             except OSError as error:
-                raise OperatorError(f"{path} cannot be changed: {error.strerror}", "run this as root") from None
+                raise OperatorError(f"{path} cannot be changed: {error.strerror}", privilege_hint("CAP_DAC_OVERRIDE")) from None
         return config
 
 

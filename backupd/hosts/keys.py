@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from btrkeep.capabilities import privilege_hint
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.errors import OperatorError
 from btrkeep.process.programs import ProgramFailed, run
@@ -34,7 +35,7 @@ def make_key(path: Path) -> bool:
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
-        raise OperatorError(f"{path.parent} cannot be made: {error.strerror}", "run this as root") from None
+        raise OperatorError(f"{path.parent} cannot be made: {error.strerror}", privilege_hint("CAP_DAC_OVERRIDE")) from None
     comment = f"btrkeep@{socket.gethostname()}"
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
     return True
@@ -127,4 +128,4 @@ def learn(host_key: HostKey, known_hosts: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise OperatorError(f"{known_hosts} cannot be written: {error.strerror}", "run this as root") from None
+        raise OperatorError(f"{known_hosts} cannot be written: {error.strerror}", privilege_hint("CAP_DAC_OVERRIDE")) from None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from backupd.usage.model import BackupUse, HostUse, MeasuredUsage, PoolUse, estimated, exactly
 from backupd.usage.sampling import DrawTally, Owner, sample
+from btrkeep.capabilities import privilege_hint
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
@@ -122,6 +123,7 @@ def _opened(path: Path) -> Iterator[int]:
     try:
         yield fd
     except PermissionError as error:
-        raise OperatorError("the trees of the filesystem may not be read", "run this as root, or use --method written") from error
+        hint = f"{privilege_hint()}, or use --method written"
+        raise OperatorError("the trees of the filesystem may not be read", hint) from error
     finally:
         os.close(fd)

@@ -51,7 +51,7 @@ def prepared(state: Path) -> Path:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise no_room(path) from error
         raise CatalogueUnusable(
-            f"the catalogue {path} cannot be opened: {error.strerror}", "see [pool] state, run as root"
+            f"the catalogue {path} cannot be opened: {error.strerror}", f"see [pool] state{', run as root' if os.geteuid() else ''}"
         ) from error
 
 

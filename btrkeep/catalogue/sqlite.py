@@ -51,7 +51,7 @@ class CatalogueFull(CatalogueUnusable):
 
 
 _REBUILD = "make it anew from the pool: backupd rebuild"
-_READ_ONLY = "run this as root, and see that its filesystem is not read-only"
+_READ_ONLY = f"{'run this as root, and ' if os.geteuid() else ''}see that its filesystem is not read-only"
 _Meaning = tuple[type[OperatorError], str, str]
 _DAMAGED: _Meaning = (CatalogueDamaged, "the catalogue {path} is damaged: {error}", _REBUILD)
 _FULL: _Meaning = (

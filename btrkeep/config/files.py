@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from btrkeep.capabilities import privilege_hint
 from btrkeep.config.problems import Problems, nearest
 from btrkeep.errors import ConfigError
 
@@ -48,7 +49,7 @@ def _require_file(main: Path) -> None:
     try:
         main.lstat()
     except PermissionError as error:  # of a folder above it
-        raise ConfigError([f"{main}: cannot be read: {error.strerror}"], "run this as root") from None
+        raise ConfigError([f"{main}: cannot be read: {error.strerror}"], privilege_hint("CAP_DAC_READ_SEARCH")) from None
     except OSError:
         raise ConfigError([f"{main}: no such file"], _hint(main)) from None
 

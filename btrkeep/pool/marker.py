@@ -13,6 +13,7 @@ from pathlib import Path
 
 import btrfs
 
+from btrkeep.capabilities import privilege_hint
 from btrkeep.errors import PoolUnusable, UsageError
 from btrkeep.hung_storage import HINT, PATIENCE, answers
 from btrkeep.pool import subvolume
@@ -114,7 +115,7 @@ def open_pool(path: Path) -> Pool:
     except FileNotFoundError:
         raise PoolMissing(f"{path} is no pool: {marker} is missing", _hint_for_missing(path)) from None
     except PermissionError:
-        raise PoolUnusable(f"{marker} may not be read", "run this as root") from None
+        raise PoolUnusable(f"{marker} may not be read", privilege_hint("CAP_DAC_READ_SEARCH")) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PoolUnusable(f"{marker}: {error}", "restore it from a copy; do not make a new one over the backups") from None
     if pool is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from btrkeep.capabilities import privilege_hint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.mounts import mount_of
@@ -22,7 +23,7 @@ def open_btrfs(path: Path, unusable: type[OperatorError] = PoolUnusable) -> Iter
         with ClosingFd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             yield fd
     except PermissionError:
-        raise unusable(f"the trees of the btrfs at {path} may not be read", "run this as root") from None
+        raise unusable(f"the trees of the btrfs at {path} may not be read", privilege_hint()) from None
     except OSError as error:
         what = f"the btrfs at {path} cannot be read: {error.strerror}"
         raise unusable(what, "look at the kernel's messages (dmesg)") from None
@@ -32,7 +33,7 @@ def _require_btrfs(path: Path, unusable: type[OperatorError]) -> None:
     try:
         kind, mount = path.stat().st_mode, mount_of(path)
     except PermissionError:
-        raise unusable(f"{path} may not be looked at", "run this as root") from None
+        raise unusable(f"{path} may not be looked at", privilege_hint("CAP_DAC_READ_SEARCH")) from None
     except OSError as error:
         raise unusable(f"{path}: {error.strerror}", "name where a btrfs is mounted: `findmnt -t btrfs` lists them") from None
     if stat.S_ISBLK(kind):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from btrkeep.capabilities import privilege_hint
 from btrkeep.cli.which_filesystem import pool_options, require_one_pool
 from btrkeep.errors import UsageError
 from btrkeep.units import counted, printable
@@ -58,7 +59,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{printable(str(folder))} cannot be made: {error.strerror}", "run this as root") from None
+        raise UsageError(f"{printable(str(folder))} cannot be made: {error.strerror}", privilege_hint("CAP_DAC_OVERRIDE")) from None
 
 
 def _draw(path: Path, folder: Path) -> None:

@@ -16,9 +16,11 @@ from backupd.doctor.finding import SEVERITIES, DoctorRule
 from backupd.doctor.fix import fix, refusal, rule_named
 from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.doctor.rules.shape import is_accelerated
+from btrkeep.capabilities import Capabilities
 from btrkeep.config.values import MinFree, Window
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import CatalogueFacts, HealthLimits
+from btrkeep.decisions.privileges import NEEDS
 from btrkeep.decisions.remedy import FixCommand, Remedy, WriteSysfs
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room
@@ -120,6 +122,8 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("loop", "note", one_device(Layer("loop0", "loop", "/var/pool.img"))),
     ("room", "error", limited(1.0, Room(40 * TIB, TIB, 5 * GIB, GIB))),
     ("used", "warning", fs(room=Room(40 * TIB, 4 * TIB - 5 * GIB, 5 * GIB, GIB))),
+    ("privileges", "error", machine(capabilities=Capabilities(frozenset()))),
+    ("privileges", "warning", machine(capabilities=Capabilities(frozenset(need.capability for need in NEEDS if need.required)))),
     ("unallocated", "warning", fs(room=Room(40 * TIB, 10 * TIB, 3 * GIB, 10 * GIB))),
     ("unallocated", "error", fs(room=Room(40 * TIB, 10 * TIB, 3 * GIB, 1 << 20))),
     ("unallocated", "warning", fs(room=Room(100 * GIB, 50 * GIB, 2 * GIB - 1, 10 * GIB))),

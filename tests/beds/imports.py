@@ -10,6 +10,7 @@ from dataclasses import dataclass
 BOTTOM = (
     "btrkeep.hung_storage",
     "btrkeep.backup_states",
+    "btrkeep.capabilities",
     "btrkeep.causes",
     "btrkeep.conditions",
     "btrkeep.checkpoints",

@@ -389,6 +389,7 @@ NOT_TRIED = {
     "window": "is text for a timer: tests/backupd/test_doctor.py",
     "schedule": "needs systemd: tests/systemd enable these timers",
     "confinement": "would install a package",
+    "privileges": "is text about the container or the service",
     "quotas": "asks first, or would install a package: tests/btrfs/test_quotas.py",
     "replica": "`backupd status` only looks; the rest is text",
     "retention": "is text for the configuration",

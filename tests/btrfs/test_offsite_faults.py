@@ -79,6 +79,31 @@ def test_a_signal_while_backups_are_removed_there_ends_it_in_one_line(far: Offsi
     assert len(far.there()) == 3
 
 
+REFUSED = """blob not removed, server response: 403 Forbidden (403)
+github.com/restic/restic/internal/backend/rest.(*Backend).Remove
+	github.com/restic/restic/internal/backend/rest/rest.go:399
+runtime.goexit
+	runtime/asm_amd64.s:1594"""
+"""As restic 0.14 ends at `rclone serve restic --append-only`, after three quarters of a minute."""
+
+
+def test_what_the_storage_does_not_let_remove_does_not_make_the_copy_old(far: Offsite) -> None:
+    fill(far.night.source)
+    far.offsite("init", "far")
+    far.night.tables["offsite.far.retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1}
+    far.night.write()
+    env = instead(far, f'test "$1" = forget && echo {shlex.quote(REFUSED)} >&2 && exit 1\nexec "$REAL" "$@"')
+    for day in (1, 2, 3):
+        far.backup(f"2026-03-0{day}T22:00:00Z")
+        done = far.offsite("run", "--now", f"2026-03-0{day}T23:00:00Z", status=int(day > 1), env=env)
+    assert "nothing was removed there: restic: blob not removed, server response: 403 Forbidden (403)\n" in done.stderr
+    assert "may that key do this there?" in done.stderr
+    failed = far.copies("2026-03-04T01:00:00Z")
+    assert (failed["state"], failed["age"]) == ("failing", 3 * 3600)
+    assert failed["error"].endswith("403 Forbidden (403)")
+    assert len(far.there()) == 3
+
+
 def test_numbers_that_make_no_sense_are_refused(far: Offsite) -> None:
     fill(far.night.source)
     far.backup("2026-03-01T22:00:00Z")

@@ -139,6 +139,7 @@ def test_without_a_device_each_scrub_reads_the_others_as_a_whole_and_names_it(ni
     """btrfs-progs take up the scrub of the missing device alone from the second time on: it reads nothing, and exits 0."""
     marked = b"mark of this test" * 8
     (nights.source / "file").write_bytes((marked + bytes(4096))[:4096] * 10)
+    nights.host("web1", nights.source)
     nights.run()
     first, second = btrfs.devices_of(nights.top)
     (missing,) = re.findall(

@@ -99,7 +99,7 @@ def test_an_offsite_repository_stands_beside_replicas_and_covers_hosts(tmp_path:
     page = visitor.get("/copies").text
     assert "wrong password" in page
     assert "backupd offsite run far" in page
-    assert "far: 1 host, never sent to, failing" in visitor.get("/").text
+    assert "far: 1 host, its newest backup is" in visitor.get("/").text
     assert f"Also in the offsite repository <b>far</b>, whose newest is {NEWEST}" in visitor.get("/hosts/own1").text
     (one,) = visitor.get("/api/v1/hosts/own1/backups").json["backups"]  # type: ignore[index]
     assert "common" not in one["why"]

@@ -11,6 +11,7 @@ from backupd.rsync.version import OLDEST, SAFE
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import clock_findings
+from btrkeep.decisions.privileges import privilege_findings
 from btrkeep.decisions.remedy import FixCommand, Remedy
 from btrkeep.units import counted, printable
 
@@ -31,6 +32,12 @@ def _rsync(facts: DoctorFacts) -> Iterator[Finding]:
             f"# Debian's security updates may mend {wanted}'s holes in an older one: see its changelog",
         ),
     )
+
+
+def _privileges(facts: DoctorFacts) -> Iterator[Finding]:
+    for one in privilege_findings(facts.machine.capabilities, root=facts.machine.is_root):
+        why = "what needs it fails, each night again, and backups lack it"
+        yield replace(one, subject="", remedy=Remedy(why, "none known", (f"# {one.hint}",)))
 
 
 def _confinement(facts: DoctorFacts) -> Iterator[Finding]:
@@ -236,6 +243,7 @@ def _hidden(file: KeyFile | None) -> str:
 RULES = (
     DoctorRule("catalogue", ("error",), "the catalogue is another pool's, or was lost", _catalogue, blind=_BLIND_TO_CATALOGUE),
     DoctorRule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_BLIND_TO_RSYNC),
+    DoctorRule("privileges", ("warning", "error"), "a capability that backups need is missing, as in a container", _privileges),
     DoctorRule("confinement", ("note", "warning"), "the rsync that talks to hosts is not confined", _confinement),
     DoctorRule("ssh-key", ("error",), "the private key is missing, or others can read it", _key, fixable=True,
          blind=lambda facts: _hidden(facts.site.key)),
