@@ -211,10 +211,13 @@ def _command(host: str, pool: str, folder: Path, own_users: bool) -> tuple[str, 
 
 
 def _container(root: Path, pool: str) -> tuple[str, ...]:
-    """Returns how each command begins."""
+    """Returns how each command begins.
+
+    A received backup may have a .nspawn file beside its data, which binds and permits anything: no settings are read.
+    """
     return (
         PROGRAM,
-        *("--quiet", f"--directory={root}", f"--machine=btrkeep-drill-{pool[:8]}"),
+        *("--quiet", "--settings=no", f"--directory={root}", f"--machine=btrkeep-drill-{pool[:8]}"),
         *("--register=no", "--keep-unit", "--link-journal=no", "--private-network", "--console=read-only"),
     )
 

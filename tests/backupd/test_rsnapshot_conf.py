@@ -1,5 +1,6 @@
 """rsnapshot.conf as somebody else may have written it: what is read of it, and the TOML that comes of it."""
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -31,6 +32,23 @@ def test_patterns_are_read_from_so_many_files_and_so_much_text_and_no_more(tmp_p
         return
     with pytest.raises(UsageError, match="without end, or are too long"):
         read_conf(tmp_path / "conf")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("key", ["include_conf", "exclude_file", ""])
+def test_a_pipe_and_a_device_are_refused_instead_of_being_read_for_ever(tmp_path: Path, key: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file in (tmp_path / "pipe", Path("/dev/zero")):
+        if not key:
+            with pytest.raises(UsageError, match="is not a regular file"):
+                read_conf(file)
+            continue
+        (tmp_path / "conf").write_text(f"{key}\t{file}\nsnapshot_root\t/old\n")
+        if key == "include_conf":
+            with pytest.raises(UsageError, match="is not a regular file"):
+                read_conf(tmp_path / "conf")
+        else:
+            assert read_conf(tmp_path / "conf").untranslated == (f"exclude_file {file}",)
 
 
 @pytest.mark.parametrize("host", ["web1", "web1.example.org", "b\u00fcro"])

@@ -64,14 +64,15 @@ class System(Nights):
         return dict(found)
 
     def left(self) -> list[str]:
-        """What a boot may leave: subvolumes, cgroups, processes."""
+        """What a boot may leave: subvolumes, cgroups, processes. Not those of another pool, which another worker may have."""
+        pool = json.loads((self.pool / ".btrkeep/pool.json").read_text())["id"]
         scratch = self.pool / ".btrkeep/drill"
         listed = work("btrfs", "subvolume", "list", self.pool).stdout.splitlines()
         processes = work("ps", "-eo", "args").stdout.splitlines()
         return [
             *([path.name for path in scratch.iterdir()] if scratch.exists() else []),
             *(line for line in listed if "/drill/" in line),
-            *(str(path) for path in Path("/sys/fs/cgroup").glob("*/btrkeep-drill-*")),
+            *(str(path) for path in Path("/sys/fs/cgroup").glob(f"*/btrkeep-drill-{pool}")),
             *(line for line in processes if "systemd-nspawn" in line and str(self.pool) in line),
         ]
 

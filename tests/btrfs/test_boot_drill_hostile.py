@@ -1,5 +1,6 @@
 """A host that was taken over waits for a boot rehearsal: its own init, device nodes, and words without end."""
 
+import json
 import os
 import re
 import shutil
@@ -68,6 +69,22 @@ def test_a_system_cannot_choose_to_be_booted_as_the_servers_own_root(vm: System)
     done = vm.boot(status=1)
     assert re.search(r"users: +0 +[1-9]", done["text"]), done
     assert vm.left() == []
+
+
+def test_settings_that_a_file_of_systemd_has_for_it_are_not_used(vm: System, tmp_path: Path) -> None:
+    """A backup that another server sent may have such a file beside its data; this one lies where systemd trusts it most."""
+    (tmp_path / "secret").write_text(SECRET)
+    pool = json.loads((vm.pool / ".btrkeep/pool.json").read_text())["id"]
+    folder = Path("/run/systemd/nspawn")
+    file = folder / f"btrkeep-drill-{pool[:8]}.nspawn"
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"[Files]\nBindReadOnly={tmp_path}:/shown\n")
+    try:
+        init(vm, "echo began; cat /shown/secret 2>&1; exit 1")
+        done = vm.boot(status=1)
+    finally:
+        file.unlink()
+    assert "No such file" in done["text"], done
 
 
 def test_without_users_of_its_own_it_is_booted_only_when_that_is_said(

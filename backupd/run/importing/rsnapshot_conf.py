@@ -4,10 +4,13 @@ Parameters stand between tabs; rsnapshot wants tabs, but copies of the file ofte
 backquotes is never run.
 """
 
+import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 
 LARGEST = 1 << 20  # bytes of a file
@@ -111,9 +114,14 @@ def _point(source: str, destination: str) -> BackupPoint | None:
 
 
 def read_lines(file: Path) -> list[str]:
-    """The lines of a text file, up to LARGEST bytes. Raises UsageError if it cannot be read."""
+    """The lines of a text file, up to LARGEST bytes. Raises UsageError if it cannot be read, or is a pipe or a device, which would
+    never end.
+    """
     try:
-        with file.open("rb") as opened:
-            return opened.read(LARGEST).decode("utf-8", "replace").splitlines()
+        with ClosingFd(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise UsageError(f"{file} is not a regular file")
+            with open(fd, "rb", closefd=False) as opened:
+                return opened.read(LARGEST).decode("utf-8", "replace").splitlines()
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from None
