@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from balancer.choose import rank
+from balancer.choose import rank, why_not
 from balancer.cost_model import Model
 from balancer.explain import ExplainedBlockGroup, explain
 from balancer.run_types import MAP_CELLS, PlannedBlockGroup, RunSettings, SpaceNumbers, StepDone
@@ -21,6 +21,7 @@ from btrkeep.treescan.block_groups import looked_up
 
 CONSIDERED = 16
 """Of so many the costs are read before one is chosen: in the extent tree of a large filesystem that is a second."""
+_ROUNDS = 4  # of so many, as long as none of them can be moved
 _LARGE = 16 << 20
 
 
@@ -77,26 +78,35 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class BestBlockGroup:
-    """The index of the best block group, None if none fits into the rest of the budget. `worth`: how many are worth balancing."""
+    """The index of the best block group, None if there is none. `worth`: how many are worth balancing; `beyond`: how many of these
+    do not fit into the rest of the budget; `no_place`: why the data of one that does cannot be moved, "" if none is so.
+    """
 
     index: int | None
     worth: int
+    beyond: int = 0
+    no_place: str = ""
 
 
 def choose(
     seen: FilesystemReading, settings: RunSettings, costs: Costs, set_aside: Collection[int], left: int | None
 ) -> BestBlockGroup:
-    """Ranks all block groups by what was read of them; among the first few that fit into `left` bytes the costs decide. Raises
-    OSError.
+    """Ranks all block groups by what was read of them; among the first few that fit into `left` bytes the costs decide, and among
+    the next few where none of these can be moved. Raises OSError.
     """
     groups, room = seen.survey.groups, seen.room.unallocated
     ranked = rank(groups, settings.policy, settings.floors, None, set_aside, room).tolist()
-    fitting = [index for index in ranked if left is None or groups.used[index] <= left][:CONSIDERED]
-    if not fitting:
-        return BestBlockGroup(None, len(ranked))
-    known = costs.of(groups, fitting)
-    best = (index for index in rank(groups, settings.policy, settings.floors, known, set_aside, room).tolist() if index in fitting)
-    return BestBlockGroup(next(best, None), len(ranked))
+    fitting = [index for index in ranked if left is None or groups.used[index] <= left]
+    beyond, no_place = len(ranked) - len(fitting), ""
+    for first in range(0, min(len(fitting), _ROUNDS * CONSIDERED), CONSIDERED):
+        considered = fitting[first : first + CONSIDERED]
+        known = costs.of(groups, considered)
+        ordered = rank(groups, settings.policy, settings.floors, known, set_aside, room).tolist()
+        best = next((index for index in ordered if index in considered), None)
+        if best is not None:
+            return BestBlockGroup(best, len(ranked), beyond)
+        no_place = no_place or why_not(groups, considered[0], settings.floors, known, set_aside, room)
+    return BestBlockGroup(None, len(ranked), beyond, no_place)
 
 
 def look_again(

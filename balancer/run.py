@@ -14,7 +14,7 @@ from pathlib import Path
 from balancer import stop_rules as stops
 from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, require_balanceable, under_way_error
 from balancer.cost_model import DEFAULT, Model
-from balancer.planning import Costs, FilesystemReading, choose, look, look_again, planned
+from balancer.planning import BestBlockGroup, Costs, FilesystemReading, choose, look, look_again, planned
 from balancer.relocation import Attempt, RunSoFar, attempt
 from balancer.run_types import (
     BalanceEvent,
@@ -212,7 +212,7 @@ class Balancing:
             excluded = self._set_aside | self._made_since() | dropped
             choice = choose(self._seen, self._settings, self._costs, excluded, self._left)
             if choice.index is None:
-                return self._nothing(choice.worth)
+                return self._nothing(choice)
             group = look_again(self._fd, self._seen, choice, self._settings, self._model, self._steps)
             if group:
                 return stops.too_long(self._settings, self._light_facts(None), group.estimate.seconds) or group
@@ -221,8 +221,11 @@ class Balancing:
         busy = Stop(StopReason.DONE, "the filesystem changes faster than a block group can be chosen")
         return stops.stop({StopReason.SIGNAL}, self._settings, self._light_facts(None)) or busy
 
-    def _nothing(self, worth: int) -> Stop:
-        if worth:
+    def _nothing(self, choice: BestBlockGroup) -> Stop:
+        if choice.no_place:
+            count = counted(choice.worth - choice.beyond, "block group")
+            return Stop(StopReason.NO_SPACE, f"{count} worth it cannot be moved: {choice.no_place}")
+        if worth := choice.beyond:
             rest = "the only other one worth it does not fit" if worth == 1 else f"none of {worth:,} others worth it fits"
             return Stop(StopReason.BUDGET, f"{format_size(self._moved)} moved, and {rest} into what is left of the budget")
         aside = f"; {counted(len(self._set_aside), 'block group')} failed and are set aside" if self._set_aside else ""

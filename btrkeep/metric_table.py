@@ -75,7 +75,9 @@ POOL_AVAILABLE = Metric(
     'Bytes of data that still fit, by where: "allocated" in existing block groups, "unallocated" in none yet.',
     ("where",),
 )
-DEVICES_SIZE = Metric("btrkeep_devices_size_bytes", "gauge", "Bytes of all devices; data stored twice count twice.")
+DEVICES_SIZE = Metric(
+    "btrkeep_devices_size_bytes", "gauge", "Bytes of all devices that data can use; data stored twice count twice."
+)
 DEVICES_ALLOCATED = Metric("btrkeep_devices_allocated_bytes", "gauge", "Bytes of all devices that are allocated to block groups.")
 DEVICES_USED = Metric("btrkeep_devices_used_bytes", "gauge", "Bytes of all devices that are used within block groups.")
 SPACE_ALLOCATED = Metric(

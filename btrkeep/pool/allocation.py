@@ -10,6 +10,7 @@ from pathlib import Path
 
 from btrfs import ctree, ioctl
 
+from btrkeep.pool.profiles import PROFILES, data_that_fits, space_for_chunks
 from btrkeep.pool.subvolume import opened
 
 _TYPES = {
@@ -30,6 +31,9 @@ _PROFILES = {  # and how many bytes of devices a byte takes; None: it depends on
     ctree.BLOCK_GROUP_RAID6: ("raid6", None),
 }
 
+_ROUNDED = 16 << 20  # of each device: no chunk is smaller
+_RESERVED = 1 << 20  # at the beginning of each device: BTRFS_DEVICE_RANGE_RESERVED
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -46,12 +50,19 @@ class Space:
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
     """A device of a btrfs. `allocated`: bytes of it that chunks have. `errors`: as many as DEVICE_ERRORS; None when the kernel has
-    none to tell, as of a missing device."""
+    none to tell, as of a missing device. `present`: False if the filesystem is mounted without it.
+    """
 
     devid: int
     size: int
     allocated: int
     errors: tuple[int, ...] | None
+    present: bool = True
+
+    @property
+    def unallocated(self) -> int:
+        """Bytes of it that new chunks may take: not the first MiB, and none of a missing device."""
+        return max(0, self.size - self.allocated - _RESERVED) if self.present else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +76,12 @@ class Allocation:
 
     @property
     def size(self) -> int:
-        """Returns the size of all devices that the filesystem may use."""
-        return sum(device.size for device in self.devices)
+        """Returns the size of all devices, without what chunks of the profile of data cannot take of unequal ones."""
+        size = sum(device.size for device in self.devices)
+        if self._is_unknown:
+            return size
+        usable = space_for_chunks(self.data_profile, [device.size for device in self.devices])
+        return size if size - usable <= _ROUNDED * len(self.devices) else max(usable, self.allocated)
 
     @property
     def allocated(self) -> int:
@@ -77,6 +92,26 @@ class Allocation:
     def used(self) -> int:
         """Bytes of that in use."""
         return sum(round(space.used * space.factor) for space in self.spaces)
+
+    @property
+    def data_profile(self) -> str:
+        """Returns the profile of data, "" where it has none or, as in a conversion, several."""
+        profiles = {space.profile for space in self.spaces if space.type in ("data", "mixed")}
+        return profiles.pop() if len(profiles) == 1 else ""
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes of data that fit on its devices when they are empty; None if unknown, as with a missing device."""
+        return None if self._is_unknown else data_that_fits(self.data_profile, [one.size - _RESERVED for one in self.devices])
+
+    @property
+    def new_data(self) -> int | None:
+        """Bytes of data that fit into new chunks; None if unknown, as with a missing device."""
+        return None if self._is_unknown else data_that_fits(self.data_profile, [one.unallocated for one in self.devices])
+
+    @property
+    def _is_unknown(self) -> bool:
+        return self.data_profile not in PROFILES or not all(device.present for device in self.devices)
 
 
 def read_allocation(path: Path) -> Allocation:
@@ -96,7 +131,7 @@ def _devices(fd: int) -> list[DeviceUse]:
             if error.errno == errno.ENODEV:  # a number whose device was removed
                 continue
             raise
-        found.append(DeviceUse(devid, info.total_bytes, info.bytes_used, _errors(fd, devid)))
+        found.append(DeviceUse(devid, info.total_bytes, info.bytes_used, _errors(fd, devid), bool(info.path)))
     return found
 
 

@@ -7,32 +7,52 @@ from pathlib import Path
 
 import btrfs
 
+from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.model import Room
 from btrkeep.pool.mounts import mount_of
+
+_BY_KERNEL = frozenset({"single", "dup", "raid0"})
+"""Profiles of which statfs counts exactly what fits. Of raid1 on 900, 400 and 400 MB it counts 400: it mirrors small devices first,
+the allocator large ones.
+"""
 
 
 def read_room(path: Path) -> Room:
     """Returns the room of the btrfs of `path`. Raises OSError.
 
-    The total available is the kernel's own estimate (statfs, which knows the profiles and drops to zero when metadata has no room
-    left), less what the next commit will use: dirty data in memory and data written since the last one, which may be gigabytes. How
-    much of it is free in block groups comes from the space info.
+    The total available is the kernel's own estimate (statfs, which drops to zero when metadata has no room left), or what its
+    allocator can place where that is something else, less what the next commit will use: dirty data in memory and data written
+    since the last one, which may be gigabytes. How much of it is free in block groups comes from the space info.
     """
     with btrfs.FileSystem(str(path)) as filesystem:
         spaces = filesystem.space_info()
         waiting = _waiting(filesystem.fsid)
-    counted = os.statvfs(path)
-    available = max(0, counted.f_bavail * counted.f_frsize - waiting)
+    counted, allocation = os.statvfs(path), read_allocation(path)
     free = sum(space.total_bytes - space.used_bytes for space in spaces if space.type & btrfs.BLOCK_GROUP_DATA)
+    total, available = _capacity(counted.f_blocks * counted.f_frsize, counted.f_bavail * counted.f_frsize, free, allocation)
+    available = max(0, available - waiting)
     free = max(0, free - waiting)
     metadata = sum(space.total_bytes - space.used_bytes for space in spaces if space.type & btrfs.BLOCK_GROUP_METADATA)
     reserve = sum(space.total_bytes for space in spaces if space.type & btrfs.SPACE_INFO_GLOBAL_RSV)
     return Room(
-        total=counted.f_blocks * counted.f_frsize,
+        total=total,
         free=min(free, available),
         unallocated=max(0, available - free),
         metadata_free=max(0, metadata - reserve),
     )
+
+
+def _capacity(total: int, available: int, free: int, allocation: Allocation) -> tuple[int, int]:
+    """Returns how much data fits in all and still, of the kernel's numbers and the allocator's.
+
+    The kernel divides the size of all devices by the number of copies, whether devices of unequal size can hold them or not.
+    """
+    capacity, new_data = allocation.capacity, allocation.new_data
+    if capacity is None or new_data is None:
+        return total, available
+    if allocation.data_profile not in _BY_KERNEL and available:
+        available = free + new_data
+    return min(total, capacity), available
 
 
 def _waiting(filesystem: uuid.UUID) -> int:
