@@ -8,20 +8,21 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from backupd.actions.hold import no_backup
+from backupd.actions.naming import DayMeaning, resolve_name
 from backupd.expire.batch import write_many
 from backupd.expire.clocks import judge_clock, read_clocks
 from backupd.expire.context import ExpiryContext
 from backupd.expire.look import HostOnPool, look_again
-from backupd.repo.final_backups import LATEST, newest_complete
-from backupd.repo.notes_json import ASKED, HOLD, Notes
+from backupd.repo.actions_log import UserAction, record_action
+from backupd.repo.final_backups import newest_complete
+from backupd.repo.notes_json import ASKED, BY, HOLD, Notes
 from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.reconcile import follow_notes
 from btrkeep.backup_states import COMPLETE, EXPIRED
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
-from btrkeep.errors import OperatorError, StateConflict, UsageError
+from btrkeep.errors import OperatorError, StateConflict
 from btrkeep.units import format_time
 
 
@@ -88,19 +89,16 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
         raise StateConflict(f"no complete backup of {host} would be left", "--force deletes the last one too")
     grace = timedelta(0) if asked.at_once else timedelta(seconds=seen.facts.policy.grace)
     backups = tuple(_to_delete(found[name], asked, grace, context.now) for name in names)
-    return DeletionChoice(host, backups, base, base != before, _notes_with_marks(seen, backups, asked))
+    return DeletionChoice(host, backups, base, base != before, _notes_with_marks(seen, backups, asked, context.now))
 
 
 def _name(context: ExpiryContext, host: str, name: str, found: Mapping[str, object], unreadable: Mapping[str, str]) -> str:
-    if name == LATEST:
-        name = newest_complete(context.pool, host) or name
-    if name in found:
-        return name
+    newest = newest_complete(context.pool, host)
+    names = sorted(found, reverse=True)
+    name = resolve_name(host, name, names, lambda one: one == newest, COMPLETE, day=DayMeaning.NONE, others=sorted(unreadable))
     if name in unreadable:
         raise StateConflict(f"{host} {name} is left alone: {unreadable[name]}", "only what says that it is ours is deleted")
-    if name == LATEST:
-        raise UsageError(f"{host} has no complete backup", f"`backupd list {host}` shows what there is")
-    raise no_backup(host, name, found)
+    return name
 
 
 def _require_deletable(context: ExpiryContext, host: str, one: Candidate, asked: DeletionRequest) -> None:
@@ -130,16 +128,24 @@ def _to_delete(one: Candidate, asked: DeletionRequest, grace: timedelta, now: da
     return BackupToDelete(one.name, asked.why or (one.asked.why if one.asked else ""), marked, marked + grace, before is not None)
 
 
-def _notes_with_marks(seen: HostOnPool, backups: Iterable[BackupToDelete], asked: DeletionRequest) -> Notes:
+def _notes_with_marks(seen: HostOnPool, backups: Iterable[BackupToDelete], asked: DeletionRequest, now: datetime) -> Notes:
     notes = seen.notes
     for one in backups:
-        note = {"at": format_time(one.marked), "why": one.why, ASKED: {"last": asked.last, "at_once": asked.at_once}}
+        note = {"at": format_time(one.marked), "why": one.why, ASKED: {"last": asked.last, "at_once": asked.at_once}, BY: asked.by}
         notes = notes.without(one.name, HOLD).with_note(one.name, EXPIRED, note)
+        notes = notes.with_action(_action(seen.facts.host, one, asked, now))
     return notes
 
 
-def mark(context: ExpiryContext, chosen: Sequence[DeletionChoice]) -> None:
+def _action(host: str, backup: BackupToDelete, asked: DeletionRequest, now: datetime) -> UserAction:
+    return UserAction(now, "delete --now-without-grace" if asked.at_once else "delete", asked.by, host, backup.name, backup.why)
+
+
+def mark(context: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest) -> None:
     """Writes it down for all hosts, which are locked: the notes, on disk, and then the rows. Raises OSError, PoolUnusable."""
     write_many(context.pool.path, {context.pool.host(one.host): one.notes for one in chosen})
     for one in chosen:
+        for backup in one.backups:
+            if why := record_action(context.pool, _action(one.host, backup, asked, context.now)):
+                context.sinks.notice(f"the action is not in the pool's record: {why}")
         follow_notes(context.pool, context.catalogue, one.host, (backup.name for backup in one.backups))

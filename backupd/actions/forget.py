@@ -10,7 +10,8 @@ from typing import Any
 
 from backupd.actions.hold import holds
 from backupd.expire.look import forgotten_at
-from backupd.repo.notes_json import ASKED, RULES, read_notes, write_notes
+from backupd.repo.actions_log import UserAction
+from backupd.repo.notes_json import ASKED, BY, RULES, read_notes, write_with_action
 from backupd.repo.reconcile import follow_notes
 from btrkeep.backup_states import DELETING, EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
@@ -74,16 +75,17 @@ def require_forgettable(config: Config, pool: Pool, host: str, now: datetime) ->
         )
 
 
-def forget(pool: Pool, host: str, now: datetime) -> datetime:
+def forget(pool: Pool, host: str, now: datetime, *, by: str) -> datetime:
     """Records that all backups of the host may expire. Returns since when: it may have been forgotten before."""
     notes = read_notes(pool.host(host))
     if since := forgotten_at(notes):
         return since
-    write_notes(pool.host(host), replace(notes, forgotten={"at": format_time(now)}))
+    notes = replace(notes, forgotten={"at": format_time(now), BY: by})
+    write_with_action(pool, notes, UserAction(now, "forget", by, host))
     return now
 
 
-def undo_forget(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
+def undo_forget(pool: Pool, catalogue: Catalogue, host: str, now: datetime, *, by: str) -> list[str]:
     """Undoes it: returns the names of the backups that expired for this reason and are not being deleted yet.
 
     Raises OperatorError if the host is not forgotten.
@@ -96,7 +98,7 @@ def undo_forget(pool: Pool, catalogue: Catalogue, host: str) -> list[str]:
     back = sorted(name for name in marked if rows.get(name) != DELETING)
     for name in back:
         notes = notes.without(name, EXPIRED)
-    write_notes(pool.host(host), replace(notes, forgotten=None))
+    write_with_action(pool, replace(notes, forgotten=None), UserAction(now, "forget --undo", by, host))
     follow_notes(pool, catalogue, host, back)
     return back
 

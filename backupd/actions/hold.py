@@ -4,19 +4,21 @@ All of it is stored in the host's notes.json, on disk before the catalogue's row
 running it again finishes the job. Callers hold the host's lock.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from backupd.actions.naming import DayMeaning, resolve_name
+from backupd.repo.actions_log import UserAction
 from backupd.repo.backup_json import Record
-from backupd.repo.final_backups import LATEST, point_latest, records_newest_first
-from backupd.repo.notes_json import HOLD, Notes, effective_state, hold_of, read_notes, write_notes
+from backupd.repo.final_backups import point_latest, records_newest_first
+from backupd.repo.notes_json import BY, HOLD, Notes, effective_state, hold_of, read_notes, write_with_action
 from backupd.repo.reconcile import row_of
 from btrkeep.backup_states import COMPLETE, DELETING, EXPIRED
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.decisions.retention import Hold
-from btrkeep.errors import StateConflict, UsageError, did_you_mean
+from btrkeep.errors import StateConflict
 from btrkeep.pool.marker import Pool
 from btrkeep.units import format_time
 
@@ -33,21 +35,22 @@ class HoldResult:
     unexpired: bool = False
 
 
-def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime) -> HoldResult:
-    """Holds a backup; replaces its present hold and removes its expiry mark. `latest` is the newest complete one.
+def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime, *, by: str) -> HoldResult:
+    """Holds a backup; replaces its present hold and removes its expiry mark. `latest` is the newest complete one. `by`: for whom.
 
     Raises UsageError for an unknown name, StateConflict if it is being deleted or its host is forgotten.
     """
-    work = _Work(pool, catalogue, host, now)
-    chosen = work.choose(name, lambda record: effective_state(record, work.notes) == COMPLETE, "complete")
-    return _set(work, chosen, new, now)
+    work = _Work(pool, catalogue, host, now, by)
+    chosen = work.choose(name, lambda record: effective_state(record, work.notes) == COMPLETE, "complete", day=DayMeaning.NEWEST)
+    return _set(work, chosen, new, "hold")
 
 
-def _set(work: "_Work", name: str, new: Hold, now: datetime) -> HoldResult:
+def _set(work: "_Work", name: str, new: Hold, what: str) -> HoldResult:
     _require_lasting(work, name)
     expired = work.is_expired(name)
-    note = {"at": format_time(now), "until": format_time(new.until) if new.until else None, "why": new.why}
-    row = work.write(work.notes.without(name, EXPIRED).with_note(name, HOLD, note), name)
+    until = format_time(new.until) if new.until else None
+    note = {"at": format_time(work.now), "until": until, "why": new.why, BY: work.by}
+    row = work.write(work.notes.without(name, EXPIRED).with_note(name, HOLD, note), name, what, new.why)
     return HoldResult(name, row.state, new, expired)
 
 
@@ -60,52 +63,43 @@ def _require_lasting(work: "_Work", name: str) -> None:
         raise StateConflict(f"{work.host} {name} is being deleted", "what is left of it cannot be kept any more")
 
 
-def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetime) -> HoldResult:
+def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetime, *, by: str) -> HoldResult:
     """Ends a backup's hold. `latest` is the newest one that is held. Raises UsageError, or StateConflict when it is not held."""
-    work = _Work(pool, catalogue, host, now)
-    chosen = work.choose(name, lambda record: hold_of(work.notes, str(record.name)) is not None, "held")
+    work = _Work(pool, catalogue, host, now, by)
+    chosen = work.choose(name, lambda record: hold_of(work.notes, str(record.name)) is not None, "held", day=DayMeaning.ONLY)
     ended = hold_of(work.notes, chosen)
     if ended is None and not work.row_held(chosen):
         raise StateConflict(f"{host} {chosen} is not held", f"`backupd list {host}` shows which are")
-    row = work.write(work.notes.without(chosen, HOLD), chosen)
+    row = work.write(work.notes.without(chosen, HOLD), chosen, "release", ended.why if ended else "")
     return HoldResult(chosen, row.state, ended or Hold())
 
 
-def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime) -> HoldResult:
+def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime, *, by: str) -> HoldResult:
     """Takes an expired backup back and holds it for 30 days. `latest` is the newest expired one.
 
     Raises UsageError, or StateConflict when it has not expired or is being deleted already.
     """
-    work = _Work(pool, catalogue, host, now)
-    chosen = work.choose(name, lambda record: work.notes.note(str(record.name), EXPIRED) is not None, EXPIRED)
+    work = _Work(pool, catalogue, host, now, by)
+    chosen = work.choose(
+        name, lambda record: work.notes.note(str(record.name), EXPIRED) is not None, EXPIRED, day=DayMeaning.NEWEST
+    )
     _require_lasting(work, chosen)
     if not work.is_expired(chosen):
         raise StateConflict(f"{host} {chosen} has not expired", f"`backupd hold {host} {chosen}` keeps it from expiring")
-    return _set(work, chosen, Hold(now + UNEXPIRED_FOR, why), now)
-
-
-def no_backup(host: str, name: str, known: Iterable[str]) -> UsageError:
-    """Returns the error for a name that no backup of the host has."""
-    return UsageError(f"{host} has no backup {name}", did_you_mean(name, known, f"`backupd list {host}` shows them"))
+    return _set(work, chosen, Hold(now + UNEXPIRED_FOR, why), "unexpire")
 
 
 class _Work:
     """The host that is worked on: its notes, its backups, its rows."""
 
-    def __init__(self, pool: Pool, catalogue: Catalogue, host: str, now: datetime) -> None:
-        self.pool, self.catalogue, self.host, self.now = pool, catalogue, host, now
+    def __init__(self, pool: Pool, catalogue: Catalogue, host: str, now: datetime, by: str) -> None:
+        self.pool, self.catalogue, self.host, self.now, self.by = pool, catalogue, host, now, by
         self.notes = read_notes(pool.host(host))
         self.rows = {row.name: row for row in catalogue.backups(host)}
 
-    def choose(self, name: str, fits: Callable[[Record], bool], kind: str) -> str:
-        found = {str(one.name): one for one in records_newest_first(self.pool, self.host, self.now)}
-        if name == LATEST:
-            name = next((one for one, record in found.items() if fits(record)), "")
-            if not name:
-                raise UsageError(f"{self.host} has no {kind} backup", f"`backupd list {self.host}` shows what there is")
-        if name not in found:
-            raise no_backup(self.host, name, found)
-        return name
+    def choose(self, name: str, fits: Callable[[Record], bool], kind: str, *, day: DayMeaning) -> str:
+        records = {str(record.name): record for record in records_newest_first(self.pool, self.host, self.now)}
+        return resolve_name(self.host, name, list(records), lambda one: fits(records[one]), kind, day=day)
 
     def row(self, name: str) -> str | None:
         """The state that the catalogue knows."""
@@ -118,8 +112,8 @@ class _Work:
         """Also looks into the catalogue: this command may have been killed before it wrote the row."""
         return self.notes.note(name, EXPIRED) is not None or self.row(name) == EXPIRED
 
-    def write(self, notes: Notes, name: str) -> Backup:
-        write_notes(self.pool.host(self.host), notes)
+    def write(self, notes: Notes, name: str, what: str, why: str) -> Backup:
+        write_with_action(self.pool, notes, UserAction(self.now, what, self.by, self.host, name, why))
         row = row_of(self.pool, self.host, name)
         assert row is not None
         self.catalogue.put_backup(row)

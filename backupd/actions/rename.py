@@ -11,13 +11,15 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 
 from backupd.actions.after_crash import doubt_under_both_names, end_doubt_of, has_backups_in_doubt
 from backupd.actions.shared_damage import recorded_damage
+from backupd.repo.actions_log import UserAction
 from backupd.repo.common_backups import rename_common
 from backupd.repo.final_backups import point_latest
 from backupd.repo.listing import names_of
-from backupd.repo.notes_json import read_notes, write_notes
+from backupd.repo.notes_json import read_notes, write_with_action
 from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.reconcile import row_of
 from backupd.repo.recorded_rows import recall_looks
@@ -76,13 +78,14 @@ def backups_of(pool: Pool, host: str) -> int:
     return sum(1 for name in names_of(pool, host) if name[0] != ".")
 
 
-def rename(pool: Pool, catalogue: Catalogue, old: str, new: str) -> int:
+def rename(pool: Pool, catalogue: Catalogue, old: str, new: str, now: datetime, *, by: str) -> int:
     """Renames, or does what an earlier call left undone; how many backups the host has. The caller has the locks."""
     require_renameable(pool, old, new)
     if not is_renamed(pool, old, new):
         _clear_staged(pool, old)
         notes = read_notes(pool.host(old))
-        write_notes(pool.host(old), replace(notes, was=tuple(dict.fromkeys((*notes.was, old)))))
+        notes = replace(notes, was=tuple(dict.fromkeys((*notes.was, old))))
+        write_with_action(pool, notes, UserAction(now, "rename", by, old, None, f"to {new}"))
         doubt_under_both_names(pool, old, new)
         with _nobody_reads(pool, old), Checkpoint("folder of the host renamed"):
             pool.host(old).rename(pool.host(new))

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
-from backupd.alarms.words import Message, alarm_words, harmless, section, sender
+from backupd.alarms.words import Message, alarm_lines, harmless, listed, section, sender
 from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import RunTotals, StoredAlarm
 from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY
+from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.host_state import COPY, STATES
-from btrkeep.units import counted, format_duration, format_share, format_size
+from btrkeep.decisions.host_state import COPY, STATES, HostStatus
+from btrkeep.units import counted, format_duration, format_share, format_size, format_time
 
 
 def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime) -> bool:
@@ -25,23 +26,35 @@ def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime
 def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[StoredAlarm]) -> Message:
     """Returns the digest: the state of all hosts, current alarms, and the last 24 hours."""
     unwell = [status for status in report.hosts if status.state not in ("ok", COPY) and report.config.hosts[status.host].enabled]
+    since: dict[str, datetime] = {}
+    for row in standing:
+        if row.host is not None:
+            since[row.host] = min(row.since, since.get(row.host, row.since))
     parts = [_hosts_line(report)]
     for state in STATES[1:]:
-        lines = [harmless(f"{one.host}: {_why(one.error, one.age)}") for one in unwell if one.state == state]
+        lines = [_host_line(one, since.get(one.host), pool) for one in unwell if one.state == state]
         if lines:
-            parts.append(section(state.capitalize(), lines))
-    lasting = [alarm_words(row) for row in standing if row.about.kind in (CONDITION, HOST_KEY)]
+            parts.append(section(state.capitalize(), listed(lines), len(lines)))
+    lasting = [row for row in standing if row.about.kind in (CONDITION, HOST_KEY)]
     if lasting:
-        parts.append(section("For several nights, or of a host's key", lasting))
-    others = [alarm_words(row) for row in standing if row.host is None]
+        parts.append(section("For several nights, or of a host's key", alarm_lines(lasting, pool), len(lasting)))
+    others = [row for row in standing if row.host is None]
     if others:
-        parts.append(section("Alarms that stand", others))
+        parts.append(section("Alarms that stand", alarm_lines(others, pool), len(others)))
     parts.append("\n".join(["The last 24 hours:", *(f"- {line}" for line in _day_lines(report))]))
     well = len(report.hosts) - len(unwell)
     title = f"btrkeep {pool}: {well:,} of {len(report.hosts):,} hosts well"
     if others or lasting:
         title += f", {counted(len(others) + len(lasting), 'alarm')}"
     return Message(title, "\n\n".join([*parts, sender(machine)]), "warning" if unwell or others or lasting else "success")
+
+
+def _host_line(status: HostStatus, alarm_since: datetime | None, pool: str) -> str:
+    """A host that is not well: why, since when, and the command that shows more."""
+    since = f"; since {format_time(alarm_since)}" if alarm_since else ""
+    since += f"; last complete backup {format_time(status.last_complete)}" if status.last_complete else ""
+    command = command_for(f"backupd {'list' if status.state == 'suspect' else 'log'} {status.host}", pool)
+    return f"{harmless(f'{status.host}: {_why(status.error, status.age)}')}{since}; {command}"
 
 
 def _hosts_line(report: StatusReport) -> str:

@@ -117,7 +117,7 @@ def tell_failure(
     config: Config, catalogue: Catalogue | None, failure: UnitFailure, now: datetime, *, dry_run: bool
 ) -> NotifyReport:
     """Reports a failed unit, unless that failure was reported already. Without a catalogue this is unknown, so it is sent."""
-    message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines)
+    message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines, now)
     alarm = unit_failed(failure, now)
     every = catalogue.alarms() if catalogue else []
     row = remembered(by_key(every, now).get(alarm.key), alarm)

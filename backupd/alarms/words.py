@@ -5,12 +5,16 @@ piece is cut, made printable, and cannot be taken for markup: in the formats tha
 it takes an angle bracket, a link's "](", or a mention's @ to be more than text.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
 
 from btrkeep.catalogue import StoredAlarm
-from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY, STEP
+from btrkeep.catalogue.model_alarm import CONDITION, FAILURE, HOST_KEY, STEP, UNIT, AlarmSubject
 from btrkeep.config.value_types import EVENT_WORDS
+from btrkeep.decisions.alarm_advice import Advice, advice
 from btrkeep.decisions.copies import OFFSITE
 from btrkeep.decisions.copy_words import age_words, done_words
 from btrkeep.units import counted, format_duration, format_time, printable, seconds_between
@@ -18,6 +22,8 @@ from btrkeep.units import counted, format_duration, format_time, printable, seco
 _LONGEST = 300
 _LONGEST_WITH_COMMAND = 1200
 _WITH_COMMAND = (CONDITION, HOST_KEY, STEP)
+_SHORT = 100
+_OUR_UNIT = re.compile(r"btrkeep-[a-z-]+(@[A-Za-z0-9_.:-]{1,100})?\.(service|timer)", re.ASCII)
 _MOST = 20  # lines about one event, or of a journal
 _HARMLESS = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "(at)", "`": "'"})
 _TITLES = {
@@ -44,23 +50,41 @@ def harmless(text: str, longest: int = _LONGEST) -> str:
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
 
+def of_changes(pool: str, machine: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm]) -> Message:
+    """Returns one message for all new alarms and recoveries."""
+    by_event = {event: [alarm for alarm in alarms if alarm.what == event] for event in EVENT_WORDS}
+    parts = [section(_TITLES[event], alarm_lines(some, pool), len(some)) for event, some in by_event.items() if some]
+    if recoveries:
+        parts.append(section("Over", listed(_recovery(row) for row in recoveries), len(recoveries)))
+    return Message(_title(pool, alarms, recoveries), "\n\n".join([*parts, sender(machine)]), _kind(alarms))
+
+
+def alarm_lines(alarms: Sequence[StoredAlarm], pool: str) -> list[str]:
+    """A line for each alarm: what is wrong, since when, and the command; behind those with the same advice, the advice."""
+    groups: dict[str, list[str]] = {}
+    for alarm in alarms[:_MOST]:
+        hint = advice(alarm, pool)
+        command = f"; {_command(hint, alarm.about)}" if hint.command else ""
+        groups.setdefault(hint.words, []).append(f"- {alarm_words(alarm)} (since {format_time(alarm.since)}{command})")
+    return [line for words, lines in groups.items() for line in (*lines, f"  What to do: {words}")]
+
+
 def alarm_words(alarm: StoredAlarm) -> str:
-    """Returns the text of an alarm for a message; one with a command is not cut in the middle of that."""
+    """The alarm's text, in which the name of one of our units can be copied, and a command is not cut in the middle."""
+    name = alarm.about.name
+    if alarm.about.kind == UNIT and _OUR_UNIT.fullmatch(name) and alarm.text.startswith(name):
+        return f"{name} {harmless(alarm.text.removeprefix(name), _LONGEST - len(name))}"
     return harmless(alarm.text, _LONGEST_WITH_COMMAND if alarm.about.kind in _WITH_COMMAND else _LONGEST)
 
 
-def of_changes(pool: str, machine: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm]) -> Message:
-    """Returns one message for all new alarms and recoveries."""
-    lines = {event: [alarm_words(alarm) for alarm in alarms if alarm.what == event] for event in EVENT_WORDS}
-    parts = [section(_TITLES[event], some) for event, some in lines.items() if some]
-    if recoveries:
-        parts.append(section("Over", [_recovery(row) for row in recoveries]))
-    return Message(_title(pool, alarms, recoveries), "\n\n".join([*parts, sender(machine)]), _kind(alarms))
+def _command(hint: Advice, about: AlarmSubject) -> str:
+    return hint.command if about.kind != UNIT or _OUR_UNIT.fullmatch(about.name) else harmless(hint.command)
 
 
 def _title(pool: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[StoredAlarm]) -> str:
     if len(alarms) == 1 and not recoveries:
-        return f"btrkeep {pool}: {harmless(alarms[0].text, 100)}"
+        text = alarm_words(alarms[0])
+        return f"btrkeep {pool}: {text if len(text) <= _SHORT else text[: _SHORT - 3] + '...'}"
     if len(recoveries) == 1 and not alarms:
         return f"btrkeep {pool}: over: {harmless(recoveries[0].text, 100)}"
     words = [counted(len(alarms), "alarm")] if alarms else []
@@ -163,27 +187,33 @@ def service_broken(service: str, reason: str) -> str:
     return f"{service} does not work: {reason}"
 
 
-def section(title: str, lines: Iterable[str]) -> str:
-    """A title and a list that is cut: 500 hosts fail together when the network is gone."""
-    every = list(lines)
-    shown = [f"- {line}" for line in every[:_MOST]]
-    if len(every) > _MOST:
-        shown.append(f"- and {len(every) - _MOST:,} more: backupd status")
-    return "\n".join([f"{title}:", *shown])
+def section(title: str, lines: Sequence[str], number: int) -> str:
+    """A title and a list that was cut: 500 hosts fail together when the network is gone. `number`: of all its entries."""
+    more = [f"- and {number - _MOST:,} more: backupd status"] if number > _MOST else []
+    return "\n".join([f"{title}:", *lines, *more])
+
+
+def listed(lines: Iterable[str]) -> list[str]:
+    """The first entries of a list for `section`."""
+    return [f"- {line}" for line in islice(lines, _MOST)]
 
 
 def sender(machine: str) -> str:
     return f"From btrkeep on {harmless(machine)}."
 
 
-def of_unit(pool: str, machine: str, unit: str, result: str, lines: Sequence[str]) -> Message:
-    """Formats how a unit of systemd failed, with its last lines."""
-    body = [f"{unit} failed: {harmless(result)}."]
+def of_unit(pool: str, machine: str, unit: str, result: str, lines: Sequence[str], at: datetime) -> Message:
+    """Formats how a unit of systemd failed, with its last lines, and what to do."""
+    name = unit if _OUR_UNIT.fullmatch(unit) else harmless(unit)
+    body = [f"{name} failed: {harmless(result)}."]
     if lines:
         body.append("\n".join(["It said last:", *(f"    {harmless(line)}" for line in lines[-_MOST:])]))
     else:
         body.append("Its journal has no lines of it.")
-    return Message(f"btrkeep {pool}: {unit} failed", "\n\n".join([*body, sender(machine)]), "failure")
+    about = AlarmSubject(UNIT, unit)
+    hint = advice(StoredAlarm(FAILURE, str(about), "", 0, at, 1, None, None, None), pool)
+    body.append(f"Since {format_time(at)}. What to do: {hint.words}\n    {_command(hint, about)}\n    systemctl start {name}")
+    return Message(f"btrkeep {pool}: {name} failed", "\n\n".join([*body, sender(machine)]), "failure")
 
 
 def of_test(pool: str, machine: str) -> Message:

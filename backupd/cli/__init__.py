@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import shlex
 import sys
 
 import click
@@ -10,6 +11,7 @@ from click.core import ParameterSource
 from btrkeep import __version__
 from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.lazy import LazyGroup
+from btrkeep.cli.progress import name_pool_in_commands
 from btrkeep.errors import UsageError
 
 COMMANDS = {
@@ -103,6 +105,7 @@ def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: 
         raise UsageError("--pool and --config exclude each other", "a file's name is its pool's")
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    name_pool_in_commands(shlex.quote(pool_name) if pool_name != "main" else "")
     ctx.obj = {"pool": pool_name, "config": config_file}
 
 

@@ -8,6 +8,7 @@ from backupd.cli.names import complete_name, locked_host, name_argument
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
+from btrkeep.process.login import login_name
 from btrkeep.units import format_time
 
 
@@ -25,7 +26,7 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -
     NAME is the newest suspect one. HOST@NAME in one word does as well.
     """
     with locked_host(ctx, host, "accept") as (context, moment):
-        accepted = accept(context.pool, context.catalogue, host, name, why, moment)
+        accepted = accept(context.pool, context.catalogue, host, name, why, moment, by=login_name())
     if as_json:
         echo_json({"host": host, "name": accepted, "state": COMPLETE, "at": format_time(moment), "why": why})
     else:

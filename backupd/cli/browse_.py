@@ -8,17 +8,14 @@ import click
 from backupd.cli.context import given_now, pass_context
 from backupd.cli.files_view import entries_table, skipped_deletions_lines, state_words
 from backupd.cli.names import DAY, complete_which
-from backupd.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, pool_of
-from backupd.files.backup_selector import NEWEST, parse_which
+from backupd.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, pool_of, which_of
 from backupd.files.listing import listing
 from backupd.files.objects import backup_object
-from backupd.files.suggestions import entry_at, path_given
+from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.tree import Entry
 from backupd.files.words import entry_object, shown
-from backupd.repo.final_backups import LATEST
 from btrkeep.cli import json_option, stream_object
 from btrkeep.cli.progress import prose
-from btrkeep.errors import UsageError
 from btrkeep.units import counted
 
 
@@ -39,11 +36,10 @@ def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: 
     PATH is as it is on the host. A symlink is shown with where it points to, and never followed.
     """
     pool, zone = pool_of(ctx)
-    name, which = parse_which(host)
-    if at and which not in (NEWEST, LATEST):
-        raise UsageError(f"--at and @{which} exclude each other", f"leave one of them out: `backupd browse {name} --at {at}`")
+    name, which = which_of(host, at, "browse")
     wanted = path_given(path)
     with opened_backup(pool, name, which, end_of(at, zone) if at else given_now(ctx)) as found:
+        wanted = path_in(found.tree, wanted)
         entry = entry_at(found.tree, wanted, found.where)
         entries = listing(found.tree, wanted) if entry.kind == "folder" else []
     if as_json:

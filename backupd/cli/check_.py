@@ -1,7 +1,8 @@
 """`backupd check`: finds problems and how to solve them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
 import click
 
@@ -13,6 +14,9 @@ from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit
+
+T = TypeVar("T", bound=Hashable)
+_MANY = _SHOWN = 3
 
 
 @click.command("check")
@@ -47,11 +51,31 @@ def report(found: Sequence[Finding], as_json: bool) -> Exit:
 
 
 def show(found: Sequence[Finding]) -> None:
-    """The table, and below it what to do."""
-    rows = [(click.style(finding.level, fg=colours.LEVEL[finding.level]), finding.about, finding.text) for finding in found]
+    """The table, and below it what to do. What three hosts or more have is one line."""
+    rows = [
+        (click.style(level, fg=colours.LEVEL[level]), about, text)
+        for about, (level, text) in merged([(finding.about, (finding.level, finding.text)) for finding in found])
+    ]
     click.echo(table(rows, ["", "WHAT", "FOUND"]))
-    hints = [finding for finding in found if finding.hint]
+    hints = merged([(finding.about, finding.hint) for finding in found if finding.hint])
     if hints:
         click.echo("\nWhat to do:")
-    for finding in hints:
-        prose(f"  {finding.about}: {finding.hint}", "    ")
+    for about, hint in hints:
+        prose(f"  {about}: {hint}", "    ")
+
+
+def merged(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
+    """Returns the items, those with the same content of three subjects or more as one, at the place of the first. Pure."""
+    subjects: dict[T, list[str]] = {}
+    for about, content in items:
+        subjects.setdefault(content, []).append(about)
+    done, lines = set[T](), list[tuple[str, T]]()
+    for about, content in items:
+        names = list(dict.fromkeys(subjects[content]))
+        if len(names) < _MANY:
+            lines.append((about, content))
+        elif content not in done:
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            lines.append((", ".join(names[:_SHOWN]) + more, content))
+            done.add(content)
+    return lines

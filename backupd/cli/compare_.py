@@ -11,10 +11,10 @@ from backupd.cli.context import given_now, pass_context
 from backupd.cli.files_view import state_words
 from backupd.cli.names import complete_name, complete_which
 from backupd.cli.opened_backup import OpenedBackup, complete_path, opened_backup, pool_of
-from backupd.files.backup_selector import NEWEST
+from backupd.files.backup_selector import NEWEST, parse_which
 from backupd.files.comparing import ADDED, CHANGED, KIND, REMOVED, DifferenceTotals, PathDifference, compare, text_difference
 from backupd.files.objects import backup_object, difference_object
-from backupd.files.suggestions import entry_at, path_given
+from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.tree import Entry
 from backupd.files.words import shown, time_words
 from btrkeep.cli import echo_json, json_option, stream_object
@@ -29,7 +29,7 @@ _LINES = {"+": "green", "-": "red", "@": "cyan"}
 @click.command("compare")
 @click.argument("host", shell_complete=complete_which)
 @click.argument("path", shell_complete=complete_path)
-@click.argument("before", metavar="BACKUP", shell_complete=complete_name)
+@click.argument("before", metavar="BACKUP", required=False, default="", shell_complete=complete_name)
 @click.argument("after", metavar="[BACKUP]", required=False, default=NEWEST, shell_complete=complete_name)
 @click.option("--content", is_flag=True, help="Also read files of the same size and time, unless they are known to be the same.")
 @click.option("--all", "everything", is_flag=True, help="Also list every name below a folder that only one backup has.")
@@ -49,6 +49,8 @@ def command(
 ) -> int:
     """Show what differs at PATH and below from the first BACKUP of HOST to the second, by default the newest complete one.
 
+    HOST@BACKUP names the first one as well.
+
     BACKUP is a name, or the beginning of names, of which the newest complete one counts: 2026-11-20, in UTC.
 
     + added, - removed, ~ changed, ! of another kind now, such as a folder instead of a file. Files of one size and time count as
@@ -57,9 +59,16 @@ def command(
     """
     if text and everything:
         raise UsageError("--text and --all exclude each other", "--text is for one file")
+    host, which = parse_which(host)
+    if which and after:
+        raise UsageError(f"three backups are named: {which}, {before} and {after}", "compare two of them")
+    before, after = (which, before) if which else (before, after)
+    if not before:
+        raise UsageError("no backup is named", f"`backupd compare {host} {path} BACKUP`; `backupd list {host}` shows the names")
     pool, at = pool_of(ctx)[0], given_now(ctx)
     wanted = path_given(path)
     with opened_backup(pool, host, before, at) as old, opened_backup(pool, host, after, at) as new:
+        wanted = path_in(old.tree, wanted) if _is_in(old, path_in(old.tree, wanted)) else path_in(new.tree, wanted)
         if not _is_in(old, wanted):
             entry_at(new.tree, wanted, host)
         if text:

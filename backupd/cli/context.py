@@ -60,6 +60,12 @@ def complete_host(ctx: click.Context, _param: click.Parameter, incomplete: str) 
     return [name for name in config.hosts if name.startswith(incomplete)] if config else []
 
 
+def complete_group(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Completes configured groups."""
+    config = completing_config(ctx)
+    return [name for name in config.groups if name.startswith(incomplete)] if config else []
+
+
 def completing_config(ctx: click.Context) -> Config | None:
     """The configuration, for a completion; None when it cannot be read."""
     words = ctx.find_root().params

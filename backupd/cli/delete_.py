@@ -21,6 +21,7 @@ from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.locks import EXPIRE_LOCK, take_lock
+from btrkeep.process.login import login_name
 from btrkeep.units import format_time, printable
 
 
@@ -53,7 +54,7 @@ def command(
     the host, or, with --now-without-grace, an expiry is running.
     """
     wanted = _by_host(backups)
-    asked = DeletionRequest(" ".join(why.split()), force, at_once)
+    asked = DeletionRequest(" ".join(why.split()), force, at_once, login_name())
     with opened(ctx, writes=not dry_run) as context:
         moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
         expiry = ExpiryContext(context.config, context.pool, context.catalogue, moment, expiry_sinks(as_json=as_json))
@@ -71,7 +72,7 @@ def command(
                 for host in wanted:
                     locks.enter_context(expiry.lock(host))
                 chosen = [choose(expiry, host, names, asked) for host, names in wanted.items()]
-                mark(expiry, chosen)
+                mark(expiry, chosen, asked)
             return _delete(context, expiry, chosen, asked, as_json=as_json)
 
 

@@ -8,6 +8,7 @@ import click
 
 from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
+from backupd.cli.recording import record
 from backupd.cli.replicate_ import chosen_replicas, complete_replica
 from backupd.expire.look import look
 from backupd.replicate.connecting import connected, send_command
@@ -94,6 +95,7 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool
                 folder = context.pool.host(host)
                 mark = {"pool": far.id, "name": replica.name, "at": since, DEMOTED: True}
                 write_notes(folder, replace(read_notes(folder), replica=mark))
+                record(context.pool, context.clock.now(), "demote", host)
             tell_copies(context.pool, context.catalogue)
     return _tell(chosen, configured, only_here, stay, as_json=as_json, dry_run=False)
 

@@ -7,6 +7,7 @@ import click
 from backupd.actions.discard import Unfinished, discard, is_busy, unfinished_backup
 from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
+from backupd.cli.recording import record
 from backupd.repo.context import PoolContext
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
@@ -41,6 +42,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
     confirmed("it is deleted for good", host, yes, as_json)
     with locked_host(ctx, host, "discard") as (context, moment):  # the question may have waited for long
         discard(context.pool, context.catalogue, one)
+        record(context.pool, moment, "discard", host)
     _tell(one, moment, as_json=as_json)
     return Exit.OK
 

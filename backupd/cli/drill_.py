@@ -14,7 +14,7 @@ from backupd.cli.restore_view import RestoreProgressPrinter
 from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
 from backupd.drill.context import DrillContext
 from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill
-from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
+from backupd.files.backup_selector import NEWEST, Restorable, expand_which, find, restorable
 from backupd.repo.context import PoolContext
 from backupd.repo.listing import hosts_of
 from btrkeep.backup_states import COMPLETE
@@ -174,8 +174,7 @@ def _backups(context: PoolContext, drilling: DrillContext, which: tuple[str, ...
     """Yields the backups to drill. Raises UsageError."""
     if not which:
         yield _next(context, drilling)
-    for one in which:
-        host, name = parse_which(one)
+    for host, name in expand_which(context.pool, which):
         if name:
             yield find(context.pool, host, name)
         else:

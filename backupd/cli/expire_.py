@@ -8,6 +8,7 @@ import click
 from backupd.cli.context import dry_run_option, load_config, opened, pass_context
 from backupd.cli.expiry_view import dry_run_as_json, echo_dry_run, summary_as_json
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
+from backupd.cli.recording import record
 from backupd.cli.sinks import expiry_sinks
 from backupd.expire.context import ExpiryContext
 from backupd.expire.mount_option import MountOption
@@ -20,10 +21,11 @@ from backupd.repo.privileges import require_privileges
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config
-from btrkeep.decisions.safety_limits import Forced
+from btrkeep.decisions.safety_limits import CLOCK, HOSTS, POOL, Forced, force_word
 from btrkeep.errors import Exit, LockHeld, UsageError
 from btrkeep.pool.locks import EXPIRE_LOCK, take_lock
 from btrkeep.process.cancellation import signal_status
+from btrkeep.process.login import is_automatic
 from btrkeep.units import format_time, printable
 
 
@@ -119,6 +121,8 @@ def _expire(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: i
     with take_lock(context.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(context.now)):
         for notice in context.config.notices:
             context.sinks.notice(notice)
+        if not is_automatic():
+            record(context.pool, context.now, "expire", None, why=_asked_for(forced, scope, limit))
         summary = carry_out(context, forced, scope, limit, wait=wait)
         check_trust(context.pool, context.catalogue, context.now)
         if why := keep_history(context.pool, context.catalogue, context.now):
@@ -126,6 +130,15 @@ def _expire(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: i
     if as_json:
         echo_json(summary_as_json(summary))
     return exit_status(summary)
+
+
+def _asked_for(forced: Forced, scope: ExpiryScope, limit: int | None) -> str:
+    """Returns the options of the command for the record of actions."""
+    hosts = "all hosts" if scope == EVERYTHING else ", ".join(sorted(scope.hosts or ()))
+    words = [word for word, is_given in ((POOL, forced.pool), (HOSTS, forced.every_host), (CLOCK, forced.clock)) if is_given]
+    words += map(force_word, sorted(forced.hosts))
+    options = [f"--force {word}" for word in words] + ([f"--limit {limit}"] if limit is not None else [])
+    return "; ".join([hosts, *options])
 
 
 def carry_out(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool) -> Summary:

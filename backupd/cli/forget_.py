@@ -13,6 +13,7 @@ from backupd.repo.notes_json import read_notes
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.errors import UsageError
+from btrkeep.process.login import login_name
 from btrkeep.units import counted, format_duration, format_time
 
 
@@ -42,7 +43,7 @@ def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool,
     confirmed("all of them expire", host, yes, as_json)
     with locked_host(ctx, host, "forget") as (context, moment):  # the question may have waited for long
         require_forgettable(context.config, context.pool, host, moment)
-        since = forget(context.pool, host, moment)
+        since = forget(context.pool, host, moment, by=login_name())
         grace = policy_of(context.config, host, read_notes(context.pool.host(host))).grace
     if as_json:
         _as_json(host, since, remaining, dry_run=False)
@@ -72,8 +73,8 @@ def _as_json(host: str, since: datetime | None, remaining: RemainingBackups, *, 
 
 
 def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
-    with locked_host(ctx, host, "forget --undo") as (context, _):
-        back = undo_forget(context.pool, context.catalogue, host)
+    with locked_host(ctx, host, "forget --undo") as (context, moment):
+        back = undo_forget(context.pool, context.catalogue, host, moment, by=login_name())
         remaining = remaining_backups(context.catalogue, host)
         rules = _rules(context, host)
     if as_json:

@@ -12,6 +12,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
+from btrkeep.process.login import login_name
 from btrkeep.units import format_time
 
 
@@ -32,7 +33,7 @@ def command(ctx: click.Context, host: str, name: str, until: date | None, why: s
     """
     with locked_host(ctx, host, "hold") as (context, moment):
         new = Hold(_end(until, context.config.pool.zone, moment) if until else None, why)
-        done = hold(context.pool, context.catalogue, host, name, new, moment)
+        done = hold(context.pool, context.catalogue, host, name, new, moment, by=login_name())
     if as_json:
         held = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
         echo_json({**held, **(hold_fields(new) or {}), "unexpired": done.unexpired})

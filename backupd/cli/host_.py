@@ -1,5 +1,7 @@
 """`backupd host`: hosts are added to the configuration, changed and taken out of it, shown, and tried."""
 
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +10,19 @@ import click
 from backupd.cli.check_ import report, show
 from backupd.cli.context import complete_host
 from backupd.cli.host_set import set_command
+from backupd.cli.names import expand_hosts
 from backupd.cli.questions import Prompter
 from backupd.cli.reach import ReachResult, probe, reach
+from backupd.cli.recording import record_change
 from backupd.doctor.checks import check_all
-from backupd.hosts.files import Files, add_host, remove_host
+from backupd.hosts.assigning import read_host_list
+from backupd.hosts.files import Files, add_host, add_hosts, remove_host
 from btrkeep.cli import echo_json, json_option, table
 from btrkeep.cli.progress import prose
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.findings import Finding
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.units import printable
+from btrkeep.units import counted, printable
 
 
 def files_of(ctx: click.Context) -> Files:
@@ -45,7 +50,14 @@ command.add_command(set_command)
 
 
 @command.command("add")
-@click.argument("name")
+@click.argument("name", required=False)
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="Add the hosts of a list, one a line: NAME KEY=VALUE... as for `host set`. The other options hold for all of them.",
+)
 @click.option("--address", metavar="ADDRESS", help="How ssh reaches it, such as root@web1.example.org. Without it: this machine.")
 @click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, when it is not 22.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path; may be given several times.")
@@ -55,7 +67,8 @@ command.add_command(set_command)
 @click.pass_context
 def add_command(
     ctx: click.Context,
-    name: str,
+    name: str | None,
+    source: str | None,
     address: str | None,
     port: int | None,
     paths: tuple[str, ...],
@@ -65,13 +78,23 @@ def add_command(
 ) -> int:
     """Add the host NAME, and test whether it can be reached.
 
+    With --from all hosts of a list are added, or none. They are not tested; `backupd check --connect` does that.
+
     Shows the host's key before it is trusted, and the line for the host that lets our key in. Exit status 1 when the host is added
     but not reached yet.
     """
+    if (name is None) == (source is None):
+        raise UsageError("name a host, or a list of hosts with --from", "`backupd host add --help` explains both")
+    if source is not None:
+        if accept_host_key:
+            raise UsageError("--accept-host-key is for one host", "leave it out; `backupd host test HOST` shows each key")
+        return _add_list(files_of(ctx), source, keys_of(address, port, group, paths), as_json=as_json)
+    assert name is not None
     prompter, files = Prompter.here(as_json), files_of(ctx)
     path = add_host(files, name, keys_of(address, port, group, paths))
     prompter.say(f"{name} is added: {path}")
     config = files.load()
+    record_change(config, datetime.now(UTC), "host add", name)
     found, why = _reached(prompter, config, config.hosts[name], accept_host_key)
     if as_json:
         echo_json({"host": name, "file": str(path), "authorized_keys": found.line, "reached": not why and found.good})
@@ -79,9 +102,29 @@ def add_command(
         raise why
     show_findings(prompter, found.findings)
     if not found.good:
-        prompter.say(f"next: `backupd host test {name}`, then `backupd run {name}`")
+        if found.host_key_known:  # else the command above accepts the key, and tests
+            prompter.say(f"next: do that, then `backupd host test {name}` tests it again")
         return Exit.ATTENTION
     prompter.say(f"next: `backupd run {name}`, or let the night do it")
+    return Exit.OK
+
+
+def _add_list(files: Files, source: str, common: dict[str, Any], *, as_json: bool) -> int:
+    """Adds the hosts of a list. Raises UsageError, which names the line."""
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{source} cannot be read: {error}", "name a file with a host a line: NAME KEY=VALUE...") from None
+    hosts = {name: common | keys for name, keys in read_host_list(text, source).items()}
+    paths = add_hosts(files, hosts)
+    config = files.load()
+    for name in paths:
+        record_change(config, datetime.now(UTC), "host add", name, f"from {source}")
+    if as_json:
+        echo_json([{"host": name, "file": str(path)} for name, path in paths.items()])
+        return Exit.OK
+    prose(f"{counted(len(paths), 'host')} added, a file for each in {files.folder}")
+    prose("next: `backupd check --connect` tests them")
     return Exit.OK
 
 
@@ -110,6 +153,7 @@ def remove_command(ctx: click.Context, name: str, as_json: bool) -> int:
     """
     files = files_of(ctx)
     path = remove_host(files, name)
+    record_change(files.load(), datetime.now(UTC), "host remove", name)
     if as_json:
         echo_json({"host": name, "file": str(path), "file_removed": not path.exists()})
         return Exit.OK
@@ -157,19 +201,22 @@ def _as_row(row: dict[str, Any]) -> list[str]:
 
 
 @command.command("test")
-@click.argument("name", shell_complete=complete_host)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_host)
 @json_option
 @click.pass_context
-def test_command(ctx: click.Context, name: str, as_json: bool) -> int:
-    """Test whether the host NAME can be reached and its source paths be listed, enabled or not. Changes nothing.
+def test_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> int:
+    """Test whether each host NAME can be reached and its source paths be listed, enabled or not. Changes nothing.
+
+    NAME may be a pattern, such as 'web*'.
 
     Exit status 1 when something is wrong.
     """
     config = files_of(ctx).load()
-    host = config.hosts.get(name)
-    if host is None:
-        raise UsageError(f"no host {name} is configured", "`backupd host list` shows those that are")
-    return report(try_host(config, host), as_json)
+    hosts = expand_hosts(names, config.hosts)
+    for name in hosts:
+        if name not in config.hosts:
+            raise UsageError(f"no host {name} is configured", "`backupd host list` shows those that are")
+    return report([finding for name in hosts for finding in try_host(config, config.hosts[name])], as_json)
 
 
 def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:

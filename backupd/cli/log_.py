@@ -1,6 +1,7 @@
 """`backupd log`: past runs, and what rsync said."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -8,7 +9,9 @@ import click
 from backupd.cli import colours
 from backupd.cli.context import complete_host, opened, pass_context, require_host
 from backupd.expire.look import asked_of
+from backupd.repo.actions_log import UserAction, action_of, read_actions
 from backupd.repo.backup_json import UnreadableRecord
+from backupd.repo.listing import hosts_of
 from backupd.repo.notes_json import read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import KILLED, Run
@@ -24,28 +27,67 @@ from btrkeep.units import format_duration, format_size, format_time, printable, 
 @click.command("log")
 @click.argument("host", required=False, shell_complete=complete_host)
 @click.option("-n", "limit", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="The number of runs.")
+@click.option("--actions", is_flag=True, help="Only what users did: hold, release, accept, delete, restore, ...; -n limits them.")
 @json_option
 @pass_context
-def command(ctx: click.Context, host: str | None, limit: int, as_json: bool) -> int:
+def command(ctx: click.Context, host: str | None, limit: int, actions: bool, as_json: bool) -> int:
     """Show past runs, newest first, with rsync's exit status, its meaning, and its last error lines.
 
     A run is one attempt to back up one host. Runs are kept when their backups are long deleted, and also when they made none. One
-    that was killed lasted at least as long as is shown. What somebody deleted by hand (`backupd delete`) is named, with the reason.
+    that was killed lasted at least as long as is shown. Backups that a user deleted (`backupd delete`) are named, with the reason.
+
+    Between the runs stands what users did, with the login name: holds, releases, accepted and deleted backups, restores, changes of
+    the configuration. --actions shows only these, also as JSON.
     """
     with opened(ctx) as context:
         if host:
             require_host(context.config, context.catalogue, host)
         runs = context.catalogue.runs(host, limit)
         deleted = _deleted(context.pool, runs)
+        done = _actions(context.pool, host)
+    if actions:
+        return _show_actions(done[:limit], as_json)
     if as_json:
         echo_json([_as_json(run, deleted.get((run.host, run.backup))) for run in runs])
         return 0
     width = max((len(printable(run.host)) for run in runs), default=0)
+    oldest = runs[-1].started if len(runs) == limit else None
+    shown = [action for action in done if oldest is None or action.at >= oldest][:limit]
     for run in runs:
+        while shown and shown[0].at >= run.started:
+            prose(_action_line(shown.pop(0)), "    ")
         _show(run, width, deleted.get((run.host, run.backup)))
+    for action in shown:
+        prose(_action_line(action), "    ")
     if not runs:
         click.echo("no run is known" if context.lost else "no runs yet")
     return 0
+
+
+def _actions(pool: Pool, host: str | None) -> list[UserAction]:
+    """Returns what users did, newest first: from the pool's record and from the notes of the hosts, each once."""
+    done = dict.fromkeys(read_actions(pool, host))
+    for name in [host] if host else hosts_of(pool):
+        with suppress(UnreadableRecord):  # the log is there to be read when something is wrong
+            done |= dict.fromkeys(action for one in reversed(read_notes(pool.host(name)).actions) if (action := action_of(one)))
+    return sorted(done, key=lambda action: action.at, reverse=True)
+
+
+def _show_actions(actions: Sequence[UserAction], as_json: bool) -> int:
+    if as_json:
+        echo_json([action.as_json() for action in actions])
+        return 0
+    for action in actions:
+        prose(_action_line(action), "    ")
+    if not actions:
+        click.echo("no action of a user is recorded")
+    return 0
+
+
+def _action_line(action: UserAction) -> str:
+    subject = f" {action.host}" + (f" {action.backup}" if action.backup else "") if action.host else ""
+    why = f": {action.why}" if action.why else ""
+    return printable(f"{format_time(action.at)}  {action.by}: {action.what}{subject}{why}")
 
 
 def _outcome(run: Run) -> str:
@@ -65,9 +107,9 @@ def _deleted(pool: Pool, runs: Sequence[Run]) -> dict[tuple[str, str | None], Ma
             continue
         for name, note in notes.backups.items():
             if asked := asked_of(notes, name):
-                found[host, name] = {"asked": str(note[EXPIRED]["at"]), "at": None, "why": asked.why}
+                found[host, name] = {"asked": str(note[EXPIRED]["at"]), "at": None, "why": asked.why, "by": asked.by}
         for name, gone in notes.deleted.items():
-            found[host, name] = {key: str(gone.get(key) or "") for key in ("asked", "at", "why")}
+            found[host, name] = {key: str(gone.get(key) or "") for key in ("asked", "at", "why", "by")}
     return found
 
 
@@ -115,6 +157,7 @@ def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> Non
     if deleted:
         what = f"deleted {deleted['at']}" if deleted["at"] else "has expired"
         why = f": {printable(deleted['why'])}" if deleted["why"] else ""
-        prose(f"    {run.backup} {what}, asked for {deleted['asked']}{why}", "      ")
+        by = f" by {printable(deleted['by'])}" if deleted["by"] else ""
+        prose(f"    {run.backup} {what}, asked for {deleted['asked']}{by}{why}", "      ")
     for line in run.last_lines:
         prose(f"    | {printable(line)}", "    |   ")

@@ -85,8 +85,30 @@ def _name_behind_host(ctx: click.Context, param: click.Parameter, name: str | No
 
 
 def backups_argument(command: _CommandT) -> _CommandT:
-    """The argument `which`: any number of HOST or HOST@BACKUP."""
+    """The argument `which`: any number of HOST or HOST@BACKUP. HOST may be a pattern where `expand_which` reads it."""
     return click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_which)(command)
+
+
+_PATTERN = re.compile(r"[*?\[]")
+
+
+def is_pattern(word: str) -> bool:
+    """True for a pattern of hosts; no host's name has such characters."""
+    return bool(_PATTERN.search(word))
+
+
+def expand_hosts(words: Iterable[str], hosts: Iterable[str]) -> list[str]:
+    """Replaces each pattern, such as 'web*', by the hosts that match it; a name stays, whether there is such a host or not.
+
+    Each host once. Raises UsageError for a pattern that matches none. For commands that delete nothing.
+    """
+    names, known = dict[str, None](), list(hosts)
+    for word in words:
+        matching = fnmatch.filter(known, word) if is_pattern(word) else [word]
+        if not matching:
+            raise UsageError(f"no host matches {word}", "`backupd host list` shows the hosts")
+        names |= dict.fromkeys(matching)
+    return list(names)
 
 
 def hosts_named(patterns: Iterable[str], hosts: Iterable[str], problem: str) -> list[str]:

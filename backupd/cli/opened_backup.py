@@ -15,9 +15,10 @@ import click
 
 from backupd.cli.context import clock_for, load_config
 from backupd.cli.names import completing, moment_of
-from backupd.files.backup_selector import Restorable, find, parse_which
+from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which
 from backupd.files.tree import Tree
 from backupd.repo.context import open_configured
+from backupd.repo.final_backups import LATEST
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
 
@@ -44,6 +45,14 @@ def pool_of(ctx: click.Context) -> tuple[Pool, ZoneInfo]:
     pool = open_configured(config)
     clock_for(ctx, pool)
     return pool, config.pool.zone
+
+
+def which_of(text: str, at: date | None, command: str) -> tuple[str, str]:
+    """The host and which of its backups: HOST[@BACKUP] of a command that takes --at. Raises UsageError for both."""
+    name, which = parse_which(text)
+    if at and which not in (NEWEST, LATEST):
+        raise UsageError(f"--at and @{which} exclude each other", f"leave one of them out: `backupd {command} {name} --at {at}`")
+    return name, which
 
 
 def end_of(day: date, zone: ZoneInfo) -> datetime:

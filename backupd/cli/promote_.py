@@ -6,6 +6,7 @@ import click
 
 from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
+from backupd.cli.recording import record
 from backupd.cli.replicate_ import complete_replica
 from backupd.replicate.marked import mark_of
 from backupd.repo.common_backups import drop_common
@@ -53,6 +54,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_ru
                     if notes.replica:  # first: killed in between, it can be promoted again
                         drop_common(context.pool, str(notes.replica.get("name")), [host])
                     write_notes(folder, replace(notes, replica=None))
+                    record(context.pool, context.clock.now(), "promote", host)
             tell_copies(context.pool, context.catalogue)
         left = sorted({mark.replica for host, mark in marks.items() if host not in chosen})
         idle = sorted({marks[host].replica for host in chosen} & set(context.config.replicas) - set(left))

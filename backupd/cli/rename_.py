@@ -12,6 +12,7 @@ from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.config.keys import HOST
 from btrkeep.config.problems import dotted
+from btrkeep.process.login import login_name
 from btrkeep.units import counted, format_time
 
 
@@ -43,7 +44,8 @@ def command(ctx: click.Context, host: str, new: str, dry_run: bool, yes: bool, a
             renaming.require_renameable(context.pool, host, new)
     confirmed(f"the backups of {host} become those of {new}", new, yes, as_json)
     with opened(ctx, writes=True) as context, renaming.locked(context.pool, host, new, since), writing(context.pool):
-        count = renaming.rename(context.pool, context.catalogue, host, new)
+        moment = context.clock.now().replace(microsecond=0)
+        count = renaming.rename(context.pool, context.catalogue, host, new, moment, by=login_name())
         todo = _todo(context, host, new)
     return _tell(host, new, count, todo, as_json=as_json, dry_run=False)
 

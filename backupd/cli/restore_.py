@@ -2,26 +2,30 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import date
+from functools import partial
 from pathlib import Path
 
 import click
 
 from backupd.cli.context import clock_for, dry_run_option, given_now, load_config, pass_context
 from backupd.cli.files_view import skipped_deletions_lines
-from backupd.cli.names import complete_which
-from backupd.cli.opened_backup import OpenedBackup, complete_path, opened_backup
+from backupd.cli.names import DAY, complete_which
+from backupd.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, which_of
 from backupd.cli.other_sources import naming_copies
-from backupd.cli.restore_view import RestoreProgressPrinter, say_backup, say_plan, say_result, say_stopped
+from backupd.cli.recording import record
+from backupd.cli.restore_view import RestoreProgressPrinter, result_line, say_backup, say_plan, say_result, say_stopped
 from backupd.files.archive import Archived
-from backupd.files.backup_selector import Restorable, parse_which
+from backupd.files.backup_selector import Restorable
 from backupd.files.conflict_policy import ALL, OVERWRITE
 from backupd.files.destination import require_destination
 from backupd.files.objects import backup_object
 from backupd.files.restore_request import prepared, preview_object, result_object
 from backupd.files.restore_types import ORIGINAL, RestoreProgress, RestoreRequest
-from backupd.files.suggestions import entry_at, path_given
+from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.to_folder import LocalRestore
 from backupd.files.to_host import HostRestore
 from backupd.files.to_tar import total, write_file, write_stream
@@ -31,8 +35,9 @@ from backupd.repo.read_lock import lock_for_reading
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import say
 from btrkeep.config import Config, other_pools
-from btrkeep.errors import Exit, UsageError
+from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.process.cancellation import Cancellation, Cancelled, signal_status
+from btrkeep.process.error_report import report_error
 from btrkeep.units import counted, format_size
 
 _ON_HOST = "\0"  # no value of an option can be that
@@ -41,6 +46,9 @@ _ON_HOST = "\0"  # no value of an option can be that
 @click.command("restore")
 @click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
 @click.argument("paths", nargs=-1, metavar="PATH...", shell_complete=complete_path)
+@click.option(
+    "--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a full time."
+)
 @click.option("--to", type=click.Path(), metavar="DIR", help="To a folder of this machine.")
 @click.option(
     "--to-host",
@@ -78,6 +86,7 @@ _ON_HOST = "\0"  # no value of an option can be that
     hidden=True,
     help="For `backupd serve`: write nowhere else.",
 )
+@click.option("--asked-by", default="", metavar="NAME", hidden=True, help="For `backupd serve`: the user of the dashboard.")
 @dry_run_option("what would happen")
 @click.option("--progress-lines", is_flag=True, help="Print progress every few seconds to standard error, terminal or not.")
 @json_option
@@ -86,6 +95,7 @@ def command(
     ctx: click.Context,
     host: str,
     paths: tuple[str, ...],
+    at: date | None,
     to: str | None,
     to_host: str | None,
     tar: str | None,
@@ -96,6 +106,7 @@ def command(
     compare: str,
     port: int | None,
     only_below: tuple[str, ...],
+    asked_by: str,
     dry_run: bool,
     progress_lines: bool,
     as_json: bool,
@@ -119,7 +130,7 @@ def command(
 
     Stopped, the same command continues with the rest. Exit status 1: something could not be restored or is not as in the backup.
     """
-    name, which = parse_which(host)
+    name, which = which_of(host, at, "restore")
     where = _one_of(to, to_host, tar)
     if not paths:
         raise UsageError("no path is named", f"`backupd browse {host}` shows what there is; / is all of it")
@@ -144,17 +155,36 @@ def command(
         with ExitStack() as held:
             with naming_copies(config, name, which, [os.fsdecode(path) for path in request.paths], to or ""):
                 pool = open_configured(config)
-                clock_for(ctx, pool)
-                found = held.enter_context(opened_backup(pool, name, which, given_now(ctx)))
+                now = clock_for(ctx, pool).now()
+                moment = end_of(at, config.pool.zone) if at else given_now(ctx)
+                found = held.enter_context(opened_backup(pool, name, which, moment))
                 held.enter_context(lock_for_reading(found.backup.path))
+            request = replace(request, paths=tuple(path_in(found.tree, path) for path in request.paths))
             held.enter_context(watch.watching())
+            why = f"{_names(request.paths)} to {_destination(to, to_host, tar)}"
+            begins = partial(record, pool, now, "restore", name, found.backup.name, why, asked_by)
             if tar is not None:
-                return _tar(found, config, request, tar, dry_run, as_json, watch)
+                return _tar(found, config, request, tar, dry_run, as_json, watch, begins)
             restore = prepared(config, pool, found.backup, found.tree, request, watch)
-            return (_preview if dry_run else _restore)(found.backup, restore, watch, as_json)
+            if dry_run:
+                return _preview(found.backup, restore, watch, as_json)
+            return _restore(found.backup, restore, watch, as_json, begins)
     except Cancelled:
         say_stopped()
         return watch.exit_status
+
+
+def _names(paths: Sequence[bytes]) -> str:
+    return ", ".join(map(shown, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+
+
+def _destination(to: str | None, to_host: str | None, tar: str | None) -> str:
+    """Returns the destination for the record of actions."""
+    if to is not None:
+        return str(Path(to).absolute())
+    if to_host is not None:
+        return "the host" if to_host == _ON_HOST else to_host
+    return "a tar on standard output" if tar == "-" else f"the tar {Path(tar or '').absolute()}"
 
 
 def _one_of(to: str | None, to_host: str | None, tar: str | None) -> str:
@@ -188,13 +218,21 @@ def _preview(backup: Restorable, restore: LocalRestore | HostRestore, watch: "_W
     return Exit.OK if fields["possible"] else Exit.ATTENTION
 
 
-def _restore(backup: Restorable, restore: LocalRestore | HostRestore, watch: "_Watch", as_json: bool) -> int:
+def _restore(
+    backup: Restorable, restore: LocalRestore | HostRestore, watch: "_Watch", as_json: bool, begins: Callable[[], None]
+) -> int:
     if not as_json:
         say_backup(backup, restore.request.paths)
     found = restore.preview(content=False)
+    found.require_possible()
+    begins()
     done = restore.run(found)
     watch.clear()
+    if not done.good:
+        report_error(OperatorError(f"not all was restored: {done.failure}"))
     if as_json:
+        if watch.prints_lines:
+            say(result_line(done), err=True)  # for the log of a job
         echo_json(result_object(backup, found, done))
     else:
         say_result(done, restore.request.overwrite)
@@ -209,6 +247,7 @@ def _tar(
     dry_run: bool,
     as_json: bool,
     tell: Callable[[RestoreProgress], None],
+    begins: Callable[[], None],
 ) -> int:
     if as_json and tar == "-" and not dry_run:
         raise UsageError("the tar and the JSON cannot both go to standard output", "name a file for the tar")
@@ -225,17 +264,21 @@ def _tar(
     if tar == "-":
         if sys.stdout.isatty():
             raise UsageError("a tar is not for a terminal", "send it to a program or a file, such as: ... --tar - | tar -t")
+        begins()
         done = write_stream(found.tree, request.paths, 1, tell)
         _left_out(done)
         return Exit.OK
     folder = Path(tar).absolute().parent
     require_destination(found.pool, config.pool.state, folder, other_pools(config), anyway=request.anyway, sticky=True)
+    begins()
     done = write_file(found.tree, request.paths, Path(tar).absolute(), request.overwrite == ALL, tell)
+    fields = {"tar": tar, "entries": done.entries, "bytes": done.size, "left_out": done.left_out_count}
+    without = f"; {counted(done.left_out_count, 'name')} left out" if done.left_out_count else ""
+    status = _say_tar(found, as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}{without}")
     _left_out(done)
     for line in skipped_deletions_lines(found.backup.record, request.paths):
         say(f"note: {line}", err=True)
-    fields = {"tar": tar, "entries": done.entries, "bytes": done.size}
-    return _say_tar(found, as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}")
+    return status
 
 
 def _left_out(done: Archived) -> None:
@@ -267,6 +310,11 @@ class _Watch:
     def clear(self) -> None:
         """Takes the line of progress away."""
         self._printer.clear()
+
+    @property
+    def prints_lines(self) -> bool:
+        """Returns True with --progress-lines."""
+        return self._printer.prints_lines
 
     @property
     def exit_status(self) -> int:

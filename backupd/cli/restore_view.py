@@ -83,8 +83,8 @@ def _samples(count: RestoreCount) -> None:
         say(f"            and {count.number - _SHOWN:,} more")
 
 
-def say_result(done: Restored, overwrite: str | None) -> None:
-    """Prints the result: what was written, compared, and wrong, and how to solve it."""
+def result_line(done: Restored) -> str:
+    """The first line of the result: what was restored, and that something failed."""
     written, total = (
         done.counts[NEW].number + done.counts[OVERWRITTEN].number,
         done.counts[NEW].size + done.counts[OVERWRITTEN].size,
@@ -93,7 +93,17 @@ def say_result(done: Restored, overwrite: str | None) -> None:
     for what, words in ((OVERWRITTEN, "overwritten"), (SAME, "there already"), (KEPT, "kept as they were")):
         if done.counts[what].number:
             parts.append(f"{done.counts[what].number:,} {words}")
-    say("; ".join(parts))
+    if done.good:
+        return "; ".join(parts)
+    for count, words in ((done.problems, "could not be restored"), (done.differences, "not as in the backup")):
+        if count.number:
+            parts.append(f"{counted(count.number, 'name')} {words}")
+    return f"not all was restored: {'; '.join(parts)}"
+
+
+def say_result(done: Restored, overwrite: str | None) -> None:
+    """Prints the result: what was written, compared, and wrong, and how to solve it."""
+    say(result_line(done))
     shared = f", {format_size(done.reflinked)} are shared with the backup" if done.reflinked else ""
     say(f"compared: {format_size(done.compared)} of content read again{shared}; {counted(done.differences.number, 'difference')}")
     for title, count in (("could not be restored", done.problems), ("not as in the backup", done.differences)):
@@ -123,6 +133,11 @@ class RestoreProgressPrinter:
         if self._lines and (is_new or now - self._last >= _LINES_EVERY):
             self._last = now
             say(progress_line(progress, now), err=True)
+
+    @property
+    def prints_lines(self) -> bool:
+        """Returns True if progress is printed in lines."""
+        return self._lines
 
     def clear(self) -> None:
         """Takes the line away."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from backupd.cli.context import complete_host, dry_run_option, opened, pass_context
+from backupd.cli.names import expand_hosts
 from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
 from backupd.repo.context import PoolContext
@@ -49,7 +50,8 @@ def command(
 
     A host is due when no complete backup of it started since its current period began (`every`, one day unless configured
     otherwise). Outside its window a due host waits. Named hosts run in any case, beside whatever runs already; without names, and
-    with --wait, a host waits for a place among the `concurrency` transfers of the pool.
+    with --wait, a host waits for a place among the `concurrency` transfers of the pool. HOST may be a pattern of enabled
+    hosts, such as 'web*'.
 
     Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep what has arrived, so that the next run continues it; a
     second one stops at once.
@@ -63,17 +65,19 @@ def command(
     with opened(ctx, writes=not dry_run, stand_in=not dry_run) as context:
         if not dry_run:
             require_privileges(REQUIRED)
+        enabled = (name for name, host in context.config.hosts.items() if host.enabled)
+        named = tuple(expand_hosts(hosts, enabled))
 
         def planned() -> list[PlannedHost]:
             moment = context.clock.now()
             facts = context.catalogue.host_facts(latest(moment))
             copies = fetched_hosts(context.pool, context.catalogue, context.config.hosts)
-            return plan(context.config, facts, moment, names=hosts, everything=everything, catch_up=catch_up, copies=copies)
+            return plan(context.config, facts, moment, names=named, everything=everything, catch_up=catch_up, copies=copies)
 
         if dry_run:
             return _say_plan(context, planned(), as_json)
         sinks = night_sinks(as_json=as_json)
-        end = run_hosts(context, planned, hosts or None, sinks, waits=waits or not hosts)
+        end = run_hosts(context, planned, named or None, sinks, waits=waits or not named)
     return _tell(end, sinks, as_json=as_json)
 
 

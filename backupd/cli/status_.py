@@ -1,14 +1,15 @@
 """`backupd status`: how every host is doing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import click
 
 from backupd.cli import colours
-from backupd.cli.context import complete_host, opened, pass_context, require_host
+from backupd.cli.context import complete_group, complete_host, opened, pass_context, require_host
+from backupd.cli.names import expand_hosts, is_pattern
 from backupd.cli.status_json import (
     copy_as_json,
     dedupe_as_json,
@@ -43,20 +44,31 @@ from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doub
 from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.drills import DrillStatus
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.host_state import HostStatus, host_statuses
+from btrkeep.decisions.host_state import COPY, STATES, HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge_pool
 from btrkeep.decisions.verification import VerificationState, verification_counts
+from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.pool import quota
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time, printable
 
 
 @click.command("status")
-@click.argument("host", required=False, shell_complete=complete_host)
+@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice((*STATES, COPY)),
+    help="Only hosts in this state; may be given several times.",
+)
+@click.option("--group", metavar="GROUP", shell_complete=complete_group, help="Only hosts of this group.")
 @click.option("--copies", "with_copies", is_flag=True, help="Also list the newest backup of each host in each copy.")
 @json_option
 @pass_context
-def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bool) -> int:
+def command(
+    ctx: click.Context, hosts: tuple[str, ...], states: tuple[str, ...], group: str | None, with_copies: bool, as_json: bool
+) -> int:
     """How every host is doing: ok, late, failing, suspect, never or copy.
 
     late: the newest complete backup is older than `late` in the configuration, by default 1.5 times `every` and at least one
@@ -67,18 +79,25 @@ def command(ctx: click.Context, host: str | None, with_copies: bool, as_json: bo
     Below the hosts stand those that have backups but are not configured, as after an import; the replicas that are fetched into
     this pool: ok, late, failing or never; and what is wrong with the pool itself, as `backupd check` has it.
 
-    With HOST, that one alone and at length, with its newest backup in each copy. --copies lists these of all hosts.
+    With one HOST, that one alone and at length, with its newest backup in each copy. --copies lists these of all hosts. With
+    several, a pattern such as 'web*', --state or --group: a table of these hosts only.
     """
     synchronised = clock_synchronised()
     with opened(ctx) as context:
+        host = hosts[0] if len(hosts) == 1 and not is_pattern(hosts[0]) and not states and group is None else None
+        chosen = None
         if host:
             require_host(context.config, context.catalogue, host)
+        elif hosts or states or group is not None:
+            chosen = _chosen(context, hosts, group)
         status = _read_status(context, host, synchronised)
+        if chosen is not None:
+            status = _only(status, chosen, states)
         alive = quota.live_bytes(context.pool) if as_json else {}
     if as_json:
         echo_json(status.as_json(alive))
     else:
-        status.show(host, with_copies=with_copies)
+        status.show(host, with_copies=with_copies, chosen=chosen)
     return 0
 
 
@@ -129,9 +148,15 @@ class _Status:
             "clock_synchronised": self.synchronised,
         }
 
-    def show(self, host: str | None, *, with_copies: bool) -> None:
-        """Prints it, at length for one host."""
-        if host:
+    def show(self, host: str | None, *, with_copies: bool, chosen: frozenset[str] | None = None) -> None:
+        """Prints it, at length for one host; with `chosen` the table of hosts only, and what is wrong with the pool."""
+        if chosen is not None:
+            show_all(self.hosts, self.running, self.moment, has_copies=True)
+            show_unconfigured(self.unconfigured)
+            if not self.hosts and not self.unconfigured:
+                click.echo("no host is in that state" if chosen else "no host is in that group")
+            show_damaged(self.damaged)
+        elif host:
             if self.hosts:
                 show_one(self.hosts[0], self.running, self.moment, self.looks.get(host))
             else:
@@ -157,6 +182,35 @@ class _Status:
         for one in clock_findings(self.context.clock_doubt, self.synchronised):
             click.echo(click.style("clock: ", fg=colours.LEVEL[one.level]) + printable(one.text))
         show_pool(self.verdict)
+
+
+def _chosen(context: PoolContext, hosts: Sequence[str], group: str | None) -> frozenset[str]:
+    """Returns the hosts that are named by words, patterns and the group. Raises UsageError."""
+    config = context.config
+    if group is not None and group not in config.groups:
+        raise UsageError(f"there is no group {group}", did_you_mean(group, config.groups, f"look at {config.file}"))
+    known = {*config.hosts, *context.catalogue.hosts()}
+    names = expand_hosts(hosts, sorted(known)) if hosts else sorted(known)
+    for name in names:
+        require_host(config, context.catalogue, name)
+    if group is None:
+        return frozenset(names)
+    return frozenset(name for name in names if name in config.hosts and config.hosts[name].group == group)
+
+
+def _only(status: "_Status", chosen: frozenset[str], states: Sequence[str]) -> "_Status":
+    """Returns the status of the chosen hosts, of those in one of the states if any is given."""
+    hosts = [one for one in status.hosts if one.host in chosen and (not states or one.state in states)]
+    names = {one.host for one in hosts}
+    unconfigured = {name: count for name, count in status.unconfigured.items() if name in chosen} if not states else {}
+    return replace(
+        status,
+        hosts=hosts,
+        unconfigured=unconfigured,
+        running=[one for one in status.running if one.host in names],
+        unverified=[name for name in status.unverified if name in names],
+        damaged={name: one for name, one in status.damaged.items() if name in names},
+    )
 
 
 def _read_status(context: PoolContext, host: str | None, synchronised: bool | None) -> _Status:

@@ -7,6 +7,7 @@ from backupd.cli.context import pass_context
 from backupd.cli.names import complete_expired, complete_host_of_pool, locked_host, name_argument
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
+from btrkeep.process.login import login_name
 from btrkeep.units import format_time
 
 
@@ -23,7 +24,7 @@ def command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -
     ends it. `latest` as NAME is the newest one that has expired; HOST@NAME in one word does as well.
     """
     with locked_host(ctx, host, "unexpire") as (context, moment):
-        done = unexpire(context.pool, context.catalogue, host, name, why, moment)
+        done = unexpire(context.pool, context.catalogue, host, name, why, moment, by=login_name())
     if as_json:
         taken = {"host": host, "name": done.name, "state": done.state, "at": format_time(moment)}
         echo_json({**taken, **(hold_fields(done.hold) or {})})

@@ -1,6 +1,7 @@
 """`backupd versions`: every version of a file or folder, over all backups."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import click
@@ -9,10 +10,11 @@ from backupd.cli.context import given_now, pass_context
 from backupd.cli.files_view import size_words, skipped_deletions_lines
 from backupd.cli.names import complete_which
 from backupd.cli.opened_backup import complete_path, opened_backup, pool_of, reading
-from backupd.files.backup_selector import NEWEST, find, parse_which, restorable
+from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
 from backupd.files.history import THERE, UNREADABLE, Absence, PathHistory, Version
 from backupd.files.objects import history_object, skipped_deletions_object
-from backupd.files.suggestions import missing, path_given
+from backupd.files.suggestions import missing, nearest_paths, path_given, path_in
+from backupd.files.tree import Tree
 from backupd.files.versions import versions
 from backupd.files.words import shown, time_words
 from backupd.repo.final_backups import LATEST
@@ -61,6 +63,8 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
 
 def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | None) -> PathHistory:
     backups = [one for one in restorable(pool, host) if now is None or one.started <= now]
+    if b"\\" in path:
+        path = _as_written(backups, path)
     with ProgressLine() as line, reading(host):
         history = versions(backups, path, content, lambda done, of: line.go_on(lambda: f"backup {done + 1} of {of}"))
     if not history.versions:
@@ -69,6 +73,16 @@ def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | 
         with opened_backup(pool, host, NEWEST, now) as found:
             raise missing(found.tree, path, host)
     return history
+
+
+def _as_written(backups: Sequence[Restorable], path: bytes) -> bytes:
+    """Returns the path as the newest backup that has it writes it."""
+    for backup in backups:
+        with suppress(OSError), Tree(backup.path) as tree:
+            written = path_in(tree, path)
+            if nearest_paths(tree, written) == []:
+                return written
+    return path
 
 
 def _show(host: str, history: PathHistory) -> None:

@@ -25,7 +25,7 @@ from backupd.health.pool_facts import look_at_pool
 from backupd.health.trust import TrustCheck, check_trust
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
-from backupd.rsync.cell import HINT as CONFINEMENT_HINT
+from backupd.rsync.cell import confinement_hint
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.probe import probe
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
@@ -132,7 +132,7 @@ def _confined(config: Config) -> Iterator[Finding]:
     if config.backup.confine == "never":
         yield Finding("confinement", "note", "rsync is not confined when it talks to a host", _CONFINE)
     elif missing:
-        yield Finding("confinement", "warning", f"rsync is not confined when it talks to a host: {missing}", CONFINEMENT_HINT)
+        yield Finding("confinement", "warning", f"rsync is not confined when it talks to a host: {missing}", confinement_hint())
     else:
         yield Finding("confinement", "ok", "the rsync that talks to a host can write nothing but that host's new backup")
 

@@ -102,6 +102,8 @@ def _of_status(copy: CopyStatus[CopySettings]) -> Finding:
             text = age_words(kind, copy.age) if kind == OFFSITE else f"{done} {format_duration(copy.age)} ago"
             return Finding(_CHECK, "ok", text, subject=subject)
         case CopyState.NEVER:
+            if kind == OFFSITE:
+                hint = f"`backupd offsite init {name}` makes the repository, unless it is there; then `backupd offsite run {name}`"
             return Finding(_CHECK, "note", f"never {done}", hint, subject=subject)
         case CopyState.LATE:
             text = age_words(kind, copy.age) if kind == OFFSITE else f"not {done} for {format_duration(copy.age)}"

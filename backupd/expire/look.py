@@ -16,7 +16,7 @@ from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.common_backups import common_backups
 from backupd.repo.final_backups import FinalBackup, own_backup, own_final
 from backupd.repo.listing import hosts_of
-from backupd.repo.notes_json import ASKED, HOLD, Notes, accepted_state, hold_of, read_notes
+from backupd.repo.notes_json import ASKED, BY, HOLD, Notes, accepted_state, hold_of, read_notes
 from btrkeep.backup_states import COMPLETE, EXPIRED, FINAL, SUSPECT
 from btrkeep.catalogue import BackupState, Catalogue
 from btrkeep.config import Config, Retention
@@ -136,7 +136,8 @@ def asked_of(notes: Notes, name: str) -> DeletionRequest | None:
     asked = note.get(ASKED)
     if not isinstance(asked, Mapping):
         return None
-    return DeletionRequest(str(note.get("why") or ""), asked.get("last") is True, asked.get("at_once") is True)
+    last, at_once = asked.get("last") is True, asked.get("at_once") is True
+    return DeletionRequest(str(note.get("why") or ""), last, at_once, str(note.get(BY) or ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ HOST@latest is the newest complete one too, and nothing else when none is comple
 A day is one of UTC here, for it is the beginning of a name.
 """
 
+import fnmatch
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.units import format_time
 
+_PATTERN = re.compile(r"[*?\[]")
 NEWEST = ""
 """The newest complete backup; without one the newest of all."""
 
@@ -67,13 +70,30 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
 
 
 def named(pool: Pool, which: Iterable[str]) -> list[Restorable]:
-    """Returns the backups that are named, each once: all of each HOST, newest first, and each HOST@BACKUP. Raises UsageError."""
+    """Returns the backups that are named, each once: all of each HOST, newest first, and each HOST@BACKUP. Raises UsageError.
+
+    HOST may be a pattern, such as web*.
+    """
     found: dict[tuple[str, str], Restorable] = {}
-    for text in which:
-        host, name = parse_which(text)
+    for host, name in expand_which(pool, which):
         for one in [find(pool, host, name)] if name else restorable(pool, host):
             found[one.host, one.name] = one
     return list(found.values())
+
+
+def expand_which(pool: Pool, which: Iterable[str]) -> list[tuple[str, str]]:
+    """Parses each HOST[@BACKUP], where HOST may be a pattern of the pool's hosts. For commands that delete nothing.
+
+    Raises UsageError for a pattern that matches no host.
+    """
+    found: list[tuple[str, str]] = []
+    for text in which:
+        pattern, name = parse_which(text)
+        hosts = fnmatch.filter(hosts_of(pool), pattern) if _PATTERN.search(pattern) else [pattern]
+        if not hosts:
+            raise UsageError(f"no host matches {pattern}", "`backupd list` shows the hosts")
+        found += [(host, name) for host in hosts]
+    return found
 
 
 def _notes(pool: Pool, host: str) -> Notes:

@@ -64,6 +64,12 @@ class RestoreCount:
         if len(self.samples) < SAMPLES:
             self.samples.append((place, why))
 
+    def take_back(self, place: bytes, size: int = 0) -> None:
+        """Removes one that was counted before it was tried, and failed."""
+        self.number = max(0, self.number - 1)
+        self.size = max(0, self.size - size)
+        self.samples = [sample for sample in self.samples if sample[0] != place]
+
 
 @dataclass(slots=True)
 class Withheld:
@@ -174,6 +180,17 @@ class Restored:
     def good(self) -> bool:
         """Returns True if everything was restored and is equal."""
         return not self.problems.number and not self.differences.number
+
+    @property
+    def failure(self) -> str:
+        """Returns what failed, with the first name and why; "" if nothing did."""
+        numbers = [
+            f"{counted(count.number, 'name')} {words}"
+            for count, words in ((self.problems, "could not be restored"), (self.differences, "not as in the backup"))
+            if count.number
+        ]
+        place, why = (*self.problems.samples, *self.differences.samples, (b"", ""))[0]
+        return ", ".join(numbers) + (f": {printable(place)}: {why}" if place else "")
 
 
 Tell = Callable[[RestoreProgress], None]

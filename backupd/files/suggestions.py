@@ -5,12 +5,14 @@ if the backup were the whole machine. It is only suggested; the user must ask fo
 """
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain, islice
 
 from backupd.files.tree import NOT_THERE, Entry, Tree, components, joined, look
+from backupd.files.words import shown
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.fs.openat import FOLDER
 from btrkeep.units import printable
@@ -31,6 +33,40 @@ def path_given(text: str) -> bytes:
         raise UsageError(f"{printable(text)}: {error}", near) from None
 
 
+def path_in(tree: Tree, path: bytes) -> bytes:
+    """Returns the path as the backup has it. A name may be given as it is shown, with escapes: latin1-\\xe4.txt.
+
+    Unchanged when there is no such name. Raises UsageError when that is how two names are shown or written; OperatorError when a
+    folder cannot be read.
+    """
+    if b"\\" not in path:
+        return path
+    done: list[bytes] = []
+    for name in components(path):
+        done.append(_name_in(tree, joined(done), name) if b"\\" in name else name)
+    return joined(done)
+
+
+def _name_in(tree: Tree, folder: bytes, name: bytes) -> bytes:
+    text = os.fsdecode(name)
+    try:
+        names = [one for one in tree.each_name(folder) if one == name or shown(one) == text]
+    except OSError as error:
+        if error.errno in NOT_THERE:
+            return name
+        raise OperatorError(f"{shown(folder)} cannot be read: {os.strerror(error.errno or 0)}") from None
+    if len(names) > 1:
+        words = " or ".join(shlex.quote(shown(one)) if shown(one) != text else _for_bash(one) for one in names)
+        raise UsageError(f"{text} can be one of {len(names)} names in {shown(folder)}", f"write {words}")
+    return names[0] if names else name
+
+
+def _for_bash(name: bytes) -> str:
+    """Returns the name as bash takes it, each byte that is not plain ASCII as a number."""
+    text = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte not in b"'\\" else f"\\{byte:03o}" for byte in name)
+    return f"$'{text}'"
+
+
 def entry_at(tree: Tree, path: bytes, where: str) -> Entry:
     """Returns the entry at `path`. Raises UsageError, which names the nearest paths, if there is none; `where` names the backup.
 
@@ -41,7 +77,7 @@ def entry_at(tree: Tree, path: bytes, where: str) -> Entry:
     except OSError as error:
         if error.errno in NOT_THERE:
             raise missing(tree, path, where) from None
-        raise OperatorError(f"{printable(path)} of {where} cannot be read: {os.strerror(error.errno or 0)}") from None
+        raise OperatorError(f"{shown(path)} of {where} cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
 def nearest_paths(tree: Tree, path: bytes) -> list[bytes]:
@@ -65,27 +101,27 @@ def missing(tree: Tree, path: bytes, where: str) -> UsageError:
     """Returns the error for a path that is not there."""
     names = components(path)
     last, _ = deepest(tree, names)
-    shown = printable(last.path)
+    above = shown(last.path)
     if last.kind == "symlink":
         end = resolved(tree, path)
-        hint = f"look at {printable(end)}" if end else "where it leads to is not in this backup"
-        said = f"{shown} is a symlink to {printable(last.target or b'')}, which a backup is not followed through"
+        hint = f"look at {shown(end)}" if end else "where it leads to is not in this backup"
+        said = f"{above} is a symlink to {shown(last.target or b'')}, which a backup is not followed through"
         return UsageError(said, hint)
     if last.kind != "folder":
-        return UsageError(f"{shown} of {where} is a {last.kind}, so nothing is in it", f"it can be had as {shown}")
+        return UsageError(f"{above} of {where} is a {last.kind}, so nothing is in it", f"it can be had as {above}")
     if not tree.owns(last.device):
-        return UsageError(f"something else is mounted at {shown} of {where}", "unmount it: a backup holds no mounts")
-    return UsageError(f"{where} has no {printable(path)}", _hint(tree, last, nearest_paths(tree, path)))
+        return UsageError(f"something else is mounted at {above} of {where}", "unmount it: a backup holds no mounts")
+    return UsageError(f"{where} has no {shown(path)}", _hint(tree, last, nearest_paths(tree, path)))
 
 
 def _hint(tree: Tree, last: Entry, found: Sequence[bytes]) -> str:
     if found and found != [last.path]:
-        return f"did you mean {' or '.join(printable(path) for path in found)}?"
+        return f"did you mean {' or '.join(shown(path) for path in found)}?"
     names = list(islice(tree.each_name(last.path), _SHOWN + 1))
     if not names:
-        return f"{printable(last.path)} is empty"
-    some = ", ".join(printable(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    return f"{printable(last.path)} has {some}"
+        return f"{shown(last.path)} is empty"
+    some = ", ".join(shown(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{shown(last.path)} has {some}"
 
 
 def deepest(tree: Tree, names: Sequence[bytes]) -> tuple[Entry, int]:

@@ -71,6 +71,7 @@ class HostRestore:
         self._above = _above(request.paths) if self.parents else frozenset()
         self._tell = tell
         self._kept: set[int] = set()
+        self._overwritten: set[int] = set()
         self._other_content: set[int] = set()
         self._refused: set[bytes] = set()
         self._exact: tuple[str, ...] = EXACT
@@ -150,6 +151,8 @@ class HostRestore:
             self._other_content.add(hash(item.name))
         if what == KEPT:
             self._kept.add(hash(item.name))
+        if what == OVERWRITTEN:
+            self._overwritten.add(hash(item.name))
         found.counts[what].add(self._place(item.name), why, item.size if item.kind == "file" else 0)
 
     def _of_what_is_there(self, item: Item, older: set[int]) -> str:
@@ -184,14 +187,19 @@ class HostRestore:
         if item.fields == CONTENT_ONLY and hash(item.name) not in self._other_content:
             result.counts[SAME].number -= 1
             result.counts[OVERWRITTEN].add_difference(self._place(item.name), item.fields, item.size)
+            self._overwritten.add(hash(item.name))
 
     def _differs(self, item: Item, result: Restored) -> None:
         if hash(item.name) not in self._kept:
             place = self._place(item.name)
+            size = item.size if item.kind == "file" else 0
             if item.new:
                 result.differences.add(place, "it is not there")
+                result.counts[NEW].take_back(place, size)
             else:
                 result.differences.add_difference(place, item.fields)
+                if hash(item.name) in self._overwritten:
+                    result.counts[OVERWRITTEN].take_back(place, size)
 
     def _count_problems(self, result: Restored, ended: HostRsyncEnd) -> None:
         if ended.exit_code:

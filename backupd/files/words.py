@@ -1,6 +1,7 @@
 """An entry of a backup as JSON has it, and as people read it. Pure."""
 
 import os
+import re
 import stat
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,7 @@ from btrkeep.units import format_time, printable
 
 _LETTERS = {kind: stat.filemode(mode)[0] for mode, kind in KINDS.items()}
 _SECOND = 10**9
+_LIKE_AN_ESCAPE = re.compile(rb"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[nrt\\])")
 
 
 def entry_object(entry: Entry) -> dict[str, Any]:
@@ -63,5 +65,10 @@ def time_words(nanoseconds: int) -> str:
 
 
 def shown(path: bytes) -> str:
-    """A name or path that is safe to show: whatever is in it, it stays in its line and tells a terminal nothing."""
+    """A name or path that is safe to show: whatever is in it, it stays in its line and tells a terminal nothing.
+
+    A backslash of the name itself is doubled where it would read as one of our escapes. The commands take what is shown here.
+    """
+    if b"\\" in path:
+        path = _LIKE_AN_ESCAPE.sub(rb"\\\\", path)
     return printable(path)

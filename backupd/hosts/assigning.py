@@ -52,6 +52,32 @@ def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
     return keys
 
 
+def read_host_list(text: str, source: str) -> dict[str, dict[str, Any]]:
+    """Reads a list of hosts, one a line: NAME KEY=VALUE..., with quotes as in a shell; # begins a comment.
+
+    Raises UsageError, which names the line.
+    """
+    hosts: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            name, *words = shlex.split(line, comments=True) or ("",)
+        except ValueError as error:
+            raise UsageError(f"{source}, line {number}: {error}", "close the quote") from None
+        if not name:
+            continue
+        if "=" in name:
+            raise UsageError(f"{source}, line {number}: {name!r} is no host's name", "a line is NAME KEY=VALUE...")
+        if name in hosts:
+            raise UsageError(f"{source}, line {number}: {name} is named twice", "name each host once")
+        try:
+            hosts[name] = assigned(tuple(words), ()) if words else {}
+        except UsageError as error:
+            raise UsageError(f"{source}, line {number}: {error.message}", error.hint) from None
+    if not hosts:
+        raise UsageError(f"{source} names no host", "write one a line: NAME KEY=VALUE...")
+    return hosts
+
+
 def _key(name: str) -> ConfigKey:
     if name not in KEYS:
         near = nearest(f"{RETENTION}.{name}" if name in LEGAL[RETENTION] else name, KEYS)

@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,15 +108,24 @@ def _lock(fd: int, main: Path) -> None:
 
 def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:
     """Creates a file for the host and returns its path. Raises UsageError if the host exists, ConfigError if a key is wrong."""
-    require_host_name(name)
+    return add_hosts(files, {name: keys})[name]
+
+
+def add_hosts(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
+    """Creates a file for each host and returns its path. All are added, or none. Raises UsageError if one exists, ConfigError."""
+    for name in hosts:
+        require_host_name(name)
     with files.alone():
-        if there := files.hosts().get(name):
-            raise UsageError(f"the host {name} is in {there} already", f"`backupd host set {name} KEY=VALUE` changes it")
-        path = files.own_file(name)
-        if path.exists():  # it has other things in it, or nothing
-            raise UsageError(f"{path} is there already, without the host {name}", "move it away, or add the host to it by hand")
-        files.change({path: new_host(name, keys)})
-    return path
+        places, paths = files.hosts(), dict[str, Path]()
+        for name in hosts:
+            if there := places.get(name):
+                raise UsageError(f"the host {name} is in {there} already", f"`backupd host set {name} KEY=VALUE` changes it")
+            paths[name] = files.own_file(name)
+            if paths[name].exists():  # it has other things in it, or nothing
+                hint = "move it away, or add the host to it by hand"
+                raise UsageError(f"{paths[name]} is there already, without the host {name}", hint)
+        files.change({paths[name]: new_host(name, keys) for name, keys in hosts.items()})
+    return paths
 
 
 def remove_host(files: Files, name: str) -> Path:
@@ -130,43 +139,55 @@ def remove_host(files: Files, name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class HostChange:
-    """A host's keys and the file that declares it, before and after. A missing key is None.
-
-    `notices`: new remarks about the configuration.
-    """
+    """A host's keys and the text of the file that declares it, before and after. A missing key is None."""
 
     path: Path
     text: str
     text_after: str
     keys: Mapping[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedHosts:
+    """The changes by host. `notices`: new remarks about the configuration. `config`: the configuration after them."""
+
+    hosts: Mapping[str, HostChange]
     notices: tuple[str, ...]
+    config: Config
 
 
-def set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool) -> HostChange:
-    """Gives the host these keys, where it is declared; None takes one away. Nothing is written when all are as they should be.
+def set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, write: bool) -> ChangedHosts:
+    """Gives each host these keys, where it is declared; None takes one away. Nothing is written when all are as they should be.
 
-    Raises UsageError when there is no such host, ConfigError when the configuration would be wrong, OperatorError for a file that
-    this cannot change. Nothing is changed then.
+    All hosts are changed, or none. Raises UsageError when there is no such host, ConfigError when the configuration would be wrong,
+    OperatorError for a file that this cannot change. Nothing is changed then.
     """
     with files.alone() if write else nullcontext():
-        return _set_host(files, name, keys, write=write)
+        return _set_hosts(files, names, keys, write=write)
 
 
-def _set_host(files: Files, name: str, keys: Mapping[str, Any], *, write: bool) -> HostChange:
-    path = _file_of(files, name)
-    text = _text(path)
-    before = _flat(tomllib.loads(text)["host"][name])
-    values = {key: _with_added(name, key, before, value) if isinstance(value, Added) else value for key, value in keys.items()}
-    changes = {key: (before.get(key), value) for key, value in values.items() if before.get(key) != value}
-    try:
-        after = with_host_keys(text, name, {key: value for key, (_, value) in changes.items()})
-    except ValueError as error:
-        raise OperatorError(f"the host {name} cannot be changed in {path}: {error}", "edit that file") from None
-    said: tuple[str, ...] = ()
+def _set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, write: bool) -> ChangedHosts:
+    places = files.hosts()
+    texts: dict[Path, str] = {}
+    hosts: dict[str, HostChange] = {}
+    for name in names:
+        path = _file_of(files, name, places)
+        text = texts[path] if path in texts else _text(path)
+        before = _flat(tomllib.loads(text)["host"][name])
+        values = {key: _with_added(name, key, before, value) if isinstance(value, Added) else value for key, value in keys.items()}
+        changes = {key: (before.get(key), value) for key, value in values.items() if before.get(key) != value}
+        try:
+            after = with_host_keys(text, name, {key: value for key, (_, value) in changes.items()})
+        except ValueError as error:
+            raise OperatorError(f"the host {name} cannot be changed in {path}: {error}", "edit that file") from None
+        if changes:
+            texts[path] = after
+        hosts[name] = HostChange(path, text, after, changes)
+    notices: tuple[str, ...] = ()
     with suppress(ConfigError):  # this may be what mends it
-        said = files.load().notices
-    config = _change(files, {path: after} if changes else {}, write=write)
-    return HostChange(path, text, after, changes, tuple(one for one in config.notices if one not in said))
+        notices = files.load().notices
+    config = _change(files, texts, write=write)
+    return ChangedHosts(hosts, tuple(one for one in config.notices if one not in notices), config)
 
 
 def _with_added(name: str, key: str, before: Mapping[str, Any], added: Added) -> list[Any]:
@@ -189,9 +210,9 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _file_of(files: Files, name: str) -> Path:
-    """The file that declares the host. Raises UsageError."""
-    hosts = files.hosts()
+def _file_of(files: Files, name: str, places: Mapping[str, Path] | None = None) -> Path:
+    """The file that declares the host. `places`: the file of each host. Raises UsageError."""
+    hosts = files.hosts() if places is None else places
     if name not in hosts:
         files.load()  # which says so when a file cannot be read
         raise UsageError(f"no host {name} is configured", did_you_mean(name, hosts, "`backupd host list` shows those that are"))

@@ -16,7 +16,7 @@ from backupd.files.tree import require_nothing_mounted
 from backupd.replicate.sender import BackupSender, SendRefused
 from backupd.repo.read_lock import lock_for_reading
 from backupd.rsync.allowed_calls import seccomp_filter
-from backupd.rsync.cell import HINT, PROGRAM, confined_command, filter_file
+from backupd.rsync.cell import PROGRAM, confined_command, confinement_hint, filter_file
 from btrkeep.config import HostConfig
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
@@ -97,5 +97,5 @@ def may_confine(*, is_foreign: bool) -> bool:
     if seccomp_filter() is not None and shutil.which(PROGRAM, path=environment()["PATH"]):
         return True
     if is_foreign:
-        raise OperatorError("rsync sends to another machine from within a cell, which cannot be made here", HINT)
+        raise OperatorError("rsync sends to another machine from within a cell, which cannot be made here", confinement_hint())
     return False

@@ -5,33 +5,42 @@ any action that depends on it. If it cannot be read, nothing of this host is del
 
     {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"},
      "expired": {"at", "why", "rules"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}},
-     "replica": {"pool", "name", "at", "demoted"}, "machine": ID}
+     "replica": {"pool", "name", "at", "demoted"}, "machine": ID, "actions": [{"at", "what", "by", "host", "backup", "why"}]}
 
-A backup whose deletion was requested also has {"asked": {"last", "at_once"}} in its `expired`.
+"by" in a note is the login name of the user who asked for it; notes of older versions have none. "actions" are what users did,
+the newest ones, so a hold leaves a trace after its release. A backup whose deletion was requested also has
+{"asked": {"last", "at_once"}} in its `expired`.
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from backupd.repo.actions_log import UserAction, record_action
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.json_file import NOT_UNDERSTOOD, text_of_file
 from btrkeep.backup_states import COMPLETE, EXPIRED, SUSPECT
 from btrkeep.decisions.retention import Hold
 from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.units import parse_time
 
 FORMAT = 1
 NOTES = "notes.json"
 ACCEPTED, HOLD = "accepted", "hold"  # keys of a backup's notes, beside EXPIRED
+BY = "by"  # a key of each note that a user asked for: the login name
 ASKED = "asked"  # a key of EXPIRED: what was asked for with `backupd delete`
 RULES = "rules"  # another: the codes of the reasons that `why` tells in words; notes of older versions have none
 DEMOTED = "demoted"  # a key of `replica`: the host was backed up here before
 _REMEMBERED = 500  # deletions by hand of a host: the newest
+_ACTIONS = 100  # of users on a host: the newest
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,7 @@ class Notes:
     `forgotten`: the host was given up, all its backups may be deleted. `deleted`: backups deleted on request, by name: when that
     was requested, when it was done, and why. `replica`: the host is fetched from another pool and not backed up here: that pool's
     id, the replica's name, and since when. `machine`: what copies offsite are marked with, which another machine of that name later
-    on does not have; None before the first one.
+    on does not have; None before the first one. `actions`: what users did to the host's backups, oldest first, bounded.
     """
 
     backups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -50,6 +59,7 @@ class Notes:
     deleted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     replica: Mapping[str, Any] | None = None
     machine: str | None = None
+    actions: tuple[Mapping[str, Any], ...] = ()
 
     def note(self, name: str, key: str) -> Mapping[str, Any] | None:
         """Returns one note of one backup."""
@@ -77,12 +87,17 @@ class Notes:
         others = {other: notes for other, notes in self.backups.items() if other != name}
         return replace(self, backups={**others, name: left} if left else others)
 
+    def with_action(self, action: UserAction) -> "Notes":
+        """Returns the notes with that action as the newest; the oldest is dropped when there are too many."""
+        return replace(self, actions=(*self.actions, action.as_json())[-_ACTIONS:])
+
     def gone(self, name: str, at: str) -> "Notes":
         """Returns the notes after that backup is deleted for good. A requested deletion is remembered."""
         note, left = self.note(name, EXPIRED), self.without(name)
         if not note or not note.get(ASKED):
             return left
-        deleted = {**self.deleted, name: {"asked": note["at"], "at": at, "why": note.get("why") or ""}}
+        by = {BY: note[BY]} if note.get(BY) else {}
+        deleted = {**self.deleted, name: {"asked": note["at"], "at": at, "why": note.get("why") or "", **by}}
         return replace(left, deleted=dict(sorted(deleted.items(), key=lambda item: str(item[1].get("at") or ""))[-_REMEMBERED:]))
 
 
@@ -113,6 +128,7 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
         {str(name): dict(one) for name, one in fields.get("deleted", {}).items()},
         dict(fields["replica"]) if fields.get("replica") else None,
         str(fields["machine"]) if fields.get("machine") else None,
+        tuple(dict(one) for one in fields.get("actions", ()))[-_ACTIONS:],
     )
     for name in notes.backups:  # whoever reads the notes may rely on their times
         notes.expired_at(name)
@@ -128,6 +144,17 @@ def write_notes(folder: Path, notes: Notes) -> None:
     with_reserve(pool, lambda: write_atomically(folder / NOTES, text_of(notes)))
 
 
+def write_with_action(pool: Pool, notes: Notes, action: UserAction) -> None:
+    """Replaces the notes of the action's host, with the action, and then appends it to the pool's record. Raises OSError.
+
+    A failure of the latter is only logged: the notes have the action.
+    """
+    assert action.host is not None
+    write_notes(pool.host(action.host), notes.with_action(action))
+    if why := record_action(pool, action):
+        _log.warning("the action is not in the pool's record: %s", why)
+
+
 def text_of(notes: Notes) -> str:
     """Returns the content of the file."""
     fields: dict[str, Any] = {"format": FORMAT, "backups": notes.backups}
@@ -141,6 +168,8 @@ def text_of(notes: Notes) -> str:
         fields["replica"] = notes.replica
     if notes.machine:
         fields["machine"] = notes.machine
+    if notes.actions:
+        fields["actions"] = list(notes.actions)
     return json.dumps(fields, indent=1) + "\n"
 
 

@@ -7,6 +7,7 @@ the capabilities that files need and the system calls of allowed_calls.py.
 """
 
 import os
+import shutil
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,15 @@ PROGRAM = "bwrap"
 _CAPABILITIES = ("CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD", "SYS_ADMIN")
 _SHOWN = ("/usr/bin", "/usr/lib", "/usr/lib64", "/bin", "/lib", "/lib64")
 _ADDED = ("/usr/local/bin", "/usr/local/lib")  # when rsync itself is there
-HINT = "apt install bubblewrap; a container must allow namespaces and pidfd_getfd(2)"
+
+
+def confinement_hint() -> str:
+    """Returns what to do where nothing can be confined: install bubblewrap if it is missing, else allow what it needs."""
+    if not shutil.which(PROGRAM, path=environment()["PATH"]):
+        return "apt install bubblewrap"
+    return (
+        "allow namespaces and pidfd_getfd(2): of a container in its configuration; of this system, sysctl user.max_user_namespaces"
+    )
 
 
 def filter_file(*, receives: bool = False) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from backupd.rsync.allowed_calls import seccomp_filter
-from backupd.rsync.cell import HINT, PROGRAM, confined_command, filter_file
+from backupd.rsync.cell import PROGRAM, confined_command, confinement_hint, filter_file
 from backupd.rsync.remote_end import RemoteEnd
 from backupd.rsync.version import SAFE, Rsync
 from btrkeep.config import Config
@@ -42,7 +42,7 @@ def require_harmless(rsync: Rsync, found: Confinement, config: Config) -> None:
         raise OperatorError(
             f"rsync {rsync.version} may talk to no host: it has holes that a hostile one can use against this server, and cannot "
             f"be confined here ({found.missing}); `backupd check` says what to do",
-            f"{HINT}. Or update rsync to {'.'.join(map(str, SAFE))}. "
+            f"{confinement_hint()}. Or update rsync to {'.'.join(map(str, SAFE))}. "
             'With confine = "never" in [backup] it may: such as where the distribution has mended the holes in an older one',
         )
 
@@ -83,7 +83,7 @@ class ConfinedTransfer:
     def exit_code(self, code: int, said: Iterable[str]) -> int:
         """Returns rsync's exit status, negative for a signal, from that of the cell. Raises OperatorError if rsync did not run."""
         if self.remote.status is None and (why := [line for line in said if line.startswith(f"{PROGRAM}: ")]):
-            raise OperatorError(f"rsync could not be confined: {why[-1]}", HINT)
+            raise OperatorError(f"rsync could not be confined: {why[-1]}", confinement_hint())
         return 128 - code if 128 < code <= 192 and code != self.remote.status else code
 
 
@@ -96,7 +96,7 @@ def confinement(config: Config, *, pause: float = 2.0) -> Confinement:
         return Confinement("the configuration says never")
     missing = why_not(pause)
     if missing and config.backup.confine == "always":
-        raise OperatorError(f'rsync cannot be confined: {missing}, and confine is "always"', HINT)
+        raise OperatorError(f'rsync cannot be confined: {missing}, and confine is "always"', confinement_hint())
     return Confinement(missing)
 
 

@@ -35,7 +35,8 @@ def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> t
     else:
         allowed = Allowed(asked.folder, asked.elsewhere, asked.in_place)
         words = command_words(restore_request(arguments, config, allowed), dry_run=asked.verb == "preview")
-    return (*program, words[0], *(("--now", asked.now) if asked.now else ()), *words[1:])
+    who = (f"--asked-by={asked.who}",) if asked.verb == "restore" else ()
+    return (*program, words[0], *(("--now", asked.now) if asked.now else ()), *who, *words[1:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from btrkeep.process.progress import Notice
 from btrkeep.units import printable
 
 _WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # what stands in backquotes is to be pasted
+_COMMAND = re.compile(r"`backupd (?!-)")
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -34,11 +35,27 @@ def prose(text: str, indent: str = "  ", *, err: bool = False, color: bool | Non
     A word that is longer than a line stays whole, so that it can be copied, and so does a command in backquotes. If the output is
     not a terminal, the text stays one line.
     """
+    text = _for_pool(text)
     if (sys.stderr if err else sys.stdout).isatty():
         import shutil
 
         text = "\n".join(_broken(text, indent, shutil.get_terminal_size().columns))
     click.echo(text, err=err, color=color)
+
+
+class _Chosen:
+    """The pool that the command line names; commands that are printed name it too. "" without --pool."""
+
+    pool = ""
+
+
+def name_pool_in_commands(pool: str) -> None:
+    """From now on each command of backupd that is printed in backquotes names this pool; "" for the default one."""
+    _Chosen.pool = pool
+
+
+def _for_pool(text: str) -> str:
+    return _COMMAND.sub(lambda _: f"`backupd --pool {_Chosen.pool} ", text) if _Chosen.pool else text
 
 
 def text_width() -> int:

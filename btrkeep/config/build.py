@@ -78,7 +78,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
     offsites = dict(_offsites(sections, problems))
     _say_who_keeps_everything(file, hosts.values(), problems)
     if problems.lines:
-        raise ConfigError(problems.lines, f"{reference()} explains every key")
+        raise ConfigError(problems.merged(), f"{reference()} explains every key")
     backup = {key: value for key, value in sections.single[BACKUP].items() if key not in _INHERITED}
     return model.Config(
         file=file,

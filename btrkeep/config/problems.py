@@ -9,7 +9,10 @@ from typing import Any
 from btrkeep.units import printable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_HOST_KEY = re.compile(r'host\.("(?:[^"\\]|\\.)*"|[A-Za-z0-9_-]+)(?=\.|$)')
 _LONGEST = 80
+_MANY = 3  # hosts with the same problem, from which on they are one line
+_SHOWN = 3
 
 
 class InvalidValue(ValueError):
@@ -36,11 +39,35 @@ class Problems:
     notices: list[str] = field(default_factory=list)
     unread: bool = False  # some file could not be read: what seems to be missing may stand there
 
+    _entries: list[tuple[Path, str, str]] = field(default_factory=list)
+
     def add(self, file: Path, what: str, reason: str = "") -> None:
         self.lines.append(_line(file, what, reason))
+        self._entries.append((file, what, reason))
+
+    def merged(self) -> list[str]:
+        """Returns the lines; a problem that three hosts or more have is one line, at the place of the first."""
+        keys = [_HOST_KEY.match(what) for _, what, _ in self._entries]
+        hosts: dict[tuple[str, str], list[tuple[str, Path]]] = {}
+        for (file, what, reason), key in zip(self._entries, keys, strict=True):
+            if key:
+                hosts.setdefault((what[key.end() :], reason), []).append((key[1], file))
+        lines = dict[str, None]()
+        for (file, what, reason), key in zip(self._entries, keys, strict=True):
+            names = hosts[what[key.end() :], reason] if key else []
+            names = list({name: (name, file) for name, file in reversed(names)}.values())[::-1]
+            is_repeated = key is not None and len(names) >= _MANY
+            line = _line_of_many(names, what[key.end() :], reason) if key and is_repeated else _line(file, what, reason)
+            lines[line] = None
+        return list(lines)
 
     def say(self, file: Path, what: str, reason: str) -> None:
         self.notices.append(_line(file, what, reason))
+
+
+def _line_of_many(hosts: list[tuple[str, Path]], key: str, reason: str) -> str:
+    names = ", ".join(name for name, _ in hosts[:_SHOWN]) + (f" and {len(hosts) - _SHOWN} more" if len(hosts) > _SHOWN else "")
+    return f"{len(hosts)} hosts: host.*{printable(key)}: {printable(reason)} ({names}; the first in {hosts[0][1]})"
 
 
 def _line(file: Path, what: str, reason: str) -> str:

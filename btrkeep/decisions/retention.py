@@ -42,12 +42,13 @@ class Hold:
 class DeletionRequest:
     """Somebody's word that a backup is to go (`backupd delete`), and why.
 
-    `last`: also when no other complete one is left. `at_once`: without grace.
+    `last`: also when no other complete one is left. `at_once`: without grace. `by`: the login name of the user.
     """
 
     why: str = ""
     last: bool = False
     at_once: bool = False
+    by: str = ""
 
 
 class RetentionCode(StrEnum):

@@ -89,14 +89,16 @@ def test_a_mail_is_plain_text_unless_its_url_says_otherwise(mailbox: Mail) -> No
     (got,) = mailbox.got
     assert [part.get_content_type() for part in got.walk()] == ["text/plain"]
     assert got.get_content().splitlines()[0] == "Failed:"
-    assert len(got.get_content().splitlines()) == 4
+    assert len(got.get_content().splitlines()) == 5
 
 
 def test_a_webhook_gets_title_text_and_kind(server: Web) -> None:
     assert send([Url(f"json://127.0.0.1:{server.port}/hook")], evil_message()) == [Delivery(1, "JSON", True)]
     (got,) = server.json()
     assert got["type"] == "failure"
-    assert got["message"].splitlines()[:2] == ["Failed:", f"- web1: the backup is failed: {words.harmless(EVIL, 266)}"]
+    title, line, *_ = got["message"].splitlines()
+    assert title == "Failed:"
+    assert line.startswith(f"- web1: the backup is failed: {words.harmless(EVIL, 266)} (since ")
     assert not re.search(r"[<>@`\x1b]|\]\(", got["message"] + got["title"])
 
 

@@ -265,7 +265,7 @@ def test_a_process_that_keeps_the_lock_is_named(main: Path, monkeypatch: pytest.
             while not flock_holders(lock.stat()) if lock.exists() else True:
                 time.sleep(0.01)
             with pytest.raises(LockHeld, match=rf"another process \(.*\b{holder.pid}\b"):
-                files.set_host(files.Files.of("main", str(main)), "new", {"every": "2d"}, write=True)
+                files.set_hosts(files.Files.of("main", str(main)), ["new"], {"every": "2d"}, write=True)
         finally:
             holder.kill()
     assert main.read_text() == before

@@ -40,7 +40,7 @@ def test_an_accepted_backup_counts_as_complete_and_the_next_grows_from_it(shrunk
     done = json.loads(shrunk.backupd("accept", "web", second, "--why", "spring cleaning", "--json").stdout)
     assert (done["host"], done["name"], done["state"], done["why"]) == ("web", second, "complete", "spring cleaning")
     notes = json.loads((shrunk.pool / "hosts" / "web" / "notes.json").read_text())
-    assert notes["backups"][second]["accepted"] == {"at": done["at"], "why": "spring cleaning"}
+    assert notes["backups"][second]["accepted"] == {"at": done["at"], "why": "spring cleaning", "by": "root"}
     assert (shrunk.backup("web", second) / "backup.json").read_bytes() == record  # the backup itself is final
     assert rows(shrunk, f"SELECT state FROM backup WHERE name = '{second}'") == [("complete",)]
     status = shrunk.status("web")

@@ -111,7 +111,7 @@ def test_without_words_the_help_is_shown_and_the_status_is_that_of_wrong_usage()
         (["log", "-n", "0"], "0 is not in the range", "`backupd log --help` explains it"),
         (["init"], "missing argument 'PATH'", "usage: backupd init [OPTIONS] PATH; --help explains it"),
         (["accept", "web1"], "missing argument 'NAME'", "usage: backupd accept [OPTIONS] HOST NAME; --help explains it"),
-        (["status", "web1", "web2"], "unexpected extra argument", "`backupd status --help` explains it"),
+        (["usage", "web1", "web2"], "unexpected extra argument", "`backupd usage --help` explains it"),
         (["status", "--now", "yesterday"], "'yesterday' is no time", "`backupd status --help` explains it"),
         (["status", "--now", "2026-11-20T22:00:00"], "names no zone", "`backupd status --help` explains it"),
         (["--config", "", "status"], "--config names no file", "leave it out for /etc/btrkeep/main.toml"),
@@ -185,3 +185,11 @@ def test_every_command_of_the_units_is_there_and_the_former_name_of_run_job_is_o
     assert {"run", "run-job", "serve", "expire"} <= words
     assert "run-job" not in backupd("--help").stdout
     assert backupd("run-job", "--help").stdout.splitlines()[1:] == backupd("asked", "--help").stdout.splitlines()[1:]
+
+
+def test_commands_that_are_printed_name_the_pool_of_the_command_line() -> None:
+    error, hint = fails("--pool", "no-such-pool", "status")
+    assert error == "/etc/btrkeep/no-such-pool.toml: no such file"
+    assert "`backupd --pool no-such-pool init PATH`" in hint
+    _, hint = fails("--config", "/nowhere/main.toml", "status")
+    assert "`backupd init PATH`" in hint

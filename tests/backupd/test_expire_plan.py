@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -269,7 +270,7 @@ def test_planning_for_a_large_pool_takes_well_below_two_seconds() -> None:
     assert time.process_time() - begun < 1.5
 
 
-def asked(age: int, marked: timedelta = timedelta(0), **wishes: bool) -> Candidate:
+def asked(age: int, marked: timedelta = timedelta(0), **wishes: Any) -> Candidate:
     return replace(backup(age, marked=marked), asked=DeletionRequest("private", **wishes))
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from backupd.files.backup_selector import Restorable
-from backupd.files.suggestions import entry_at, nearest_paths, path_given, resolved
+from backupd.files.suggestions import entry_at, nearest_paths, path_given, path_in, resolved
 from backupd.files.tree import Tree
 from backupd.files.versions import versions
+from backupd.files.words import shown
 from backupd.repo.backup_json import Record
 from btrkeep.errors import OperatorError, UsageError
 from tests.beds import work
@@ -180,3 +181,46 @@ def test_what_is_missing_below_very_many_folders_is_found_in_so_many_steps(data:
         assert _counting[0] < 20 * depth
     finally:
         _counting.clear()
+
+
+ODD = [
+    b"latin1-\xe4.txt",
+    b"new\nline",
+    b"bidi\xe2\x80\xaename",
+    b"tab\there",
+    b"plain\\name",
+    b"c:\\new",
+    b"both\\xe4",
+    b"two\\\\",
+    b"\xe4",
+]
+
+
+def test_each_name_can_be_typed_as_it_is_shown(tmp_path: Path) -> None:
+    inner = tmp_path / "backup" / "data" / os.fsdecode(b"in\xe4ner")
+    inner.mkdir(parents=True)
+    for name in ODD:
+        (inner / os.fsdecode(name)).touch()
+    with Tree(tmp_path / "backup") as tree:
+        for name in ODD:
+            path = b"/in\xe4ner/" + name
+            assert path_in(tree, path_given(shown(path))) == path
+            assert path_in(tree, path_given(os.fsdecode(path))) == path  # and as it is, as scripts have it
+        assert path_in(tree, b"/none\\xe4") == b"/none\\xe4"
+        assert path_in(tree, b"/in\\xe4ner/plain\\name/x\\y") == b"/in\xe4ner/plain\\name/x\\y"
+    assert len({shown(name) for name in ODD}) == len(ODD)
+
+
+def test_a_name_that_is_shown_as_another_is_written_is_refused_with_how_to_write_both(tmp_path: Path) -> None:
+    data = tmp_path / "backup" / "data"
+    data.mkdir(parents=True)
+    for name in (b"back\\xe4", b"back\xe4"):
+        (data / os.fsdecode(name)).touch()
+    with Tree(tmp_path / "backup") as tree:
+        with pytest.raises(UsageError) as error:
+            path_in(tree, path_given("/back\\xe4"))
+        assert error.value.message == "back\\xe4 can be one of 2 names in /"
+        written = error.value.hint.removeprefix("write ").split(" or ")
+        typed = [work("bash", "-c", f"printf %s {word} | od -An -tx1 -v").stdout for word in written]
+        names = {path_in(tree, path_given("/" + os.fsdecode(bytes.fromhex("".join(text.split()))))) for text in typed}
+        assert names == {b"/back\\xe4", b"/back\xe4"}

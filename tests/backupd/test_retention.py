@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -346,7 +347,7 @@ def test_a_policy_that_is_none_says_what_is_wrong(text: str, said: str) -> None:
 # --- what somebody asked to be deleted
 
 
-def asked(started: str, state: str = "complete", days_ago: int = 0, **wishes: bool) -> Candidate:
+def asked(started: str, state: str = "complete", days_ago: int = 0, **wishes: Any) -> Candidate:
     return backup(started, state, expired=NOW - days_ago * DAY, asked=DeletionRequest("private", **wishes))
 
 

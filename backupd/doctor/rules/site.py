@@ -51,7 +51,11 @@ def _confinement(facts: DoctorFacts) -> Iterator[Finding]:
         "a host that takes it over is root on this server, and can reach all other backups",
         "none. A container must allow namespaces and pidfd_getfd(2)",
         (
-            *((f'# in {site.file}, [backup]: confine = "auto"',) if site.confine == "never" else ("apt install bubblewrap",)),
+            *(
+                (f'# in {site.file}, [backup]: confine = "auto"',)
+                if site.confine == "never"
+                else ("command -v bwrap || apt install bubblewrap",)
+            ),
             f"{backupd(site, 'check')}   # says whether it can be, and why not",
         ),
     )

@@ -48,6 +48,7 @@ from btrkeep.fs.sparse import data_runs, pieces
 from btrkeep.pool import quota
 from btrkeep.pool.room import read_room
 from btrkeep.pool.syncfs import syncing
+from btrkeep.process.login import login_name
 from btrkeep.units import backup_name, counted
 
 _UNLIKE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY)  # another filesystem, or only one of the two has checksums
@@ -254,7 +255,7 @@ def _give_up(context: ExpiryContext, plan: RepairPlan, name: str) -> str:
     because the retention keeps only the first of two backups of a day.
     """
     host, old = plan.backup.host, plan.backup.name
-    asked = DeletionRequest(f"repaired in {name}")
+    asked = DeletionRequest(f"repaired in {name}", by=login_name())
     seen = look_again(
         context.pool, context.config, host, {one.name: one.state for one in context.catalogue.backups(host) if one.name}
     )
@@ -271,9 +272,10 @@ def _give_up(context: ExpiryContext, plan: RepairPlan, name: str) -> str:
     else:
         try:
             require_sane_clock(context, asked)
-            mark(context, [choose(context, host, [old], asked)])
+            mark(context, [choose(context, host, [old], asked)], asked)
         except OperatorError as error:
             stays = error.message
     if stays and not hold_of(read_notes(context.pool.host(host)), name):
-        hold(context.pool, context.catalogue, host, name, Hold(None, f"repaired copy of {old}, which stays: {stays}"), context.now)
+        kept = Hold(None, f"repaired copy of {old}, which stays: {stays}")
+        hold(context.pool, context.catalogue, host, name, kept, context.now, by=login_name())
     return stays

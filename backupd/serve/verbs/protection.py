@@ -54,19 +54,19 @@ def hold(call: Call) -> dict[str, Any]:
         if call["until"] and call["until"] <= now:
             raise RequestRefused(f"{format_time(call['until'])} is past", "name a later time, or none", "usage", own=True)
         new = Hold(call["until"], _why(call))
-        done = hold_it(context.pool, context.catalogue, call["host"], call["backup"], new, now)
+        done = hold_it(context.pool, context.catalogue, call["host"], call["backup"], new, now, by=call.who)
     return {**_noted(call, done), "at": format_time(now), **(hold_fields(new) or {}), "unexpired": done.unexpired}
 
 
 def release(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd release --json`."""
     with _locked(call, "release") as (context, now):
-        done = release_it(context.pool, context.catalogue, call["host"], call["backup"], now)
+        done = release_it(context.pool, context.catalogue, call["host"], call["backup"], now, by=call.who)
     return {**_noted(call, done), "released": hold_fields(done.hold)}
 
 
 def accept(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd accept --json`."""
     with _locked(call, "accept") as (context, now):
-        name = accept_it(context.pool, context.catalogue, call["host"], call["backup"], _why(call), now)
+        name = accept_it(context.pool, context.catalogue, call["host"], call["backup"], _why(call), now, by=call.who)
     return {"host": call["host"], "name": name, "state": COMPLETE, "at": format_time(now), "why": _why(call)}

@@ -1,0 +1,158 @@
+"""What to do about each alarm: for the dashboard, the messages, and the page docs/what-to-do.rst. Pure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from btrkeep.catalogue.model_alarm import (
+    BALANCE,
+    CATALOGUE,
+    CONDITION,
+    DAMAGED,
+    DEVICES,
+    DRILL,
+    EXPIRY,
+    FAILURE,
+    FETCHED_BY,
+    HOST,
+    HOST_KEY,
+    MIN_FREE,
+    OFFSITE,
+    POOL,
+    PUSH,
+    READ_ONLY,
+    REPLICA,
+    ROOM,
+    SERVICE,
+    SILENT,
+    STEP,
+    SUSPECT,
+    UNALLOCATED,
+    UNIT,
+    USED,
+    VERIFICATION,
+    StoredAlarm,
+)
+
+_UNIT_NAME = re.compile(r"[A-Za-z0-9@:_.\\-]+", re.ASCII)
+ANY = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Advice in words, and a command that gives details; `page`: the page of the dashboard, or "" if there is none."""
+
+    words: str
+    command: str = ""
+    page: str = ""
+
+
+_REPLICA = Advice(
+    "See why it cannot be updated; the other pool may be away or full.", "backupd replicate {name} --dry-run", "copies"
+)
+TABLE: Mapping[tuple[str, str], Advice] = {
+    (FAILURE, HOST): Advice("Look at its last run. When the reason is mended, let it run again.", "backupd log {name}"),
+    (SUSPECT, HOST): Advice("See what is missing. If it was deleted on purpose, accept the backup.", "backupd list {name}"),
+    (SILENT, HOST): Advice("Is the machine switched on, and is its window long enough?", "backupd run {name}"),
+    (FAILURE, POOL): Advice("See that the pool is mounted, writable, and the right filesystem.", "backupd doctor", "doctor"),
+    (FAILURE, EXPIRY): Advice(
+        "See why it ended; nothing is deleted meanwhile, so the pool grows.", "backupd expire --dry-run", "jobs"
+    ),
+    (FAILURE, BALANCE): Advice(
+        "See why it ended; fragmented free space is not given back meanwhile.", "btrfs-balancer plan --pool {pool}", "jobs"
+    ),
+    (FAILURE, DRILL): Advice(
+        "A backup did not come back as it was, or none was restored for long: see what differs, and try it again.", "backupd drill"
+    ),
+    (FAILURE, VERIFICATION): Advice(
+        "Is the timer btrkeep-verify@ or btrkeep-scrub@ enabled? What is not read is not known to be there.", "backupd verify"
+    ),
+    (FAILURE, READ_ONLY): Advice(
+        "Look at the kernel's messages (dmesg) for what made it so, before it is mounted read-write again.",
+        "backupd doctor",
+        "doctor",
+    ),
+    (FAILURE, CATALOGUE): Advice("Set another `state` for this pool, or rebuild the catalogue from it.", "backupd rebuild"),
+    (ROOM, MIN_FREE): Advice(
+        "Nothing is backed up until there is room: keep less, balance, or add a device.", "backupd forecast", "pool"
+    ),
+    (ROOM, UNALLOCATED): Advice(
+        "Expire, then balance what is sparsely used: metadata needs unallocated space.", "backupd doctor", "doctor"
+    ),
+    (ROOM, USED): Advice("Keep less, or add a device, before it is full.", "backupd forecast", "pool"),
+    (ANY, UNIT): Advice("Read what it said last, mend that, and start it again.", "journalctl -u {name} -n 50", "log"),
+    (SILENT, OFFSITE): Advice(
+        "Nothing was sent there yet: make the repository, then send to it.", "backupd offsite init {name}", "copies"
+    ),
+    (ANY, OFFSITE): Advice(
+        "See why it cannot be updated; the repository may be away or full.", "backupd offsite run {name} --dry-run", "copies"
+    ),
+    (ANY, REPLICA): _REPLICA,
+    (ANY, PUSH): _REPLICA,
+    (ANY, FETCHED_BY): Advice(
+        "Nobody has fetched from this pool: the other server, or the disk, stays away.", "backupd status", "copies"
+    ),
+    (ANY, DAMAGED): Advice("Other backups of the host, or a copy elsewhere, may have these files.", "backupd list {name}"),
+    (DEVICES, ANY): Advice(
+        "Look at the device's health (smartctl) and scrub the pool; replace it before a second one fails.",
+        "backupd doctor",
+        "doctor",
+    ),
+    (ANY, CONDITION): Advice(
+        "It has lasted for several nights: let root read it on the host, or exclude it. What was deleted there may still be here.",
+        "backupd status {name}",
+    ),
+    (ANY, HOST_KEY): Advice(
+        "Compare the key with the host's own before you remove the recorded one: somebody else may answer there.",
+        "backupd host test {name}",
+    ),
+    (ANY, STEP): Advice("It has not come to its end several times in a row. The alarm has the command; see its log.", "", "log"),
+    (SERVICE, ANY): Advice("Alarms do not reach anybody by this service: see its URL in [notify].", "backupd notify --test"),
+}
+"""By event and kind of subject; ANY where one of them does not matter. docs/what-to-do.rst has the same entries."""
+EXAMPLES: Mapping[tuple[str, str], str] = {
+    (FAILURE, HOST): "web1: the backup is failed: REASON",
+    (SUSPECT, HOST): "web1: the newest backup is suspect: REASON",
+    (SILENT, HOST): "web1: no complete backup for 3d",
+    (FAILURE, POOL): "the pool cannot be used: REASON",
+    (FAILURE, EXPIRY): "expiry failed: REASON",
+    (FAILURE, BALANCE): "balance failed: REASON",
+    (FAILURE, DRILL): "drill: no restore was proven for 30d",
+    (FAILURE, VERIFICATION): "verification: no backup of web1 was read for 90d",
+    (FAILURE, READ_ONLY): "/srv/backup is mounted read-only: no backup can be made",
+    (FAILURE, CATALOGUE): "the catalogue knows none of the backups that are in the pool",
+    (ROOM, MIN_FREE): "there is less free space than min_free",
+    (ROOM, UNALLOCATED): "there is too little unallocated space",
+    (ROOM, USED): "the pool is fuller than the limit",
+    (ANY, UNIT): "btrkeep-backup@main.service failed: exit-code",
+    (SILENT, OFFSITE): "offsite cloud: never sent to, 7d after it was first looked for",
+    (ANY, OFFSITE): "offsite cloud: REASON",
+    (ANY, REPLICA): "replica second: REASON",
+    (ANY, PUSH): "push second: REASON",
+    (ANY, FETCHED_BY): "fetched_by second: not fetched for 7d",
+    (ANY, DAMAGED): "web1: 3 backups damaged, up to 2 files in each",
+    (DEVICES, ANY): "a device is missing, or has errors",
+    (ANY, CONDITION): "web1: something has lasted for several nights: REASON",
+    (ANY, HOST_KEY): "web1: the host answers with another host key",
+    (ANY, STEP): "a step has failed several times in a row: REASON",
+    (SERVICE, ANY): "a service of [notify] urls does not work: REASON",
+}
+"""The message of each entry, for the page of the manual."""
+ELSE = Advice("See what the doctor says.", "backupd doctor", "doctor")
+
+
+def advice(row: StoredAlarm, pool: str = "main") -> Advice:
+    """Returns the advice for an alarm of that kind and subject, with the names filled in; `pool`: the name of the pool."""
+    kind, name = row.about.kind, row.about.name
+    keys = ((row.what, kind), (ANY, kind), (row.what, ANY))
+    entry = next((TABLE[key] for key in keys if key in TABLE), ELSE)
+    if kind == UNIT and not _UNIT_NAME.fullmatch(name):
+        name = "UNIT"
+    return Advice(entry.words, command_for(entry.command.format(name=name, pool=pool), pool), entry.page)
+
+
+def command_for(command: str, pool: str) -> str:
+    """Returns a command of backupd as it is typed for that pool."""
+    if pool == "main" or not command.startswith("backupd "):
+        return command
+    return command.replace("backupd ", f"backupd --pool {pool} ", 1)

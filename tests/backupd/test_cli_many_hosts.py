@@ -1,0 +1,129 @@
+"""Patterns and lists of hosts, and errors of many hosts in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from backupd.cli.check_ import merged
+from backupd.cli.names import expand_hosts
+from backupd.hosts.assigning import read_host_list
+from btrkeep.config.problems import Problems, dotted
+from btrkeep.errors import UsageError
+from tests.beds import backupd
+from tests.beds.nights import Nights
+
+HOSTS = ["web1", "web2", "db1"]
+
+
+def test_a_pattern_is_the_hosts_that_match_and_a_name_stays() -> None:
+    assert expand_hosts(["web*"], HOSTS) == ["web1", "web2"]
+    assert expand_hosts(["db1", "*"], HOSTS) == ["db1", "web1", "web2"]
+    assert expand_hosts(["none", "web1"], HOSTS) == ["none", "web1"]
+    assert expand_hosts([], HOSTS) == []
+    with pytest.raises(UsageError, match=r"no host matches mail\*"):
+        expand_hosts(["web1", "mail*"], HOSTS)
+
+
+def test_a_list_of_hosts_is_read_line_by_line() -> None:
+    text = "# the shop\nweb1 address=root@web1 'paths=/etc /srv'  # in the cellar\n\nweb2 group=debian\n"
+    assert read_host_list(text, "list") == {
+        "web1": {"address": "root@web1", "paths": ["/etc", "/srv"]},
+        "web2": {"group": "debian"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("web1\nweb1", "list, line 2: web1 is named twice"),
+        ("web1 'paths", "list, line 1: No closing quotation"),
+        ("\nport=22", "list, line 2: 'port=22' is no host's name"),
+        ("web1 colour=red", "list, line 1: 'colour' is no key of a host"),
+        ("# nothing", "list names no host"),
+    ],
+)
+def test_a_list_that_is_wrong_names_the_line(text: str, error: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_host_list(text, "list")
+    assert raised.value.message.startswith(error)
+
+
+def test_a_problem_of_three_hosts_is_one_line() -> None:
+    problems = Problems()
+    names = [f"web{number}" for number in range(200)]
+    for name in names:
+        problems.add(Path(f"/etc/{name}.toml"), f'{dotted("host", name, "group")} = "debian"', "there is no such group")
+    problems.add(Path("/etc/main.toml"), "pool.zone", "no zone")
+    for name in names[:2]:
+        problems.add(Path(f"/etc/{name}.toml"), dotted("host", name, "port"), "no port")
+    assert problems.merged() == [
+        '200 hosts: host.*.group = "debian": there is no such group (web0, web1, web2 and 197 more; the first in /etc/web0.toml)',
+        "/etc/main.toml: pool.zone: no zone",
+        "/etc/web0.toml: host.web0.port: no port",
+        "/etc/web1.toml: host.web1.port: no port",
+    ]
+    assert len(problems.lines) == 203
+
+
+def test_a_finding_of_three_subjects_is_one_line() -> None:
+    found = [("a", "x"), ("b", "y"), ("c", "x"), ("d", "x"), ("e", "y"), ("f", "x")]
+    assert merged(found) == [("a, c, d and 1 more", "x"), ("b", "y"), ("e", "y")]
+
+
+@pytest.fixture
+def main(tmp_path: Path) -> Path:
+    path = tmp_path / "main.toml"
+    path.write_text(
+        '[pool]\npath = "/nowhere/pool"\n[group.debian]\npaths = ["/etc"]\n[host.db1]\npaths = ["/srv"]\naddress = "root@db1"\n'
+    )
+    return path
+
+
+def test_hosts_of_a_list_are_added_all_or_none_and_changed_by_a_pattern(main: Path, tmp_path: Path) -> None:
+    listed = tmp_path / "hosts.txt"
+    listed.write_text("web1 address=root@web1\nweb2 address=root@web2 port=2222\n")
+    done = backupd("--config", main, "host", "add", "--from", listed, "--group", "debian", "--json")
+    assert [one["host"] for one in json.loads(done.stdout)] == ["web1", "web2"]
+    rows = {one["host"]: one for one in json.loads(backupd("--config", main, "host", "list", "--json").stdout)}
+    assert (rows["web2"]["port"], rows["web2"]["group"], rows["web1"]["address"]) == (2222, "debian", "root@web1")
+    listed.write_text("web3 address=root@web3\nweb1 address=root@web1\n")
+    assert backupd("--config", main, "host", "add", "--from", listed, check=False).returncode == 2
+    assert not (main.with_suffix(".d") / "web3.toml").exists()
+    before = main.read_text()
+    changed = json.loads(backupd("--config", main, "host", "set", "web*", "every=2d", "--json").stdout)
+    assert [(one["host"], one["written"]) for one in changed] == [("web1", True), ("web2", True)]
+    assert main.read_text() == before
+    text = backupd("--config", main, "host", "set", "web1", "db1", "every=2d").stdout
+    assert text == 'db1: every: not set -> "2d"\n1 host changed; 1 host had all of that already\n'
+    wrong = backupd("--config", main, "host", "set", "*", "group=none", check=False)
+    assert wrong.returncode == 2
+    assert '3 hosts: host.*.group = "none": there is no such group' in wrong.stderr
+    assert len(wrong.stderr.splitlines()) == 2
+
+
+@pytest.mark.btrfs
+def test_status_and_run_take_patterns_states_and_groups(nights: Nights) -> None:
+    nights.tables["group"] = {"dmz": {}}
+    for name in HOSTS:
+        nights.host(name, nights.source / name, **({"group": "dmz"} if name == "web1" else {}))
+        (nights.source / name).mkdir(parents=True, exist_ok=True)
+    nights.night("web2")
+
+    def shown(*words: str) -> list[str]:
+        return [one["host"] for one in json.loads(nights.backupd("status", "--json", *words).stdout)["hosts"]]
+
+    assert sorted(shown("web*")) == ["web1", "web2"]
+    assert shown("--group", "dmz") == ["web1"]
+    assert sorted(shown("--state", "never")) == ["db1", "web1"]
+    assert shown("--state", "never", "--state", "ok", "web*", "--group", "dmz") == ["web1"]
+    assert sorted(shown("db1", "web2")) == ["db1", "web2"]
+    assert "1 host: 1 ok" in nights.backupd("status", "web2", "--state", "ok").stdout
+    wrong = nights.backupd("status", "--group", "none", check=False)
+    assert wrong.returncode == 2
+    assert "there is no group none" in wrong.stderr
+    assert nights.backupd("status", "mail*", check=False).returncode == 2
+    assert nights.backupd("verify", "mail*", check=False).returncode == 2
+    assert nights.backupd("verify", "web*").returncode == 0
+    planned = json.loads(nights.backupd("run", "--dry-run", "--json", "web*").stdout)
+    assert [one["host"] for one in planned] == ["web1", "web2"]
