@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from backupd.alarms import words
 from backupd.alarms.journal import UnitFailure
 from backupd.health.status_report import StatusReport
+from backupd.hosts.keys import other_key_hint
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import (
     BALANCE,
@@ -23,6 +24,7 @@ from btrkeep.catalogue.model_alarm import (
     EXPIRY,
     FAILURE,
     HOST,
+    HOST_KEY,
     MIN_FREE,
     MISSING_DEVICE,
     POOL,
@@ -39,6 +41,7 @@ from btrkeep.catalogue.model_alarm import (
 from btrkeep.config import HostConfig
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.absence import has_other_key
 from btrkeep.decisions.alarm_patience import message_from
 from btrkeep.decisions.copies import CopyState
 from btrkeep.decisions.drills import DrillState, failure_words
@@ -112,6 +115,7 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     unknown: set[str | Key] = {_UNKNOWN[check] for check in verdict.unlooked}
     if report.fault:
         unknown.add((FAILURE, BALANCE))
+    unknown.update(_unseen_keys(report))
     for unit, failed in units.items():
         subject = AlarmSubject(UNIT, unit)
         stored = known.get((FAILURE, str(subject)))
@@ -150,6 +154,7 @@ def _hosts(report: StatusReport, known: Known) -> Iterator[Alarm]:
         if host.enabled and status.state != COPY:
             yield from _failing(status, report)
             yield from _silent(host, status, report, known)
+            yield from _host_key(host, report)
             yield from _lasting(status, report)
 
 
@@ -166,6 +171,23 @@ def _failing(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
         yield Alarm(FAILURE, AlarmSubject(HOST, status.host), text, since)
 
 
+def _host_key(host: HostConfig, report: StatusReport) -> Iterator[Alarm]:
+    """Finds hosts that answer with another key: an alarm of its own, because a host that was failing already has one."""
+    facts = report.facts.get(host.name)
+    if facts and has_other_key(facts):
+        command = backupd_command(report.config.name, report.config.file)
+        text = words.other_key(host.name, other_key_hint(host, [report.config.ssh.known_hosts], command))
+        yield Alarm(FAILURE, AlarmSubject(HOST_KEY, host.name), text, facts.last_run_started or report.now)
+
+
+def _unseen_keys(report: StatusReport) -> Iterator[Key]:
+    """Yields the keys of alarms about host keys that the newest run says nothing of: it did not connect, for another reason."""
+    for status in report.hosts:
+        facts = report.facts.get(status.host)
+        if facts and facts.last_run_outcome not in ("complete", "suspect") and not has_other_key(facts):
+            yield FAILURE, str(AlarmSubject(HOST_KEY, status.host))
+
+
 def _lasting(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
     """Finds hosts with conditions that last: one alarm each, sent again when there are twice as many."""
     facts = report.facts.get(status.host)
@@ -177,7 +199,7 @@ def _lasting(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
 
 def _silent(host: HostConfig, status: HostStatus, report: StatusReport, known: Known) -> Iterator[Alarm]:
     """Finds silent hosts. A host that never had a complete backup is counted from when it was first seen."""
-    if host.optional:
+    if host.optional and host.max_absence is None:
         return
     subject, zone, wait = AlarmSubject(HOST, host.name), report.config.pool.zone, report.config.notify.silent
     if status.last_complete is not None:

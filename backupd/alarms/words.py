@@ -118,6 +118,11 @@ def failing(host: str, outcome: str | None, reason: str) -> str:
     return f"{host}: the backup is {outcome}: {reason}"
 
 
+def other_key(host: str, hint: str) -> str:
+    """A host answers with another key than the recorded one."""
+    return f"{host}: the host key is not the recorded one: the host was set up again, or another machine answers. Now: {hint}"
+
+
 def damaged(host: str, backups: int, files: int) -> str:
     """Files of a host's backups are damaged: `files` in the worst of them."""
     each = "each" if backups > 1 else "it"

@@ -23,6 +23,7 @@ from backupd.doctor.site import read_key_file
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.pool_facts import look_at_pool
 from backupd.health.trust import TrustCheck, check_trust
+from backupd.hosts.keys import files_with_key, other_key_hint
 from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.cell import confinement_hint
@@ -34,7 +35,9 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.keys import NOTIFY, SECRET
+from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
+from btrkeep.decisions.absence import is_absent
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_findings, judge_pool
 from btrkeep.decisions.privileges import privilege_findings
@@ -43,7 +46,7 @@ from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool import quota
-from btrkeep.pool.marker import Pool, is_on
+from btrkeep.pool.marker import HOSTS, Pool, is_on
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import counted, printable
@@ -363,10 +366,14 @@ async def _probe_path(config: Config, host: HostConfig, path: str, confined: boo
     lines = [printable(line) for line in done.stderr.splitlines() if line.strip()]
     means = meaning(done.returncode, lines)
     said = means.line.strip("@ ")  # ssh's largest warning has a frame of @
-    level = "warning" if host.optional and means.unreachable else "error"
+    has_resolved = (config.pool.path / HOSTS / host.name).is_dir()
+    level = "warning" if host.optional and means.unreachable and is_absent(means.cause, has_resolved=has_resolved) else "error"
     what = "" if means.cause in _OF_THE_HOST else f"{printable(path)}: "
     message = f"{what}{means.words}" + (f": {said}" if said else "")
     hint = _NO_PYTHON if _RRSYNC_DOES_NOT_START.search(said) else _HINTS.get(means.cause, "")
+    if means.cause is ExitCause.HOST_KEY:
+        files = await asyncio.to_thread(files_with_key, host, config.ssh)
+        hint = other_key_hint(host, files, backupd_command(config.name, config.file))
     return Finding("host", level, message, hint, subject=host.name, cause=means.cause)
 
 
@@ -380,7 +387,6 @@ _OF_THE_HOST = frozenset({
 _RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad interpreter|No such file)")
 _NO_PYTHON = "rrsync does not start there: it comes with rsync, and needs python3; install both on the host"
 _HINTS: dict[ExitCause | None, str] = {
-    ExitCause.HOST_KEY: "ssh-keyscan the host into known_hosts, and compare the key with the host's own",
     ExitCause.KEY_REFUSED: f"add the public key to the host's authorized_keys; {page('restricted-keys')} has the line",
     ExitCause.NOT_TRANSFERRED: "does the path exist there, and may the user read it?",
     ExitCause.NO_RSYNC: "install rsync there, or set rsync_path",

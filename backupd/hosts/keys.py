@@ -1,8 +1,10 @@
 """The key that hosts are reached with, and the keys that they answer with. Everything is asked of ssh-keygen and ssh-keyscan."""
 
 import os
+import shlex
 import socket
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,11 +75,36 @@ def name_of(host: HostConfig) -> tuple[str, str]:
     return bare, bare if host.port in (None, 22) else f"[{bare}]:{host.port}"
 
 
+def known_name(host: HostConfig) -> str:
+    """Returns the name under which ssh looks for the host's key in known_hosts."""
+    options = (option.partition("=") for option in host.ssh_options)
+    aliases = [value.strip() for name, _, value in options if name.strip().lower() == "hostkeyalias"]
+    return aliases[0] if aliases else name_of(host)[1]
+
+
 def is_known(host: HostConfig, ssh: SshSettings) -> bool:
     """Returns True if known_hosts has a key of the host."""
-    name = name_of(host)[1]
+    return bool(files_with_key(host, ssh))
+
+
+def files_with_key(host: HostConfig, ssh: SshSettings) -> list[Path]:
+    """Returns the files of known hosts that have a key of the host."""
     files = [path for path in (ssh.known_hosts, *_SYSTEM_WIDE) if path.exists()]
-    return any(run(["ssh-keygen", "-F", name, "-f", str(path)], check=False).returncode == 0 for path in files)
+    name = known_name(host)
+    return [path for path in files if run(["ssh-keygen", "-F", name, "-f", str(path)], check=False).returncode == 0]
+
+
+def other_key_hint(host: HostConfig, files: Sequence[Path], command: str) -> str:
+    """Returns what to do about a host whose key is not the recorded one in these files, or is not recorded if there are none.
+
+    `command`: how `backupd` is called for this pool.
+    """
+    remove = [f"ssh-keygen -R {shlex.quote(known_name(host))} -f {shlex.quote(str(path))}" for path in files]
+    accept = f"{command} setup --host {shlex.quote(host.name)} --accept-host-key --no-run"
+    how = "compare its key with the one on the host (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub)"
+    if not remove:
+        return f"{how}, then accept it: {accept}"
+    return f"{how}; if that is right, remove the old one: {'; '.join(remove)}; then accept the new one: {accept}"
 
 
 def ask_host_key(host: HostConfig) -> HostKey:

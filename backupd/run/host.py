@@ -348,7 +348,7 @@ class HostRun:
             self.context.catalogue.drop_backup(self.host.name, None)
         else:
             self.context.catalogue.put_backup(backup_row(self.context.pool, record, PARTIAL, prepared.id))
-        if self.host.optional and transfer.unreachable and not lost:
+        if self.host.optional and transfer.absent and not lost:
             outcome = "skipped"
         else:
             outcome = "failed" if nothing and not self.cancellation.reason else verdict.outcome

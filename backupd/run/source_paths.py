@@ -24,6 +24,7 @@ from backupd.run.verdict import PathEvidence, SuspectLimits, conditions_in, enou
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.conditions import ConditionKey
 from btrkeep.config import HostConfig
+from btrkeep.decisions.absence import is_absent
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitKind, Meaning, meaning
 from btrkeep.pool.locks import Lock
@@ -192,6 +193,13 @@ class HostTransfer:
         return self._means is not None and self._means.unreachable
 
     @property
+    def absent(self) -> bool:
+        """Returns True if the last rsync did not reach the host because it is not there."""
+        base = self.prepared.base
+        has_resolved = base is not None and base.address in (None, self.host.address)
+        return self._means is not None and self._means.unreachable and is_absent(self._means.cause, has_resolved=has_resolved)
+
+    @property
     def conditions(self) -> list[ConditionKey]:
         """Returns what could not be fetched or deleted, by the last rsync of each path."""
         return [key for keys in self._conditions.values() for key in keys]
@@ -206,7 +214,7 @@ class HostTransfer:
     def _worth_another(self) -> bool:
         if self.cancellation.reason or any(result.outcome is PathOutcome.FAULT for result in self.results.values()):
             return False
-        return self._means is not None and self._means.kind is not ExitKind.HOST and not (self.host.optional and self.unreachable)
+        return self._means is not None and self._means.kind is not ExitKind.HOST and not (self.host.optional and self.absent)
 
     def run_fields(self) -> dict[str, Any]:
         """Returns the fields of the run's row about rsync: the worst path's exit status, the sums of all."""

@@ -199,6 +199,7 @@ def first_record(prepared: Prepared, host: HostConfig, now: datetime, imported: 
         base=base.name if base else None,
         base_uuid=base.uuid if base else None,
         settings=settings_of(host),
+        address=host.address,
         doubted=prepared.doubted,
         imported=imported,
         unread_bases=prepared.unread_bases,

@@ -70,7 +70,7 @@ TABLE = (
         "How often a host is backed up, a replica fetched, or the newest backups sent to an offsite repository."),
     ConfigKey("late", _ALL, kinds.DURATION, None, '"2d"',
         "How old a host's newest complete backup may be before the host is late, which is a state and a message. Without it: "
-        "1.5 times ``every``, and at least one missed window. Hosts that are ``optional`` are never late."),
+        "1.5 times ``every``, and at least one missed window. For hosts that are ``optional`` see ``max_absence``."),
     ConfigKey("attempts", _ALL, kinds.COUNT, 3, "5",
         "How often a broken transfer is tried in one run."),
     ConfigKey("stall", _WITH_COPIES, kinds.DURATION, "30m", '"1h"',
@@ -232,7 +232,12 @@ TABLE = (
     ConfigKey("enabled", _SHARED, kinds.FLAG, True, "false",
         "false: backed up only when it is named; its backups stay."),
     ConfigKey("optional", _SHARED, kinds.FLAG, False, "true",
-        "true: for laptops and the like; if the host cannot be reached, that is no failure."),
+        "true: for laptops and the like; if the host is not there, that is no failure. It is not there if there is no route to it, "
+        "it does not answer, the connection is refused, or its name does not resolve any more. A refused key or another host key "
+        "is a failure."),
+    ConfigKey("max_absence", _SHARED, kinds.TIME_LIMIT, "14d", '"30d"',
+        "How old the newest complete backup of an ``optional`` host may be before the host is late, which is a state and a "
+        'message. ``"none"``: it may stay away for ever.'),
     ConfigKey("port", (*_SHARED, REPLICA, PUSH), kinds.PORT, None, "2222",
         "The port of the host's ssh, or of the other backup server's. Without it: ssh's own choice, 22."),
     ConfigKey("rsync_path", _SHARED, kinds.COMMAND, None, '"sudo rsync"',

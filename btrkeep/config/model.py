@@ -180,6 +180,7 @@ class HostConfig:
     paths: tuple[str, ...] = ()
     enabled: bool = DEFAULTS["enabled"]
     optional: bool = DEFAULTS["optional"]
+    max_absence: float | None = DEFAULTS["max_absence"]
     bandwidth: int | None = None
     window: Window | None = DEFAULTS["window"]
     every: float = DEFAULTS["every"]

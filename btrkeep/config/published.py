@@ -26,8 +26,8 @@ LOST, CLOCK = "lost", "clock_doubt"
 ALIVE = "alive"
 """The fact of what each host wrote and is still alive, as JSON: bytes by host. There is none without simple quotas."""
 _HOST = (
-    "group", "address", "enabled", "optional", "bandwidth", "every", "late", "attempts", "stall", "deadline", "max_files",
-    "max_new_bytes", "quota", "inplace", "shrink_limit", "unreadable_limit", "one_file_system",
+    "group", "address", "enabled", "optional", "max_absence", "bandwidth", "every", "late", "attempts", "stall", "deadline",
+    "max_files", "max_new_bytes", "quota", "inplace", "shrink_limit", "unreadable_limit", "one_file_system",
 )  # fmt: skip
 _HOST_LISTS = ("paths", "exclude")
 _RETENTION = tuple(one.name for one in fields(Retention))

@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import SILENT
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.published import Published
-from btrkeep.decisions.due import DAY, late_from
+from btrkeep.decisions.due import DAY, host_late_from
 
+_NEVER = datetime.max.replace(tzinfo=UTC)
 _TWO_DAYS = 2 * DAY  # for a copy that is not configured any more
 
 
@@ -18,7 +19,10 @@ def message_from(since: datetime, host: HostConfig, zone: ZoneInfo, silent: floa
     """Returns when the message about a host is due whose newest complete backup started at `since`, or that waits since then for
     its first. `silent`: the age that [notify] sets.
     """
-    late = late_from(since, host.every, host.window, zone, host.late)
+    late = host_late_from(host, since, zone)
+    if host.optional:
+        return late or _NEVER
+    assert late is not None
     return max(late, since + timedelta(seconds=silent)) if silent is not None else late
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from btrkeep.config import Window
+from btrkeep.config import HostConfig, Window
 from btrkeep.units import format_duration, format_time
 
 DAY = 86400.0
@@ -127,6 +127,13 @@ def late_from(last_complete: datetime, every: float, window: Window | None, zone
     begin = period_start(every, window, zone, last_complete)
     due = last_complete + timedelta(seconds=every) if begin is None else period_after(begin, every, window, zone)
     return max(usual, _end_of_chance(window, zone, due))
+
+
+def host_late_from(host: HostConfig, last_complete: datetime, zone: ZoneInfo) -> datetime | None:
+    """Returns when that host becomes late, as in `late_from`; an optional one when it has been away too long. None: never."""
+    if not host.optional:
+        return late_from(last_complete, host.every, host.window, zone, host.late)
+    return None if host.max_absence is None else last_complete + timedelta(seconds=host.max_absence)
 
 
 def _end_of_chance(window: Window, zone: ZoneInfo, due: datetime) -> datetime:

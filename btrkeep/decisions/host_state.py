@@ -9,7 +9,7 @@ from btrkeep.catalogue import HostFacts
 from btrkeep.causes import Cause
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.cause_words import error_words
-from btrkeep.decisions.due import is_due, is_late
+from btrkeep.decisions.due import host_late_from, is_due, latest
 from btrkeep.decisions.lasting import condition_words, lasting
 from btrkeep.units import format_time
 
@@ -53,8 +53,8 @@ def copy_of_host(host: str, facts: HostFacts | None, replica: str, now: datetime
 
 
 def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime) -> HostStatus:
-    """Returns the state of a host. The first that applies: suspect, never, failing, late, ok. An absent optional host is not
-    late.
+    """Returns the state of a host. The first that applies: suspect, never, failing, late, ok. An optional host is late when
+    it has been away for `max_absence`.
     """
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
@@ -83,7 +83,8 @@ def _state(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datet
         return "never"
     if facts.last_run_outcome in ("failed", "partial") and _newer_than_complete(facts):
         return "failing"
-    if host.enabled and not host.optional and is_late(facts.last_complete, host.every, host.window, zone, now, host.late):
+    late = host_late_from(host, facts.last_complete, zone)
+    if host.enabled and late is not None and (now > late or facts.last_complete > latest(now)):
         return "late"
     return "ok"
 
