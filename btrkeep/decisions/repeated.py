@@ -1,0 +1,232 @@
+"""Finds optional steps that did not come to their end several times in a row: a drill, a check of a repository, a scrub. Pure.
+
+One that is stopped by its time limit and goes on from there the next time has come forward, so it counts as done. Others record what
+became of them in the catalogue: drills, dedupe and balance in their own rows, the rest here.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+
+from btrkeep.catalogue import Balance, Dedupe
+from btrkeep.decisions.drills import DrillKind, DrillOutcome, DrillResult, read_drills
+from btrkeep.decisions.facts import FactWriter, parse_fact
+from btrkeep.decisions.findings import WARNING, Finding
+from btrkeep.errors import OperatorError
+from btrkeep.units import counted, format_time, parse_time, printable
+
+CHECK = "repeated"
+"""The name of the findings."""
+ATTEMPTS = "attempts:"
+"""How the name of the fact of a step's newest attempts begins."""
+TIMES = 3
+_KEPT = 8
+_LONGEST_TEXT = 200
+_MAY_RUN = timedelta(days=7)  # an attempt that has begun and not ended may still run
+
+
+class AttemptOutcome(StrEnum):
+    """`begun`: it has not ended, or was killed. `unfinished`: it ended without having come forward. Never renamed: it is stored."""
+
+    BEGUN = "begun"
+    DONE = "done"
+    UNFINISHED = "unfinished"
+    FAILED = "failed"
+
+
+class Step(StrEnum):
+    """The optional steps."""
+
+    DRILL = "drill"
+    OFFSITE_CHECK = "offsite check"
+    SCRUB = "scrub"
+    VERIFY = "verify"
+    DEDUPE = "dedupe"
+    BALANCE = "balance"
+
+
+_COMMANDS = {
+    Step.DRILL: "drill",
+    Step.OFFSITE_CHECK: "offsite check {name}",
+    Step.SCRUB: "scrub",
+    Step.VERIFY: "verify",
+    Step.DEDUPE: "dedupe",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of a step that began at `at`. `text`: why it did not come to its end."""
+
+    at: datetime
+    outcome: AttemptOutcome
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepAttempts:
+    """The newest attempts of a step, the newest first. `name`: of the repository, "" for other steps."""
+
+    step: Step
+    attempts: tuple[Attempt, ...]
+    name: str = ""
+
+    @property
+    def subject(self) -> str:
+        return f"{self.step} {self.name}" if self.name else str(self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedFailure:
+    """A step that did not come to its end `times` in a row, since `since`; `text`: why, the last time."""
+
+    step: Step
+    name: str
+    subject: str
+    times: int
+    since: datetime
+    text: str
+
+
+def repeated_failures(steps: Iterable[StepAttempts], now: datetime) -> tuple[RepeatedFailure, ...]:
+    """Returns the steps whose newest attempts, TIMES or more in a row, did not come to their end."""
+    found = []
+    for one in steps:
+        failed = _newest_failures(one.attempts, now)
+        if len(failed) >= TIMES:
+            text = next((attempt.text for attempt in failed if attempt.text), "")
+            found.append(RepeatedFailure(one.step, one.name, one.subject, len(failed), failed[-1].at, text))
+    return tuple(found)
+
+
+def _newest_failures(attempts: Sequence[Attempt], now: datetime) -> list[Attempt]:
+    failed: list[Attempt] = []
+    for number, attempt in enumerate(attempts):
+        if attempt.outcome is AttemptOutcome.BEGUN and number == 0 and now - attempt.at < _MAY_RUN:
+            continue
+        if attempt.outcome is AttemptOutcome.DONE:
+            break
+        failed.append(attempt)
+    return failed
+
+
+def repeated_words(one: RepeatedFailure) -> str:
+    """Formats it in one line."""
+    why = f": {printable(one.text)}" if one.text else ""
+    return f"{one.subject}: not finished {counted(one.times, 'time')} in a row, since {format_time(one.since)}{why}"
+
+
+def repeated_hint(one: RepeatedFailure, command: str) -> str:
+    """Returns what to do. `command`: how `backupd` is called for this pool."""
+    if one.step not in _COMMANDS:
+        return "run it by hand, and read why it ends: btrfs-balancer plan"
+    longer = "; give it more time ([drill] time) or a smaller sample" if one.step is Step.DRILL else ""
+    return f"run it by hand, and read why it ends: {command} {_COMMANDS[one.step].format(name=one.name)}{longer}"
+
+
+def repeated_findings(failures: Iterable[RepeatedFailure], command: str) -> list[Finding]:
+    """Returns the findings for `check`, `doctor` and `status`."""
+    return [Finding(CHECK, WARNING, repeated_words(one), repeated_hint(one, command), subject=one.subject) for one in failures]
+
+
+class StepFacts(Protocol):
+    """The catalogue, as far as it is needed here."""
+
+    def facts(self, beginning: str) -> Mapping[str, str]: ...
+    def dedupes(self, limit: int) -> list[Dedupe]: ...
+    def balances(self, filesystem: str, limit: int) -> list[Balance]: ...
+
+
+def read_steps(catalogue: StepFacts, filesystem: str | None) -> list[StepAttempts]:
+    """Returns the attempts of all steps. `filesystem`: the pool's UUID; None if it is unknown, and with it the balances."""
+    found = [StepAttempts(Step.DRILL, _of_drills(read_drills(catalogue)))]
+    found.append(StepAttempts(Step.DEDUPE, tuple(filter(None, map(_of_dedupe, catalogue.dedupes(_KEPT))))))
+    if filesystem:
+        found.append(StepAttempts(Step.BALANCE, tuple(filter(None, map(_of_balance, catalogue.balances(filesystem, _KEPT))))))
+    for key, text in catalogue.facts(ATTEMPTS).items():
+        step, _, name = key.removeprefix(ATTEMPTS).partition(":")
+        with suppress(ValueError):  # of a newer version
+            found.append(StepAttempts(Step(step), _attempts(text), name))
+    return found
+
+
+def _of_drills(drills: Mapping[str, Sequence[DrillResult]]) -> tuple[Attempt, ...]:
+    """A drill that failed came to its end: it has an alarm of its own."""
+    every = [one for host in drills.values() for one in host if one.kind is DrillKind.RESTORE]
+    every.sort(key=lambda one: one.at, reverse=True)
+    return tuple(
+        Attempt(one.at, AttemptOutcome.UNFINISHED, f"{one.host}@{one.backup}: {one.text}"[:_LONGEST_TEXT])
+        if one.outcome is DrillOutcome.UNFINISHED
+        else Attempt(one.at, AttemptOutcome.DONE)
+        for one in every
+    )
+
+
+def _of_dedupe(one: Dedupe) -> Attempt | None:
+    if one.outcome is None:
+        return None
+    if one.outcome in ("failed", "killed"):
+        return Attempt(one.started, AttemptOutcome.FAILED, one.outcome)
+    came_forward = one.outcome == "complete" or one.backups > 0 or one.read_bytes > 0
+    return Attempt(one.started, AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, one.outcome)
+
+
+def _of_balance(one: Balance) -> Attempt | None:
+    if one.outcome is None:
+        return None
+    text = (one.why or one.outcome)[:_LONGEST_TEXT]
+    if one.outcome in ("failed", "killed"):
+        return Attempt(one.started, AttemptOutcome.FAILED, text)
+    came_forward = one.block_groups > 0 or one.outcome in ("done", "budget", "window", "stopped", "time")
+    return Attempt(one.started, AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, text)
+
+
+def note_attempt(facts: FactWriter, step: Step, attempt: Attempt, name: str = "") -> None:
+    """Records an attempt; one that has ended replaces its beginning."""
+    key = f"{ATTEMPTS}{step}:{name}"
+    before = [one for one in _attempts(facts.get_fact(key)) if one.at != attempt.at]
+    kept = [Attempt(attempt.at, attempt.outcome, attempt.text[:_LONGEST_TEXT]), *before][:_KEPT]
+    facts.set_fact(key, json.dumps([{"at": format_time(one.at), "outcome": one.outcome, "text": one.text} for one in kept]))
+
+
+def _attempts(text: str | None) -> tuple[Attempt, ...]:
+    def parse(entries: list[dict[str, Any]]) -> tuple[Attempt, ...]:
+        return tuple(
+            Attempt(parse_time(entry["at"]), AttemptOutcome(entry["outcome"]), str(entry.get("text", ""))) for entry in entries
+        )
+
+    return parse_fact(text, parse, ())
+
+
+@dataclass(slots=True)
+class RunningAttempt:
+    """An attempt that is under way; `end` says how it ended."""
+
+    outcome: AttemptOutcome = AttemptOutcome.UNFINISHED
+    text: str = ""
+
+    def end(self, outcome: AttemptOutcome, text: str = "") -> None:
+        self.outcome, self.text = outcome, text
+
+
+@contextmanager
+def noted_attempt(facts: FactWriter, step: Step, now: datetime, name: str = "") -> Iterator[RunningAttempt]:
+    """Records that the step has begun, and at the end what became of it; unfinished, unless `end` was called. A catalogue that
+    cannot be written does not stop the step.
+    """
+    now = now.replace(microsecond=0)
+    running = RunningAttempt()
+    with suppress(OperatorError):
+        note_attempt(facts, step, Attempt(now, AttemptOutcome.BEGUN), name)
+    try:
+        yield running
+    except OperatorError as error:
+        running.end(AttemptOutcome.FAILED, error.message)
+        raise
+    finally:
+        with suppress(OperatorError):
+            note_attempt(facts, step, Attempt(now, running.outcome, running.text), name)
