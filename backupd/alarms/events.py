@@ -31,6 +31,7 @@ from btrkeep.catalogue.model_alarm import (
     READ_ONLY,
     ROOM,
     SILENT,
+    STEP,
     SUSPECT,
     UNALLOCATED,
     UNIT,
@@ -49,6 +50,7 @@ from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import COPY, HostStatus
 from btrkeep.decisions.lasting import host_words, lasting
 from btrkeep.decisions.pool_health import HealthLimits, judge_pool
+from btrkeep.decisions.repeated import Step, repeated_hint, repeated_words
 from btrkeep.units import seconds_between
 
 _OF_CHECK = {
@@ -112,9 +114,10 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_copies(report, known), *_damages(report), *_jobs(report)]
     alarms += _drills(report)
     alarms += _unverified(report)
+    alarms += _repeated(report)
     unknown: set[str | Key] = {_UNKNOWN[check] for check in verdict.unlooked}
     if report.fault:
-        unknown.add((FAILURE, BALANCE))
+        unknown |= {(FAILURE, BALANCE), (FAILURE, str(AlarmSubject(STEP, Step.BALANCE)))}
     unknown.update(_unseen_keys(report))
     for unit, failed in units.items():
         subject = AlarmSubject(UNIT, unit)
@@ -241,6 +244,14 @@ def _drills(report: StatusReport) -> Iterator[Alarm]:
         yield Alarm(FAILURE, AlarmSubject(DRILL), words.drills_fail(texts), drills.failed[0].at, len(texts))
     elif drills and drills.state == DrillState.LATE:
         yield Alarm(FAILURE, AlarmSubject(DRILL), words.drills_are_late(drills.age), drills.last.at if drills.last else report.now)
+
+
+def _repeated(report: StatusReport) -> Iterator[Alarm]:
+    """Returns an alarm for each optional step that did not come to its end several times in a row."""
+    command = backupd_command(report.config.name, report.config.file)
+    for failure in report.repeated:
+        text = f"{repeated_words(failure)}; {repeated_hint(failure, command)}"
+        yield Alarm(FAILURE, AlarmSubject(STEP, failure.subject), text, failure.since)
 
 
 def _unverified(report: StatusReport) -> Iterator[Alarm]:

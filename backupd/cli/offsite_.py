@@ -21,6 +21,7 @@ from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, outl
 from btrkeep.config.model import OffsiteSettings
 from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.offsite import OffsiteSnapshot
+from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.pool.locks import take_lock
@@ -205,8 +206,13 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
             require_there(restic)
             found: dict[str, Any] = {"offsite": settings.name, "read": sample, "files": 0, "backup": None, "error": None}
             try:
-                with take_lock(_lock(context, settings), "backupd offsite check", format_time(context.clock.now())):
+                now = context.clock.now()
+                with (
+                    take_lock(_lock(context, settings), "backupd offsite check", format_time(now)),
+                    noted_attempt(context.catalogue, Step.OFFSITE_CHECK, now, settings.name) as attempt,
+                ):
                     done = check_sample(restic, context.pool, sample, files, cancellation.raise_if_cancelled)
+                    attempt.end(AttemptOutcome.DONE)
                     note_size(restic, context.catalogue)
                 found |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
                 if not as_json:

@@ -2,6 +2,9 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +20,7 @@ from backupd.repo.privileges import require_privileges
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import outlive_readers, prose, say
 from btrkeep.decisions.redundancy import redundancy_as_json, redundancy_words
+from btrkeep.decisions.repeated import Attempt, AttemptOutcome, Step, note_attempt
 from btrkeep.decisions.scrub import unread_words
 from btrkeep.decisions.verification import ScrubBegin, note_begin
 from btrkeep.errors import Exit, OperatorError
@@ -58,7 +62,13 @@ def command(ctx: click.Context, as_json: bool) -> int:
     cancellation.listen()
     status.say("scrubbing")
     _note_begin(ctx, pool)
-    done = asyncio.run(scrub(pool.path, cancellation, lambda now: status.say(progress_line(now))))
+    begun = _note_attempt(ctx, Attempt(datetime.now(UTC), AttemptOutcome.BEGUN))
+    try:
+        done = asyncio.run(scrub(pool.path, cancellation, lambda now: status.say(progress_line(now))))
+    except OperatorError as error:
+        _note_attempt(ctx, Attempt(begun, AttemptOutcome.FAILED, error.message))
+        raise
+    _note_attempt(ctx, Attempt(begun, *_ended(done)))
     status.say(line(done))
     found, files = _recorded(ctx, done)
     if as_json:
@@ -70,6 +80,22 @@ def command(ctx: click.Context, as_json: bool) -> int:
     if files:
         show(files, _SHOWN)
     return exit_status(done)
+
+
+def _note_attempt(ctx: click.Context, attempt: Attempt) -> datetime:
+    """Records that the scrub has begun, or how it ended, as far as the catalogue can be written. Returns when it began."""
+    begun = attempt.at.replace(microsecond=0)
+    with suppress(OperatorError), opened(ctx) as context:
+        note_attempt(context.catalogue, Step.SCRUB, replace(attempt, at=begun))
+    return begun
+
+
+def _ended(done: Scrubbed) -> tuple[AttemptOutcome, str]:
+    """One that was stopped goes on from there the next time."""
+    if done.outcome == "failed":
+        return AttemptOutcome.FAILED, done.why
+    came_forward = done.outcome == "finished" or done.scrubbed > 0
+    return (AttemptOutcome.DONE, "") if came_forward else (AttemptOutcome.UNFINISHED, done.why)
 
 
 def _note_begin(ctx: click.Context, pool: Pool) -> None:

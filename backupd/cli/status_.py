@@ -46,6 +46,7 @@ from btrkeep.decisions.drills import DrillStatus
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge_pool
+from btrkeep.decisions.repeated import RepeatedFailure, read_steps, repeated_failures, repeated_object, repeated_words
 from btrkeep.decisions.verification import VerificationState, verification_counts
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.pool import quota
@@ -119,6 +120,7 @@ class _Status:
     damaged: Mapping[str, tuple[int, int]]
     in_doubt: BackupsInDoubt | None
     dedupe: Dedupe | None
+    repeated: Sequence[RepeatedFailure]
     verdict: health.PoolVerdict
     synchronised: bool | None
 
@@ -142,6 +144,7 @@ class _Status:
             },
             "in_doubt": in_doubt_as_json(self.in_doubt),
             "dedupe": dedupe_as_json(self.dedupe) if self.dedupe else None,
+            "repeated": [repeated_object(failure) for failure in self.repeated],
             "pool": health.as_json(self.verdict),
             "lost": self.context.lost,
             "clock": self.context.clock_doubt,
@@ -174,6 +177,8 @@ class _Status:
             show_verification(self.verified)
             show_damaged(self.damaged)
             show_unverified(self.unverified, self.context.config.verify.oldest)
+            for failure in self.repeated:
+                click.echo(click.style("repeated: ", fg="yellow") + repeated_words(failure))
             if self.dedupe:
                 click.echo(f"last dedupe: {format_time(self.dedupe.started)}, {dedupe_words(self.dedupe)}")
             if self.in_doubt:
@@ -231,6 +236,7 @@ def _read_status(context: PoolContext, host: str | None, synchronised: bool | No
         damaged=damaged_hosts(context.catalogue),
         in_doubt=read_in_doubt(context.catalogue),
         dedupe=last_dedupe(context.catalogue),
+        repeated=repeated_failures(read_steps(context.catalogue, context.pool.filesystem), moment),
         verdict=judge_pool(look_at_pool(context.config, context.catalogue), HealthLimits.of(context.config)),
         synchronised=synchronised,
     )

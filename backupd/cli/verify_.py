@@ -29,6 +29,7 @@ from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words
 from btrkeep.decisions.due import latest
+from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.decisions.verification import Verification, VerificationState, is_empty, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
@@ -116,6 +117,7 @@ def command(
             writing(context.pool),
             run.cancellation.listening(),
             run.progress,
+            noted_attempt(context.catalogue, Step.VERIFY, moment) as attempt,
         ):
             own = OwnReads(context, moment)
             if has_backups_in_doubt(context.pool):
@@ -126,6 +128,8 @@ def command(
             if not after_crash:
                 run.tell_unreadable([one for one in which if "@" not in one] if which else hosts_of(context.pool))
             own.forget()
+            came_forward = not chosen or any(one.count.files for one in run.passes)
+            attempt.end(AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, "no file was read")
     return run.report()
 
 

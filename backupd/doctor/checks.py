@@ -20,6 +20,7 @@ from backupd.doctor.copies import check_copies
 from backupd.doctor.rules.quotas import idle_quotas
 from backupd.doctor.rules.site import known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
+from backupd.doctor.steps import check_steps
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.pool_facts import look_at_pool
 from backupd.health.trust import TrustCheck, check_trust
@@ -300,6 +301,11 @@ def _notify(config: Config) -> Iterator[Finding]:
         yield Finding("notify", "ok", f"{counted(len(notify.urls), 'URL')}{switch}; `backupd notify --test` tries them")
 
 
+def _steps(config: Config) -> Iterator[Finding]:
+    """Yields optional steps that did not come to their end several times in a row, and hosts that verification does not reach."""
+    yield from check_steps(config, datetime.now(UTC))
+
+
 def files_with_secrets(main: Path) -> Iterator[Path]:
     """Files of the configuration that others may read and that set a key of [notify] that is secret. Raises OSError."""
     for file in _files(main):
@@ -324,7 +330,7 @@ def _sources(config: Config) -> Iterator[Finding]:
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _configuration, _names, _rsync, _confined, _other_programs, _privileges, _clock, _pool, _quotas, _catalogue, check_copies,
-    _ssh_files, _hooks, _sources, _notify,
+    _steps, _ssh_files, _hooks, _sources, _notify,
 )  # fmt: skip
 
 

@@ -150,7 +150,8 @@ class SiteFacts:
     of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find. `confine` is that of [backup], and
     `unconfined` the newest backup that came from a host, when its rsync was not confined: "" when it was, or there is none.
     `quotas`: how many hosts have a quota. `quota_since`: `backupd quota` has switched simple quotas on. `programs`: see
-    backupd.actions.quota; read where that matters. `copies`: what `backupd check` says of replicas.
+    backupd.actions.quota; read where that matters. `copies` and `steps`: what `backupd check` says of
+    replicas, and of optional steps.
     """
 
     limits: HealthLimits
@@ -178,6 +179,7 @@ class SiteFacts:
     quota_since: datetime | None = None
     programs: tuple[str, bool] = ("", True)
     copies: tuple[Finding, ...] = ()
+    steps: tuple[Finding, ...] = ()
 
     @property
     def pool(self) -> Path:

@@ -10,6 +10,7 @@ from backupd.actions.quota import programs
 from backupd.doctor.copies import check_copies
 from backupd.doctor.facts import KeyFile, SiteFacts
 from backupd.doctor.schedule import never_started, next_starts, scheduled_by
+from backupd.doctor.steps import check_steps
 from backupd.expire.clocks import clock_doubt
 from backupd.expire.words import expiry_words
 from backupd.health.pool_facts import read_catalogue
@@ -62,6 +63,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         clock_doubt=_clock_doubt(config.pool.state, pool, now) if catalogue.foreign == "" else None,
         confine=config.backup.confine,
         copies=tuple(check_copies(config, now)) if catalogue.foreign == "" else (),
+        steps=tuple(check_steps(config, now)) if catalogue.foreign == "" else (),
         unconfined=_unconfined(pool, {host.name: max(names.get(host.name, ()), default="") for host in enabled if host.address}),
     )
 

@@ -31,6 +31,7 @@ from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.pool_numbers import PoolNumbers, errors_by_name, numbers_of_sample, summed_spaces
+from btrkeep.decisions.repeated import RepeatedFailure, read_steps, repeated_failures
 from btrkeep.decisions.verification import VerificationState, last_reads, late_reads, verification_counts
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool import quota
@@ -80,6 +81,8 @@ class StatusReport:
     """By host, how many of its backups have damaged files, and how many files the worst of them has."""
     verifications: Mapping[VerificationState, int] = field(default_factory=dict)
     """How many backups there are in each verification state."""
+    repeated: tuple[RepeatedFailure, ...] = ()
+    """The optional steps that did not come to their end several times in a row; balances only if the pool could be read."""
     in_doubt: frozenset[str] = frozenset()
     """The hosts with a backup that a crash of this server may have damaged, and that was not read since."""
 
@@ -128,6 +131,7 @@ def read_status(config: Config, catalogue: Catalogue, now: datetime, *, live: bo
         unverified=unverified,
         damaged=damaged_hosts(catalogue),
         verifications=verification_counts(catalogue, now),
+        repeated=repeated_failures(read_steps(catalogue, None), now),
         in_doubt=frozenset(host for host, _ in doubtful.backups) if (doubtful := read_in_doubt(catalogue)) else frozenset(),
     )
     if report.fault:
@@ -189,6 +193,7 @@ def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> Sta
         balance=next((one for one in catalogue.balances(pool.filesystem, 2) if _has_ended(one)), None),
         balance_totals=catalogue.balance_totals(pool.filesystem),
         alive=quota.live_bytes(pool),
+        repeated=repeated_failures(read_steps(catalogue, pool.filesystem), report.now),
     )
 
 

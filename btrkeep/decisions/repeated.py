@@ -1,7 +1,7 @@
 """Finds optional steps that did not come to their end several times in a row: a drill, a check of a repository, a scrub. Pure.
 
-One that is stopped by its time limit and goes on from there the next time has come forward, so it counts as done. Others record what
-became of them in the catalogue: drills, dedupe and balance in their own rows, the rest here.
+One that is stopped by its time limit and goes on from there the next time has come forward, so it counts as done. Each records
+what became of it in the catalogue: drills, dedupe and balance in rows of their own, the rest here.
 """
 
 import json
@@ -118,6 +118,12 @@ def repeated_words(one: RepeatedFailure) -> str:
     """Formats it in one line."""
     why = f": {printable(one.text)}" if one.text else ""
     return f"{one.subject}: not finished {counted(one.times, 'time')} in a row, since {format_time(one.since)}{why}"
+
+
+def repeated_object(one: RepeatedFailure) -> dict[str, object]:
+    """Returns it as JSON."""
+    since = format_time(one.since)
+    return {"step": str(one.step), "name": one.name or None, "times": one.times, "since": since, "why": one.text or None}
 
 
 def repeated_hint(one: RepeatedFailure, command: str) -> str:

@@ -213,6 +213,16 @@ def _replica(facts: DoctorFacts) -> Iterator[Finding]:
             yield replace(one, text=f"{one.subject}: {one.text}" if one.subject else one.text, remedy=remedy)
 
 
+def _steps(facts: DoctorFacts) -> Iterator[Finding]:
+    for one in facts.site.steps:
+        remedy = Remedy(
+            "a drill, a scrub or a check that never comes to its end proves nothing, and looks like one that is done",
+            "none but the load",
+            (f"# {one.hint}",),
+        )
+        yield replace(one, text=f"{one.subject}: {one.text}" if one.subject not in one.text else one.text, remedy=remedy)
+
+
 def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
     for one in facts.verdict.of(health.CATALOGUE):
         remedy = Remedy(
@@ -254,6 +264,8 @@ RULES = (
     DoctorRule("known-hosts", ("error",), "known_hosts is missing or empty, or others can write to it", _known_hosts, fixable=True,
          blind=lambda facts: _hidden(facts.site.known_hosts)),
     DoctorRule("replica", ("note", "warning", "error"), "a copy that fails, is late, or does not have all hosts", _replica,
+         blind=_BLIND_TO_COPIES),
+    DoctorRule("repeated", ("warning",), "an optional step, such as a drill, that does not come to its end again and again", _steps,
          blind=_BLIND_TO_COPIES),
     DoctorRule("retention", ("note",), "hosts without any rule of retention", _retention),
     DoctorRule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),

@@ -1,0 +1,97 @@
+"""An optional step that does not come to its end again and again is a finding and an alarm."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.drills import DrillOutcome, DrillResult, note_drill
+from btrkeep.decisions.repeated import (
+    Attempt,
+    AttemptOutcome,
+    Step,
+    StepAttempts,
+    note_attempt,
+    noted_attempt,
+    read_steps,
+    repeated_failures,
+)
+from btrkeep.errors import OperatorError
+from tests.beds.within import Within
+
+NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
+LETTERS = {"b": AttemptOutcome.BEGUN, "d": AttemptOutcome.DONE, "u": AttemptOutcome.UNFINISHED, "f": AttemptOutcome.FAILED}
+
+
+@pytest.mark.parametrize(
+    ("newest_first", "times"),
+    [("", 0), ("uu", 0), ("uuu", 3), ("ufb", 3), ("uudu", 0), ("duuu", 0), ("buuu", 3), ("buu", 0), ("uuud", 3), ("uuuuu", 5)],
+)
+def test_three_in_a_row_are_a_failure(newest_first: str, times: int) -> None:
+    attempts = tuple(Attempt(NOW - timedelta(days=number), LETTERS[one]) for number, one in enumerate(newest_first))
+    failures = repeated_failures([StepAttempts(Step.SCRUB, attempts)], NOW)
+    assert [failure.times for failure in failures] == ([times] if times else [])
+
+
+def test_a_killed_attempt_counts_once_it_cannot_run_any_more() -> None:
+    attempts = tuple(Attempt(NOW - timedelta(days=10 + number), AttemptOutcome.BEGUN) for number in range(3))
+    assert repeated_failures([StepAttempts(Step.SCRUB, attempts)], NOW)
+
+
+def test_what_is_recorded_is_bounded_and_an_error_is_a_failure(tmp_path: Path) -> None:
+    with Catalogue.open(tmp_path / "state") as catalogue:
+        for number in range(20):
+            note_attempt(catalogue, Step.OFFSITE_CHECK, Attempt(NOW + timedelta(days=number), AttemptOutcome.DONE), "far")
+        with pytest.raises(OperatorError), noted_attempt(catalogue, Step.OFFSITE_CHECK, NOW + timedelta(days=30), "far"):
+            raise OperatorError("x" * 5000, "")
+        (step,) = [one for one in read_steps(catalogue, None) if one.step is Step.OFFSITE_CHECK]
+    assert step.subject == "offsite check far"
+    assert len(step.attempts) == 8
+    assert step.attempts[0].outcome is AttemptOutcome.FAILED
+    assert len(step.attempts[0].text) <= 200
+
+
+@pytest.mark.btrfs
+def test_a_drill_that_is_never_finished_is_shown_everywhere_and_ends_with_one_that_is(shared_btrfs: Path) -> None:
+    nights = Within(shared_btrfs)
+    (nights.source / "file").write_text("x")
+    nights.host("web1", nights.source)
+    nights.run("web1")
+    now = datetime.now(UTC)
+
+    def drilled(hours: int, outcome: DrillOutcome) -> None:
+        with Catalogue.open(nights.state) as catalogue:
+            note_drill(catalogue, DrillResult("web1", "2026-11-20T220003Z", now - timedelta(hours=hours), outcome, text="no room"))
+
+    def shown() -> list[bool]:
+        words = "drill: not finished 3 times in a row"
+        alarms = json.loads(nights.backupd("notify", "--json", check=False).stdout)["standing"]
+        return [
+            any(alarm["subject"] == "step drill" and words in alarm["text"] for alarm in alarms),
+            *(words in " ".join(nights.backupd(name, check=False).stdout.split()) for name in ("status", "check", "doctor")),
+        ]
+
+    for hours in (4, 3):
+        drilled(hours, DrillOutcome.UNFINISHED)
+    assert shown() == [False] * 4
+    drilled(2, DrillOutcome.UNFINISHED)
+    assert shown() == [True] * 4
+    drilled(1, DrillOutcome.PROVEN)
+    assert shown() == [False] * 4
+
+
+@pytest.mark.btrfs
+def test_commands_record_what_became_of_them(shared_btrfs: Path) -> None:
+    nights = Within(shared_btrfs)
+    (nights.source / "file").write_text("x")
+    nights.host("web1", nights.source)
+    nights.run("web1")
+    nights.backupd("verify")
+    nights.backupd("scrub", check=False)
+    with Catalogue.open(nights.state) as catalogue:
+        found = {one.step: one.attempts for one in read_steps(catalogue, None) if one.attempts}
+    assert {step: attempts[0].outcome for step, attempts in found.items()} == {
+        Step.VERIFY: AttemptOutcome.DONE, Step.SCRUB: AttemptOutcome.DONE,
+    }  # fmt: skip
