@@ -20,7 +20,7 @@ from backupd.repo.privileges import require_privileges
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import outlive_readers, prose, say
 from btrkeep.decisions.redundancy import redundancy_as_json, redundancy_words
-from btrkeep.decisions.repeated import Attempt, AttemptOutcome, Step, note_attempt
+from btrkeep.decisions.repeated import AttemptOutcome, Step, StepAttempt, note_attempt
 from btrkeep.decisions.scrub import unread_words
 from btrkeep.decisions.verification import ScrubBegin, note_begin
 from btrkeep.errors import Exit, OperatorError
@@ -62,13 +62,13 @@ def command(ctx: click.Context, as_json: bool) -> int:
     cancellation.listen()
     status.say("scrubbing")
     _note_begin(ctx, pool)
-    begun = _note_attempt(ctx, Attempt(datetime.now(UTC), AttemptOutcome.BEGUN))
+    begun = _note_attempt(ctx, StepAttempt(datetime.now(UTC), AttemptOutcome.BEGUN))
     try:
         done = asyncio.run(scrub(pool.path, cancellation, lambda now: status.say(progress_line(now))))
     except OperatorError as error:
-        _note_attempt(ctx, Attempt(begun, AttemptOutcome.FAILED, error.message))
+        _note_attempt(ctx, StepAttempt(begun, AttemptOutcome.FAILED, error.message))
         raise
-    _note_attempt(ctx, Attempt(begun, *_ended(done)))
+    _note_attempt(ctx, StepAttempt(begun, *_ended(done)))
     status.say(line(done))
     found, files = _recorded(ctx, done)
     if as_json:
@@ -82,7 +82,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     return exit_status(done)
 
 
-def _note_attempt(ctx: click.Context, attempt: Attempt) -> datetime:
+def _note_attempt(ctx: click.Context, attempt: StepAttempt) -> datetime:
     """Records that the scrub has begun, or how it ended, as far as the catalogue can be written. Returns when it began."""
     begun = attempt.at.replace(microsecond=0)
     with suppress(OperatorError), opened(ctx) as context:

@@ -59,7 +59,7 @@ _COMMANDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class StepAttempt:
     """One run of a step that began at `at`. `text`: why it did not come to its end."""
 
     at: datetime
@@ -72,7 +72,7 @@ class StepAttempts:
     """The newest attempts of a step, the newest first. `name`: of the repository, "" for other steps."""
 
     step: Step
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[StepAttempt, ...]
     name: str = ""
 
     @property
@@ -103,8 +103,8 @@ def repeated_failures(steps: Iterable[StepAttempts], now: datetime) -> tuple[Rep
     return tuple(found)
 
 
-def _newest_failures(attempts: Sequence[Attempt], now: datetime) -> list[Attempt]:
-    failed: list[Attempt] = []
+def _newest_failures(attempts: Sequence[StepAttempt], now: datetime) -> list[StepAttempt]:
+    failed: list[StepAttempt] = []
     for number, attempt in enumerate(attempts):
         if attempt.outcome is AttemptOutcome.BEGUN and number == 0 and now - attempt.at < _MAY_RUN:
             continue
@@ -160,49 +160,49 @@ def read_steps(catalogue: StepFacts, filesystem: str | None) -> list[StepAttempt
     return found
 
 
-def _of_drills(drills: Mapping[str, Sequence[DrillResult]]) -> tuple[Attempt, ...]:
+def _of_drills(drills: Mapping[str, Sequence[DrillResult]]) -> tuple[StepAttempt, ...]:
     """A drill that failed came to its end: it has an alarm of its own."""
     every = [one for host in drills.values() for one in host if one.kind is DrillKind.RESTORE]
     every.sort(key=lambda one: one.at, reverse=True)
     return tuple(
-        Attempt(one.at, AttemptOutcome.UNFINISHED, f"{one.host}@{one.backup}: {one.text}"[:_LONGEST_TEXT])
+        StepAttempt(one.at, AttemptOutcome.UNFINISHED, f"{one.host}@{one.backup}: {one.text}"[:_LONGEST_TEXT])
         if one.outcome is DrillOutcome.UNFINISHED
-        else Attempt(one.at, AttemptOutcome.DONE)
+        else StepAttempt(one.at, AttemptOutcome.DONE)
         for one in every
     )
 
 
-def _of_dedupe(one: Dedupe) -> Attempt | None:
+def _of_dedupe(one: Dedupe) -> StepAttempt | None:
     if one.outcome is None:
         return None
     if one.outcome in ("failed", "killed"):
-        return Attempt(one.started, AttemptOutcome.FAILED, one.outcome)
+        return StepAttempt(one.started, AttemptOutcome.FAILED, one.outcome)
     came_forward = one.outcome == "complete" or one.backups > 0 or one.read_bytes > 0
-    return Attempt(one.started, AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, one.outcome)
+    return StepAttempt(one.started, AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, one.outcome)
 
 
-def _of_balance(one: Balance) -> Attempt | None:
+def _of_balance(one: Balance) -> StepAttempt | None:
     if one.outcome is None:
         return None
     text = (one.why or one.outcome)[:_LONGEST_TEXT]
     if one.outcome in ("failed", "killed"):
-        return Attempt(one.started, AttemptOutcome.FAILED, text)
+        return StepAttempt(one.started, AttemptOutcome.FAILED, text)
     came_forward = one.block_groups > 0 or one.outcome in ("done", "budget", "window", "stopped", "time")
-    return Attempt(one.started, AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, text)
+    return StepAttempt(one.started, AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, text)
 
 
-def note_attempt(facts: FactWriter, step: Step, attempt: Attempt, name: str = "") -> None:
+def note_attempt(facts: FactWriter, step: Step, attempt: StepAttempt, name: str = "") -> None:
     """Records an attempt; one that has ended replaces its beginning."""
     key = f"{ATTEMPTS}{step}:{name}"
     before = [one for one in _attempts(facts.get_fact(key)) if one.at != attempt.at]
-    kept = [Attempt(attempt.at, attempt.outcome, attempt.text[:_LONGEST_TEXT]), *before][:_KEPT]
+    kept = [StepAttempt(attempt.at, attempt.outcome, attempt.text[:_LONGEST_TEXT]), *before][:_KEPT]
     facts.set_fact(key, json.dumps([{"at": format_time(one.at), "outcome": one.outcome, "text": one.text} for one in kept]))
 
 
-def _attempts(text: str | None) -> tuple[Attempt, ...]:
-    def parse(entries: list[dict[str, Any]]) -> tuple[Attempt, ...]:
+def _attempts(text: str | None) -> tuple[StepAttempt, ...]:
+    def parse(entries: list[dict[str, Any]]) -> tuple[StepAttempt, ...]:
         return tuple(
-            Attempt(parse_time(entry["at"]), AttemptOutcome(entry["outcome"]), str(entry.get("text", ""))) for entry in entries
+            StepAttempt(parse_time(entry["at"]), AttemptOutcome(entry["outcome"]), str(entry.get("text", ""))) for entry in entries
         )
 
     return parse_fact(text, parse, ())
@@ -227,7 +227,7 @@ def noted_attempt(facts: FactWriter, step: Step, now: datetime, name: str = "") 
     now = now.replace(microsecond=0)
     running = RunningAttempt()
     with suppress(OperatorError):
-        note_attempt(facts, step, Attempt(now, AttemptOutcome.BEGUN), name)
+        note_attempt(facts, step, StepAttempt(now, AttemptOutcome.BEGUN), name)
     try:
         yield running
     except OperatorError as error:
@@ -235,4 +235,4 @@ def noted_attempt(facts: FactWriter, step: Step, now: datetime, name: str = "") 
         raise
     finally:
         with suppress(OperatorError):
-            note_attempt(facts, step, Attempt(now, running.outcome, running.text), name)
+            note_attempt(facts, step, StepAttempt(now, running.outcome, running.text), name)

@@ -51,9 +51,12 @@ def test_a_host_is_told_for_what_its_last_run_and_backup_are(of_web1: HostFacts,
     assert keys(of_web1) == expected
 
 
-def test_an_optional_host_is_never_silent_and_one_that_is_not_enabled_is_nothing() -> None:
+def test_an_optional_host_is_silent_when_it_was_away_too_long_and_one_that_is_not_enabled_is_nothing() -> None:
     old = facts(complete=900, run=900, outcome="complete")
-    assert keys(old, replace(WEB, optional=True)) == []
+    assert keys(old, replace(WEB, optional=True, max_absence=None)) == []
+    assert keys(old, replace(WEB, optional=True, max_absence=901 * 3600.0)) == []
+    assert keys(old, replace(WEB, optional=True, max_absence=899 * 3600.0)) == ["silent host web1"]
+    assert keys(None, replace(WEB, optional=True)) == []
     assert keys(facts(complete=900, run=1, outcome="failed"), replace(WEB, enabled=False)) == []
 
 

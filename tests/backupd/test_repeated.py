@@ -9,9 +9,9 @@ import pytest
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.drills import DrillOutcome, DrillResult, note_drill
 from btrkeep.decisions.repeated import (
-    Attempt,
     AttemptOutcome,
     Step,
+    StepAttempt,
     StepAttempts,
     note_attempt,
     noted_attempt,
@@ -30,20 +30,20 @@ LETTERS = {"b": AttemptOutcome.BEGUN, "d": AttemptOutcome.DONE, "u": AttemptOutc
     [("", 0), ("uu", 0), ("uuu", 3), ("ufb", 3), ("uudu", 0), ("duuu", 0), ("buuu", 3), ("buu", 0), ("uuud", 3), ("uuuuu", 5)],
 )
 def test_three_in_a_row_are_a_failure(newest_first: str, times: int) -> None:
-    attempts = tuple(Attempt(NOW - timedelta(days=number), LETTERS[one]) for number, one in enumerate(newest_first))
+    attempts = tuple(StepAttempt(NOW - timedelta(days=number), LETTERS[one]) for number, one in enumerate(newest_first))
     failures = repeated_failures([StepAttempts(Step.SCRUB, attempts)], NOW)
     assert [failure.times for failure in failures] == ([times] if times else [])
 
 
 def test_a_killed_attempt_counts_once_it_cannot_run_any_more() -> None:
-    attempts = tuple(Attempt(NOW - timedelta(days=10 + number), AttemptOutcome.BEGUN) for number in range(3))
+    attempts = tuple(StepAttempt(NOW - timedelta(days=10 + number), AttemptOutcome.BEGUN) for number in range(3))
     assert repeated_failures([StepAttempts(Step.SCRUB, attempts)], NOW)
 
 
 def test_what_is_recorded_is_bounded_and_an_error_is_a_failure(tmp_path: Path) -> None:
     with Catalogue.open(tmp_path / "state") as catalogue:
         for number in range(20):
-            note_attempt(catalogue, Step.OFFSITE_CHECK, Attempt(NOW + timedelta(days=number), AttemptOutcome.DONE), "far")
+            note_attempt(catalogue, Step.OFFSITE_CHECK, StepAttempt(NOW + timedelta(days=number), AttemptOutcome.DONE), "far")
         with pytest.raises(OperatorError), noted_attempt(catalogue, Step.OFFSITE_CHECK, NOW + timedelta(days=30), "far"):
             raise OperatorError("x" * 5000, "")
         (step,) = [one for one in read_steps(catalogue, None) if one.step is Step.OFFSITE_CHECK]

@@ -51,7 +51,9 @@ def test_the_state_is_the_first_that_fits(known: HostFacts | None, state: str, e
 def test_an_absent_laptop_is_not_late_and_neither_is_who_is_switched_off() -> None:
     old = facts(complete=1000)
     assert status(old).state == "late"
-    assert status(old, HostConfig("lap", every=86400.0, optional=True)).state == "ok"
+    assert status(old, HostConfig("lap", every=86400.0, optional=True, max_absence=None)).state == "ok"
+    assert status(old, HostConfig("lap", every=86400.0, optional=True, max_absence=1001 * 3600.0)).state == "ok"
+    assert status(old, HostConfig("lap", every=86400.0, optional=True, max_absence=999 * 3600.0)).state == "late"
     assert status(old, HostConfig("old", every=86400.0, enabled=False)).state == "ok"
 
 
