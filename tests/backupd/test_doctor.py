@@ -180,6 +180,7 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o644, empty=True))),
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o664))),
     *(("replica", level, site(copies=(replace(COPY, level=level),))) for level in ("note", "warning", "error")),
+    ("repeated", "warning", site(steps=(replace(COPY, level="warning", subject="drill"),))),
     ("retention", "note", site(unruled=("web1", "web2"))),
     ("schedule", "warning", site(schedule=())),
     ("window", "warning", site(windows=2, unstarted=(("web1", NIGHT), ("web2", NIGHT)), zone="Asia/Tokyo")),
@@ -242,7 +243,7 @@ BLIND: tuple[tuple[DoctorFacts, set[str]], ...] = (
     (machine(clock=None), {"clock"}),
     (site(windows=1, unstarted=None), {"window"}),
     (machine(rsync=None), {"rsync"}),
-    (site(catalogue=CatalogueFacts(foreign=None)), {"catalogue", "replica"}),
+    (site(catalogue=CatalogueFacts(foreign=None)), {"catalogue", "replica", "repeated"}),
     (site(key=KeyFile(Path("/k"), None, hidden="why")), {"ssh-key"}),
     (site(known_hosts=KeyFile(Path("/k"), None, hidden="why")), {"known-hosts"}),
 )
