@@ -141,7 +141,8 @@ def _lines(one: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, str
             what = "had expired already" if backup.had_expired else "would expire" if dry_run else "has expired"
             yield f"{name} {what}: it can be restored until {expires}, then `backupd expire` deletes it"
     if not asked.at_once and not dry_run:
-        yield f"until then `backupd unexpire {one.host} NAME` takes one back"
+        one_of_them = "it" if len(one.backups) == 1 else "one"
+        yield f"until then `backupd unexpire {one.host} {one.backups[0].name}` takes {one_of_them} back"
     if one.base is None:
         yield f"no complete backup of {one.host} is left then: no `latest`, and the next one is a first copy"
     elif one.moves:

@@ -1,6 +1,9 @@
 """`backupd host`: hosts are added to the configuration, changed and taken out of it, shown, and tried."""
 
+import asyncio
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from backupd.cli.names import expand_hosts
 from backupd.cli.questions import Prompter
 from backupd.cli.reach import ReachResult, probe, reach
 from backupd.cli.recording import record_change
-from backupd.doctor.checks import check_all
+from backupd.doctor.checks import check_all, check_hosts
 from backupd.hosts.assigning import read_host_list
 from backupd.hosts.files import Files, add_host, add_hosts, remove_host
 from btrkeep.cli import echo_json, json_option, table
@@ -216,7 +219,20 @@ def test_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> i
     for name in hosts:
         if name not in config.hosts:
             raise UsageError(f"no host {name} is configured", "`backupd host list` shows those that are")
-    return report([finding for name in hosts for finding in try_host(config, config.hosts[name])], as_json)
+    return report(try_hosts(config, [config.hosts[name] for name in hosts]), as_json)
+
+
+def try_hosts(config: Config, hosts: Sequence[HostConfig]) -> list[Finding]:
+    """Returns the problems of these hosts, those that are reached over ssh at the same time; each finding once."""
+    if len(hosts) == 1:
+        return list(try_host(config, hosts[0]))
+    remote = {host.name: replace(host, enabled=True) for host in hosts if host.address}
+    found = [finding for host in hosts if not host.address for finding in try_host(config, host)]
+    if remote:
+        first = next(iter(remote.values()))
+        found += [finding for finding in check_all(config, first) if finding.about in ("ssh key", "known_hosts")]
+        found += asyncio.run(check_hosts(replace(config, hosts=remote)))
+    return list(dict.fromkeys(found))
 
 
 def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:

@@ -94,6 +94,8 @@ def test_hosts_of_a_list_are_added_all_or_none_and_changed_by_a_pattern(main: Pa
     changed = json.loads(backupd("--config", main, "host", "set", "web*", "every=2d", "--json").stdout)
     assert [(one["host"], one["written"]) for one in changed] == [("web1", True), ("web2", True)]
     assert main.read_text() == before
+    tried = json.loads(backupd("--config", main, "host", "test", "web*", "--json", check=False).stdout)
+    assert {"web1", "web2"} <= {one["subject"] for one in tried if one["level"] == "error"}
     text = backupd("--config", main, "host", "set", "web1", "db1", "every=2d").stdout
     assert text == 'db1: every: not set -> "2d"\n1 host changed; 1 host had all of that already\n'
     wrong = backupd("--config", main, "host", "set", "*", "group=none", check=False)

@@ -1,12 +1,16 @@
 """What a restore reports as restored was restored: a file that nobody may replace is counted as failed, in the first line too."""
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.beds import ssh, work
+from btrkeep.process.error_report import VARIABLE, first_reported
+from tests.beds import TOP, ssh, work
+from tests.beds.cli import BACKUPD
 from tests.beds.everything import write
 from tests.beds.nights import Nights
 
@@ -61,3 +65,26 @@ def test_a_restore_over_ssh_counts_what_it_did(nights: Nights, sshd: ssh.Sshd, i
     result = json.loads(done.stdout)
     assert (result["overwritten"]["count"], result["new"]["count"], result["differences"]["count"]) == (1, 1, 1)
     assert result["differences"]["samples"][0]["place"] == str(immutable)
+
+
+def test_the_job_that_started_it_gets_the_reason(nights: Nights, immutable: Path, tmp_path: Path) -> None:
+    nights.host("web1", immutable.parent)
+    nights.night("web1")
+    change(immutable)
+    words = ("restore", "web1", immutable, "--json", "--progress-lines", "--overwrite=all", "--to", immutable.parent)
+    with (tmp_path / "errors").open("w+b") as errors:
+        line = (*BACKUPD, "--config", nights.config, *words)
+        done = subprocess.run(
+            line,
+            pass_fds=(errors.fileno(),),
+            env={**os.environ, VARIABLE: str(errors.fileno()), "PYTHONPATH": str(TOP)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        reported = first_reported(errors)
+    assert done.returncode == 1
+    assert reported is not None
+    assert reported.message.startswith("not all was restored: 1 name could not be restored")
+    assert reported.message.endswith(f"{immutable}: Operation not permitted")
+    assert done.stderr.splitlines()[-1].startswith("not all was restored: 0 names restored")
