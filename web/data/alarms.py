@@ -48,12 +48,13 @@ class AlarmGroup:
 def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]:
     """Returns the open alarms that the viewer may see: the worst kind first, then the oldest."""
     patience = AlarmPatience.of_published(source.site)
-    return standing((row for row in source.catalogue.alarms() if patience.stands(row, source.now)), viewer)
+    rows = (row for row in source.catalogue.alarms() if patience.stands(row, source.now))
+    return standing(rows, viewer, source.settings.pool)
 
 
-def standing(rows: Iterable[StoredAlarm], viewer: Viewer) -> tuple[OpenAlarm, ...]:
+def standing(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str) -> tuple[OpenAlarm, ...]:
     """Returns those of the given open alarms that the viewer may see."""
-    found = [_alarm(row) for row in rows]
+    found = [_alarm(row, pool) for row in rows]
     mine = [one for one in found if (viewer.may_see(one.host) if one.host is not None else not viewer.limited)]
     return tuple(sorted(mine, key=lambda one: (_place(one.what), one.since, one.subject)))
 
@@ -73,7 +74,7 @@ def _place(what: str) -> int:
     return _ORDER.index(what) if what in _ORDER else len(_ORDER)
 
 
-def _alarm(row: StoredAlarm) -> OpenAlarm:
+def _alarm(row: StoredAlarm, pool: str) -> OpenAlarm:
     host = row.host
     text, tone = row.text if host is None else host_alarm(row, host), "bad" if row.what in _BAD else "warn"
-    return of_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row))
+    return of_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row, pool))
