@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from balancer.by_device import elsewhere
 from balancer.choose import rank, why_not
 from balancer.cost_model import Model
 from balancer.explain import ExplainedBlockGroup, explain
@@ -145,10 +146,10 @@ def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Mode
 
     Reads the costs of all of them, which may take some seconds.
     """
-    groups, room = seen.survey.groups, seen.room.unallocated
-    ranked = rank(groups, settings.policy, settings.floors, None, (), room).tolist()
+    groups, room, left_out = seen.survey.groups, seen.room.unallocated, elsewhere(fd, settings)
+    ranked = rank(groups, settings.policy, settings.floors, None, left_out, room).tolist()
     known = Costs(fd).of(groups, ranked)
-    place = {index: at for at, index in enumerate(rank(groups, settings.policy, settings.floors, known, (), room).tolist())}
+    place = {index: at for at, index in enumerate(rank(groups, settings.policy, settings.floors, known, left_out, room).tolist())}
     used: list[int] = groups.used.tolist()
     within, rest = _in_turn(used, [index for index in ranked if index in place], place, settings.budget)
     after, _ = _in_turn(used, rest, place, None)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from balancer import stop_rules as stops
+from balancer.by_device import elsewhere, is_filled
 from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, require_balanceable, under_way_error
 from balancer.cost_model import DEFAULT, Model
 from balancer.planning import BestBlockGroup, Costs, FilesystemReading, choose, look, look_again, planned
@@ -106,7 +107,11 @@ class Balancing:
                 stop = self._step(group)
         except LockHeld as error:
             stop = self._kept_out(error)
-        return stops.after(self._steps, self._settings.policy) if stop is None or stop.passes else stop
+        if stop is not None and not stop.passes:
+            return stop
+        ended = stops.after(self._steps, self._settings.policy)
+        # To fill a device is a gain that neither the score nor the unallocated space of all devices shows.
+        return None if ended and ended.reason is StopReason.NO_GAIN and self._settings.fill is not None else ended
 
     def _kept_out(self, error: LockHeld) -> Stop:
         """Returns why it cannot begin: an expiry has begun to delete meanwhile, or another run balances a block group."""
@@ -209,7 +214,9 @@ class Balancing:
         """Returns the block group to balance now, or why there is none."""
         dropped: set[int] = set()
         while len(dropped) < _MOST_DROPPED and not self.cancellation:
-            excluded = self._set_aside | self._made_since() | dropped
+            if self._settings.fill is not None and is_filled(self._folder, self._settings.fill):
+                return Stop(StopReason.DONE, f"device {self._settings.fill} has no more unallocated space than another one")
+            excluded = self._set_aside | self._made_since() | dropped | elsewhere(self._fd, self._settings)
             choice = choose(self._seen, self._settings, self._costs, excluded, self._left)
             if choice.index is None:
                 return self._nothing(choice)

@@ -82,6 +82,9 @@ class RunSettings:
     `max_pressure`: the share of time (0 to 1) in which some process waited for the disks (PSI io, "some") above which no further
     block group is begun; None: not checked. `patience`: the maximum number of seconds to wait, each time, for the pressure to fall;
     with `wait_for_others` also for another exclusive operation and for backups. Without it those end the run at once.
+
+    `devices`: only block groups on one of these devices, by number; (): any. `fill`: only block groups that are not on this device,
+    until another device has as much unallocated space.
     """
 
     policy: str = "benefit"
@@ -97,6 +100,8 @@ class RunSettings:
     wait_for_others: bool = False
     patience: float = 600.0
     dry_run: bool = False
+    devices: tuple[int, ...] = ()
+    fill: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

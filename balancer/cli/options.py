@@ -83,6 +83,20 @@ _CHOOSING = (
         metavar="B",
         help="Only those whose balance removes a score of B or more per GiB moved.",
     ),
+    click.option(
+        "--device",
+        "devices",
+        type=click.IntRange(min=1),
+        multiple=True,
+        metavar="DEVID",
+        help="Only block groups on this device, by number. May be given several times.",
+    ),
+    click.option(
+        "--fill",
+        type=click.IntRange(min=1),
+        metavar="DEVID",
+        help="Only block groups that are not on this device: to fill a new one.",
+    ),
     json_option,
 )
 

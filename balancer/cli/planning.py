@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from balancer.by_device import require_devices
 from balancer.choose import FLOORS, Floors, why_not
 from balancer.cli.options import POLICIES
 from balancer.cli.plan_view import cut_of, lines
@@ -37,6 +38,8 @@ def settings_of(
     min_score: float | None,
     min_benefit: float | None,
     *,
+    devices: tuple[int, ...] = (),
+    fill: int | None = None,
     until: datetime | None = None,
     least: int | float | None = None,
     yields: bool = True,
@@ -57,6 +60,8 @@ def settings_of(
         yield_to_backups=yields,
         only_to_expiry=balance.while_backups if balance else False,
         max_pressure=_limit(pressure, balance.max_pressure if balance else _PRESSURE),
+        devices=devices,
+        fill=fill,
     )
     floor = _floor(balance) if least is None else least
     if floor is not None:
@@ -95,6 +100,7 @@ def show_plan(path: Path, settings: RunSettings, state: Path | None, *, as_json:
     """Everything that would be balanced. Raises OperatorError."""
     with open_btrfs(path) as fd:
         filesystem = identity(path)
+        require_devices(path if path.is_dir() else path.resolve().parent, settings)
         seen = look(fd, path if path.is_dir() else path.resolve().parent)
         steps = planned(fd, seen, settings, model_of(state, filesystem))
         alone = "" if steps else left_alone(seen, settings)

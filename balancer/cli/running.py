@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 from pathlib import Path
 
+from balancer.by_device import require_devices
 from balancer.cli.planning import model_of
 from balancer.cli.run_json import report_as_json
 from balancer.cli.run_view import BalanceLines, BalanceStatus, warnings_on_stderr
@@ -23,6 +24,7 @@ def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: b
     """Balances; the exit status. `state`: the folder of the catalogue that keeps it. Raises OperatorError."""
     with open_btrfs(path):
         filesystem = identity(path)
+        require_devices(path if path.is_dir() else path.resolve().parent, settings)
     model = model_of(state, filesystem)
     with ExitStack() as held:
         shown = _sink(held, as_json=as_json, quiet=quiet)
