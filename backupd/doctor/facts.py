@@ -5,7 +5,7 @@ neither finds anything nor counts as well.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -59,7 +59,8 @@ class FilesystemFacts:
     """The filesystem as the kernel has it mounted.
 
     `mount_options` are as the machine has them, whatever a service sees of them. `profiles`: by type (data, metadata, system,
-    mixed) those that have block groups. `errors`: by devid the counters that are not zero. `quota`: "", "qgroup" or "squota".
+    mixed) those that have block groups. `unallocated`: by device the bytes that new chunks may take.
+    `errors`: by devid the counters that are not zero. `quota`: "", "qgroup" or "squota".
     `reclaim`: by file of sysfs the knobs of the kernel's own reclaim that are on. `features` are those of this filesystem,
     `kernel_features` those that this kernel knows.
     """
@@ -84,6 +85,7 @@ class FilesystemFacts:
     allocated: int
     subvolumes: int | None
     redundancy: Redundancy | None = None
+    unallocated: Mapping[int, int] = field(default_factory=dict)
 
     def option(self, name: str) -> str | None:
         """Returns the value of a mount option; "" if it has none, None if the option is not set."""

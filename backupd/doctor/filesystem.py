@@ -48,6 +48,7 @@ def read_filesystem(path: Path) -> FilesystemFacts:
         allocated=sum(space.total for space in allocation.spaces),
         subvolumes=_subvolumes(path),
         redundancy=read_redundancy(path, allocation, missing),
+        unallocated={device.devid: device.unallocated for device in allocation.devices if device.present},
     )
 
 

@@ -101,8 +101,16 @@ class Allocation:
 
     @property
     def capacity(self) -> int | None:
-        """Bytes of data that fit on its devices when they are empty; None if unknown, as with a missing device."""
-        return None if self._is_unknown else data_that_fits(self.data_profile, [one.size - _RESERVED for one in self.devices])
+        """Bytes of data that fit on its devices when all is data; None if unknown, as with a missing device.
+
+        Chunks stay where they are: of a device that was added to a full mirror nothing can be used before a balance.
+        """
+        new = self.new_data
+        if new is None:
+            return None
+        factor = max(space.factor for space in self.spaces if space.type in ("data", "mixed"))
+        empty = data_that_fits(self.data_profile, [one.size - _RESERVED for one in self.devices])
+        return min(empty, round(self.allocated / factor) + new)
 
     @property
     def new_data(self) -> int | None:

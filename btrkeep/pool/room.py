@@ -10,6 +10,7 @@ import btrfs
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.model import Room
 from btrkeep.pool.mounts import mount_of
+from btrkeep.pool.profiles import PROFILES
 
 _BY_KERNEL = frozenset({"single", "dup", "raid0"})
 """Profiles of which statfs counts exactly what fits. Of raid1 on 900, 400 and 400 MB it counts 400: it mirrors small devices first,
@@ -27,7 +28,7 @@ def read_room(path: Path) -> Room:
     with btrfs.FileSystem(str(path)) as filesystem:
         spaces = filesystem.space_info()
         waiting = _waiting(filesystem.fsid)
-    counted, allocation = os.statvfs(path), read_allocation(path)
+    counted, allocation = os.statvfs(path), read_allocation(path if path.is_dir() else path.resolve().parent)
     free = sum(space.total_bytes - space.used_bytes for space in spaces if space.type & btrfs.BLOCK_GROUP_DATA)
     total, available = _capacity(counted.f_blocks * counted.f_frsize, counted.f_bavail * counted.f_frsize, free, allocation)
     available = max(0, available - waiting)
@@ -50,7 +51,9 @@ def _capacity(total: int, available: int, free: int, allocation: Allocation) -> 
     capacity, new_data = allocation.capacity, allocation.new_data
     if capacity is None or new_data is None:
         return total, available
-    if allocation.data_profile not in _BY_KERNEL and available:
+    profile = allocation.data_profile
+    is_without_choice = PROFILES[profile].least == len(allocation.devices) and not PROFILES[profile].striped
+    if available and not (profile in _BY_KERNEL or is_without_choice):
         available = free + new_data
     return min(total, capacity), available
 

@@ -26,7 +26,7 @@ def chunks_on(point: Path) -> dict[int, set[int]]:
 
 
 def balancer(point: Path, *words: str) -> "tuple[int, dict[str, object]]":
-    command = (sys.executable, "-m", "balancer", "run", point, "--max-pressure", "none", "--json", *words)
+    command: list[str | Path] = [sys.executable, "-m", "balancer", "run", point, "--max-pressure", "none", "--json", *words]
     done = work(*command, check=False, cwd=TOP)
     return done.returncode, json.loads(done.stdout) if done.stdout else {"error": done.stderr}
 

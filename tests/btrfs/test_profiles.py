@@ -36,7 +36,7 @@ def test_what_fits_on_unequal_devices(make_btrfs: Callable[..., Path], profile: 
     least = {"raid1": 2, "raid1c3": 3, "raid1c4": 4}.get(profile)
     if least:  # the largest device cannot be full: each byte has a copy elsewhere
         expected = min(sum(sizes) // least, sum(sizes[1:]) // (least - 1))
-        assert room.total == pytest.approx(expected, abs=8 * MIB)
+        assert 0.8 * expected <= room.total <= expected + MIB  # less by the chunks of metadata that lie unfavourably
     assert room.total <= counted.f_blocks * counted.f_frsize
     new = allocation.new_data
     assert new is not None
@@ -44,14 +44,16 @@ def test_what_fits_on_unequal_devices(make_btrfs: Callable[..., Path], profile: 
     if profile in ("raid1", "raid5", "raid6"):
         assert allocation.size == sum(sizes) - unusable
     free = sum(space.total - space.used for space in allocation.spaces if space.type == "data")
-    assert room.available == pytest.approx(new + free, abs=MIB)
+    if devices != least:
+        assert room.available == pytest.approx(new + free, abs=MIB)
     if profile in ("raid5", "raid6"):
         usage = work("btrfs", "filesystem", "usage", "-b", point).stdout
         estimated = re.search(r"Free \(estimated\):\s+(\d+)\s+\(min: (\d+)\)", usage)
         assert estimated
         lopsided = 2 * sum(space.total for space in allocation.spaces if space.type != "data")  # on two of the devices
         assert int(estimated[1]) - lopsided <= room.available <= int(estimated[1]) + MIB
-        assert room.total == pytest.approx(sum(sizes) - (1 if profile == "raid5" else 2) * sizes[0], abs=8 * MIB)
+        expected = sum(sizes) - (1 if profile == "raid5" else 2) * sizes[0]
+        assert 0.8 * expected <= room.total <= expected
     elif devices == least:  # no choice of devices: df counts that
         assert room.available == pytest.approx(counted.f_bavail * counted.f_frsize, abs=32 * MIB)
     else:
@@ -85,7 +87,7 @@ def test_a_device_that_was_added_to_a_full_mirror_makes_no_room_by_itself(make_b
                 os.posix_fallocate(file.fileno(), 0, 8 * MIB)
         except OSError:
             break
-    image = point.parent / "disk2"
+    before, image = read_room(point), point.parent / "disk2"
     with image.open("wb") as file:
         file.truncate(300 * MIB)
     work("btrfs", "device", "add", "-f", btrfs.attach(image), point)
@@ -93,5 +95,6 @@ def test_a_device_that_was_added_to_a_full_mirror_makes_no_room_by_itself(make_b
     assert sorted(device.unallocated > 64 * MIB for device in allocation.devices) == [False, False, True]
     assert (allocation.new_data or 0) < 32 * MIB
     assert read_room(point).unallocated < 32 * MIB
+    assert read_room(point).total == pytest.approx(before.total, abs=16 * MIB), "so no further limit is crossed"
     with pytest.raises(OSError, match="No space"), (point / "more").open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, 100 * MIB)

@@ -12,8 +12,10 @@ from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.remedy import Remedy, WriteSysfs
 from btrkeep.decisions.scrub import SCRUB_EVERY
+from btrkeep.pool.profiles import devices_needed
 from btrkeep.units import counted, format_duration
 
+_CHUNK = 64 << 20  # unallocated bytes of a device that are worth a chunk
 MANY_SUBVOLUMES = 100_000
 MANY_OF_A_HOST = 300
 
@@ -27,7 +29,7 @@ def _unallocated(facts: DoctorFacts) -> Iterator[Finding]:
             (
                 *_discard(facts),
                 backupd(facts.site, "expire"),
-                f"{balance(facts, filters(facts.filesystem, 'data', 'usage=10'))}   # then 20, 30 ... as long as it helps",
+                *(_fill(facts) or (_balance_sparse(facts),)),
             ),
         )
         yield replace(one, remedy=remedy)
@@ -44,9 +46,44 @@ def _used(facts: DoctorFacts) -> Iterator[Finding]:
 def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[Finding]:
     for one in facts.verdict.of(check):
         risk = "expire deletes backups whose grace is over; a new device is used evenly only after a balance"
-        more = f"btrfs device add /dev/NEW {shlex.quote(str(facts.site.pool))}   # or keep less: [retention]"
+        more = _fill(facts) or (_add_devices(facts),)
         ours = (*_discard(facts), *(backupd(facts.site, words) for words in ("expire --dry-run", "expire", "usage")))
-        yield replace(one, remedy=Remedy(why, risk, (*ours, more)))
+        yield replace(one, remedy=Remedy(why, risk, (*ours, *more)))
+
+
+def _balance_sparse(facts: DoctorFacts) -> str:
+    return f"{balance(facts, filters(facts.filesystem, 'data', 'usage=10'))}   # then 20, 30 ... as long as it helps"
+
+
+def _with_space(facts: DoctorFacts) -> dict[int, int]:
+    """Returns the devices on which a new chunk has space, by number, with their unallocated bytes."""
+    return {devid: size for devid, size in facts.filesystem.unallocated.items() if size >= _CHUNK}
+
+
+def _needed(facts: DoctorFacts) -> int:
+    """Returns how many devices with unallocated space a new chunk of data needs."""
+    profiles = facts.filesystem.profiles.get("data", ()) or facts.filesystem.profiles.get("mixed", ())
+    return max(map(devices_needed, profiles), default=1)
+
+
+def _fill(facts: DoctorFacts) -> tuple[str, ...]:
+    """Returns the commands when some devices have space, but fewer than the profile needs: one was added to a full mirror."""
+    space, needed = _with_space(facts), _needed(facts)
+    if not 0 < len(space) < needed:
+        return ()
+    devid, pool = max(space, key=lambda number: space[number]), shlex.quote(str(facts.site.pool))
+    new = " ".join(f"/dev/NEW{number or ''}" for number in range(needed - len(space)))
+    return (
+        f"btrfs-balancer run {pool} --policy usage --fill {devid} --min-unallocated 0   # device {devid} is empty",
+        f"# or: btrfs device add {new} {pool}   # a chunk needs space on {counted(needed, 'device')}, {len(space)} has it",
+    )
+
+
+def _add_devices(facts: DoctorFacts) -> str:
+    missing = max(1, _needed(facts) - len(_with_space(facts)))
+    new = " ".join(f"/dev/NEW{number or ''}" for number in range(missing))
+    why = f"{counted(missing, 'device')}: a chunk needs space on that many" if missing > 1 else "or keep less: [retention]"
+    return f"btrfs device add {new} {shlex.quote(str(facts.site.pool))}   # {why}"
 
 
 def _discard(facts: DoctorFacts) -> tuple[str, ...]:
