@@ -30,6 +30,7 @@ from btrkeep.catalogue.model_alarm import (
     POOL,
     READ_ONLY,
     ROOM,
+    SCHEDULE,
     SILENT,
     STEP,
     SUSPECT,
@@ -62,6 +63,7 @@ _OF_CHECK = {
     health.ROOM: (ROOM, MIN_FREE),
     health.UNALLOCATED: (ROOM, UNALLOCATED),
     health.USED: (ROOM, USED),
+    health.SCHEDULE: (FAILURE, SCHEDULE),
 }
 """Event and kind of subject of what is wrong with the pool."""
 

@@ -20,6 +20,7 @@ from btrkeep.catalogue.model_alarm import FAILURE, SERVICE, UNIT
 from btrkeep.config import Config
 from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, as_text
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
+from btrkeep.decisions.schedule import SCHEDULE_FACT, schedule_text
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import take_lock
 from btrkeep.units import format_time, parse_time
@@ -92,6 +93,7 @@ def notify(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: 
     told = replace(told, services=_deliver(config, catalogue, messages, every, now))
     catalogue.put_alarms(found.changed(stored, now, arrived=told.arrived), found.gone)
     catalogue.set_fact(FACT, as_text(StoredVerdict(now, report.verdict)))
+    catalogue.set_fact(SCHEDULE_FACT, schedule_text(report.pool.schedule, now))
     if with_digest and told.arrived:
         catalogue.set_fact(_DIGEST, format_time(now))
     return told

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import click
 
-from backupd.cli.context import complete_host, dry_run_option, opened, pass_context
+from backupd.cli.context import clock_for, complete_host, dry_run_option, load_config, opened, pass_context
 from backupd.cli.names import expand_hosts
 from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
-from backupd.repo.context import PoolContext
+from backupd.health.trust import is_lost
+from backupd.repo.context import PoolContext, open_configured
 from backupd.repo.final_backups import find_base
 from backupd.repo.privileges import REQUIRED, require_privileges
 from backupd.repo.publish import fetched_hosts
@@ -16,12 +17,14 @@ from backupd.rsync.command import passes, rsync_command
 from backupd.run.context import HostResult, NightEvent, buckets_of
 from backupd.run.planning import PlannedHost, plan
 from backupd.run.run import RunEnd, run_hosts
+from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
 from btrkeep.decisions.due import latest
-from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
 from btrkeep.process.cancellation import signal_status
 from btrkeep.process.error_report import report_error
+from btrkeep.process.proc import start_time
 from btrkeep.process.programs import paste_line
 from btrkeep.process.progress import ProgressSinks
 from btrkeep.units import printable
@@ -34,6 +37,11 @@ from btrkeep.units import printable
 @click.option(
     "--wait", "waits", is_flag=True, help="Let named hosts wait while other runs have as many transfers as `concurrency`."
 )
+@click.option(
+    "--scheduled",
+    is_flag=True,
+    help="For timers and cron: end at once when nothing is due or another run works; hosts that failed a short time ago wait.",
+)
 @dry_run_option("what would run, and the exact rsync commands")
 @json_option
 @pass_context
@@ -43,6 +51,7 @@ def command(
     everything: bool,
     catch_up: bool,
     waits: bool,
+    scheduled: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -53,6 +62,9 @@ def command(
     with --wait, a host waits for a place among the `concurrency` transfers of the pool. HOST may be a pattern of enabled
     hosts, such as 'web*'.
 
+    The shipped timer starts `backupd run --scheduled` every quarter of an hour: a run in which nothing is due writes nothing, and a
+    host that brought no complete backup is tried again after a quarter of `every`, at most five hours.
+
     Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep what has arrived, so that the next run continues it; a
     second one stops at once.
 
@@ -62,6 +74,10 @@ def command(
     """
     if hosts and everything:
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
+    if scheduled and (hosts or everything):
+        raise UsageError("--scheduled takes the hosts that are due: name no host, and leave --all out", "`backupd run --help`")
+    if scheduled and not dry_run and not as_json and _nothing_is_due(ctx, catch_up=catch_up):
+        return Exit.OK
     with opened(ctx, writes=not dry_run, stand_in=not dry_run) as context:
         if not dry_run:
             require_privileges(REQUIRED)
@@ -72,13 +88,50 @@ def command(
             moment = context.clock.now()
             facts = context.catalogue.host_facts(latest(moment))
             copies = fetched_hosts(context.pool, context.catalogue, context.config.hosts)
-            return plan(context.config, facts, moment, names=named, everything=everything, catch_up=catch_up, copies=copies)
+            return plan(
+                context.config,
+                facts,
+                moment,
+                names=named,
+                everything=everything,
+                catch_up=catch_up,
+                scheduled=scheduled,
+                copies=copies,
+            )
 
         if dry_run:
             return _say_plan(context, planned(), as_json)
         sinks = night_sinks(as_json=as_json)
-        end = run_hosts(context, planned, named or None, sinks, waits=waits or not named)
-    return _tell(end, sinks, as_json=as_json)
+        try:
+            end = run_hosts(context, planned, named or None, sinks, waits=waits or not named)
+        except LockHeld as error:
+            if not scheduled:
+                raise
+            sinks.notice(f"{error.message}: the next scheduled run tries again")
+            return Exit.OK
+    status = _tell(end, sinks, as_json=as_json)
+    return Exit.OK if scheduled and status == Exit.LOCKED else status
+
+
+def _nothing_is_due(ctx: click.Context, *, catch_up: bool) -> bool:
+    """Returns True if no host is to be backed up now, by the catalogue as it is: nothing is written, and nothing else started.
+
+    False also if the catalogue cannot be read, or another run was killed: then the run itself finds out. Raises PoolUnusable.
+    """
+    config = load_config(ctx)
+    pool = open_configured(config)
+    moment = clock_for(ctx, pool).now()
+    try:
+        with Catalogue.open_readonly(config.pool.state) as catalogue:
+            if catalogue.pool_id() != pool.id or is_lost(pool, catalogue):
+                return False
+            if any(start_time(run.pid) != run.pid_started for run in catalogue.unfinished_runs()):
+                return False
+            copies = fetched_hosts(pool, catalogue, config.hosts)
+            entries = plan(config, catalogue.host_facts(latest(moment)), moment, catch_up=catch_up, scheduled=True, copies=copies)
+    except (OperatorError, OSError):
+        return False
+    return not any(entry.runs for entry in entries)
 
 
 def _tell(end: RunEnd, sinks: ProgressSinks[NightEvent], *, as_json: bool) -> int:

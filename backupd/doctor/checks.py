@@ -18,7 +18,7 @@ from backupd.actions.discard import Unfinished, all_unfinished, room_hint
 from backupd.alarms.send import service_of
 from backupd.doctor.copies import check_copies
 from backupd.doctor.rules.quotas import idle_quotas
-from backupd.doctor.rules.site import known_hosts, ssh_key
+from backupd.doctor.rules.site import by_hand, known_hosts, ssh_key
 from backupd.doctor.site import read_key_file
 from backupd.doctor.steps import check_steps
 from backupd.expire.clocks import clock_synchronised
@@ -44,13 +44,14 @@ from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_finding
 from btrkeep.decisions.privileges import privilege_findings
 from btrkeep.decisions.redundancy import redundancy_words
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
+from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool import quota
 from btrkeep.pool.marker import HOSTS, Pool, is_on
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.process.programs import ProgramFailed, run
-from btrkeep.units import counted, printable
+from btrkeep.units import counted, format_time, printable
 
 OUR_NAMES = ("backupd", "balancer", "heatmap", "web")
 
@@ -177,6 +178,7 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
     for one in found:
         if one.check != health.CATALOGUE:
             yield replace(one, subject=_SUBJECTS.get(one.check, ""))
+    yield from _starts(facts.schedule)
     if facts.redundancy:
         level = "error" if facts.redundancy.lost or facts.missing else "warning" if facts.redundancy.reduced else "ok"
         hint = "`backupd doctor` has the commands" if level != "ok" else ""
@@ -185,6 +187,15 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
         yield Finding("redundancy", "unknown", "how many good copies are left could not be read", "`backupd doctor` says why")
     if facts.room and not is_tight:
         yield Finding("room", "ok", str(facts.room))
+
+
+def _starts(schedule: ScheduleVerdict) -> Iterator[Finding]:
+    """Yields what starts runs, where it is enough; the verdict has the finding where it is not."""
+    if schedule.by_hand:
+        yield by_hand(schedule)
+    elif schedule.starters and not schedule.missed and not schedule.unknown:
+        start = f", the next at {format_time(schedule.first)}" if schedule.first else ""
+        yield Finding(health.SCHEDULE, "ok", f"{', '.join(schedule.starters)}{start}")
 
 
 def _hint(one: Finding, unfinished: list[Unfinished]) -> str:

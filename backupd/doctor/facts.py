@@ -10,10 +10,10 @@ from datetime import datetime
 from pathlib import Path
 
 from btrkeep.capabilities import Capabilities
-from btrkeep.config.values import Window
 from btrkeep.decisions.findings import Finding, PoolVerdict
 from btrkeep.decisions.pool_health import NOTHING_WRONG, CatalogueFacts, HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.redundancy import Redundancy
+from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict
 from btrkeep.pool.model import Room
 
 
@@ -144,9 +144,7 @@ class SiteFacts:
     """The pool and its configuration. `key` and `known_hosts` are None when no host is reached by ssh.
 
     `created`: when the pool was. `hosts`: how many are enabled, and `unruled` those of them without any rule of retention.
-    `schedule`: what starts backups, names of timers or of files of cron. `own_balance`: something starts btrfs-balancer.
-    `windows`: how many hosts have one, and `unstarted` those into whose window nothing falls that starts backups, each with the
-    window, in the time zone `zone`; None if it is not known when they start.
+    `schedule`: the hosts that will not be backed up in time. `own_balance`: something starts btrfs-balancer.
     `mount_option` is that of [expiry], `expiring`: one runs now. `most_backups`: the host that has the most, and how many.
     `unfinished`: on a pool with little room, the host whose unfinished backup takes the most of it. `catalogue`: what is to be said
     of it. `clock_doubt`: why the clock cannot be right, as the next expiry will find. `confine` is that of [backup], and
@@ -164,10 +162,7 @@ class SiteFacts:
     unruled: tuple[str, ...] = ()
     key: KeyFile | None = None
     known_hosts: KeyFile | None = None
-    schedule: tuple[str, ...] = ()
-    windows: int = 0
-    unstarted: tuple[tuple[str, Window], ...] | None = ()
-    zone: str = "UTC"
+    schedule: ScheduleVerdict = NOTHING_MISSED
     own_balance: bool = False
     mount_option: str = "none"
     expiring: bool = False
@@ -211,5 +206,6 @@ class DoctorFacts:
             errors=fs.errors,
             room=fs.room,
             redundancy=fs.redundancy,
+            schedule=site.schedule,
         )
         return judge_pool(known, site.limits)

@@ -9,16 +9,17 @@ from pathlib import Path
 from backupd.actions.quota import programs
 from backupd.doctor.copies import check_copies
 from backupd.doctor.facts import KeyFile, SiteFacts
-from backupd.doctor.schedule import never_started, next_starts, scheduled_by
+from backupd.doctor.schedule import scheduled_by
 from backupd.doctor.steps import check_steps
 from backupd.expire.clocks import clock_doubt
 from backupd.expire.words import expiry_words
-from backupd.health.pool_facts import read_catalogue
+from backupd.health.pool_facts import read_catalogue, read_pool_schedule
 from backupd.repo.backup_json import read
 from backupd.repo.listing import hosts_of, names_of
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config
 from btrkeep.decisions.pool_health import HealthLimits
+from btrkeep.decisions.schedule import NOTHING_MISSED
 from btrkeep.errors import OperatorError
 from btrkeep.pool import quota
 from btrkeep.pool.locks import EXPIRE_LOCK, read_holder
@@ -34,8 +35,6 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
     by_ssh = any(host.address for host in enabled)
     names = {host: names_of(pool, host) for host in hosts_of(pool)}
     expiring = read_holder(pool.locks / EXPIRE_LOCK)
-    starters, windows = tuple(scheduled_by("backupd", "run")), [host for host in enabled if host.window]
-    starts = next_starts(starters) if windows else ()
     catalogue = read_catalogue(config.pool.state, pool)
     return SiteFacts(
         limits=HealthLimits.of(config),
@@ -46,12 +45,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         unruled=tuple(host.name for host in enabled if host.retention.missing),
         key=read_key_file(config.ssh.key) if by_ssh else None,
         known_hosts=read_key_file(config.ssh.known_hosts) if by_ssh else None,
-        schedule=starters,
-        windows=len(windows),
-        unstarted=None
-        if starts is None
-        else tuple((host.name, host.window) for host in never_started(windows, config.pool.zone, starts) if host.window),
-        zone=config.pool.zone.key,
+        schedule=NOTHING_MISSED if pool.rehearsal else read_pool_schedule(config),
         own_balance=any(True for _ in scheduled_by("btrfs-balancer", "run")),
         mount_option=config.expiry.mount_option,
         expiring=expiring is not None and expiring.is_alive,

@@ -1,15 +1,19 @@
 """Reads the facts from which the pool is judged, in some milliseconds and without any capability."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
+from backupd.health.starters import read_schedule
 from backupd.health.trust import has_backups, is_lost
 from backupd.repo.chunk_uses import chunk_uses
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
+from btrkeep.decisions.copies import COPIES, copies_of
 from btrkeep.decisions.pool_health import CatalogueFacts, PoolFacts
 from btrkeep.decisions.redundancy import Redundancy, redundancy
+from btrkeep.decisions.schedule import CALLERS_FACT, NOTHING_MISSED, ScheduleVerdict
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import answers
 from btrkeep.pool.allocation import Allocation, read_allocation
@@ -29,6 +33,9 @@ def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFact
         pool = open_configured(config)
         known = _of_catalogue(catalogue, pool) if catalogue else read_catalogue(config.pool.state, pool)
         allocation, missing = read_allocation(path), missing_devices(path)
+        schedule = NOTHING_MISSED
+        if not pool.rehearsal:  # its time is acted
+            schedule = _schedule(config, catalogue) if catalogue else read_pool_schedule(config)
         return PoolFacts(
             **known._asdict(),
             read_only=_is_read_only(path),
@@ -36,6 +43,7 @@ def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFact
             errors=device_errors(allocation),
             room=read_room(path),
             redundancy=read_redundancy(path, allocation, missing),
+            schedule=schedule,
         )
     except PoolUnusable as error:
         return PoolFacts(fault=error.message, hint=error.hint)
@@ -56,6 +64,22 @@ def read_redundancy(path: Path, allocation: Allocation, missing: tuple[int, ...]
         return redundancy(chunk_uses(path), missing)
     except OSError:
         return None
+
+
+def read_pool_schedule(config: Config) -> ScheduleVerdict:
+    """Returns which hosts will not be backed up in time, with what the catalogue in `state` has, if it can be read."""
+    try:
+        with Catalogue.open_readonly(config.pool.state) as catalogue:
+            return _schedule(config, catalogue)
+    except (OperatorError, OSError):
+        return _schedule(config, None)
+
+
+def _schedule(config: Config, catalogue: Catalogue | None) -> ScheduleVerdict:
+    if catalogue is None:
+        return read_schedule(config, None, frozenset(), datetime.now(UTC))
+    copies = frozenset(copies_of(catalogue.get_fact(COPIES)).fetched)
+    return read_schedule(config, catalogue.get_fact(CALLERS_FACT), copies, datetime.now(UTC))
 
 
 def _is_read_only(path: Path) -> bool | None:

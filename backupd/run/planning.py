@@ -8,10 +8,14 @@ from zoneinfo import ZoneInfo
 
 from backupd.run.verdict import waited_in_vain
 from btrkeep.catalogue import HostFacts
+from btrkeep.causes import CauseCode
 from btrkeep.config import Config, HostConfig
-from btrkeep.decisions.due import is_due, is_late, next_window, window_end
+from btrkeep.decisions.due import is_due, is_late, next_window, retry_from, window_end
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import format_time
+
+_TRIED = frozenset({"failed", "partial", "suspect", "skipped"})
+_STOPPED = frozenset({CauseCode.SIGNAL, CauseCode.WINDOW_CLOSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,13 @@ def plan(
     names: Sequence[str] = (),
     everything: bool = False,
     catch_up: bool = False,
+    scheduled: bool = False,
     copies: Mapping[str, str] = MappingProxyType({}),
 ) -> list[PlannedHost]:
     """Returns what a run would do, in its order. Raises UsageError for a name that is not configured.
 
-    `copies`: the replica of each host that is fetched from another pool: no night backs it up.
+    `copies`: the replica of each host that is fetched from another pool: no night backs it up. `scheduled`: a timer starts this
+    run, and others often: a host that brought no complete backup a short time ago waits.
 
     The host whose last attempt is the oldest comes first, so that a host which fails or takes long cannot starve the others. A host
     that was silent until a time limit would occupy a place again for as long: it comes after the others, for one night only.
@@ -54,7 +60,8 @@ def plan(
     own = [host for host in hosts if host.name not in copies]
     if everything:
         return [PlannedHost(host, True, "asked for with --all") for host in own] + left
-    return [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in own] + left
+    nights = [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in own]
+    return [_unless_tried(entry, facts.get(entry.host.name), now) if scheduled else entry for entry in nights] + left
 
 
 def _named(config: Config, name: str) -> PlannedHost:
@@ -83,6 +90,21 @@ def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now
         return PlannedHost(host, True, f"{due.reason}; --catch-up ignores the window {host.window}")
     opens = next_window(host.window, zone, now)
     return PlannedHost(host, False, f"due, but outside the window {host.window}, which opens {format_time(opens)}", opens=opens)
+
+
+def _unless_tried(entry: PlannedHost, facts: HostFacts | None, now: datetime) -> PlannedHost:
+    """Returns the host as one that waits, if its last attempt was a short time ago and brought no complete backup. One that was
+    stopped by a signal, by its window or by a crash goes on at once.
+    """
+    if not entry.runs or facts is None or facts.last_run_outcome not in _TRIED or facts.last_run_started is None:
+        return entry
+    if facts.last_run_cause and facts.last_run_cause.code in _STOPPED:
+        return entry
+    again = retry_from(facts.last_run_started, entry.host.every)
+    is_newer = facts.last_complete is None or facts.last_run_started >= facts.last_complete
+    if not is_newer or not facts.last_run_started <= now < again:
+        return entry
+    return PlannedHost(entry.host, False, f"due, and tried {format_time(facts.last_run_started)}: again from {format_time(again)}")
 
 
 def _copy(host: HostConfig, replica: str) -> PlannedHost:

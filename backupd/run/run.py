@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from backupd.health.callers import caller
 from backupd.health.trust import check_trust
 from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import keep_names
@@ -24,6 +25,7 @@ from backupd.run.read_after_crash import read_last_written
 from backupd.run.source_share import compare_share
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.causes import Cause, CauseCode
+from btrkeep.decisions.schedule import CALLERS_FACT, with_call
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.locks import NIGHT_LOCK, take_lock
 from btrkeep.pool.reserve import ensure_reserve
@@ -89,6 +91,8 @@ def run_hosts(
         )
         runner = NightRunner(run, planned(), waits=waits)
         report.begin(run)
+        if night and runner.waiting:
+            note_caller(opened, ledger)
         results, signalled = asyncio.run(_with_signals(runner))
         keep_names(opened.pool)
         report.end(run, runner.reason)
@@ -100,6 +104,16 @@ def run_hosts(
             if why := keep_history(opened.pool, opened.catalogue, opened.clock.now(), daily=not night):
                 sinks.notice(f"the pool's copy of the history is as old as it was: {why}")
         return RunEnd(results, signalled, runner.unusable, ledger.trouble)
+
+
+def note_caller(opened: PoolContext, ledger: Ledger) -> None:
+    """Records what has started this run: whether hosts are backed up in time is judged by it, where no timer and no cron does."""
+    if not opened.trouble and opened.clock.start is None:
+        now = opened.clock.now()
+        try:
+            opened.catalogue.set_fact(CALLERS_FACT, with_call(opened.catalogue.get_fact(CALLERS_FACT), now, caller()))
+        except OperatorError as error:
+            ledger.note(error)
 
 
 def _bring_up_to_date(context: PoolContext, ledger: Ledger, notice: Callable[[str], None], since: str) -> None:

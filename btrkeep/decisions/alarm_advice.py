@@ -23,6 +23,7 @@ from btrkeep.catalogue.model_alarm import (
     READ_ONLY,
     REPLICA,
     ROOM,
+    SCHEDULE,
     SERVICE,
     SILENT,
     STEP,
@@ -78,6 +79,9 @@ TABLE: Mapping[tuple[str, str], Advice] = {
     ),
     (ROOM, UNALLOCATED): Advice(
         "Expire, then balance what is sparsely used: metadata needs unallocated space.", "backupd doctor", "doctor"
+    ),
+    (FAILURE, SCHEDULE): Advice(
+        "Start runs often enough: enable the timer btrkeep-backup@, or see why it is not.", "backupd check", "doctor"
     ),
     (ROOM, USED): Advice("Keep less, or add a device, before it is full.", "backupd forecast", "pool"),
     (ANY, UNIT): Advice("Read what it said last, mend that, and start it again.", "journalctl -u {name} -n 50", "log"),

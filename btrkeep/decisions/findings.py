@@ -19,7 +19,8 @@ FACT = "health"
 UNUSABLE, CATALOGUE, READ_ONLY = "unusable", "catalogue", "read-only"
 MISSING, ERRORS = "missing-device", "device-errors"
 ROOM, UNALLOCATED, USED = "room", "unallocated", "used"
-CHECKS = (UNUSABLE, CATALOGUE, READ_ONLY, MISSING, ERRORS, ROOM, UNALLOCATED, USED)
+SCHEDULE = "schedule"
+CHECKS = (UNUSABLE, CATALOGUE, READ_ONLY, MISSING, ERRORS, ROOM, UNALLOCATED, USED, SCHEDULE)
 """All that is looked at, in the order in which it is told. `backupd doctor` has checks of the same names."""
 
 _STORED = ("check", "level", "text", "hint", "unusable", "device", "count")

@@ -11,6 +11,7 @@ from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import ERROR, NOTE, UNKNOWN, WARNING, Finding, PoolVerdict
 from btrkeep.decisions.pool_room import lacks_room
 from btrkeep.decisions.redundancy import Redundancy, redundancy_words
+from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict, schedule_findings
 from btrkeep.pool.model import Room
 from btrkeep.units import counted, format_share, format_size
 
@@ -27,7 +28,7 @@ class PoolFacts:
 
     `fault`: why it cannot be used, with a hint; "" if it can. With a fault, nothing else is known. `foreign`: the pool to which the
     catalogue in `state` belongs, "" for this one. `lost`: the pool has backups, but the catalogue has none. `errors`: the non-zero
-    counters by device number. `was_full`: more than `used_limit` was used at the last look.
+    counters by device number. `was_full`: more than `used_limit` was used at the last look. `schedule`: whether runs start in time.
     """
 
     fault: str = ""
@@ -40,6 +41,7 @@ class PoolFacts:
     room: Room | None = None
     was_full: bool = False
     redundancy: Redundancy | None = None
+    schedule: ScheduleVerdict = NOTHING_MISSED
 
 
 class CatalogueFacts(NamedTuple):
@@ -72,14 +74,20 @@ def judge_pool(facts: PoolFacts, limits: HealthLimits) -> PoolVerdict:
     """Returns all findings, in the order of CHECKS."""
     if facts.fault:
         return PoolVerdict((Finding(v.UNUSABLE, ERROR, facts.fault, facts.hint, unusable=True),), v.CHECKS[1:])
-    found = (*_catalogue(facts, limits), *_mount(facts, limits), *_devices(facts), *_room(facts, limits))
+    found = (
+        *_catalogue(facts, limits),
+        *_mount(facts, limits),
+        *_devices(facts),
+        *_room(facts, limits),
+        *schedule_findings(facts.schedule),
+    )
     return PoolVerdict(found, tuple(_unlooked(facts)))
 
 
 def _unlooked(facts: PoolFacts) -> Iterator[str]:
     of_room = (v.ROOM, v.UNALLOCATED, v.USED)
     known: dict[str, object] = {v.CATALOGUE: facts.foreign, v.READ_ONLY: facts.read_only, v.MISSING: facts.missing}
-    known |= {v.ERRORS: facts.errors, **dict.fromkeys(of_room, facts.room)}
+    known |= {v.ERRORS: facts.errors, **dict.fromkeys(of_room, facts.room), v.SCHEDULE: None if facts.schedule.unknown else True}
     yield from (check for check in v.CHECKS if check in known and known[check] is None)
 
 

@@ -79,6 +79,17 @@ def parent_of(pid: int) -> int:
     return int(_stat(pid)[1][1])
 
 
+def parent_names() -> frozenset[str]:
+    """Returns the names of the processes above this one, without that with the pid 1; those that cannot be read are left out."""
+    names, pid = set(), os.getppid()
+    with contextlib.suppress(OSError):
+        while pid > 1:
+            name, fields = _stat(pid)
+            names.add(os.fsdecode(name))
+            pid = int(fields[1])
+    return frozenset(names)
+
+
 def physical_memory() -> int:
     """The machine's memory in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from datetime import time as time_of_day
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,16 @@ from backupd.doctor.fix import fix, refusal, rule_named
 from backupd.doctor.rules import BY_NAME, RULES, examine
 from backupd.doctor.rules.shape import is_accelerated
 from btrkeep.capabilities import Capabilities
-from btrkeep.config.values import MinFree, Window
+from btrkeep.config.values import MinFree
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import CatalogueFacts, HealthLimits
 from btrkeep.decisions.privileges import NEEDS
 from btrkeep.decisions.remedy import FixCommand, Remedy, WriteSysfs
+from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.model import Room
 from tests.beds import work
 
-NIGHT = Window(time_of_day(22), time_of_day(6))
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GIB = 1 << 30
 TIB = 1 << 40
@@ -64,10 +63,11 @@ SITE = SiteFacts(
     hosts=3,
     key=KeyFile(Path("/etc/btrkeep/id_ed25519"), 0o600),
     known_hosts=KeyFile(Path("/etc/btrkeep/known_hosts"), 0o644),
-    schedule=("btrkeep-backup@main.timer",),
+    schedule=ScheduleVerdict(starters=("btrkeep-backup@main.timer",)),
     own_balance=True,
     most_backups=("web1", 40),
 )
+MISSED = ScheduleVerdict(missed=("web1", "web2"), terms="every 1d")
 WELL = DoctorFacts(NOW, FILESYSTEM, Scrub(finished=NOW - timedelta(days=20)), Machine((3, 5, 0), True, frozenset({"sse4_2"})), SITE)
 
 
@@ -182,8 +182,8 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     *(("replica", level, site(copies=(replace(COPY, level=level),))) for level in ("note", "warning", "error")),
     ("repeated", "warning", site(steps=(replace(COPY, level="warning", subject="drill"),))),
     ("retention", "note", site(unruled=("web1", "web2"))),
-    ("schedule", "warning", site(schedule=())),
-    ("window", "warning", site(windows=2, unstarted=(("web1", NIGHT), ("web2", NIGHT)), zone="Asia/Tokyo")),
+    ("schedule", "warning", site(schedule=MISSED)),
+    ("schedule", "note", site(schedule=ScheduleVerdict(by_hand=True, by_units=False))),
     ("clock", "note", machine(clock=False)),
     ("clock", "warning", site(clock_doubt="the clock went backwards")),
 ]  # fmt: skip
@@ -217,7 +217,6 @@ WELL_TOO: Mapping[str, DoctorFacts] = {
     "xxhash needs no help": fs(checksum="xxhash64", checksum_driver="xxhash64-generic"),
     "Debian's rsync, of the first safe version": machine(rsync=(3, 4, 3)),
     "no host by ssh": site(key=None, known_hosts=None),
-    "no timer, and no host": site(schedule=(), hosts=0),
     "a replica that is well": site(copies=(COPY,)),
     "300 backups": site(most_backups=("web1", 300)),
     "no backup at all": site(most_backups=None),
@@ -241,7 +240,7 @@ BLIND: tuple[tuple[DoctorFacts, set[str]], ...] = (
     (replace(scrubbed(finished=None), site=replace(SITE, created=None)), {"scrub"}),
     (scrubbed(finished=None, known=False, running=True), {"scrub"}),
     (machine(clock=None), {"clock"}),
-    (site(windows=1, unstarted=None), {"window"}),
+    (site(schedule=ScheduleVerdict(unknown="systemctl: timed out")), {"schedule"}),
     (machine(rsync=None), {"rsync"}),
     (site(catalogue=CatalogueFacts(foreign=None)), {"catalogue", "replica", "repeated"}),
     (site(key=KeyFile(Path("/k"), None, hidden="why")), {"ssh-key"}),
@@ -270,17 +269,13 @@ def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:
         fix(replace(found, remedy=Remedy(steps=(FixCommand(("true",)),))), lambda: fs(mount_options=None))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"schedule": ()}, {"windows": 1, "unstarted": (("web1", NIGHT),)}], ids=["no timer", "no window"]
-)
-def test_a_timer_is_offered_only_for_a_configuration_that_units_read(changes: dict[str, Any]) -> None:
-    (known,) = findings_of(site(file=Path("/etc/btrkeep/main.toml"), **changes))
-    (elsewhere,) = findings_of(site(file=Path("/srv/my pool/main.toml"), **changes))
-    assert known.remedy is not None
-    assert elsewhere.remedy is not None
-    assert "systemctl" in str(known.remedy.lines)
+def test_a_timer_is_offered_only_for_a_configuration_that_units_read() -> None:
+    (known,) = findings_of(site(schedule=MISSED))
+    by_cron = replace(MISSED, by_units=False, command="backupd --config '/srv/my pool/main.toml'")
+    (elsewhere,) = findings_of(site(file=Path("/srv/my pool/main.toml"), schedule=by_cron))
+    assert "systemctl enable --now btrkeep-backup@main.timer" in str(known.remedy.lines)
     assert "systemctl" not in str(elsewhere.remedy.lines)
-    assert "backupd --config '/srv/my pool/main.toml' run" in str(elsewhere.remedy.lines)
+    assert "backupd --config '/srv/my pool/main.toml' run --scheduled" in elsewhere.hint
 
 
 def test_a_healthy_pool_gives_nothing_to_say() -> None:
@@ -337,7 +332,9 @@ def test_every_finding_has_a_reason_a_risk_and_commands_that_a_shell_understands
 
 
 def test_the_worst_comes_first() -> None:
-    facts = replace(fs(errors={1: {"read": 1}}, quota="qgroup", options=("rw", "space_cache=v2")), site=replace(SITE, schedule=()))
+    facts = replace(
+        fs(errors={1: {"read": 1}}, quota="qgroup", options=("rw", "space_cache=v2")), site=replace(SITE, schedule=MISSED)
+    )
     severities = [finding.level for finding in findings_of(facts)]
     assert severities == sorted(severities, key=SEVERITIES.index, reverse=True)
     assert set(severities) == set(SEVERITIES)

@@ -1,18 +1,16 @@
 """How `backupd doctor` reads facts: what a device lies on, when it was scrubbed, what timers and cron start."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
 from backupd.doctor.facts import Layer, Scrub
 from backupd.doctor.layers import device, stacks
-from backupd.doctor.schedule import elapses, never_started, scheduled_by
+from backupd.doctor.schedule import scheduled_by
 from backupd.doctor.scrub import read_scrub
-from btrkeep.config import HostConfig, Window
 from tests.beds import TOP, work
 
 
@@ -198,30 +196,3 @@ def test_our_own_units_are_found_once_they_are_enabled(tmp_path: Path) -> None:
         (wants / f"btrkeep-{name}@main.timer").symlink_to(wants.parent / f"btrkeep-{name}@.timer")
     assert list(scheduled_by("backupd", "run", tmp_path)) == ["btrkeep-backup@main.timer"]
     assert list(scheduled_by("btrfs-balancer", "run", tmp_path)) == ["btrkeep-balance@main.timer"]
-
-
-SHOWN = """\
-TimersCalendar={ OnCalendar=*-*-* 03:00:00 ; next_elapse=@1795402800 }
-TimersCalendar={ OnCalendar=*-*-* 22:00:00 ; next_elapse=@1795384800 }
-"""
-"""What systemd 257 shows of our timer for backups on a machine in UTC: 2026-11-23 03:00, and 2026-11-22 22:00."""
-
-
-@pytest.mark.parametrize(
-    ("zone", "window", "never"),
-    [
-        ("UTC", Window(time(22), time(6)), False),
-        ("Europe/Berlin", Window(time(22), time(6)), False),
-        ("Asia/Tokyo", Window(time(22), time(6)), True),  # 13:00 to 21:00 UTC
-        ("Asia/Tokyo", Window(time(6), time(9)), False),  # 22:00 UTC is 07:00
-        ("UTC", Window(time(4), time(21)), True),
-        ("Asia/Tokyo", None, False),
-    ],
-)
-def test_a_window_into_which_no_start_of_a_timer_falls_is_found(zone: str, window: Window | None, never: bool) -> None:
-    host = HostConfig("web", paths=("/",), window=window)
-    assert [one.name for one in never_started([host], ZoneInfo(zone), elapses(SHOWN))] == (["web"] if never else [])
-
-
-def test_a_timer_that_does_not_run_has_no_times() -> None:
-    assert elapses("TimersCalendar={ OnCalendar=*-*-* 03:00:00 ; next_elapse=(null) }\n") == []

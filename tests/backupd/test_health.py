@@ -9,6 +9,7 @@ from btrkeep.config.values import MinFree
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import CHECKS, PoolVerdict, StoredVerdict, as_text, from_text
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
+from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.pool.model import Room
 from tests.backupd.facts import NOW
 from tests.backupd.seen import GIB, well
@@ -43,6 +44,7 @@ def room(free: int, unallocated: int, metadata: int = GIB, total: int = 100 * GI
         (well(read_only=True), {"read-only": "error"}),
         (well(foreign="0815"), {"catalogue": "error"}),
         (well(lost=True), {"catalogue": "error"}),
+        (well(schedule=ScheduleVerdict(missed=("web1",))), {"schedule": "warning"}),
         (PoolFacts(fault="not mounted"), {"unusable": "error"}),
     ],
 )
@@ -57,6 +59,7 @@ def test_what_is_wrong_and_how_bad(facts: PoolFacts, expected: dict[str, str]) -
 def test_each_check_is_seen_to_find_something_and_only_what_stops_backups_makes_the_pool_unusable() -> None:
     broken = (
         well(foreign="x", read_only=True, missing=(1,), errors={1: {"read": 1}}, room=Room(100 * GIB, 0, 1, 1)),
+        well(schedule=ScheduleVerdict(missed=("web1",))),
         PoolFacts("not mounted"),
     )
     found = [finding for facts in broken for finding in judge_pool(facts, LIMITS).findings]
@@ -81,6 +84,11 @@ def test_what_could_not_be_looked_at_is_not_well(unknown: str, checks: set[str])
     assert {verdict.level_of(check) for check in set(CHECKS) - checks} == {"ok"}
     worse = judge_pool(well(**{unknown: None, "was_full": True, "fault": ""}), LIMITS)
     assert worse.level == "unknown"
+
+
+def test_a_schedule_that_could_not_be_read_is_not_well() -> None:
+    verdict = judge_pool(well(schedule=ScheduleVerdict(unknown="systemctl: timed out")), LIMITS)
+    assert (verdict.level, verdict.unlooked) == ("unknown", ("schedule",))
 
 
 def test_of_a_pool_that_cannot_be_used_nothing_else_is_known() -> None:

@@ -86,7 +86,7 @@ def test_systemd_has_nothing_to_complain_about(installed: Path) -> None:
     ("unit", "was", "wrong"),
     [
         ("btrkeep-expire@.service", "ProtectClock=yes", "ProtectClok=yes"),
-        ("btrkeep-backup@.timer", "OnCalendar=*-*-* 22:00", "OnCalendar=*-*-* 25:00"),
+        ("btrkeep-backup@.timer", "OnCalendar=*:0/15", "OnCalendar=*-*-* 25:00"),
         ("btrkeep-backup@.service", "SystemCallFilter=@system-service", "SystemCallFilter=@system-services"),
         ("btrkeep-sample@.service", "/backupd --pool", "/backup --pool"),
         ("btrkeep-serve@.socket", "SocketMode=0660", "SocketMod=0660"),
@@ -206,7 +206,7 @@ def test_jobs_wait_for_the_end_of_those_before_them() -> None:
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        ("backup", ["2026-11-20 22:00:00", "2026-11-21 03:00:00"]),
+        ("backup", ["2026-11-20 12:15:00", "2026-11-20 12:30:00"]),
         ("expire", ["2026-11-21 07:00:00"]),
         ("balance", ["2026-11-21 10:00:00"]),
         ("heatmap", ["2026-11-20 18:00:00", "2026-11-21 18:00:00"]),

@@ -16,6 +16,7 @@ from btrkeep.config.model import Config, PoolSettings
 from btrkeep.config.published import publish
 from btrkeep.config.values import parse_window
 from btrkeep.decisions.findings import FACT, Finding, PoolVerdict, StoredVerdict, as_text
+from btrkeep.decisions.schedule import SCHEDULE_FACT, ScheduleVerdict, schedule_text
 from btrkeep.serving.viewer import Viewer
 from tests.web.made import BERLIN, DAY, EVENING, FILESYSTEM, HOUR, ME, MY_START, NOW, backup, client, run, write
 from web.data.hosts import Query, host_list
@@ -51,12 +52,36 @@ def test_without_any_host_it_says_how_to_begin(tmp_path: Path) -> None:
 
 
 def test_before_the_first_night_it_says_when_that_begins(tmp_path: Path) -> None:
-    write(tmp_path / "state", [host("web1")]).close()
+    verdict = ScheduleVerdict(first=NOW + timedelta(hours=13), starters=("btrkeep-backup@main.timer",))
+    catalogue = write(tmp_path / "state", [host("web1")])
+    catalogue.set_fact(SCHEDULE_FACT, schedule_text(verdict, NOW))
+    catalogue.close()
     words = text_of(client(tmp_path / "state").get("/").text)
-    assert "No night yet; the first begins at 22:00 ( in 13 hours )" in words
+    assert "No night yet." in words
+    assert "The next run that takes a host begins about 22:00 ( in 13 hours ): btrkeep-backup@main.timer starts it." in words
     assert "not tried" not in words
     assert "Open alarms None." in words
     assert "Nothing is running." in words
+
+
+@pytest.mark.parametrize(
+    ("verdict", "looked", "sentence"),
+    [
+        (ScheduleVerdict(missed=("web1",)), NOW, "Nothing starts backups by itself"),
+        (ScheduleVerdict(by_hand=True), NOW, "Nothing starts backups by itself"),
+        (ScheduleVerdict(unknown="systemctl: timed out"), NOW, "What starts the next run is not known"),
+        (ScheduleVerdict(first=NOW + HOUR, starters=("a.timer",)), NOW - 2 * HOUR, "What starts the next run is not known"),
+        (None, NOW, "What starts the next run is not known"),
+    ],
+)
+def test_it_invents_no_first_night(tmp_path: Path, verdict: ScheduleVerdict | None, looked: datetime, sentence: str) -> None:
+    catalogue = write(tmp_path / "state", [host("web1")])
+    if verdict:
+        catalogue.set_fact(SCHEDULE_FACT, schedule_text(verdict, looked))
+    catalogue.close()
+    words = text_of(client(tmp_path / "state").get("/").text)
+    assert sentence in words
+    assert "begins about" not in words
 
 
 def installed_this_morning(state: Path, names: Sequence[str], runs: Sequence[Run] = ()) -> None:

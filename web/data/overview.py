@@ -4,16 +4,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.decisions.drills import drill_status, proven_words, read_drills
-from btrkeep.decisions.due import next_window
+from btrkeep.decisions.schedule import SCHEDULE_FACT, StoredSchedule, stored_schedule
 from btrkeep.decisions.verification import last_reads, verification_sentence
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration
 from web.data import hosts, night_sum
 from web.data.alarms import OpenAlarm, open_alarms
 from web.data.copies import copies, in_a_sentence
-from web.data.health import PoolHealth, pool_health
+from web.data.health import STALE, PoolHealth, pool_health
 from web.data.night_sum import NightSum
-from web.data.nights import usual_window
 from web.data.running import RunningNow, alive_runs, running
 from web.data.same_names import of_row
 from web.data.trend import Outlook, outlooks
@@ -46,8 +45,9 @@ class Overview:
 
     `alarms_looked`: when alarms were last checked, None if that was not recently: then `alarms` may be incomplete.
 
-    `nights`: the newest first, at most two; empty if no host was tried yet. `first_night`: when the window of most hosts opens
-    next, None without one. `configured`: hosts in the configuration, `total` also includes hosts that only have backups.
+    `nights`: the newest first, at most two; empty if no host was tried yet. `schedule`: what starts runs, and when the next one
+    takes a host, as `backupd notify` found in the last hour. `configured`: hosts in the configuration, `total` also includes hosts
+    that only have backups.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Overview:
     total: int
     states: tuple[tuple[str, int], ...]
     nights: tuple[NightSum, ...]
-    first_night: datetime | None
+    schedule: StoredSchedule | None
     last_try: datetime | None
     running: RunningNow
     pool: PoolSummary | None
@@ -76,7 +76,6 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
     """Returns the content of the first page."""
     site = source.site
     rows, health = hosts.visible_to(viewer, hosts.every_row(source)), pool_health(source)
-    window = usual_window(host for host in site.hosts.values() if viewer.may_see(host.name))
     return Overview(
         name=site.name,
         now=source.now,
@@ -84,7 +83,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
         total=len(rows),
         states=hosts.state_counts(rows),
         nights=nights(source, viewer),
-        first_night=next_window(window, site.zone, source.now) if window else None,
+        schedule=_schedule(source),
         last_try=_last_try(source, viewer),
         running=running(source, viewer),
         pool=None if viewer.limited else pool_summary(source),
@@ -96,6 +95,11 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
         verified=_verified(source, viewer),
         copies=in_a_sentence(copies(source, viewer)),
     )
+
+
+def _schedule(source: RequestContext) -> StoredSchedule | None:
+    stored = stored_schedule(source.catalogue.get_fact(SCHEDULE_FACT))
+    return stored if stored and abs(source.now - stored.looked) <= STALE else None
 
 
 def nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:

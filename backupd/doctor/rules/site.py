@@ -4,15 +4,17 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from backupd.doctor.facts import DoctorFacts, KeyFile, SiteFacts
+from backupd.doctor.facts import DoctorFacts, KeyFile
 from backupd.doctor.finding import DoctorRule, diagnosis, unless
-from backupd.doctor.rules.commands import backupd, is_read_by_units
+from backupd.doctor.rules.commands import backupd
 from backupd.rsync.version import OLDEST, SAFE
+from btrkeep.config.reading import FOLDER
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.pool_health import clock_findings
 from btrkeep.decisions.privileges import privilege_findings
 from btrkeep.decisions.remedy import FixCommand, Remedy
+from btrkeep.decisions.schedule import ScheduleVerdict, cron_line, schedule_hint
 from btrkeep.units import counted, printable
 
 
@@ -141,44 +143,21 @@ def _retention(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _schedule(facts: DoctorFacts) -> Iterator[Finding]:
-    site = facts.site
-    if site.schedule or not site.hosts:
-        return
-    yield diagnosis(
-        "schedule",
-        "warning",
-        "nothing starts the backups by itself: no timer is enabled, and no line of cron runs backupd",
-        "backups that somebody has to think of are not made",
-        "none",
-        (f"systemctl enable --now btrkeep-backup@{site.name}.timer btrkeep-expire@{site.name}.timer",)
-        if is_read_by_units(site)
-        else (f"# in /etc/cron.d/btrkeep-{site.name}:", _cron(site, "run", 22), _cron(site, "expire", 7)),
-    )
+    verdict = facts.site.schedule
+    why = "a run takes the hosts that are due and whose window is open; without a run at that time there is no backup"
+    for one in facts.verdict.of(health.SCHEDULE):
+        lines = (one.hint, f"systemctl list-timers 'btrkeep-*@{facts.site.name}.timer'   # when they start")
+        yield replace(one, remedy=Remedy(why, "none: a run in which nothing is due ends at once", lines[: 1 + verdict.by_units]))
+    if verdict.by_hand:
+        yield by_hand(verdict, why)
 
 
-def _cron(site: SiteFacts, words: str, hour: int) -> str:
-    """A line of cron, for a configuration that no unit reads; a percent sign would end its command."""
-    return f"#   0 {hour} * * * root {backupd(site, words)}".replace("%", "\\%")
-
-
-def _window(facts: DoctorFacts) -> Iterator[Finding]:
-    site = facts.site
-    if not site.schedule or not site.unstarted:
-        return
-    (first, window), count = site.unstarted[0], len(site.unstarted)
-    others = f" and {counted(count - 1, 'other host')}" if count > 1 else ""
-    start, zone = f"{window.start:%H:%M}", site.zone
-    yield diagnosis(
-        "window",
-        "warning",
-        f"no timer starts backups while the window of {first} ({window} {zone}){others} is open",
-        "a run leaves out hosts whose window is closed, so these are never backed up by themselves. Timers are in the machine's "
-        "time zone, windows in the pool's",
-        "none",
-        (f"# systemctl edit btrkeep-backup@{site.name}.timer", "#   [Timer]", f"#   OnCalendar=*-*-* {start} {zone}")
-        if is_read_by_units(site)
-        else (f"# in /etc/cron.d/btrkeep-{site.name}, at {start} {zone}:", _cron(site, "run", window.start.hour)),
-    )
+def by_hand(verdict: ScheduleVerdict, why: str = "") -> Finding:
+    """Returns the note about a configuration whose runs are started by hand."""
+    text = f"nothing starts the backups, and no unit of systemd reads this configuration: it is in {FOLDER}/NAME.toml that they do"
+    line = cron_line(verdict)
+    commands = (f"# in /etc/cron.d/btrkeep-{verdict.pool}:", f"#   {line}")
+    return diagnosis("schedule", "note", text, why, "none", commands, hint=schedule_hint(verdict))
 
 
 def _clock(facts: DoctorFacts) -> Iterator[Finding]:
@@ -244,10 +223,10 @@ _BLIND_TO_CLOCK = unless(
     lambda facts: facts.machine.clock is not None,
     "the kernel does not tell this process about its clock: a service may not ask",
 )
-_BLIND_TO_STARTS = unless(
-    lambda facts: not (facts.site.schedule and facts.site.windows and facts.site.unstarted is None),
-    "when backups are started is not known",
-)
+
+
+def _unseen_starts(facts: DoctorFacts) -> str:
+    return facts.site.schedule.unknown
 
 
 def _hidden(file: KeyFile | None) -> str:
@@ -268,7 +247,7 @@ RULES = (
     DoctorRule("repeated", ("warning",), "an optional step, such as a drill, that does not come to its end again and again", _steps,
          blind=_BLIND_TO_COPIES),
     DoctorRule("retention", ("note",), "hosts without any rule of retention", _retention),
-    DoctorRule("schedule", ("warning",), "neither a timer nor cron starts the backups", _schedule),
-    DoctorRule("window", ("warning",), "a window in which no timer starts backups", _window, blind=_BLIND_TO_STARTS),
+    DoctorRule("schedule", ("note", "warning"), "hosts that no timer, cron or other program backs up in time", _schedule,
+         blind=_unseen_starts),
     DoctorRule("clock", ("note", "warning"), "the clock is not synchronised, or cannot be right", _clock, blind=_BLIND_TO_CLOCK),
 )  # fmt: skip

@@ -1,0 +1,131 @@
+"""Reads crontabs: their lines, and the times of each. Pure.
+
+Fields are those of crontab(5): minute, hour, day of the month, month, day of the week, with lists, ranges, steps and names.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+_NAMES = {
+    name: str(number)
+    for names, first in (("jan feb mar apr may jun jul aug sep oct nov dec", 1), ("sun mon tue wed thu fri sat", 0))
+    for number, name in enumerate(names.split(), first)
+}
+_SPECIAL = {
+    "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0", "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
+}  # fmt: skip
+_FIELDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+_ASSIGNMENT = re.compile(r"""\s*["']?([A-Za-z_]\w*)["']?\s*=\s*(.*?)\s*""")
+_PART = re.compile(r"(\*|\d+(?:-\d+)?)(?:/(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class CronTimes:
+    """The times of one line. `days` or `weekdays` is None where the field begins with a star: then the other decides alone."""
+
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    days: frozenset[int] | None
+    months: frozenset[int]
+    weekdays: frozenset[int] | None
+
+    def between(self, begin: datetime, end: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        """Yields all times after `begin` until `end`, in UTC."""
+        day = begin.astimezone(zone).date()
+        while day <= end.astimezone(zone).date():
+            if day.month in self.months and self._is_on(day.day, day.isoweekday() % 7):
+                for hour in sorted(self.hours):
+                    for minute in sorted(self.minutes):
+                        moment = datetime.combine(day, time(hour, minute), zone).astimezone(UTC)
+                        if begin < moment <= end:
+                            yield moment
+            day += timedelta(days=1)
+
+    def _is_on(self, day: int, weekday: int) -> bool:
+        if self.days is not None and self.weekdays is not None:
+            return day in self.days or weekday in self.weekdays
+        return (self.days is None or day in self.days) and (self.weekdays is None or weekday in self.weekdays)
+
+
+@dataclass(frozen=True, slots=True)
+class CronLine:
+    """A line that starts something. `zone`: the value of CRON_TZ= above it, "" without one."""
+
+    times: CronTimes
+    command: str
+    zone: str = ""
+
+
+def cron_lines(text: str, *, has_user: bool) -> Iterator[CronLine]:
+    """Yields the lines of a crontab; those that cron would refuse, and @reboot, are passed over.
+
+    `has_user`: a field with the user stands before the command, as in /etc/crontab.
+    """
+    zone = ""
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if assignment := _ASSIGNMENT.fullmatch(line):
+            if assignment[1] == "CRON_TZ":
+                zone = assignment[2].strip("\"'")
+            continue
+        words = line.split(None, 1)
+        fields, command = (_SPECIAL.get(words[0].lower(), ""), words[-1]) if words[0].startswith("@") else _five(line)
+        times = cron_times(fields)
+        if times and has_user:
+            command = command.partition(command.split(None, 1)[0])[2].strip()
+        if times and command:
+            yield CronLine(times, _before_percent(command), zone)
+
+
+def _five(line: str) -> tuple[str, str]:
+    words = line.split(None, 5)
+    return (" ".join(words[:5]), words[5]) if len(words) == 6 else ("", "")
+
+
+def _before_percent(command: str) -> str:
+    """Cron takes the text after the first percent sign as the command's input; with a backslash it is one."""
+    return re.split(r"(?<!\\)%", command, maxsplit=1)[0].replace("\\%", "%")
+
+
+def cron_times(fields: str) -> CronTimes | None:
+    """Returns the times of five fields, None if they are invalid."""
+    words = fields.lower().split()
+    if len(words) != len(_FIELDS):
+        return None
+    values = [_field(word, low, high) for word, (low, high) in zip(words, _FIELDS, strict=True)]
+    minutes, hours, days, months, weekdays = values
+    if minutes is None or hours is None or days is None or months is None or weekdays is None:
+        return None
+    weekdays = frozenset(day % 7 for day in weekdays)
+    return CronTimes(
+        minutes, hours, None if words[2].startswith("*") else days, months, None if words[4].startswith("*") else weekdays
+    )
+
+
+def _field(text: str, low: int, high: int) -> frozenset[int] | None:
+    chosen: set[int] = set()
+    for part in re.sub(r"[a-z]{3}", lambda name: _NAMES.get(name[0], "x"), text).split(","):
+        match = _PART.fullmatch(part)
+        if not match:
+            return None
+        begin, _, end = (f"{low}-{high}" if match[1] == "*" else match[1]).partition("-")
+        last = int(end) if end else (high if match[2] else int(begin))
+        step = int(match[2] or 1)
+        if not low <= int(begin) <= last <= high or not step:
+            return None
+        chosen.update(range(int(begin), last + 1, step))
+    return frozenset(chosen)
+
+
+def anacron_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yields the period in days and the command of each line of an anacrontab."""
+    periods = {"@daily": 1, "@weekly": 7, "@monthly": 30}
+    for line in text.splitlines():
+        words = line.split(None, 3)
+        if len(words) == 4 and not line.lstrip().startswith("#") and (words[0].isdecimal() or words[0] in periods):
+            yield periods.get(words[0]) or int(words[0]), words[3]
