@@ -193,3 +193,28 @@ def test_an_ordinary_pool_refuses_another_time(nights: Nights, tree: Path) -> No
     assert done.returncode == 2
     assert "--rehearsal" in done.stderr
     assert list((ordinary / "hosts").iterdir()) == []
+
+
+def test_a_scheduled_run_in_which_nothing_is_due_writes_nothing(nights: Nights, tree: Path) -> None:
+    """Not a row, not a fact: a timer starts it 96 times a day."""
+    assert at(nights, "2026-11-20T22:00:00Z") == {"web": "complete"}
+    state = nights.state
+    before = {path: path.read_bytes() for path in state.rglob("*") if path.is_file() and not path.name.endswith("-shm")}
+    generation = work("btrfs", "subvolume", "show", nights.pool).stdout.partition("Generation:")[2].split()[0]
+    for now in ("2026-11-20T22:15:00Z", "2026-11-21T12:00:00Z", "2026-11-21T21:59:00Z"):
+        done = nights.backupd("run", "--scheduled", "--now", now)
+        assert (done.stdout, done.stderr) == ("", ""), now
+    assert {path: path.read_bytes() for path in state.rglob("*") if path.is_file() and not path.name.endswith("-shm")} == before
+    assert work("btrfs", "subvolume", "show", nights.pool).stdout.partition("Generation:")[2].split()[0] == generation
+    assert at(nights, "2026-11-21T22:00:00Z", "--scheduled") == {"web": "complete"}
+
+
+def test_a_scheduled_run_waits_with_a_host_that_failed_and_one_by_hand_does_not(nights: Nights, tree: Path) -> None:
+    shutil.move(tree, tree.parent / "away")
+    assert at(nights, "2026-11-20T22:00:00Z", "--scheduled", status=1) == {"web": "failed"}
+    assert at(nights, "2026-11-20T22:15:00Z", "--scheduled") == {}
+    assert at(nights, "2026-11-21T02:59:00Z", "--scheduled") == {}
+    assert at(nights, "2026-11-21T03:00:10Z", "--scheduled", status=1) == {"web": "failed"}
+    assert at(nights, "2026-11-21T03:15:00Z", status=1) == {"web": "failed"}, "by hand"
+    shutil.move(tree.parent / "away", tree)
+    assert at(nights, "2026-11-21T03:20:00Z") == {"web": "complete"}

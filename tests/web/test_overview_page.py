@@ -106,7 +106,7 @@ def test_on_the_first_day_what_was_run_by_hand_is_told_and_no_night_before(tmp_p
     assert "not tried" not in words
     assert "Last night" not in words
     assert "A night is the 24 hours from 22:00" in words
-    assert "No night yet; the first begins at 22:00 ( in 13 hours )" in words
+    assert "No night yet. What starts the next run is not known" in words
     strips = re.findall(r'aria-label="([^"]*night[^"]*)"', page.get("/hosts").text)
     assert strips == ["the only night so far: 1 complete"] * 2 + ["no night yet"]
 
