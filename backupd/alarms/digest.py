@@ -37,7 +37,7 @@ def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[Sto
             parts.append(section(state.capitalize(), listed(lines), len(lines)))
     lasting = [row for row in standing if row.about.kind in (CONDITION, HOST_KEY)]
     if lasting:
-        parts.append(section("For several nights, or of a host's key", alarm_lines(lasting, pool), len(lasting)))
+        parts.append(section("Lasting conditions and changed host keys", alarm_lines(lasting, pool), len(lasting)))
     others = [row for row in standing if row.host is None]
     if others:
         parts.append(section("Alarms that stand", alarm_lines(others, pool), len(others)))

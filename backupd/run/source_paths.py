@@ -196,7 +196,7 @@ class HostTransfer:
     def absent(self) -> bool:
         """Returns True if the last rsync did not reach the host because it is not there."""
         base = self.prepared.base
-        has_resolved = base is not None and base.address in (None, self.host.address)
+        has_resolved = base is not None and base.imported is None and base.address in (None, self.host.address)
         return self._means is not None and self._means.unreachable and is_absent(self._means.cause, has_resolved=has_resolved)
 
     @property
