@@ -74,6 +74,8 @@ class Listing:
     limit: int
     sort: str
     """One of SORTS, with a minus before it for descending order."""
+    deletions_skipped: datetime | None = None
+    """Since when deletions have been skipped in this backup or those that it grew from; None: they were not."""
 
 
 def text_of(path: bytes) -> str:
@@ -105,6 +107,7 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
         offset=offset,
         limit=limit,
         sort=sort if as_asked else "name",
+        deletions_skipped=min((parse_time(one["since"]) for one in answer["backup"].get("deletions_skipped", ())), default=None),
     )
 
 
