@@ -45,7 +45,7 @@ def _configured() -> Iterator[Path]:
 
     for file in sorted(reading.FOLDER.glob("[!.]*.toml")):
         with suppress(ConfigError):  # who looks for the catalogue warns of it
-            yield reading.load(file=file).pool.path
+            yield reading.load_usable(file=file).pool.path
 
 
 def backups_at_work(folders: Iterable[Path], *, only_expiry: bool = False) -> str | None:

@@ -64,10 +64,10 @@ def needed_catalogue_of(path: Path, pool: str | None = None, config: Path | None
 
 
 def _named(path: Path, filesystem: str, pool: str | None, file: Path | None) -> Path:
-    from btrkeep.config import load
+    from btrkeep.config import load_usable
     from btrkeep.pool.marker import open_pool
 
-    config = load(pool or "main", file)
+    config = load_usable(pool or "main", file)
     found = open_pool(config.pool.path).filesystem
     if found != filesystem:
         raise UsageError(
@@ -84,7 +84,7 @@ def _configured() -> "list[Config]":
     found = []
     for file in sorted(reading.FOLDER.glob("[!.]*.toml")):  # hidden ones are what editors leave
         try:
-            found.append(reading.load(file=file))
+            found.append(reading.load_usable(file=file))
         except ConfigError as error:
             more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
             _log.warning("%s", printable(f"passed over, for it is wrong: {error.problems[0]}{more}"))

@@ -47,13 +47,17 @@ class UsageError(OperatorError):
 
 
 class ConfigError(OperatorError):
-    """The configuration is wrong; every problem found is listed in `problems`, one line each."""
+    """The configuration is wrong; every problem found is listed in `problems`, one line each.
+
+    `located`: the same as FILE:LINE: KEY: REASON.
+    """
 
     exit_code = Exit.USAGE
 
-    def __init__(self, problems: Sequence[str], hint: str = "") -> None:
+    def __init__(self, problems: Sequence[str], hint: str = "", located: Sequence[str] = ()) -> None:
         super().__init__("\n".join(problems), hint)
         self.problems = list(problems)
+        self.located = tuple(located or problems)
 
 
 class StateConflict(OperatorError):

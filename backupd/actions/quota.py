@@ -44,7 +44,7 @@ def look(config: Config, pool: Pool) -> QuotaState:
         since=quota.since(pool) if mode == quota.SIMPLE else None,
         ever_on=quota.was_ever_on(pool.filesystem),
         alive=quota.live_bytes(pool),
-        limits={host.name: host.quota for host in config.hosts.values() if host.quota is not None},
+        limits={host.name: host.quota for host in config.every_host.values() if host.quota is not None},
     )
 
 

@@ -25,7 +25,9 @@ def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime
 
 def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[StoredAlarm]) -> Message:
     """Returns the digest: the state of all hosts, current alarms, and the last 24 hours."""
-    unwell = [status for status in report.hosts if status.state not in ("ok", COPY) and report.config.hosts[status.host].enabled]
+    unwell = [
+        status for status in report.hosts if status.state not in ("ok", COPY) and report.config.host_named(status.host).enabled
+    ]
     since: dict[str, datetime] = {}
     for row in standing:
         if row.host is not None:

@@ -128,7 +128,7 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
             alarms.append(Alarm(FAILURE, subject, stored.text, stored.since, stored.grade))
         elif failed is None:
             unknown.add((FAILURE, str(subject)))
-    watched = {host.name for host in report.config.hosts.values() if host.enabled}
+    watched = {host.name for host in report.config.every_host.values() if host.enabled}
     dropped = {row.subject for row in known.values() if row.host is not None and row.host not in watched}
     return FoundAlarms(tuple(alarms), frozenset(unknown), frozenset(dropped))
 
@@ -155,7 +155,7 @@ def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:
 
 def _hosts(report: StatusReport, known: Known) -> Iterator[Alarm]:
     for status in report.hosts:
-        host = report.config.hosts[status.host]
+        host = report.config.host_named(status.host)
         if host.enabled and status.state != COPY:
             yield from _failing(status, report)
             yield from _silent(host, status, report, known)

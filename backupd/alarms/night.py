@@ -27,7 +27,8 @@ def judge_night(config: Config, hosts: Sequence[HostStatus], ended: str | None =
     ago, is well.
     """
     own = [status for status in hosts if status.state != COPY]
-    counting = [status for status in own if config.hosts[status.host].enabled and not config.hosts[status.host].optional]
+    configured = {status.host: config.host_named(status.host) for status in own}
+    counting = [status for status in own if configured[status.host].enabled and not configured[status.host].optional]
     unwell = [status for status in counting if status.state != "ok"]
     well = len(counting) - len(unwell)
     # By numbers of hosts, so that 100 % is all of them whatever floating point makes of it.

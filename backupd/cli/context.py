@@ -1,6 +1,6 @@
 """What every command needs first: configuration, pool, catalogue and clock."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from btrkeep.cli import complain
 from btrkeep.cli.parsed import Parsed
 from btrkeep.cli.progress import outlive_readers
 from btrkeep.clock import Clock
-from btrkeep.config import Config, load
+from btrkeep.config import Config, ReportingConfig, keep_valid, load_for_reports, load_usable
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool.marker import Pool
 from btrkeep.units import parse_duration, parse_share, parse_time
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # it takes half of a command's start, and some commands read 
 
 TIME = Parsed("time", parse_time)
 _NOW = "btrkeep.now"
+_MOST_FAULTS = 20
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 time_option = click.option(
     "--time", "seconds", type=Parsed("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
@@ -70,15 +71,29 @@ def completing_config(ctx: click.Context) -> Config | None:
     """The configuration, for a completion; None when it cannot be read."""
     words = ctx.find_root().params
     try:
-        return load(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)
+        return load_usable(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)
     except OperatorError:
         return None
 
 
 def load_config(ctx: click.Context) -> Config:
-    """The configuration that --pool or --config names. Raises ConfigError."""
+    """The configuration that --pool or --config names, without hosts whose own is wrong. Raises ConfigError."""
     chosen = ctx.find_root().obj
-    return load(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
+    return load_usable(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
+
+
+def load_reporting(ctx: click.Context) -> ReportingConfig:
+    """The same for commands that only report: if it is broken, the last valid one. Raises ConfigError if there is none."""
+    chosen = ctx.find_root().obj
+    return load_for_reports(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
+
+
+def complain_of_faults(faults: Sequence[str]) -> None:
+    """Prints the mistakes of the configuration that left out only some of it."""
+    for fault in faults[:_MOST_FAULTS]:
+        complain(OperatorError(fault))
+    if len(faults) > _MOST_FAULTS:
+        complain(OperatorError(f"and {len(faults) - _MOST_FAULTS:,} more: backupd check"))
 
 
 def clock_for(ctx: click.Context, pool: Pool) -> Clock:
@@ -112,11 +127,14 @@ def opened(ctx: click.Context, *, writes: bool = False, stand_in: bool = False) 
     from btrkeep.catalogue import Catalogue
 
     config = load_config(ctx)
+    complain_of_faults(config.faults)
     pool = open_configured(config)
     if writes:
         require_writable(pool)
         outlive_readers()
     clock = clock_for(ctx, pool)
+    if writes:
+        keep_valid(config, clock.now())
     with ExitStack() as held:
         trouble = None
         if stand_in:
@@ -148,11 +166,11 @@ def opened(ctx: click.Context, *, writes: bool = False, stand_in: bool = False) 
 
 def require_host(config: Config, catalogue: "Catalogue", host: str) -> None:
     """Raises UsageError when the host is neither configured nor known to the catalogue."""
-    if host in config.hosts:
+    if host in config.every_host:
         return
     known = catalogue.hosts()
     if host not in known:
-        raise no_host(host, {*config.hosts, *known})
+        raise no_host(host, {*config.every_host, *known})
 
 
 def no_host(host: str, known: Iterable[str]) -> UsageError:

@@ -76,7 +76,7 @@ def command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool
             if not (chosen := [host for host in chosen if host not in stay]):
                 host, why = next(iter(stay.items()))
                 raise OperatorError(f"{host}: {why}", "nothing was changed")
-            configured = [host for host in chosen if host in context.config.hosts]
+            configured = [host for host in chosen if host in context.config.every_host]
             if words := _expiring(context, replica, chosen):
                 prose(words, err=as_json)
             if not dry_run:

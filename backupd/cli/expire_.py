@@ -83,7 +83,7 @@ def command(
         raise UsageError("--skip-grace is for hosts that are named", "`backupd expire HOST --skip-grace`")
     with opened(ctx, writes=not dry_run) as context:
         require_privileges()  # a dry run reads the deleted subvolumes, too
-        forced = Forced.parse(force, {*context.config.hosts, *context.catalogue.hosts()})
+        forced = Forced.parse(force, {*context.config.every_host, *context.catalogue.hosts()})
         moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
         for host in hosts:
             require_host_or_folder(context, host)

@@ -145,7 +145,7 @@ def _tell(done: "_Import", here: int, left_out: Mapping[str, str], *, as_json: b
         prose(f"{counted(len(done.backups), 'backup')} imported{more}")
         if lost := done.not_imported:
             prose(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
-        if strange := sorted({one["host"] for one in done.backups} - done.context.config.hosts.keys()):
+        if strange := sorted({one["host"] for one in done.backups} - done.context.config.every_host.keys()):
             prose(
                 f"not configured yet: {names_in_words(strange)}. `backupd host add` has the next night go on from what was imported"
             )

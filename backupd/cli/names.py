@@ -19,7 +19,7 @@ from backupd.repo.listing import hosts_of, names_of
 from backupd.repo.notes_json import HOLD, read_notes
 from btrkeep.backup_states import EXPIRED
 from btrkeep.cli.parsed import Parsed
-from btrkeep.config import Config, load
+from btrkeep.config import Config, load_usable
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import WORKING, Pool
@@ -55,7 +55,7 @@ def moment_of(day: date, zone: ZoneInfo) -> datetime:
 
 def require_host_or_folder(context: PoolContext, host: str) -> None:
     """Raises UsageError when the host is not configured, has no folder in the pool and is not in the catalogue."""
-    known = {*context.config.hosts, *hosts_of(context.pool), *context.catalogue.hosts()}
+    known = {*context.config.every_host, *hosts_of(context.pool), *context.catalogue.hosts()}
     if host not in known:
         raise no_host(host, known)
 
@@ -190,7 +190,7 @@ def _config_and_pool(ctx: click.Context) -> tuple[Config, Pool] | None:
     """Returns None if there is no such configuration or pool: nothing is completed then."""
     words = ctx.find_root().params
     try:
-        config = load(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)
+        config = load_usable(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)
         return config, open_configured(config)
     except (OperatorError, OSError):
         return None

@@ -40,7 +40,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_ru
         marks = {host: mark for host in hosts_of(context.pool) if (mark := mark_of(read_notes(context.pool.host(host))))}
         copies = [host for host, mark in marks.items() if name in (None, mark.replica)]
         chosen = hosts_named(hosts, copies, f"is fetched by replica {name}" if name else "is fetched from another pool")
-        missing = [host for host in chosen if host not in context.config.hosts]
+        missing = [host for host in chosen if host not in context.config.every_host]
         if dry_run:
             return _tell(chosen, missing, "would be promoted", as_json=as_json, dry_run=True)
         confirmed(f"{counted(len(chosen), 'host')} will be backed up here and no longer be fetched", chosen[0], yes, as_json)

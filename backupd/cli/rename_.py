@@ -79,7 +79,7 @@ def _tell(host: str, new: str, count: int, todo: list[str], *, as_json: bool, dr
 
 def _todo(context: PoolContext, old: str, new: str) -> list[str]:
     """Returns what remains to be done in the configuration."""
-    hosts, file = context.config.hosts, context.config.file
+    hosts, file = context.config.every_host, context.config.file
     before, after = dotted(HOST, old), dotted(HOST, new)
     folder = Path(file).with_suffix(".d")
     where = f"{file} or {folder}/" if folder.is_dir() else str(file)

@@ -68,7 +68,8 @@ def command(
     Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep what has arrived, so that the next run continues it; a
     second one stops at once.
 
-    Exit status 0: all complete, or nothing due; 1: some host is partial, failed or suspect, or the catalogue could not be written;
+    Exit status 0: all complete, or nothing due; 1: some host is partial, failed or suspect, or left out because of a mistake in
+    its configuration, or the catalogue could not be written;
     2: wrong usage or configuration; 3: another run holds the lock, or each of the hosts is locked; 4: the pool is unusable, or
     has too little space; 130 and 143: stopped by Ctrl-C or SIGTERM.
     """
@@ -100,7 +101,8 @@ def command(
             )
 
         if dry_run:
-            return _say_plan(context, planned(), as_json)
+            _say_plan(context, planned(), as_json)
+            return Exit.ATTENTION if context.config.faults else Exit.OK
         sinks = night_sinks(as_json=as_json)
         try:
             end = run_hosts(context, planned, named or None, sinks, waits=waits or not named)
@@ -110,7 +112,9 @@ def command(
             sinks.notice(f"{error.message}: the next scheduled run tries again")
             return Exit.OK
     status = _tell(end, sinks, as_json=as_json)
-    return Exit.OK if scheduled and status == Exit.LOCKED else status
+    if scheduled and status == Exit.LOCKED:
+        status = Exit.OK
+    return Exit.ATTENTION if status == Exit.OK and context.config.faults else status
 
 
 def _nothing_is_due(ctx: click.Context, *, catch_up: bool) -> bool:
@@ -160,7 +164,7 @@ def exit_status(results: Sequence[HostResult], signalled: int) -> int:
     return Exit.OK if all(result.good for result in results) else Exit.ATTENTION
 
 
-def _say_plan(context: PoolContext, planned: Sequence[PlannedHost], as_json: bool) -> int:
+def _say_plan(context: PoolContext, planned: Sequence[PlannedHost], as_json: bool) -> None:
     """Prints what would run, in order, with the rsync commands; changes nothing."""
     entries = [(entry, _commands(context, entry) if entry.runs else []) for entry in planned]
     if as_json:
@@ -175,14 +179,13 @@ def _say_plan(context: PoolContext, planned: Sequence[PlannedHost], as_json: boo
                 for entry, commands in entries
             ]
         )
-        return Exit.OK
+        return
     for entry, commands in entries:
         prose(f"{entry.host.name}: {'would run' if entry.runs else 'would not run'}: {printable(entry.reason)}", "    ")
         for words in commands:
             click.echo("    " + printable(paste_line(words)))
     running = sum(entry.runs for entry in planned)
     prose(f"{running} of {len(planned)} hosts would run, {context.config.backup.concurrency} at a time")
-    return Exit.OK
 
 
 def _commands(context: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]:

@@ -250,7 +250,7 @@ def _statuses(context: PoolContext, host: str | None, moment: datetime) -> list[
 
 def _unconfigured(context: PoolContext, host: str | None) -> dict[str, int]:
     """Returns how many backups each host has that is not configured, and that no replica fetches from another pool."""
-    known = context.config.hosts.keys() | copies_of(context.catalogue.get_fact(COPIES)).fetched.keys()
+    known = context.config.every_host.keys() | copies_of(context.catalogue.get_fact(COPIES)).fetched.keys()
     counts = context.catalogue.backup_counts()
     return {name: counts[name] for name in sorted(counts.keys() - known) if host in (None, name)}
 

@@ -85,10 +85,16 @@ def _configuration(config: Config) -> Iterator[Finding]:
         )
     else:
         yield Finding("configuration", "ok", f"{config.file}: {counted(len(config.hosts), 'host')}, {enabled:,} enabled")
+    for fault in config.faults:
+        hint = "mend that line: what it is about is left out until then"
+        yield Finding("configuration", "error", printable(fault), hint)
     for notice in config.notices:
         yield Finding("configuration", "note", printable(notice))
     for file in _files(config.file):
-        there = file.stat()
+        try:
+            there = file.stat()
+        except OSError:  # a link to nothing, which is among the faults
+            continue
         if there.st_gid and there.st_mode & stat.S_IWGRP:  # everybody's are refused, and a group may be that of the administrators
             text = f"{file} can be written by its group, {there.st_gid}, whose members could have root run anything"
             yield Finding("configuration", "note", text, f"chmod g-w {file}")

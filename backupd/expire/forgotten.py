@@ -40,6 +40,8 @@ def remove_hosts(context: ExpiryContext, queue: CleanerQueue, hosts: list[str]) 
     for host in hosts:
         if context.cancellation:
             return
+        if host in context.config.excluded:
+            continue
         with ExitStack() as held, context.spared(host):
             if context.locked(host, held):
                 _remove(context, queue, host)

@@ -59,7 +59,10 @@ def _facts(
     pool: Pool, config: Config, host: str, rows: Mapping[str, BackupState], common: Mapping[str, tuple[str, ...]]
 ) -> HostBackups:
     folder = pool.host(host)
-    policy, configured = policy_of(config, host, NO_NOTES), host in config.hosts
+    policy, configured = policy_of(config, host, NO_NOTES), host in config.every_host
+    if host in config.excluded:
+        trouble = UnreadableHost(f"its configuration is wrong: {config.excluded[host].fault}")
+        return HostBackups(host, (), policy, configured=configured, trouble=trouble)
     try:
         notes = read_notes(folder)
         policy, configured = policy_of(config, host, notes), configured or is_fetched(config, notes)

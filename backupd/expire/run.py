@@ -30,7 +30,7 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.clock import elapsed
 from btrkeep.decisions.expiry_plan import Plan, make_plan, only
 from btrkeep.decisions.safety_limits import Forced
-from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.errors import ConfigError, LockHeld, OperatorError
 from btrkeep.fs.openat import is_there
 from btrkeep.pool import quota
 from btrkeep.pool.activity import written_bytes
@@ -78,6 +78,8 @@ def _plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
         forced = replace(forced, pool=True, every_host=True)
     elif scope.hosts is not None:
         forced = replace(forced, pool=True)
+    if context.config.unread:  # it may have the retention, or a host whose backups are about to go
+        raise ConfigError(context.config.unread, "nothing is deleted until that file can be read: mend it, or move it away")
     facts = look(context.pool, context.catalogue, context.config, scope.hosts)
     plan = make_plan(facts, context.zone, context.now, forced, clock_waits=context.clock_waits)
     return only(plan, scope.asked) if scope.asked else plan

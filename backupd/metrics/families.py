@@ -88,7 +88,7 @@ def _itself(samples: _Samples, report: StatusReport) -> None:
 def _hosts(samples: _Samples, report: StatusReport) -> None:
     own = [status for status in report.hosts if status.state != COPY]
     for status in own:
-        host = report.config.hosts[status.host]
+        host = report.config.host_named(status.host)
         samples.add(table.HOST_INFO, 1, host.name, host.group or "", _word(host.enabled), _word(host.optional))
         metric_samples.add_state(samples.add, table.HOST_STATE, STATES, status.state, host.name)
         samples.add(table.HOST_SUCCESS, _seconds(status.last_complete), host.name)
@@ -102,7 +102,7 @@ def _hosts(samples: _Samples, report: StatusReport) -> None:
             samples.add(table.HOST_SIZE, facts.last_complete_bytes, host.name)
             samples.add(table.HOST_NEW, facts.last_complete_new_bytes, host.name)
             samples.add(table.HOST_FILES, facts.last_complete_files, host.name)
-    enabled = Counter(status.state for status in own if report.config.hosts[status.host].enabled)
+    enabled = Counter(status.state for status in own if report.config.host_named(status.host).enabled)
     metric_samples.add_counts(samples.add, table.HOSTS, STATES, enabled)
 
 

@@ -65,6 +65,8 @@ def plan(
 
 
 def _named(config: Config, name: str) -> PlannedHost:
+    if name in config.excluded:
+        raise UsageError(f"{name} cannot be backed up: {config.excluded[name].fault}", "mend that line of its configuration")
     if name not in config.hosts:
         raise UsageError(f"no host {name} is configured", did_you_mean(name, config.hosts, f"look at {config.file}"))
     return PlannedHost(config.hosts[name], True, "asked for by name")

@@ -13,7 +13,7 @@ from backupd.serve.answer_cache import AnswerCache
 from backupd.serve.limits import RateLimit, VerbLimits
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
-from btrkeep.config import Config, load
+from btrkeep.config import Config, load_usable
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, open_pool
 from btrkeep.units import printable
@@ -62,7 +62,7 @@ class ServiceContext:
         """Returns the present configuration; read again if one of its files has changed. Raises ConfigError."""
         with self._lock:
             if not self._loaded or self._loaded[0] != _signature(self._loaded[1].file):
-                config = load(self.pool_name, self.config_file)
+                config = load_usable(self.pool_name, self.config_file)
                 self._loaded, self._untold = (_signature(config.file), config), True
             return self._loaded[1]
 

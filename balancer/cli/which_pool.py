@@ -39,9 +39,9 @@ def balance_target(path: Path | None, pool: str | None, config: Path | None) -> 
     require_one_pool(pool, config)
     if pool is None and config is None:
         return BalanceTarget(_needed(path))
-    from btrkeep.config import load  # longer than a whole filesystem takes to scan
+    from btrkeep.config import load_usable  # longer than a whole filesystem takes to scan
 
-    found = load(pool or "main", config)
+    found = load_usable(pool or "main", config)
     if path is None:
         from btrkeep.pool.marker import open_pool
 

@@ -6,6 +6,8 @@ meanings are one table in :mod:`btrkeep.config.keys`; docs/configuration.rst and
 
 from btrkeep.config.documents import page
 from btrkeep.config.elsewhere import point, state_of
+from btrkeep.config.for_reports import ReportingConfig, load_for_reports
+from btrkeep.config.last_valid import keep_valid
 from btrkeep.config.model import (
     BalanceSettings,
     Config,
@@ -17,7 +19,7 @@ from btrkeep.config.model import (
     SshSettings,
 )
 from btrkeep.config.published import Published, publish, published
-from btrkeep.config.reading import load, other_pools
+from btrkeep.config.reading import load, load_usable, other_pools
 from btrkeep.config.sample import example, is_example
 from btrkeep.config.secret import Url
 from btrkeep.config.values import Listen, Pace, Window
@@ -32,13 +34,17 @@ __all__ = [
     "Pace",
     "PoolSettings",
     "Published",
+    "ReportingConfig",
     "Retention",
     "SshSettings",
     "Url",
     "Window",
     "example",
     "is_example",
+    "keep_valid",
     "load",
+    "load_for_reports",
+    "load_usable",
     "other_pools",
     "page",
     "point",

@@ -1,11 +1,12 @@
 """From sections to a configuration: settings inherited, hosts checked against their groups and the pool."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from btrkeep.config import model
 from btrkeep.config.documents import reference
+from btrkeep.config.exclusion import NOTHING_EXCLUDED, Exclusion
 from btrkeep.config.keys import (
     BACKUP,
     BALANCE,
@@ -35,6 +36,8 @@ from btrkeep.config.value_types import CopySource
 from btrkeep.errors import ConfigError
 from btrkeep.units import counted
 
+T = TypeVar("T")
+Excluding = Callable[[Sections, Problems], Exclusion | None]
 STATE = Path("/var/lib/btrkeep")
 """Below it each pool has its state folder, unless its configuration has another."""
 _INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
@@ -43,6 +46,10 @@ _NO_RSYNC = 'is not for from = "push": there is one connection, which rsync cann
 _COPIES = {REPLICA: "a replica", PUSH: "a [push] section", FETCHED_BY: "a [fetched_by] section", OFFSITE: "a repository"}
 _SAME_NAME = "{} has that name already; `status` shows both in one table"
 _NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is reached
+
+
+def exclude_nothing(_sections: Sections, _problems: Problems) -> None:
+    """Refuses the whole configuration for any problem."""
 
 
 class Policies:
@@ -66,8 +73,11 @@ class Policies:
         return self._made[key]
 
 
-def build(file: Path, name: str, sections: Sections, problems: Problems) -> model.Config:
-    """The whole configuration. Raises ConfigError with every problem, those found before included."""
+def build(file: Path, name: str, sections: Sections, problems: Problems, excluding: Excluding = exclude_nothing) -> model.Config:
+    """The whole configuration. Raises ConfigError with every problem, those found before included.
+
+    `excluding` decides whether the problems concern only some hosts and copies, which are then left out.
+    """
     pool = _pool(file, name, sections.single[POOL], problems)
     kept = [SelfExclusion("the pool", pool.get("path")), SelfExclusion("the state folder", pool.get("state"))]
     policies = Policies(sections.single[RETENTION])
@@ -77,8 +87,9 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
     fetched_by = dict(_fetched_by(sections, problems))
     offsites = dict(_offsites(sections, problems))
     _say_who_keeps_everything(file, hosts.values(), problems)
-    if problems.lines:
-        raise ConfigError(problems.merged(), f"{reference()} explains every key")
+    exclusion = excluding(sections, problems) if problems.faults else NOTHING_EXCLUDED
+    if exclusion is None or "path" not in pool:
+        raise ConfigError(problems.merged(), f"{reference()} explains every key", problems.located())
     backup = {key: value for key, value in sections.single[BACKUP].items() if key not in _INHERITED}
     return model.Config(
         file=file,
@@ -95,22 +106,32 @@ def build(file: Path, name: str, sections: Sections, problems: Problems) -> mode
         web=model.WebSettings(**sections.single[WEB]),
         serve=model.ServeSettings(**sections.single[SERVE]),
         groups={group: _group(group, table.values, policies) for group, table in sections.named[GROUP].items()},
-        hosts=hosts,
-        replicas=replicas,
-        pushes=pushes,
-        fetched_by=fetched_by,
-        offsites=offsites,
+        hosts=_without(hosts, exclusion.hosts),
+        replicas=_without(replicas, exclusion.copies),
+        pushes=_without(pushes, exclusion.copies),
+        fetched_by=_without(fetched_by, exclusion.copies),
+        offsites=_without(offsites, exclusion.copies),
         notices=tuple(problems.notices),
+        faults=exclusion.faults,
+        excluded=exclusion.hosts,
+        unread=exclusion.unread,
+        faulty_files=tuple(dict.fromkeys(problem.file for problem in problems.faults)),
+        texts=problems.texts,
     )
+
+
+def _without(configured: Mapping[str, T], excluded: Collection[str]) -> dict[str, T]:
+    return {name: settings for name, settings in configured.items() if name not in excluded}
 
 
 def _pool(file: Path, name: str, given: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     if "path" not in given and not problems.unread:
-        problems.add(file, "pool.path", 'missing: the folder that `backupd init` made, such as path = "/srv/backup"')
+        reason = 'missing: the folder that `backupd init` made, such as path = "/srv/backup"'
+        problems.add(file, "pool.path", reason, (POOL, "path"))
     try:
         values = {"state": STATE / name, "zone": default_zone(), **given}
     except InvalidValue as refused:
-        problems.add(file, "pool.zone", refused.reason)
+        problems.add(file, "pool.zone", refused.reason, (POOL, "zone"))
         return dict(given)
     return values
 
@@ -147,13 +168,14 @@ def _hosts(
     shared = {name: inherit(everybody, _shared(table.values)) for name, table in groups.items()}
     for name, table in sections.named[HOST].items():
         group = table.values.get("group")
-        if group is not None and group not in groups and not problems.unread:
-            where = f"{dotted(HOST, name, 'group')} = {show(group)}"
-            problems.add(table.file, where, f"there is no such group{nearest(group, groups)}")
+        if group is not None and group not in groups:  # a file that could not be read may have it
+            what, reason = f"{dotted(HOST, name, 'group')} = {show(group)}", f"there is no such group{nearest(group, groups)}"
+            problems.add(table.file, what, reason, (HOST, name, "group"), implied=problems.unread)
         values = inherit(shared.get(group or "", everybody), table.values)
         values[RETENTION] = policies.of(groups[group].values if group in groups else {}, table.values)
         if "paths" not in values and not _paths_refused(table, groups):
-            problems.add(table.file, dotted(HOST, name, "paths"), 'missing: the source paths, such as paths = ["/etc", "/srv"]')
+            reason = 'missing: the source paths, such as paths = ["/etc", "/srv"]'
+            problems.add(table.file, dotted(HOST, name, "paths"), reason, (HOST, name, "paths"))
         values["left_out"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
         _say_what_is_empty(name, table.file, values, problems)
         values["share_with"] = _share_with(name, table.file, values, sections, problems)
@@ -165,9 +187,10 @@ def _replicas(sections: Sections, policies: Policies, problems: Problems) -> Ite
         values = dict(table.values)
         source = values.pop("from", None)
         if source is None and "from" not in table.given:
-            problems.add(table.file, dotted(REPLICA, name, "from"), 'missing: the other pool, such as from = "ssh://root@backup1"')
+            reason = 'missing: the other pool, such as from = "ssh://root@backup1"'
+            problems.add(table.file, dotted(REPLICA, name, "from"), reason, (REPLICA, name))
         if source is CopySource.PUSH and values.get("engine") == "rsync":
-            problems.add(table.file, dotted(REPLICA, name, "engine"), _NO_RSYNC)
+            problems.add(table.file, dotted(REPLICA, name, "engine"), _NO_RSYNC, (REPLICA, name, "engine"))
         where = {"folder": source} if isinstance(source, Path) else {"address": source} if isinstance(source, str) else {}
         values[RETENTION] = policies.of(table.values)
         yield name, model.ReplicaSettings(name, **where, **values)
@@ -178,7 +201,8 @@ def _pushes(sections: Sections, problems: Problems) -> Iterator[tuple[str, model
         values = dict(table.values)
         address = values.pop("to", None)
         if address is None and "to" not in table.given:
-            problems.add(table.file, dotted(PUSH, name, "to"), 'missing: the other server, such as to = "ssh://root@backup2"')
+            reason = 'missing: the other server, such as to = "ssh://root@backup2"'
+            problems.add(table.file, dotted(PUSH, name, "to"), reason, (PUSH, name))
         _require_other_name(PUSH, name, table, sections, problems)
         yield name, model.PushSettings(name, address=address or "", **values)
 
@@ -195,7 +219,7 @@ def _require_other_name(section: str, name: str, table: TomlSection, sections: S
         if other == section:
             return
         if name in sections.named[other]:
-            problems.add(table.file, dotted(section, name), _SAME_NAME.format(what))
+            problems.add(table.file, dotted(section, name), _SAME_NAME.format(what), (section, name))
 
 
 def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.OffsiteSettings]]:
@@ -205,7 +229,7 @@ def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, mod
         if "environment_file" not in table.given:
             for key, example in (("repository", '"/mnt/nas/backup"'), ("password_file", '"/etc/btrkeep/offsite.password"')):
                 if key not in table.given:
-                    problems.add(table.file, dotted(OFFSITE, name, key), f"missing: such as {key} = {example}")
+                    problems.add(table.file, dotted(OFFSITE, name, key), f"missing: such as {key} = {example}", (OFFSITE, name))
         _require_other_name(OFFSITE, name, table, sections, problems)
         yield name, model.OffsiteSettings(name, retention=model.Retention(**retention) if retention else None, **values)
 
@@ -225,14 +249,16 @@ def _this_machine(
             problems.say(table.file, dotted(HOST, name, key), "has no effect, the host has no address: it is this machine")
     for key in ("before", "after"):
         if any("{address}" in word for word in values.get(key, ())):
-            problems.add(table.file, dotted(HOST, name, key), "says {address}, but the host has no address")
+            reason = "says {address}, but the host has no address"
+            problems.add(table.file, dotted(HOST, name, key), reason, (HOST, name, key))
     found = self_exclusions(values.get("paths", ()), kept)
     where = dotted(HOST, name, "paths")
     for piece in found:
         if piece.pattern:
             problems.say(table.file, where, f"{quoted(piece.source)} contains {piece.what}: {piece.pattern} is left out")
         else:
-            problems.add(table.file, where, f"{quoted(piece.source)}: is {piece.what} itself, or lies in it")
+            reason = f"{quoted(piece.source)}: is {piece.what} itself, or lies in it"
+            problems.add(table.file, where, reason, (HOST, name, "paths"))
     return tuple(dict.fromkeys(piece.pattern for piece in found if piece.pattern))
 
 
@@ -250,7 +276,8 @@ def _share_with(name: str, file: Path, values: Mapping[str, Any], sections: Sect
         return None
     group, other = values.get("group"), hosts[sibling].values.get("group")
     if (group is None or group != other) and not values.get("share_across_groups"):
-        problems.add(file, where, "is not in the same group: who sees one could learn of the other's files (share_across_groups)")
+        reason = "is not in the same group: who sees one could learn of the other's files (share_across_groups)"
+        problems.add(file, where, reason, (HOST, name, "share_with"))
     return str(sibling)
 
 

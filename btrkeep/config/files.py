@@ -1,5 +1,6 @@
 """Which files make up a configuration, and what TOML they hold. Reads; interprets nothing."""
 
+import errno
 import os
 import re
 import stat
@@ -45,6 +46,12 @@ def documents(main: Path, problems: Problems, instead: Mapping[Path, str | None]
     return [document for document in read if document]
 
 
+def documents_of_texts(texts: Mapping[Path, str], problems: Problems) -> list[Document]:
+    """Parses texts, in their order, in place of files."""
+    parsed = [_document(file, text, problems) for file, text in texts.items()]
+    return [document for document in parsed if document]
+
+
 def _require_file(main: Path) -> None:
     try:
         main.lstat()
@@ -80,8 +87,7 @@ def _drop_ins(folder: Path, problems: Problems) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        problems.add(folder, f"cannot be read: {error.strerror}")
-        problems.unread = True
+        problems.add_unread(folder, f"cannot be read: {error.strerror}")
         return []
     # Hidden files are what editors leave while they work: .#web1.toml
     return [name for name in names if name.endswith(".toml") and not name.startswith(".")]
@@ -90,29 +96,40 @@ def _drop_ins(folder: Path, problems: Problems) -> list[str]:
 def _document(file: Path, text: str | None, problems: Problems) -> Document | None:
     """Parses the file, or `text` instead of its content."""
     try:
-        content = file.read_bytes() if text is None else text.encode()
-        return Document(file, tomllib.loads(content.decode("utf-8-sig")))
+        content = _content(file) if text is None else text.encode()
+        decoded = problems.texts[file] = content.decode("utf-8-sig")
+        return Document(file, tomllib.loads(decoded))
     except OSError as error:
-        problems.add(file, f"cannot be read: {error.strerror}")
+        problems.add_unread(file, f"cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
         before = content[: error.start]
         line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        problems.add(file, f"line {line}, column {column}: is no UTF-8")
+        problems.texts[file] = content.decode("utf-8-sig", "replace")
+        problems.add_unread(file, "is no UTF-8", line, column)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is what very long numbers raise
-        problems.add(file, _syntax(error, content))
-    problems.unread = True
+        problems.add_unread(file, *_syntax(error, decoded))
     return None
 
 
-def _syntax(error: Exception, content: bytes) -> str:
-    """`line 3, column 5: Unclosed array`, from tomllib's own words."""
+def _content(file: Path) -> bytes:
+    """Reads a regular file. A pipe is not waited for: nobody may ever write to it."""
+    fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as stream:
+        kind = os.fstat(fd).st_mode
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(kind) else "it is no regular file")
+        return stream.read()
+
+
+def _syntax(error: Exception, text: str) -> tuple[str, int | None, int | None]:
+    """Returns the reason, line and column of a syntax error, from tomllib's own words."""
     if isinstance(error, RecursionError):
-        return "is nested too deeply"
+        return "is nested too deeply", None, None
     message = str(error)
     match = _WHERE.search(message)
     if not match:
-        return f"is no TOML: {message}"
-    lines = content.decode("utf-8-sig").splitlines() or [""]
+        return f"is no TOML: {message}", None, None
+    lines = text.splitlines() or [""]
     line, column = (match[1], match[2]) if match[1] else (len(lines), len(lines[-1]) + 1)
-    said = _TABLE.sub(lambda names: f"[{'.'.join(_NAME.findall(names[0]))}]", message[: match.start()])
-    return f"line {line}, column {column}: {said}"
+    reason = _TABLE.sub(lambda names: f"[{'.'.join(_NAME.findall(names[0]))}]", message[: match.start()])
+    return reason, int(line), int(column)

@@ -7,7 +7,7 @@ from typing import Any
 
 from btrkeep.config.files import Document
 from btrkeep.config.keys import LEGAL, NAMED, NOTIFY, SECRET, SECTIONS, SINGLE, WITHIN, WRITTEN
-from btrkeep.config.problems import InvalidValue, Problems, RefusedItems, dotted, nearest, quoted, show
+from btrkeep.config.problems import InvalidValue, Problems, RefusedItems, dotted, nearest, nearest_of, quoted, show
 from btrkeep.config.sources import name_fault
 
 
@@ -38,10 +38,10 @@ def merged(documents: list[Document], problems: Problems) -> Sections:
     for document in documents:
         for section, content in document.tables.items():
             if section in SINGLE:
-                if _is_table(content, document.file, section, problems):
+                if _is_table(content, document.file, (section,), problems):
                     sections.single[section] |= _values(content, section, document.file, (section,), problems)
             elif section in NAMED:
-                if _is_table(content, document.file, f"{section}.NAME", problems):
+                if _is_table(content, document.file, (section, "NAME"), problems):
                     _merge_named(sections.named[section], content, section, document.file, problems)
             else:
                 _unknown_section(section, content, document.file, problems)
@@ -51,38 +51,50 @@ def merged(documents: list[Document], problems: Problems) -> Sections:
 def _merge_named(known: dict[str, TomlSection], content: Mapping[str, Any], section: str, file: Path, problems: Problems) -> None:
     for name, table in content.items():
         if name in LEGAL[section] and not isinstance(table, dict):
-            problems.add(file, _written((section, name), table), f"belongs in a section with a name, [{section}.NAME]")
+            text = f"belongs in a section with a name, [{section}.NAME]"
+            problems.add(file, _written((section, name), table), text, (section, name))
             continue
         if fault := name_fault(name):
-            problems.add(file, dotted(section, name), f"{quoted(name)} {fault}")
-        if not _is_table(table, file, dotted(section, name), problems):
+            problems.add(file, dotted(section, name), f"{quoted(name)} {fault}", (section, name))
+        if not _is_table(table, file, (section, name), problems):
             continue
         values = _values(table, section, file, (section, name), problems)
         if name in known:
-            problems.add(file, dotted(section, name), f"is in {known[name].file} already; a {section} stands in one file")
+            text = f"is in {known[name].file} already; a {section} stands in one file"
+            problems.add(file, dotted(section, name), text, (section, name))
         else:
             known[name] = TomlSection(file, values, table)
 
 
-def _is_table(content: Any, file: Path, name: str, problems: Problems) -> bool:
+def _is_table(content: Any, file: Path, where: tuple[str, ...], problems: Problems) -> bool:
     if isinstance(content, dict):
         return True
-    problems.add(file, f"{name} = {show(content)}", f"expected a section, [{name}]")
+    name = dotted(*where)
+    if where[-1] == "NAME":
+        where = where[:-1]
+    problems.add(file, f"{name} = {show(content)}", f"expected a section, [{name}]", where)
     return False
 
 
 def _unknown_section(name: str, content: Any, file: Path, problems: Problems) -> None:
-    if isinstance(content, dict):
-        problems.add(file, dotted(name), f"unknown section{nearest(name, SECTIONS)}")
+    if not isinstance(content, dict):
+        reason = _misplaced(name, "") or f"unknown key{nearest(name, SECTIONS)}"
+        problems.add(file, _written((name,), content), reason, (name,))
+        return
+    meant = nearest_of(name, SECTIONS)
+    if meant in NAMED and content and all(isinstance(table, dict) for table in content.values()):
+        for inner in content:  # one host or copy is missing then, and not all of the configuration is in doubt
+            reason = f"unknown section; did you mean [{dotted(meant, inner)}]?"
+            problems.add(file, dotted(name, inner), reason, (name, inner), meant=(meant, inner))
     else:
-        problems.add(file, _written((name,), content), _misplaced(name, "") or f"unknown key{nearest(name, SECTIONS)}")
+        problems.add(file, dotted(name), f"unknown section{f'; did you mean [{meant}]?' if meant else ''}", (name,))
 
 
 def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[str, ...], problems: Problems) -> dict[str, Any]:
     legal, within, values = LEGAL[section], WITHIN.get(section, ()), {}
     for name, raw in content.items():
         if name in within:
-            if _is_table(raw, file, dotted(*where, name), problems):
+            if _is_table(raw, file, (*where, name), problems):
                 values[name] = _values(raw, name, file, (*where, name), problems)
             continue
         try:
@@ -90,10 +102,12 @@ def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[s
                 raise InvalidValue(_misplaced(name, _head(section, where)) or f"unknown key{nearest(name, (*legal, *within))}")
             values[name] = legal[name].kind(raw)
         except InvalidValue as refused:
-            problems.add(file, _written((*where, name), raw), refused.reason)
+            problems.add(file, _written((*where, name), raw), refused.reason, (*where, name))
+            if section == NOTIFY and refused.valid:  # messages go to the services that can be read
+                values[name] = refused.valid
         except RefusedItems as refused:
             for item, reason in refused.items:
-                problems.add(file, dotted(*where, name), f"{show(item)}: {reason}")
+                problems.add(file, dotted(*where, name), f"{show(item)}: {reason}", (*where, name))
     return values
 
 

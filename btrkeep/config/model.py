@@ -169,7 +169,11 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """One host. Without `address` it is this machine; then `left_out` has exclude patterns for the pool and the state folder."""
+    """One host. Without `address` it is this machine; then `left_out` has exclude patterns for the pool and the state folder.
+
+    `fault`: the mistake, FILE:LINE and why, for which it is not backed up. Then the other settings are those of its last valid
+    configuration, or the defaults, and are for reports only.
+    """
 
     name: str
     group: str | None = None
@@ -204,6 +208,7 @@ class HostConfig:
     after: tuple[str, ...] = DEFAULTS["after"]
     retention: Retention = field(default_factory=Retention)
     left_out: tuple[str, ...] = ()
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +328,12 @@ class OffsiteSettings(CopySettings):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The configuration of one pool. `name` is the pool's; `notices` are remarks that are not errors."""
+    """The configuration of one pool. `name` is the pool's; `notices` are remarks that are not errors.
+
+    `faults` are mistakes, FILE:LINE and why, that concern only the `excluded` hosts, which are not in `hosts`, copies that are
+    missing here too, or sections without effect on backups; `faulty_files` have them. `unread`: files that could not be read and
+    may have had other sections; nothing is deleted then. `texts`: the content of each file.
+    """
 
     file: Path
     name: str
@@ -345,6 +355,22 @@ class Config:
     fetched_by: Mapping[str, FetchedBySettings] = field(default_factory=dict)
     offsites: Mapping[str, OffsiteSettings] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    excluded: Mapping[str, HostConfig] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    faulty_files: tuple[Path, ...] = ()
+    texts: Mapping[Path, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def every_host(self) -> Mapping[str, HostConfig]:
+        """Returns the configured hosts, the excluded ones included. For reports, and to protect their backups and names."""
+        if not self.excluded:
+            return self.hosts
+        return {**self.hosts, **self.excluded}
+
+    def host_named(self, name: str) -> HostConfig:
+        """Returns a configured host, which may be an excluded one. Raises KeyError."""
+        return self.hosts[name] if name in self.hosts else self.excluded[name]
 
     @property
     def copies(self) -> Mapping[str, CopySettings]:

@@ -1,11 +1,12 @@
 """Collects the mistakes of a configuration: one line each, with file, key, value and what is expected."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from btrkeep.config.line_numbers import line_of
 from btrkeep.units import printable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
@@ -16,11 +17,15 @@ _SHOWN = 3
 
 
 class InvalidValue(ValueError):
-    """A value that is not allowed. Without a reason, the type's own description of valid values is used."""
+    """A value that is not allowed. Without a reason, the type's own description of valid values is used.
 
-    def __init__(self, reason: str = "") -> None:
+    `valid`: its valid part, None without one.
+    """
+
+    def __init__(self, reason: str = "", valid: Any = None) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.valid = valid
 
 
 class RefusedItems(ValueError):
@@ -31,47 +36,118 @@ class RefusedItems(ValueError):
         self.items = items
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake. `where` is the path of the key or section, () for a whole file. `line` and `column` are those of a syntax error.
+
+    `meant`: the section that a misspelt one was meant to be, () if that is `where`. `unread`: the file could not be read, so its
+    sections are unknown. `implied`: it follows from such a file, and is not reported by itself.
+    """
+
+    file: Path
+    what: str
+    reason: str = ""
+    where: tuple[str, ...] = ()
+    line: int | None = None
+    column: int | None = None
+    meant: tuple[str, ...] = ()
+    unread: bool = False
+    implied: bool = False
+
+    def __str__(self) -> str:
+        what = f"line {self.line}, column {self.column}" if self.column else self.what
+        return _line(str(self.file), what, self.reason)
+
+
 @dataclass(slots=True)
 class Problems:
-    """Collects while the configuration is read: `lines` are wrong, `notices` are only said."""
+    """Collects while the configuration is read: `faults` are wrong, `notices` are remarks. `texts`: the content of each file."""
 
-    lines: list[str] = field(default_factory=list)
+    faults: list[Problem] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
-    unread: bool = False  # some file could not be read: what seems to be missing may stand there
+    texts: dict[Path, str] = field(default_factory=dict)
 
-    _entries: list[tuple[Path, str, str]] = field(default_factory=list)
+    @property
+    def unread(self) -> bool:
+        """Returns True if some file could not be read: what seems to be missing may stand there."""
+        return any(problem.unread for problem in self.faults)
 
-    def add(self, file: Path, what: str, reason: str = "") -> None:
-        self.lines.append(_line(file, what, reason))
-        self._entries.append((file, what, reason))
+    @property
+    def lines(self) -> list[str]:
+        """Returns all mistakes, one line each."""
+        return [str(problem) for problem in self.faults if not problem.implied]
 
     def merged(self) -> list[str]:
         """Returns the lines; a problem that three hosts or more have is one line, at the place of the first."""
-        keys = [_HOST_KEY.match(what) for _, what, _ in self._entries]
-        hosts: dict[tuple[str, str], list[tuple[str, Path]]] = {}
-        for (file, what, reason), key in zip(self._entries, keys, strict=True):
-            if key:
-                hosts.setdefault((what[key.end() :], reason), []).append((key[1], file))
+        return self._merged(str, _first_in_names)
+
+    def located(self) -> list[str]:
+        """Returns the same as FILE:LINE: KEY: REASON, as compilers have it."""
+        return self._merged(self.locate, self._first_in_front)
+
+    def _merged(self, one: Callable[[Problem], str], many: Callable[[Problem, str, str], str]) -> list[str]:
+        hosts: dict[tuple[str, str], list[tuple[str, Problem]]] = {}
+        for problem in self.faults:
+            if key := _host_key(problem):
+                hosts.setdefault((key[1], problem.reason), []).append((key[0], problem))
         lines = dict[str, None]()
-        for (file, what, reason), key in zip(self._entries, keys, strict=True):
-            names = hosts[what[key.end() :], reason] if key else []
-            names = list({name: (name, file) for name, file in reversed(names)}.values())[::-1]
-            is_repeated = key is not None and len(names) >= _MANY
-            line = _line_of_many(names, what[key.end() :], reason) if key and is_repeated else _line(file, what, reason)
-            lines[line] = None
+        for problem in self.faults:
+            if problem.implied:
+                continue
+            key = _host_key(problem)
+            found = hosts[key[1], problem.reason] if key else []
+            names = list(dict.fromkeys(name for name, _ in found))
+            lines[many(found[0][1], key[1], _shown(names)) if key and len(names) >= _MANY else one(problem)] = None
         return list(lines)
 
+    def _first_in_front(self, first: Problem, key: str, names: str) -> str:
+        """Formats a problem of many hosts with the place of the first."""
+        return self.locate(replace(first, what=f"host.*{key}", reason=f"{first.reason} ({names})"))
+
+    def locate(self, problem: Problem) -> str:
+        """Formats one mistake as FILE:LINE: KEY: REASON. Without a known line it is FILE: KEY: REASON."""
+        line = problem.line
+        if line is None and problem.where and problem.file in self.texts:
+            line = line_of(self.texts[problem.file], problem.where)
+        return _line(str(problem.file) if line is None else f"{problem.file}:{line}", problem.what, problem.reason)
+
+    def add(
+        self,
+        file: Path,
+        what: str,
+        reason: str = "",
+        where: tuple[str, ...] = (),
+        *,
+        meant: tuple[str, ...] = (),
+        implied: bool = False,
+    ) -> None:
+        self.faults.append(Problem(file, what, reason, where, meant=meant, implied=implied))
+
+    def add_unread(self, file: Path, reason: str, line: int | None = None, column: int | None = None) -> None:
+        self.faults.append(Problem(file, "", reason, line=line, column=column, unread=True))
+
     def say(self, file: Path, what: str, reason: str) -> None:
-        self.notices.append(_line(file, what, reason))
+        self.notices.append(_line(str(file), what, reason))
 
 
-def _line_of_many(hosts: list[tuple[str, Path]], key: str, reason: str) -> str:
-    names = ", ".join(name for name, _ in hosts[:_SHOWN]) + (f" and {len(hosts) - _SHOWN} more" if len(hosts) > _SHOWN else "")
-    return f"{len(hosts)} hosts: host.*{printable(key)}: {printable(reason)} ({names}; the first in {hosts[0][1]})"
+def _host_key(problem: Problem) -> tuple[str, str] | None:
+    """Returns the name of the host that the problem is about, and the key with its value; None for another problem."""
+    match = _HOST_KEY.match(problem.what)
+    return (match[1], problem.what[match.end() :]) if match and not problem.implied else None
 
 
-def _line(file: Path, what: str, reason: str) -> str:
-    return ": ".join(printable(part) for part in (str(file), what, reason) if part)
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{len(names)} hosts: {', '.join(names[:_SHOWN])}{more}"
+
+
+def _first_in_names(first: Problem, key: str, names: str) -> str:
+    count, _, listed = names.partition(": ")
+    return f"{count}: host.*{printable(key)}: {printable(first.reason)} ({listed}; the first in {first.file})"
+
+
+def _line(file: str, what: str, reason: str) -> str:
+    return ": ".join(printable(part) for part in (file, what, reason) if part)
 
 
 def dotted(*names: str) -> str:
@@ -115,8 +191,14 @@ def _show_many(value: dict[str, Any] | list[Any], depth: int) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean "paths"?` when some known word is near enough to `word`, else nothing."""
+    meant = nearest_of(word, known)
+    return f"; did you mean {quoted(meant)}?" if meant else ""
+
+
+def nearest_of(word: str, known: Iterable[str]) -> str:
+    """Returns the known word that is nearest to `word`, "" if none is near enough."""
     import difflib  # only a mistake pays for it
 
     folded = {name.casefold(): name for name in known}
     matches = difflib.get_close_matches(word.casefold(), folded, n=1)
-    return f"; did you mean {quoted(folded[matches[0]])}?" if matches else ""
+    return folded[matches[0]] if matches else ""

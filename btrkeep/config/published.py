@@ -28,6 +28,7 @@ ALIVE = "alive"
 _HOST = (
     "group", "address", "enabled", "optional", "max_absence", "bandwidth", "every", "late", "attempts", "stall", "deadline",
     "max_files", "max_new_bytes", "quota", "inplace", "shrink_limit", "unreadable_limit", "one_file_system",
+    "fault",
 )  # fmt: skip
 _HOST_LISTS = ("paths", "exclude")
 _RETENTION = tuple(one.name for one in fields(Retention))
@@ -127,8 +128,8 @@ def _known(before: str | None) -> dict[str, Any]:
 def _since(config: Config, known: Mapping[str, Any], now: datetime | None) -> dict[str, str]:
     """Returns when each host was published first."""
     before, there = known.get("since", {}), known.get("hosts", {})
-    new = {name: format_time(now) for name in config.hosts if name not in there} if now else {}
-    return {name: since for name, since in {**new, **before}.items() if name in config.hosts}
+    new = {name: format_time(now) for name in config.every_host if name not in there} if now else {}
+    return {name: since for name, since in {**new, **before}.items() if name in config.every_host}
 
 
 def published(facts: FactStore, name: str = "main") -> Published:
@@ -160,7 +161,7 @@ def _pool(config: Config) -> dict[str, Any]:
         "offsites": {name: offsite.oldest for name, offsite in config.offsites.items()},
         "replica_retention": {name: _policy(replica.retention) for name, replica in config.replicas.items()},
         "expiry": {"max_orphans": config.expiry.max_orphans, "mount_option": config.expiry.mount_option},
-        "hosts": {name: dict(_host(host)) for name, host in config.hosts.items()},
+        "hosts": {name: dict(_host(host)) for name, host in config.every_host.items()},
         "web": {one.name: _plain(getattr(config.web, one.name)) for one in fields(WebSettings)},
     }
 

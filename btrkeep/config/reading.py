@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from btrkeep.config.build import build
+from btrkeep.config.build import STATE, build
+from btrkeep.config.exclusion import excluding
 from btrkeep.config.files import documents
+from btrkeep.config.keys import POOL
+from btrkeep.config.last_valid import last_valid
 from btrkeep.config.merge import merged
 from btrkeep.config.model import Config
 from btrkeep.config.problems import Problems, quoted
@@ -24,7 +27,7 @@ def other_pools(config: Config) -> tuple[Path, ...]:
     found: list[Path] = []
     for file in sorted(files):
         with suppress(ConfigError):
-            other = load(file=file)
+            other = load_usable(file=file)
             found += [other.pool.path, other.pool.state]
     return tuple(path for path in found if path not in (config.pool.path, config.pool.state))
 
@@ -43,9 +46,32 @@ def load(
 
     `instead`: texts that take the place of what files hold, None for a file that is to be gone.
     """
+    main, name = main_and_name(pool, file, folder)
+    problems = Problems()
+    return build(main, name, merged(documents(main, problems, instead), problems), problems)
+
+
+def load_usable(pool: str = "main", file: Path | None = None, folder: Path = FOLDER) -> Config:
+    """Returns the same, without the hosts and copies whose own configuration is wrong: `excluded` and `faults` have them.
+
+    Raises ConfigError for a mistake that could change what is deleted, or where something is written.
+    """
+    main, name = main_and_name(pool, file, folder)
+    problems = Problems()
+    sections = merged(documents(main, problems), problems)
+    state = sections.single[POOL].get("state", STATE / name)
+
+    def last() -> Config | None:
+        valid = last_valid(state, main, name)
+        return valid.config if valid else None
+
+    return build(main, name, sections, problems, excluding(main, last))
+
+
+def main_and_name(pool: str, file: Path | None, folder: Path) -> tuple[Path, str]:
+    """Returns the main file and the pool's name. Raises ConfigError for a name that no pool can have."""
     main = folder / f"{pool}.toml" if file is None else file
     name = pool if file is None else file.stem
     if fault := name_fault(name):
         raise ConfigError([f"pool {quoted(name)}: {fault}"], "a pool is named by its file: /etc/btrkeep/main.toml is the pool main")
-    problems = Problems()
-    return build(main, name, merged(documents(main, problems, instead), problems), problems)
+    return main, name

@@ -56,7 +56,7 @@ class ValueKind:
         try:
             return self.parse(value)
         except InvalidValue as refused:
-            raise refused if refused.reason else InvalidValue(f"expected {self.expected}") from None
+            raise refused if refused.reason else InvalidValue(f"expected {self.expected}", refused.valid) from None
         except (ValueError, OverflowError) as error:
             if isinstance(error, RefusedItems):
                 raise
@@ -184,15 +184,17 @@ def _sample_or_none(value: Any) -> FileSample | None:
 
 def _urls(value: Any) -> tuple[Url, ...]:
     """Parses URLs. Names an invalid one by its number, because its content is secret."""
-    if not isinstance(value, list):
-        raise InvalidValue
-    found = []
-    for number, item in enumerate(value, 1):
+    urls, wrong = list[Url](), list[int]()
+    for number, item in enumerate(value if isinstance(value, list) else [value], 1):
         try:
-            found.append(parse_url(_text(item)))
+            urls.append(parse_url(_text(item)))
         except ValueError:
-            raise InvalidValue(f"number {number} is no URL: expected one such as {_SERVICE}") from None
-    return tuple(found)
+            wrong.append(number)
+    if not isinstance(value, list):
+        raise InvalidValue(valid=tuple(urls))
+    if wrong:
+        raise InvalidValue(f"number {wrong[0]} is no URL: expected one such as {_SERVICE}", tuple(urls))
+    return tuple(urls)
 
 
 def _events(value: Any) -> tuple[str, ...]:

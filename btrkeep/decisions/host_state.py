@@ -41,7 +41,7 @@ def host_statuses(
         copy_of_host(name, facts.get(name), fetched[name], now)
         if name in fetched
         else host_status(host, facts.get(name), config.pool.zone, now)
-        for name, host in config.hosts.items()
+        for name, host in config.every_host.items()
     )
 
 
@@ -54,11 +54,13 @@ def copy_of_host(host: str, facts: HostFacts | None, replica: str, now: datetime
 
 def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime) -> HostStatus:
     """Returns the state of a host. The first that applies: suspect, never, failing, late, ok. An optional host is late when
-    it has been away for `max_absence`.
+    it has been away for `max_absence`. A host whose configuration is wrong is failing.
     """
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
     following = is_due(last, host.every, host.window, zone, now).when if host.enabled else None
+    if host.fault:
+        return HostStatus(host.name, "failing", last, age, None, f"not backed up: {host.fault}", _warnings(facts))
     return HostStatus(
         host.name, _state(host, facts, zone, now), last, age, following, error_words(*status_error(facts)), _warnings(facts)
     )

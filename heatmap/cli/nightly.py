@@ -32,10 +32,10 @@ def command(pool: str | None, config: Path | None) -> None:
       btrfs-heatmap timelapse /var/lib/btrkeep/main/pictures -o year.gif
     """
     require_one_pool(pool, config, _POOL)
-    from btrkeep.config import load
+    from btrkeep.config import load_usable
     from btrkeep.pool.marker import open_pool
 
-    found = load(pool or _POOL, config)
+    found = load_usable(pool or _POOL, config)
     folder = found.pool.state / PICTURES
     with _readable_for_the_group():
         _make_folder(folder)

@@ -22,7 +22,7 @@ from btrkeep.units import format_time
 
 def require_host(context: PoolContext, host: str) -> None:
     """Raises RequestRefused, of kind missing, for an unknown host."""
-    if host not in context.config.hosts and host not in hosts_of(context.pool) and host not in context.catalogue.hosts():
+    if host not in context.config.every_host and host not in hosts_of(context.pool) and host not in context.catalogue.hosts():
         raise RequestRefused(f"there is no host {host}", "the list of hosts has them all", "missing", own=True)
 
 

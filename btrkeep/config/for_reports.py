@@ -1,0 +1,129 @@
+"""The configuration for what only reports: status, metrics, notifications, pings. It works when the present one is broken.
+
+Then it is the last one that was valid, with what can be read of today's [notify].
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from btrkeep.config.build import STATE
+from btrkeep.config.elsewhere import state_of
+from btrkeep.config.files import Document, documents
+from btrkeep.config.keys import NOTIFY, POOL, default_zone
+from btrkeep.config.last_valid import LastValid, last_valid
+from btrkeep.config.merge import Sections, merged
+from btrkeep.config.model import Config, NotifySettings, PoolSettings
+from btrkeep.config.problems import InvalidValue, Problems
+from btrkeep.config.reading import FOLDER, load_usable, main_and_name
+from btrkeep.config.sources import parse_path
+from btrkeep.errors import ConfigError
+
+_HEADER = re.compile(r"^\s*\[", re.MULTILINE)
+_SECTION = r"^\s*\[\s*{}\s*\]\s*(?:#.*)?$"
+_STATE_KEY = re.compile(r"""^\s*state\s*=\s*(["'][^"'\n]*["'])""", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportingConfig:
+    """`config` is for reports only. `error`: why the present configuration cannot be used; None if it can.
+
+    `kept`: when `config` was valid, if it is the kept one. `is_bare`: there is none, so only [notify] is configured.
+    """
+
+    config: Config
+    error: ConfigError | None = None
+    kept: datetime | None = None
+    is_bare: bool = False
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Returns all mistakes of the present configuration, FILE:LINE and why."""
+        return self.error.located if self.error else self.config.faults
+
+
+def load_for_reports(pool: str = "main", file: Path | None = None, folder: Path = FOLDER, usual: Path = STATE) -> ReportingConfig:
+    """Returns the present configuration or its replacement. Raises ConfigError if there is neither one nor a [notify]."""
+    try:
+        config = load_usable(pool, file, folder)
+    except ConfigError as error:
+        return _instead(pool, file, folder, usual, error)
+    if config.faults and (valid := last_valid(config.pool.state, config.file, config.name)):
+        notify = _over(valid.config.notify, _readable_notify(config.file, Problems())[0])
+        config = replace(config, notify=notify)
+    return ReportingConfig(config)
+
+
+def _instead(pool: str, file: Path | None, folder: Path, usual: Path, error: ConfigError) -> ReportingConfig:
+    main, name = main_and_name(pool, file, folder)
+    notify, sections, texts = _readable(main)
+    valid = _valid_in(_states(main, name, sections, texts, usual), main, name)
+    if valid:
+        return ReportingConfig(replace(valid.config, notify=_over(valid.config.notify, notify)), error, valid.kept)
+    settings = _over(NotifySettings(), notify)
+    if not settings.urls and not settings.ping:
+        raise error
+    given = sections.single[POOL]
+    try:
+        zone = given.get("zone") or default_zone()
+    except InvalidValue:
+        raise error from None
+    state = given.get("state") or next(_states(main, name, sections, texts, usual))
+    bare = Config(main, name, PoolSettings(given.get("path") or Path("/nonexistent"), state, zone), notify=settings)
+    return ReportingConfig(bare, error, is_bare=True)
+
+
+def _valid_in(states: Iterator[Path], main: Path, name: str) -> LastValid | None:
+    found = (last_valid(state, main, name) for state in states)
+    return next((valid for valid in found if valid), None)
+
+
+def _states(main: Path, name: str, sections: Sections, texts: Mapping[Path, str], usual: Path) -> Iterator[Path]:
+    """Yields the folders that may be the pool's state folder, the likeliest first."""
+    if "state" in sections.single[POOL]:
+        yield sections.single[POOL]["state"]
+    for match in _STATE_KEY.finditer(texts.get(main, "")):
+        with suppress(ValueError):
+            yield parse_path(match[1][1:-1])
+    yield state_of(name, usual)
+    yield usual / name
+
+
+def _readable(main: Path) -> tuple[dict[str, Any], Sections, Mapping[Path, str]]:
+    """Returns what can be read of [notify], all sections that can, and the texts."""
+    problems = Problems()
+    notify, sections = _readable_notify(main, problems)
+    return notify, sections, problems.texts
+
+
+def _readable_notify(main: Path, problems: Problems) -> tuple[dict[str, Any], Sections]:
+    try:
+        read = documents(main, problems)
+    except ConfigError:
+        read = []
+    parsed = {document.file for document in read}
+    pieces = [Document(file, piece) for file, text in problems.texts.items() if file not in parsed and (piece := _piece(text))]
+    sections = merged([*read, *pieces], problems)
+    return sections.single[NOTIFY], sections
+
+
+def _piece(text: str) -> dict[str, Any]:
+    """Parses the section [notify] alone, in a text that is no TOML elsewhere."""
+    header = re.search(_SECTION.format(NOTIFY), text, re.MULTILINE)
+    if not header:
+        return {}
+    rest = text[header.end() :]
+    following = _HEADER.search(rest)
+    with suppress(ValueError, RecursionError):
+        return {NOTIFY: tomllib.loads(rest[: following.start()] if following else rest)}
+    return {}
+
+
+def _over(settings: NotifySettings, readable: Mapping[str, Any]) -> NotifySettings:
+    known = {field.name for field in fields(NotifySettings)}
+    return replace(settings, **{key: value for key, value in readable.items() if key in known})
