@@ -25,6 +25,14 @@ LOOKED = Metric("btrkeep_look_timestamp_seconds", "gauge", "When these metrics w
 USABLE = Metric("btrkeep_pool_usable", "gauge", "1 when the pool is mounted and the right one, else 0.")
 LOST = Metric("btrkeep_catalogue_lost", "gauge", "1 when the catalogue knows none of the backups that are in the pool, else 0.")
 
+CONFIG_FAULTS = Metric(
+    "btrkeep_config_faults", "gauge", "Mistakes in the configuration; what they concern is left out, or nothing runs."
+)
+CATALOGUE_USABLE = Metric(
+    "btrkeep_catalogue_usable", "gauge", "1 when the catalogue can be read, else 0: then hosts have no samples."
+)
+POOL_LOOKED = Metric("btrkeep_pool_look_timestamp_seconds", "gauge", "When the pool itself could last be read.")
+
 HOST_INFO = Metric(
     "btrkeep_host_info", "gauge", "Always 1; its labels say how a host is configured.", ("host", "group", "enabled", "optional")
 )

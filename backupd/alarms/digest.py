@@ -25,6 +25,7 @@ def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime
 
 def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[StoredAlarm]) -> Message:
     """Returns the digest: the state of all hosts, current alarms, and the last 24 hours."""
+    unknown = _unknown(report)
     unwell = [
         status for status in report.hosts if status.state not in ("ok", COPY) and report.config.host_named(status.host).enabled
     ]
@@ -32,7 +33,11 @@ def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[Sto
     for row in standing:
         if row.host is not None:
             since[row.host] = min(row.since, since.get(row.host, row.since))
-    parts = [_hosts_line(report)]
+    parts = (
+        [section("The configuration is wrong", listed(map(harmless, report.faults)), len(report.faults))] if report.faults else []
+    )
+    parts += [unknown] if unknown else []
+    parts.append(_hosts_line(report) if report.is_catalogue_read else "The state of the hosts is unknown.")
     for state in STATES[1:]:
         lines = [_host_line(one, since.get(one.host), pool) for one in unwell if one.state == state]
         if lines:
@@ -45,10 +50,21 @@ def of_day(pool: str, machine: str, report: StatusReport, standing: Sequence[Sto
         parts.append(section("Alarms that stand", alarm_lines(others, pool), len(others)))
     parts.append("\n".join(["The last 24 hours:", *(f"- {line}" for line in _day_lines(report))]))
     well = len(report.hosts) - len(unwell)
-    title = f"btrkeep {pool}: {well:,} of {len(report.hosts):,} hosts well"
+    hosts = f"{well:,} of {len(report.hosts):,} hosts well" if report.is_catalogue_read else "the state of the hosts is unknown"
+    wrong = ["the configuration is wrong"] if report.faults else []
+    wrong += ["the state of the pool is unknown"] if unknown else []
+    title = f"btrkeep {pool}: {', '.join([*wrong, hosts])}"
     if others or lasting:
         title += f", {counted(len(others) + len(lasting), 'alarm')}"
-    return Message(title, "\n\n".join([*parts, sender(machine)]), "warning" if unwell or others or lasting else "success")
+    return Message(title, "\n\n".join([*parts, sender(machine)]), "warning" if wrong or unwell or others or lasting else "success")
+
+
+def _unknown(report: StatusReport) -> str:
+    """Formats that the pool cannot be read, and when it could be last; "" if it can."""
+    if not report.fault:
+        return ""
+    last = f"It could be read last {format_time(report.pool_looked)}." if report.pool_looked else "It is unknown when it could be."
+    return f"The pool cannot be read: {harmless(report.fault)}. {last}"
 
 
 def _host_line(status: HostStatus, alarm_since: datetime | None, pool: str) -> str:

@@ -17,6 +17,7 @@ from btrkeep.catalogue.model_alarm import (
     BALANCE,
     CATALOGUE,
     CONDITION,
+    CONFIGURATION,
     DAMAGED,
     DEVICE,
     DEVICES,
@@ -67,6 +68,12 @@ _OF_CHECK = {
 }
 """Event and kind of subject of what is wrong with the pool."""
 
+_WITHOUT_CATALOGUE = (
+    CONFIGURATION, CATALOGUE, UNIT, POOL, READ_ONLY, MISSING_DEVICE, DEVICE, MIN_FREE, UNALLOCATED, USED,
+)  # fmt: skip
+"""Kinds of subjects that are looked at without a catalogue too."""
+_BUSY = timedelta(minutes=15)  # for so long a program may write the catalogue
+
 Key = tuple[str, str]
 _UNKNOWN: dict[str, str | Key] = {check: what if what == DEVICES else (what, kind) for check, (what, kind) in _OF_CHECK.items()}
 Known = Mapping[Key, StoredAlarm]
@@ -113,7 +120,14 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     full.
     """
     verdict = _verdict(report, known)
-    alarms = [*_pool(verdict, report.now), *_hosts(report, known), *_copies(report, known), *_damages(report), *_jobs(report)]
+    alarms = [
+        *_reporting(report, known),
+        *_pool(verdict, report.now),
+        *_hosts(report, known),
+        *_copies(report, known),
+        *_damages(report),
+        *_jobs(report),
+    ]
     alarms += _drills(report)
     alarms += _unverified(report)
     alarms += _repeated(report)
@@ -121,6 +135,8 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     if report.fault:
         unknown |= {(FAILURE, BALANCE), (FAILURE, str(AlarmSubject(STEP, Step.BALANCE)))}
     unknown.update(_unseen_keys(report))
+    if not report.is_catalogue_read:
+        unknown |= {key for key, row in known.items() if row.about.kind not in _WITHOUT_CATALOGUE}
     for unit, failed in units.items():
         subject = AlarmSubject(UNIT, unit)
         stored = known.get((FAILURE, str(subject)))
@@ -145,6 +161,19 @@ def _verdict(report: StatusReport, known: Known) -> PoolVerdict:
     return judge_pool(replace(report.pool, was_full=full is not None and full.recovered is None), HealthLimits.of(report.config))
 
 
+def _reporting(report: StatusReport, known: Known) -> Iterator[Alarm]:
+    """Finds what other alarms depend on: the configuration and the catalogue."""
+    if report.faults:
+        text = words.configuration(report.faults)
+        yield Alarm(FAILURE, AlarmSubject(CONFIGURATION), text, report.now, len(report.faults))
+    if report.catalogue_fault:
+        subject = AlarmSubject(CATALOGUE)
+        before = known.get((FAILURE, str(subject)))
+        since = before.since if before and before.recovered is None else report.now
+        ripe = not report.is_catalogue_busy or report.now - since >= _BUSY
+        yield Alarm(FAILURE, subject, report.catalogue_fault, since, ripe=ripe)
+
+
 def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:
     for one in verdict.findings:
         what, kind = _OF_CHECK[one.check]
@@ -157,7 +186,8 @@ def _hosts(report: StatusReport, known: Known) -> Iterator[Alarm]:
     for status in report.hosts:
         host = report.config.host_named(status.host)
         if host.enabled and status.state != COPY:
-            yield from _failing(status, report)
+            if not host.fault:  # that is an alarm of the configuration
+                yield from _failing(status, report)
             yield from _silent(host, status, report, known)
             yield from _host_key(host, report)
             yield from _lasting(status, report)

@@ -2,33 +2,28 @@
 
 import logging
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from backupd.alarms import digest, words
+from backupd.alarms.alarm_memory import AlarmMemory
 from backupd.alarms.deduplication import AlarmChanges, by_key, changes, remembered
 from backupd.alarms.events import Key, find, unit_failed
 from backupd.alarms.journal import UnitFailure, has_failed
 from backupd.alarms.send import Delivery, send
 from backupd.alarms.words import Message
-from backupd.health.status_report import read_status
+from backupd.health.status_report import StatusReport, read_status
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.model_alarm import FAILURE, SERVICE, UNIT
 from btrkeep.config import Config
 from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, as_text
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.schedule import SCHEDULE_FACT, schedule_text
-from btrkeep.errors import LockHeld, OperatorError
-from btrkeep.pool.locks import take_lock
+from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_time
 
 log = logging.getLogger(__name__)
-
-_DIGEST = "notify_digest"
-_LOCK_SECONDS = 120.0  # others that send: each service may take half a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,39 +44,20 @@ class NotifyReport:
         return not self.messages or any(one.arrived for one in self.services)
 
 
-@contextmanager
-def alone(config: Config, now: datetime) -> Iterator[None]:
-    """Lets only one process look and send at a time, because two would send the same. Raises LockHeld if another one takes
-    minutes.
+def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_run: bool) -> NotifyReport:
+    """Stores the alarms of the report, and sends the new ones, with the digest if it is requested or due.
+
+    Without [notify] urls alarms are stored and not sent; once there are urls, all current alarms are new. Raises OperatorError if
+    the catalogue cannot be read.
     """
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            lock = take_lock(config.pool.state / "notify.lock", "backupd notify", format_time(now))
-            break
-        except LockHeld:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-    with lock:
-        yield
-
-
-def notify(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: bool, dry_run: bool) -> NotifyReport:
-    """Finds and stores alarms, and sends the new ones, with the digest if it is requested or due.
-
-    Without [notify] urls alarms are stored and not sent; once there are urls, all current alarms are new. Raises OperatorError for
-    the catalogue of another pool, whose alarms stay unchanged.
-    """
-    every = catalogue.alarms()
+    config, now = report.config, report.now
+    every = memory.rows()
     stored = {row.key: row for row in every if row.what != SERVICE}
     known = by_key(stored.values(), now)
-    report = read_status(config, catalogue, now, live=True)
-    require_own_catalogue(report.pool, config)
     found = changes(known, find(report, known, _units(known)), config.notify.on, now)
-    last = catalogue.get_fact(_DIGEST)
+    last = memory.last_digest()
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
-    with_digest = want_digest or (is_due and bool(config.notify.urls))
+    with_digest = want_digest or (is_due and bool(config.notify.urls) and report.is_catalogue_read)
     messages = _messages(config, found)
     if with_digest:
         broken = [row for row in every if row.what == SERVICE]
@@ -90,13 +66,20 @@ def notify(config: Config, catalogue: Catalogue, now: datetime, *, want_digest: 
     told = NotifyReport(found.alarms, found.recoveries, found.standing, with_digest, messages, first=first)
     if dry_run:
         return told
-    told = replace(told, services=_deliver(config, catalogue, messages, every, now))
-    catalogue.put_alarms(found.changed(stored, now, arrived=told.arrived), found.gone)
-    catalogue.set_fact(FACT, as_text(StoredVerdict(now, report.verdict)))
-    catalogue.set_fact(SCHEDULE_FACT, schedule_text(report.pool.schedule, now))
-    if with_digest and told.arrived:
-        catalogue.set_fact(_DIGEST, format_time(now))
+    told = replace(told, services=_deliver(config, memory.writable, messages, every, now))
+    sent = format_time(now) if with_digest and told.arrived else last
+    memory.keep(found.changed({}, now, arrived=told.arrived), sent)
+    if memory.writable:
+        memory.writable.set_fact(FACT, as_text(StoredVerdict(now, report.verdict, report.pool_looked)))
+        memory.writable.set_fact(SCHEDULE_FACT, schedule_text(report.pool.schedule, now))
     return told
+
+
+def looked_at(config: Config, catalogue: Catalogue, faults: tuple[str, ...], now: datetime) -> StatusReport:
+    """Returns the report that alarms are found in. Raises OperatorError if the catalogue cannot be read, or is another pool's."""
+    report = read_status(config, catalogue, now, live=True, faults=faults)
+    require_own_catalogue(report.pool, config)
+    return report
 
 
 def require_own_catalogue(facts: PoolFacts, config: Config) -> None:
@@ -116,25 +99,29 @@ def _messages(config: Config, found: AlarmChanges) -> list[Message]:
 
 
 def tell_failure(
-    config: Config, catalogue: Catalogue | None, failure: UnitFailure, now: datetime, *, dry_run: bool
+    memory: AlarmMemory, failure: UnitFailure, faults: tuple[str, ...], now: datetime, *, dry_run: bool
 ) -> NotifyReport:
-    """Reports a failed unit, unless that failure was reported already. Without a catalogue this is unknown, so it is sent."""
-    message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines, now)
+    """Reports a failed unit, unless that failure was reported already. `faults`: mistakes of the configuration, which it may fail
+    for.
+    """
+    config = memory.config
+    message = words.of_unit(config.name, _machine(), failure.unit, failure.result, failure.lines, now, faults)
     alarm = unit_failed(failure, now)
-    every = catalogue.alarms() if catalogue else []
+    every = memory.rows()
+    others = [row for row in every if row.what != SERVICE and row.key != alarm.key]
     row = remembered(by_key(every, now).get(alarm.key), alarm)
     before = row.grade
     if (row.known and alarm.grade <= row.grade) or FAILURE not in config.notify.on:
-        if catalogue and not dry_run:
-            catalogue.put_alarms([row])
+        if not dry_run:
+            memory.keep([*others, row], memory.last_digest())
         return NotifyReport(standing=[row])
     row = replace(row, grade=alarm.grade)
     told = NotifyReport([row], (), [row], False, [message], first=[row])
     if dry_run:
         return told
-    told = replace(told, services=_deliver(config, catalogue, [message], every, now))
-    if catalogue:
-        catalogue.put_alarms([replace(row, told=now) if told.arrived else replace(row, grade=before)])
+    told = replace(told, services=_deliver(config, memory.writable, [message], every, now))
+    last = replace(row, told=now) if told.arrived else replace(row, grade=before)
+    memory.keep([*others, last], memory.last_digest())
     return told
 
 

@@ -103,6 +103,12 @@ def _recovery(row: StoredAlarm) -> str:
     return f"{harmless(row.text)} (since {format_time(row.since)}, over after {lasted}{often})"
 
 
+def configuration(faults: Sequence[str]) -> str:
+    """The configuration has mistakes."""
+    more = f" (and {len(faults) - 1:,} more: backupd check)" if len(faults) > 1 else ""
+    return f"the configuration is wrong: {faults[0]}{more}"
+
+
 def unusable(fault: str) -> str:
     """The pool cannot be used."""
     return f"the pool cannot be used: {fault}"
@@ -207,10 +213,13 @@ def sender(machine: str) -> str:
     return f"From btrkeep on {harmless(machine)}."
 
 
-def of_unit(pool: str, machine: str, unit: str, result: str, lines: Sequence[str], at: datetime) -> Message:
-    """Formats how a unit of systemd failed, with its last lines, and what to do."""
+def of_unit(
+    pool: str, machine: str, unit: str, result: str, lines: Sequence[str], at: datetime, faults: Sequence[str] = ()
+) -> Message:
+    """Formats how a unit of systemd failed, with its last lines, and what to do, after the mistakes of the configuration."""
     name = unit if _OUR_UNIT.fullmatch(unit) else harmless(unit)
-    body = [f"{name} failed: {harmless(result)}."]
+    body = [section("The configuration is wrong", listed(map(harmless, faults)), len(faults))] if faults else []
+    body.append(f"{name} failed: {harmless(result)}.")
     if lines:
         body.append("\n".join(["It said last:", *(f"    {harmless(line)}" for line in lines[-_MOST:])]))
     else:
@@ -218,7 +227,8 @@ def of_unit(pool: str, machine: str, unit: str, result: str, lines: Sequence[str
     about = AlarmSubject(UNIT, unit)
     hint = advice(StoredAlarm(FAILURE, str(about), "", 0, at, 1, None, None, None), pool)
     body.append(f"Since {format_time(at)}. What to do: {hint.words}\n    {_command(hint, about)}\n    systemctl start {name}")
-    return Message(f"btrkeep {pool}: {name} failed", "\n\n".join([*body, sender(machine)]), "failure")
+    why = ": the configuration is wrong" if faults else ""
+    return Message(f"btrkeep {pool}: {name} failed{why}", "\n\n".join([*body, sender(machine)]), "failure")
 
 
 def of_test(pool: str, machine: str) -> Message:

@@ -116,18 +116,23 @@ def given_now(ctx: click.Context) -> datetime | None:
 
 
 @contextmanager
-def opened(ctx: click.Context, *, writes: bool = False, stand_in: bool = False) -> Iterator[PoolContext]:
+def opened(
+    ctx: click.Context, *, writes: bool = False, stand_in: bool = False, config: Config | None = None
+) -> Iterator[PoolContext]:
     """Opens and checks everything; with `writes`, also that the pool is writable. Raises any OperatorError.
 
     With `writes` the command also goes on when nobody reads any more what it prints.
 
     With `stand_in` an unusable catalogue is replaced by one in memory, and `trouble` says why. A lost catalogue is a warning,
     except with `writes`, because commands that write first update the catalogue from the pool.
+
+    `config`: a configuration for reports, whose mistakes the caller shows.
     """
     from btrkeep.catalogue import Catalogue
 
-    config = load_config(ctx)
-    complain_of_faults(config.faults)
+    if config is None:
+        config = load_config(ctx)
+        complain_of_faults(config.faults)
     pool = open_configured(config)
     if writes:
         require_writable(pool)
@@ -142,7 +147,11 @@ def opened(ctx: click.Context, *, writes: bool = False, stand_in: bool = False) 
 
             catalogue, trouble = held.enter_context(catalogue_or_stand_in(config.pool.state, pool.id))
         else:
-            catalogue = held.enter_context(Catalogue.open(config.pool.state))
+            try:
+                catalogue = held.enter_context(Catalogue.open(config.pool.state))
+            except OSError as error:
+                hint = f"see that its filesystem is mounted, not read-only and not full: df {config.pool.state}"
+                raise OperatorError(f"the catalogue in {config.pool.state} cannot be opened: {error.strerror}", hint) from None
         known = catalogue.pool_id()
         if known is None:
             catalogue.set_pool_id(pool.id)

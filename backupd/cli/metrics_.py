@@ -1,15 +1,19 @@
 """`backupd metrics`: numbers for Prometheus."""
 
 import sys
+from datetime import datetime
 from typing import Any
 
 import click
 
-from backupd.cli.context import load_config, pass_context, present
-from backupd.health.status_report import read_status
-from btrkeep.catalogue import Catalogue
-from btrkeep.cli import echo_json, json_option
+from backupd.alarms.alarm_memory import AlarmMemory
+from backupd.cli.context import complain_of_faults, load_reporting, pass_context, present
+from backupd.health.status_report import StatusReport, opened_catalogue, read_status, status_without_catalogue
+from btrkeep.catalogue import StoredAlarm
+from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.config import ReportingConfig
 from btrkeep.decisions.findings import FACT, from_text
+from btrkeep.errors import Exit, OperatorError
 from btrkeep.fs.output_file import whole_file
 
 
@@ -24,13 +28,14 @@ def command(ctx: click.Context, textfile: str | None, as_json: bool) -> int:
 
     With --textfile they replace FILE as a whole, readable by all; node_exporter wants a name that ends in .prom, in the folder that
     its --collector.textfile.directory names.
+
+    With a broken configuration the last valid one is used, and without a catalogue the metrics of the pool and of the faults are
+    printed; exit status 1 then.
     """
-    config = load_config(ctx)
-    moment = present(ctx, config)
-    with Catalogue.open(config.pool.state) as catalogue:
-        seen, alarms = read_status(config, catalogue, moment, live=False), catalogue.alarms()
-        kept = from_text(catalogue.get_fact(FACT))
-    looked = kept.looked if kept else None
+    reporting = load_reporting(ctx)
+    moment = present(ctx, reporting.config)
+    complain_of_faults(reporting.faults)
+    seen, alarms, looked = _read(reporting, moment)
     from prometheus_client import generate_latest
 
     from backupd.metrics.families import Registry, families
@@ -46,7 +51,22 @@ def command(ctx: click.Context, textfile: str | None, as_json: bool) -> int:
         # As a whole, under a name meanwhile that does not end in .prom, which node_exporter would read; and it is another user.
         with whole_file(textfile, mode=0o644) as file:
             file.write(text)
-    return 0
+    return 0 if seen.is_catalogue_read and reporting.error is None else Exit.ATTENTION
+
+
+def _read(reporting: ReportingConfig, now: datetime) -> tuple[StatusReport, list[StoredAlarm], datetime | None]:
+    """Returns the report, the alarms, and when they were checked; without a catalogue what is known without it."""
+    config, faults = reporting.config, reporting.faults
+    if not reporting.is_bare:
+        try:
+            with opened_catalogue(config.pool.state) as catalogue:
+                report = read_status(config, catalogue, now, live=False, faults=faults)
+                kept = from_text(catalogue.get_fact(FACT))
+                return report, catalogue.alarms(), kept.looked if kept else None
+        except OperatorError as error:
+            complain(error)
+    memory = AlarmMemory(config, None)
+    return status_without_catalogue(config, now, faults=faults, is_bare=reporting.is_bare), memory.rows(), None
 
 
 def _as_json(family: Any) -> dict[str, Any]:

@@ -2,22 +2,27 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from backupd.alarms.alarm_memory import AlarmMemory, alone
 from backupd.alarms.journal import read_failure, validate_unit
-from backupd.alarms.notifier import NotifyReport, alone, notify, require_own_catalogue, tell_failure, tell_test
-from backupd.cli.context import load_config, pass_context, present
+from backupd.alarms.notifier import NotifyReport, looked_at, notify, require_own_catalogue, tell_failure, tell_test
+from backupd.cli.context import complain_of_faults, load_reporting, pass_context, present
 from backupd.health.pool_facts import look_at_pool
+from backupd.health.status_report import StatusReport, opened_catalogue, status_without_catalogue, with_trouble
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.progress import prose
-from btrkeep.config import Config, page
+from btrkeep.config import ReportingConfig, page
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.process.service import is_service, tell
 from btrkeep.units import counted, format_time, printable
+
+_PATIENCE = 10.0  # seconds; a catalogue that is locked for longer is a reason for a message
+_BEGAN = "notify_began"
 
 
 @click.command("notify")
@@ -38,46 +43,78 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
     """
     if sum((unit is not None, digest, test)) > 1:
         raise UsageError("--failed, --digest and --test exclude each other", "`backupd notify --help` explains them")
-    config = load_config(ctx)
+    reporting = load_reporting(ctx)
+    config = reporting.config
     moment = present(ctx, config)
+    complain_of_faults(reporting.faults)
+    if not dry_run:
+        reporting.keep(moment)
     failed = validate_unit(unit) if unit is not None else None
     if (test or digest) and not config.notify.urls and not dry_run:
         raise UsageError("[notify] has no urls", f"{page('monitoring')} shows some")
+    trouble: OperatorError | None = None
     if test:
         told = tell_test(config, dry_run=dry_run)
-    elif failed:
-        told = _failed(config, failed, moment, dry_run=dry_run)
     else:
-        with Catalogue.open(config.pool.state) as catalogue, alone(config, moment):
-            told = notify(config, catalogue, moment, want_digest=digest, dry_run=dry_run)
+        with alone(config, moment), _usable_catalogue(reporting) as (catalogue, error):
+            trouble = error
+            if failed:
+                memory = AlarmMemory(config, catalogue, trouble)
+                told = tell_failure(memory, read_failure(failed), reporting.faults, moment, dry_run=dry_run)
+            else:
+                report, trouble = _report(reporting, catalogue, trouble, moment)
+                memory = AlarmMemory(config, catalogue if report.is_catalogue_read else None, trouble)
+                told = notify(memory, report, want_digest=digest, dry_run=dry_run)
+            trouble = trouble or memory.trouble
     echo_json(_as_json(told, dry_run=dry_run)) if as_json else _show(told, dry_run=dry_run, test=test)
     missed = any(not one.arrived for one in told.services) if test else bool(told.services) and not told.arrived
-    return Exit.ATTENTION if missed else Exit.OK
-
-
-def _failed(config: Config, unit: str, now: datetime, *, dry_run: bool) -> NotifyReport:
-    """Reports the failed unit even with a damaged catalogue, which may be the reason for the failure."""
-    failure = read_failure(unit)
-    with _catalogue_if_any(config, now) as catalogue:
-        return tell_failure(config, catalogue, failure, now, dry_run=dry_run)
+    return Exit.ATTENTION if missed or (trouble and not failed) else Exit.OK
 
 
 @contextmanager
-def _catalogue_if_any(config: Config, now: datetime) -> Iterator[Catalogue | None]:
+def _usable_catalogue(reporting: ReportingConfig) -> Iterator[tuple[Catalogue | None, OperatorError | None]]:
+    """Yields the catalogue, None if it cannot be read or is of another pool; and why it cannot be used, or only not be written."""
+    config = reporting.config
+    if reporting.is_bare:  # it is not known where the catalogue is
+        yield None, None
+        return
     try:
-        catalogue = Catalogue.open(config.pool.state)
+        catalogue = opened_catalogue(config.pool.state)
     except OperatorError as error:
         complain(error)
-        yield None
+        yield None, error
         return
-    with catalogue, alone(config, now):
+    with catalogue:
         try:
             require_own_catalogue(look_at_pool(config, catalogue), config)
         except OperatorError as error:
             complain(error)
-            yield None
+            yield None, error
             return
-        yield catalogue
+        try:
+            catalogue.wait_at_most(_PATIENCE)
+            catalogue.set_fact(_BEGAN, format_time(datetime.now(UTC)))
+        except OperatorError as error:
+            complain(error)
+            yield catalogue, error
+            return
+        yield catalogue, None
+
+
+def _report(
+    reporting: ReportingConfig, catalogue: Catalogue | None, trouble: OperatorError | None, now: datetime
+) -> tuple[StatusReport, OperatorError | None]:
+    """Returns what can be found out, and why the catalogue cannot be used."""
+    config, faults = reporting.config, reporting.faults
+    if catalogue:
+        try:
+            report = looked_at(config, catalogue, faults, now)
+            return (with_trouble(report, trouble) if trouble else report), trouble
+        except OperatorError as error:
+            complain(error)
+            trouble = error
+    report = status_without_catalogue(config, now, faults=faults, is_bare=reporting.is_bare)
+    return (with_trouble(report, trouble) if trouble else report), trouble
 
 
 def _show(told: NotifyReport, *, dry_run: bool, test: bool) -> None:

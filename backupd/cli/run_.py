@@ -1,10 +1,21 @@
 """`backupd run`: backs up the hosts that are due."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 
 import click
 
-from backupd.cli.context import clock_for, complete_host, dry_run_option, load_config, opened, pass_context
+from backupd.cli.context import (
+    clock_for,
+    complain_of_faults,
+    complete_host,
+    dry_run_option,
+    given_now,
+    load_config,
+    load_reporting,
+    opened,
+    pass_context,
+)
 from backupd.cli.names import expand_hosts
 from backupd.cli.night_view import as_json_object, result_line
 from backupd.cli.sinks import night_sinks
@@ -15,13 +26,15 @@ from backupd.repo.privileges import REQUIRED, require_privileges
 from backupd.repo.publish import fetched_hosts
 from backupd.rsync.command import passes, rsync_command
 from backupd.run.context import HostResult, NightEvent, buckets_of
+from backupd.run.night_report import report_unstarted
 from backupd.run.planning import PlannedHost, plan
 from backupd.run.run import RunEnd, run_hosts
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
+from btrkeep.config import Config
 from btrkeep.decisions.due import latest
-from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
+from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.process.cancellation import signal_status
 from btrkeep.process.error_report import report_error
 from btrkeep.process.proc import start_time
@@ -77,9 +90,16 @@ def command(
         raise UsageError("name hosts or say --all, not both", "`backupd run --help` explains both")
     if scheduled and (hosts or everything):
         raise UsageError("--scheduled takes the hosts that are due: name no host, and leave --all out", "`backupd run --help`")
-    if scheduled and not dry_run and not as_json and _nothing_is_due(ctx, catch_up=catch_up):
-        return Exit.OK
-    with opened(ctx, writes=not dry_run, stand_in=not dry_run) as context:
+    with ExitStack() as held:
+        try:
+            if scheduled and not dry_run and not as_json and (idle := _idle_config(ctx, catch_up=catch_up)):
+                complain_of_faults(idle.faults)
+                return Exit.ATTENTION if idle.faults else Exit.OK
+            context = held.enter_context(opened(ctx, writes=not dry_run, stand_in=not dry_run))
+        except (ConfigError, PoolUnusable) as error:
+            if not hosts and not dry_run and not given_now(ctx):
+                _report_unstarted(ctx, error)
+            raise
         if not dry_run:
             require_privileges(REQUIRED)
         enabled = (name for name, host in context.config.hosts.items() if host.enabled)
@@ -117,10 +137,16 @@ def command(
     return Exit.ATTENTION if status == Exit.OK and context.config.faults else status
 
 
-def _nothing_is_due(ctx: click.Context, *, catch_up: bool) -> bool:
-    """Returns True if no host is to be backed up now, by the catalogue as it is: nothing is written, and nothing else started.
+def _report_unstarted(ctx: click.Context, error: OperatorError) -> None:
+    with suppress(ConfigError):
+        report_unstarted(load_reporting(ctx).config, error.message)
 
-    False also if the catalogue cannot be read, or another run was killed: then the run itself finds out. Raises PoolUnusable.
+
+def _idle_config(ctx: click.Context, *, catch_up: bool) -> Config | None:
+    """Returns the configuration if no host is to be backed up now, by the catalogue as it is: nothing is written, and nothing
+    else started.
+
+    None also if the catalogue cannot be read, or another run was killed: then the run itself finds out. Raises PoolUnusable.
     """
     config = load_config(ctx)
     pool = open_configured(config)
@@ -128,14 +154,14 @@ def _nothing_is_due(ctx: click.Context, *, catch_up: bool) -> bool:
     try:
         with Catalogue.open_readonly(config.pool.state) as catalogue:
             if catalogue.pool_id() != pool.id or is_lost(pool, catalogue):
-                return False
+                return None
             if any(start_time(run.pid) != run.pid_started for run in catalogue.unfinished_runs()):
-                return False
+                return None
             copies = fetched_hosts(pool, catalogue, config.hosts)
             entries = plan(config, catalogue.host_facts(latest(moment)), moment, catch_up=catch_up, scheduled=True, copies=copies)
     except (OperatorError, OSError):
-        return False
-    return not any(entry.runs for entry in entries)
+        return None
+    return None if any(entry.runs for entry in entries) else config
 
 
 def _tell(end: RunEnd, sinks: ProgressSinks[NightEvent], *, as_json: bool) -> int:

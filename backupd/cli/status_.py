@@ -1,14 +1,15 @@
 """`backupd status`: how every host is doing."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from backupd.cli import colours
-from backupd.cli.context import complete_group, complete_host, opened, pass_context, require_host
+from backupd.cli.context import complete_group, complete_host, given_now, load_reporting, opened, pass_context, require_host
 from backupd.cli.names import expand_hosts, is_pattern
 from backupd.cli.status_json import (
     copy_as_json,
@@ -19,6 +20,7 @@ from backupd.cli.status_json import (
     progress_as_json,
     time_or_null,
 )
+from backupd.cli.status_looked import LastLook
 from backupd.cli.status_view import (
     show_all,
     show_copies,
@@ -34,9 +36,9 @@ from backupd.cli.status_view import (
 from backupd.expire.clocks import clock_synchronised
 from backupd.health.pool_facts import look_at_pool
 from backupd.health.status_report import damaged_hosts, drills_of, last_dedupe, looks_of
-from backupd.repo.context import PoolContext
-from btrkeep.catalogue import Dedupe, Progress
+from btrkeep.catalogue import Catalogue, Dedupe, Progress
 from btrkeep.cli import echo_json, json_option
+from btrkeep.config import Config
 from btrkeep.config.model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.copies import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses, read_running
@@ -44,12 +46,14 @@ from btrkeep.decisions.crash import BackupsInDoubt, in_doubt_words, read_in_doub
 from btrkeep.decisions.dedupe_words import dedupe_words
 from btrkeep.decisions.drills import DrillStatus
 from btrkeep.decisions.due import latest
+from btrkeep.decisions.findings import from_text
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, clock_findings, judge_pool
 from btrkeep.decisions.repeated import RepeatedFailure, read_steps, repeated_failures, repeated_object, repeated_words
 from btrkeep.decisions.verification import VerificationState, verification_counts
-from btrkeep.errors import UsageError, did_you_mean
+from btrkeep.errors import OperatorError, UsageError, did_you_mean
 from btrkeep.pool import quota
+from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_time, printable
 
@@ -82,9 +86,19 @@ def command(
 
     With one HOST, that one alone and at length, with its newest backup in each copy. --copies lists these of all hosts. With
     several, a pattern such as 'web*', --state or --group: a table of these hosts only.
+
+    Mistakes of the configuration, and what is unknown now, stand first. Then the hosts are shown as the last valid configuration
+    and the catalogue have them.
+
+    Exit status 1: a host is left out for a mistake in its configuration, the catalogue cannot be used, or `backupd notify` has
+    checked nothing for over an hour; 2: the configuration cannot be used; 4: the pool cannot be read.
     """
     synchronised = clock_synchronised()
-    with opened(ctx) as context:
+    look = LastLook(load_reporting(ctx))
+    if look.reporting.is_bare and look.reporting.error:
+        raise look.reporting.error
+    with ExitStack() as held:
+        context = _opened(ctx, look, held)
         host = hosts[0] if len(hosts) == 1 and not is_pattern(hosts[0]) and not states and group is None else None
         chosen = None
         if host:
@@ -92,21 +106,62 @@ def command(
         elif hosts or states or group is not None:
             chosen = _chosen(context, hosts, group)
         status = _read_status(context, host, synchronised)
+        look.now, look.checked = status.moment, from_text(context.catalogue.get_fact(health.FACT))
         if chosen is not None:
             status = _only(status, chosen, states)
-        alive = quota.live_bytes(context.pool) if as_json else {}
+        alive = quota.live_bytes(context.pool) if as_json and context.pool else {}
     if as_json:
-        echo_json(status.as_json(alive))
+        echo_json({**status.as_json(alive), "looked": look.as_json()})
     else:
+        look.show()
         status.show(host, with_copies=with_copies, chosen=chosen)
-    return 0
+        look.show_end()
+    if look.error:
+        raise look.error
+    return look.exit_status
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What the command reads. `pool`: None if it cannot be read. The rest is as in PoolContext."""
+
+    config: Config
+    catalogue: Catalogue
+    moment: datetime
+    pool: Pool | None = None
+    lost: bool = False
+    clock_doubt: str | None = None
+
+
+def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _Opened:
+    """Opens all of it; the catalogue alone, for reading, if the pool or the catalogue's folder is unusable. Then `look` has why.
+
+    Raises OperatorError if the catalogue cannot be read.
+    """
+    config = look.reporting.config
+    try:
+        context = held.enter_context(opened(ctx, config=config))
+    except UsageError:
+        raise
+    except OperatorError as error:
+        look.error = error
+        try:
+            if given_now(ctx):
+                raise error
+            catalogue = held.enter_context(Catalogue.open_readonly(config.pool.state))
+            catalogue.pool_id()
+        except OperatorError:
+            look.show()
+            raise error from None
+        return _Opened(config, catalogue, datetime.now(UTC))
+    return _Opened(config, context.catalogue, context.clock.now(), context.pool, context.lost, context.clock_doubt)
 
 
 @dataclass(frozen=True, slots=True)
 class _Status:
     """What the command shows, of all hosts or of one."""
 
-    context: PoolContext
+    context: _Opened
     moment: datetime
     hosts: list[HostStatus]
     unconfigured: Mapping[str, int]
@@ -189,18 +244,18 @@ class _Status:
         show_pool(self.verdict)
 
 
-def _chosen(context: PoolContext, hosts: Sequence[str], group: str | None) -> frozenset[str]:
+def _chosen(context: _Opened, hosts: Sequence[str], group: str | None) -> frozenset[str]:
     """Returns the hosts that are named by words, patterns and the group. Raises UsageError."""
     config = context.config
     if group is not None and group not in config.groups:
         raise UsageError(f"there is no group {group}", did_you_mean(group, config.groups, f"look at {config.file}"))
-    known = {*config.hosts, *context.catalogue.hosts()}
+    known = {*config.every_host, *context.catalogue.hosts()}
     names = expand_hosts(hosts, sorted(known)) if hosts else sorted(known)
     for name in names:
         require_host(config, context.catalogue, name)
     if group is None:
         return frozenset(names)
-    return frozenset(name for name in names if name in config.hosts and config.hosts[name].group == group)
+    return frozenset(name for name in names if name in config.every_host and config.every_host[name].group == group)
 
 
 def _only(status: "_Status", chosen: frozenset[str], states: Sequence[str]) -> "_Status":
@@ -218,8 +273,8 @@ def _only(status: "_Status", chosen: frozenset[str], states: Sequence[str]) -> "
     )
 
 
-def _read_status(context: PoolContext, host: str | None, synchronised: bool | None) -> _Status:
-    moment = context.clock.now()
+def _read_status(context: _Opened, host: str | None, synchronised: bool | None) -> _Status:
+    moment = context.moment
     looks, unverified = looks_of(context.config, context.catalogue, moment)
     return _Status(
         context,
@@ -242,13 +297,13 @@ def _read_status(context: PoolContext, host: str | None, synchronised: bool | No
     )
 
 
-def _statuses(context: PoolContext, host: str | None, moment: datetime) -> list[HostStatus]:
+def _statuses(context: _Opened, host: str | None, moment: datetime) -> list[HostStatus]:
     fetched = copies_of(context.catalogue.get_fact(COPIES)).fetched
     found = host_statuses(context.config, context.catalogue.host_facts(latest(moment)), fetched, moment)
     return [status for status in found if host in (None, status.host)]
 
 
-def _unconfigured(context: PoolContext, host: str | None) -> dict[str, int]:
+def _unconfigured(context: _Opened, host: str | None) -> dict[str, int]:
     """Returns how many backups each host has that is not configured, and that no replica fetches from another pool."""
     known = context.config.every_host.keys() | copies_of(context.catalogue.get_fact(COPIES)).fetched.keys()
     counts = context.catalogue.backup_counts()

@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from backupd.health.pool_facts import look_at_pool
 from backupd.repo.context import open_configured
@@ -13,6 +14,7 @@ from btrkeep.catalogue import (
     Balance,
     BalanceTotals,
     Catalogue,
+    CatalogueBusy,
     Dedupe,
     Expiry,
     ExpiryTotals,
@@ -27,13 +29,13 @@ from btrkeep.decisions.copies import COPIES, CopyStatus, copies_of, copy_statuse
 from btrkeep.decisions.crash import read_in_doubt
 from btrkeep.decisions.drills import DrillStatus, drill_status, read_drills
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.findings import PoolVerdict
+from btrkeep.decisions.findings import FACT, PoolVerdict, from_text
 from btrkeep.decisions.host_state import HostStatus, host_statuses
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.pool_numbers import PoolNumbers, errors_by_name, numbers_of_sample, summed_spaces
 from btrkeep.decisions.repeated import RepeatedFailure, read_steps, repeated_failures
 from btrkeep.decisions.verification import VerificationState, last_reads, late_reads, verification_counts
-from btrkeep.errors import PoolUnusable
+from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.model import Room
@@ -47,7 +49,11 @@ _NO_EXPIRY, _NO_BALANCE = ExpiryTotals(0, 0), BalanceTotals(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """The result of `read_status`. Without `numbers` the pool could not be read."""
+    """The result of `read_status`. Without `numbers` the pool could not be read.
+
+    `faults`: mistakes of the configuration, FILE:LINE and why. `catalogue_fault`: why the catalogue cannot be used; "" if it can.
+    `pool_looked`: when the pool could be read last, None if never.
+    """
 
     config: Config
     now: datetime
@@ -83,6 +89,13 @@ class StatusReport:
     """How many backups there are in each verification state."""
     repeated: tuple[RepeatedFailure, ...] = ()
     """The optional steps that did not come to their end several times in a row; balances only if the pool could be read."""
+    faults: tuple[str, ...] = ()
+    catalogue_fault: str = ""
+    is_catalogue_busy: bool = False
+    """True if that is so because another program is writing."""
+    is_catalogue_read: bool = True
+    """False if it could not even be read: then nothing is known of the hosts."""
+    pool_looked: datetime | None = None
     in_doubt: frozenset[str] = frozenset()
     """The hosts with a backup that a crash of this server may have damaged, and that was not read since."""
 
@@ -106,16 +119,40 @@ class StatusReport:
         return judge_pool(self.pool, HealthLimits.of(self.config))
 
 
-def read_status(config: Config, catalogue: Catalogue, now: datetime, *, live: bool) -> StatusReport:
+def opened_catalogue(state: Path) -> Catalogue:
+    """Opens the catalogue. Raises OperatorError, also if the state folder cannot be written."""
+    try:
+        return Catalogue.open(state)
+    except OSError as error:
+        hint = f"see that its filesystem is mounted, not read-only and not full: df {state}"
+        raise OperatorError(f"the catalogue in {state} cannot be opened: {error.strerror}", hint) from None
+
+
+def with_trouble(report: StatusReport, trouble: OperatorError) -> StatusReport:
+    """Returns the report with the reason why the catalogue cannot be used, or only not be written."""
+    return replace(report, catalogue_fault=trouble.message, is_catalogue_busy=isinstance(trouble, CatalogueBusy))
+
+
+def status_without_catalogue(config: Config, now: datetime, *, faults: tuple[str, ...], is_bare: bool = False) -> StatusReport:
+    """Returns what is known without a catalogue: the state of the pool; nothing if `is_bare`, because its path is unknown."""
+    pool = PoolFacts() if is_bare else look_at_pool(config)
+    looked = None if is_bare or pool.fault else now
+    return StatusReport(config, now, (), {}, pool, faults=faults, is_catalogue_read=False, pool_looked=looked)
+
+
+def read_status(config: Config, catalogue: Catalogue, now: datetime, *, live: bool, faults: tuple[str, ...] = ()) -> StatusReport:
     """Returns the report. Numbers of the pool are those of the newest sample; with `live`, or without a recent one, of now.
 
-    Raises OperatorError when the catalogue cannot be read.
+    `faults`: mistakes of the configuration. Raises OperatorError when the catalogue cannot be read.
     """
     facts = catalogue.host_facts(latest(now))
     looks, unverified = looks_of(config, catalogue, now)
+    kept = from_text(catalogue.get_fact(FACT))
     report = StatusReport(
         config=config,
         now=now,
+        faults=faults,
+        pool_looked=kept.pool_looked if kept else None,
         hosts=host_statuses(config, facts, copies_of(catalogue.get_fact(COPIES)).fetched, now),
         facts=facts,
         pool=look_at_pool(config, catalogue),
@@ -137,7 +174,7 @@ def read_status(config: Config, catalogue: Catalogue, now: datetime, *, live: bo
     if report.fault:
         return report
     try:
-        return _with_pool(report, catalogue, live=live)
+        return replace(_with_pool(report, catalogue, live=live), pool_looked=now)
     except PoolUnusable as error:
         return replace(report, pool=PoolFacts(error.message, error.hint))
     except OSError as error:

@@ -49,7 +49,7 @@ class _Look(Collector):
 def families(report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> Iterator[Family]:
     """All families, in the order of the table; one without a sample is left out. `looked`: when somebody looked for alarms last."""
     samples = _Samples(report.config.name)
-    for collect in (_itself, _hosts, _queue, _pool, _filesystem, _balance, _expiry, _replicas, _drills):
+    for collect in (_itself, _pool, _filesystem, *(_OF_CATALOGUE if report.is_catalogue_read else ())):
         collect(samples, report)
     if looked:
         metric_samples.add_alarms(samples.add, alarms, report.now, AlarmPatience.of(report.config))
@@ -82,6 +82,9 @@ def _itself(samples: _Samples, report: StatusReport) -> None:
     samples.add(table.INFO, 1, __version__)
     samples.add(table.LOOKED, report.now.timestamp())
     samples.add(table.USABLE, not report.fault)
+    samples.add(table.CONFIG_FAULTS, len(report.faults))
+    samples.add(table.CATALOGUE_USABLE, report.is_catalogue_read)
+    samples.add(table.POOL_LOOKED, _seconds(report.pool_looked))
     samples.add(table.LOST, report.lost)
 
 
@@ -188,6 +191,9 @@ def _expiry(samples: _Samples, report: StatusReport) -> None:
         samples.add(table.EXPIRY_DURATION, seconds_between(expiry.started, end))
         samples.add(table.EXPIRY_END, end.timestamp())
         samples.add(table.EXPIRY_OK, expiry.outcome in _GOOD_EXPIRY)
+
+
+_OF_CATALOGUE = (_hosts, _queue, _balance, _expiry, _replicas, _drills)
 
 
 def _seconds(moment: datetime | None) -> float | None:

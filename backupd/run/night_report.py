@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Self
 
 from backupd.alarms.night import NightVerdict, judge_night
 from backupd.run.context import RunContext
+from btrkeep.config import Config
 from btrkeep.decisions.copies import COPIES, copies_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import host_statuses
@@ -55,6 +56,18 @@ class Reporting:
             text = error.message if isinstance(error, OperatorError) else "its log says more"
             self._ping.end(met=False, text=f"the night ended with an error: {text}")
         self._ping.wait()
+
+
+def report_unstarted(config: Config, text: str) -> None:
+    """Tells the dead man's switch that a night could not even begin."""
+    if config.notify.ping is None:
+        return
+    from backupd.alarms.ping import Ping
+
+    ping = Ping(config.notify.ping)
+    ping.start()
+    ping.end(met=False, text=f"the night could not begin: {text}")
+    ping.wait()
 
 
 def _judge(context: RunContext, early: str | None) -> NightVerdict:

@@ -16,7 +16,7 @@ from btrkeep.config.build import STATE
 from btrkeep.config.elsewhere import state_of
 from btrkeep.config.files import Document, documents
 from btrkeep.config.keys import NOTIFY, POOL, default_zone
-from btrkeep.config.last_valid import LastValid, last_valid
+from btrkeep.config.last_valid import LastValid, keep_valid, last_valid
 from btrkeep.config.merge import Sections, merged
 from btrkeep.config.model import Config, NotifySettings, PoolSettings
 from btrkeep.config.problems import InvalidValue, Problems
@@ -40,6 +40,11 @@ class ReportingConfig:
     error: ConfigError | None = None
     kept: datetime | None = None
     is_bare: bool = False
+
+    def keep(self, now: datetime) -> None:
+        """Keeps the present configuration as the last valid one, if it is valid."""
+        if self.error is None:
+            keep_valid(self.config, now)
 
     @property
     def faults(self) -> tuple[str, ...]:

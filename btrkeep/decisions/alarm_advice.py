@@ -8,6 +8,7 @@ from btrkeep.catalogue.model_alarm import (
     BALANCE,
     CATALOGUE,
     CONDITION,
+    CONFIGURATION,
     DAMAGED,
     DEVICES,
     DRILL,
@@ -73,6 +74,7 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "backupd doctor",
         "doctor",
     ),
+    (FAILURE, CONFIGURATION): Advice("Mend that line: what it is about is not backed up until then.", "backupd check"),
     (FAILURE, CATALOGUE): Advice("Set another `state` for this pool, or rebuild the catalogue from it.", "backupd rebuild"),
     (ROOM, MIN_FREE): Advice(
         "Nothing is backed up until there is room: keep less, balance, or add a device.", "backupd forecast", "pool"
@@ -124,6 +126,7 @@ EXAMPLES: Mapping[tuple[str, str], str] = {
     (FAILURE, DRILL): "drill: no restore was proven for 30d",
     (FAILURE, VERIFICATION): "verification: no backup of web1 was read for 90d",
     (FAILURE, READ_ONLY): "/srv/backup is mounted read-only: no backup can be made",
+    (FAILURE, CONFIGURATION): "the configuration is wrong: FILE:LINE: REASON",
     (FAILURE, CATALOGUE): "the catalogue knows none of the backups that are in the pool",
     (ROOM, MIN_FREE): "there is less free space than min_free",
     (ROOM, UNALLOCATED): "there is too little unallocated space",

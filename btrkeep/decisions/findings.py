@@ -85,16 +85,25 @@ class PoolVerdict:
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """A verdict of a moment, as the catalogue has it."""
+    """A verdict of a moment, as the catalogue has it. `pool_looked`: when the pool could be read last, None if that is unknown."""
 
     looked: datetime
     verdict: PoolVerdict
+    pool_looked: datetime | None = None
 
 
 def as_text(kept: StoredVerdict) -> str:
     """Encodes the verdict for the catalogue."""
     findings = [{name: getattr(one, name) for name in _STORED} for one in kept.verdict.findings]
-    return json.dumps({"looked": format_time(kept.looked), "findings": findings, "unlooked": kept.verdict.unlooked})
+    pool_looked = format_time(kept.pool_looked) if kept.pool_looked else None
+    return json.dumps(
+        {
+            "looked": format_time(kept.looked),
+            "pool_looked": pool_looked,
+            "findings": findings,
+            "unlooked": kept.verdict.unlooked,
+        }
+    )
 
 
 def from_text(text: str | None) -> StoredVerdict | None:
@@ -104,7 +113,8 @@ def from_text(text: str | None) -> StoredVerdict | None:
 
 def _verdict(said: Mapping[str, Any]) -> StoredVerdict:
     findings = tuple(Finding(**one) for one in said["findings"])
-    return StoredVerdict(parse_time(said["looked"]), PoolVerdict(findings, tuple(said["unlooked"])))
+    pool_looked = parse_time(said["pool_looked"]) if said.get("pool_looked") else None
+    return StoredVerdict(parse_time(said["looked"]), PoolVerdict(findings, tuple(said["unlooked"])), pool_looked)
 
 
 def as_json(verdict: PoolVerdict) -> dict[str, Any]:

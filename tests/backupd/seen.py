@@ -31,7 +31,7 @@ def well(**others: Any) -> PoolFacts:
 def seen(of: Config, facts: dict[str, HostFacts] | None = None, now: datetime = NOW, **others: Any) -> StatusReport:
     known = facts or {}
     hosts = tuple(host_status(host, known.get(host.name), of.pool.zone, now) for host in of.hosts.values())
-    return StatusReport(of, now, hosts, known, **{"pool": well(), "numbers": numbers(), **others})
+    return StatusReport(of, now, hosts, known, **{"pool": well(), "numbers": numbers(), "pool_looked": now, **others})
 
 
 def numbers(**errors: int) -> PoolNumbers:

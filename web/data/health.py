@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from btrkeep.decisions.findings import FACT, UNKNOWN, Finding, from_text
+from btrkeep.decisions.findings import FACT, UNKNOWN, UNUSABLE, Finding, from_text
 from web.source import RequestContext
 
 STALE = timedelta(hours=1)
@@ -39,6 +39,13 @@ class PoolHealth:
     is_old: bool
     findings: tuple[Finding, ...] = ()
     unlooked: tuple[str, ...] = ()
+    pool_looked: datetime | None = None
+    """When the pool itself could be read last; None: unknown."""
+
+    @property
+    def fault(self) -> str:
+        """Returns why the pool cannot be read; "" if it can."""
+        return next((finding.text for finding in self.findings if finding.check == UNUSABLE), "")
 
     @property
     def is_known(self) -> bool:
@@ -53,4 +60,4 @@ def pool_health(source: RequestContext) -> PoolHealth:
         return PoolHealth(UNKNOWN, None, is_old=False)
     verdict, is_old = kept.verdict, abs(source.now - kept.looked) > STALE
     level = verdict.level if verdict.findings or not is_old else UNKNOWN
-    return PoolHealth(level, kept.looked, is_old, verdict.findings, verdict.unlooked)
+    return PoolHealth(level, kept.looked, is_old, verdict.findings, verdict.unlooked, kept.pool_looked)

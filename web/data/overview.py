@@ -1,8 +1,10 @@
 """The first page: the result of the night, the state of the hosts, running jobs, space in the pool, and faults."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from btrkeep.catalogue.model_alarm import CONFIGURATION
 from btrkeep.decisions.drills import drill_status, proven_words, read_drills
 from btrkeep.decisions.schedule import SCHEDULE_FACT, StoredSchedule, stored_schedule
 from btrkeep.decisions.verification import last_reads, verification_sentence
@@ -39,6 +41,20 @@ class PoolSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Urgent:
+    """A line that stands above everything else: a mistake of the configuration, or what is unknown now.
+
+    `text` may come from files and programs. `since`: when it was known last, None if never or if that does not apply. `command`:
+    what to type.
+    """
+
+    head: str
+    text: str
+    since: datetime | None
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The overview as the viewer may see it. `pool` is None without a sample, and for a viewer who is limited to hosts, as is
     `health`.
@@ -59,6 +75,7 @@ class Overview:
     schedule: StoredSchedule | None
     last_try: datetime | None
     running: RunningNow
+    urgent: tuple[Urgent, ...]
     pool: PoolSummary | None
     health: PoolHealth | None
     alarms_looked: datetime | None
@@ -76,6 +93,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
     """Returns the content of the first page."""
     site = source.site
     rows, health = hosts.visible_to(viewer, hosts.every_row(source)), pool_health(source)
+    last_try, alarms = _last_try(source, viewer), open_alarms(source, viewer)
     return Overview(
         name=site.name,
         now=source.now,
@@ -84,12 +102,13 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
         states=hosts.state_counts(rows),
         nights=nights(source, viewer),
         schedule=_schedule(source),
-        last_try=_last_try(source, viewer),
+        last_try=last_try,
         running=running(source, viewer),
+        urgent=tuple(_urgent(source, viewer, health, alarms, last_try)),
         pool=None if viewer.limited else pool_summary(source),
         health=None if viewer.limited else health,
         alarms_looked=health.looked if health.is_known else None,
-        alarms=open_alarms(source, viewer),
+        alarms=alarms,
         limited=viewer.limited,
         proven=_proven(source, viewer),
         verified=_verified(source, viewer),
@@ -100,6 +119,22 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
 def _schedule(source: RequestContext) -> StoredSchedule | None:
     stored = stored_schedule(source.catalogue.get_fact(SCHEDULE_FACT))
     return stored if stored and abs(source.now - stored.looked) <= STALE else None
+
+
+def _urgent(
+    source: RequestContext, viewer: Viewer, health: PoolHealth, alarms: Iterable[OpenAlarm], last_try: datetime | None
+) -> Iterator[Urgent]:
+    """Yields mistakes of the configuration first. A viewer who is limited to hosts reads no names of files or of the pool."""
+    for alarm in alarms:
+        if alarm.subject == CONFIGURATION:
+            yield Urgent("Configuration", alarm.text, None, "backupd check")
+    if health.fault:
+        text = "the pool cannot be read" if viewer.limited else f"the pool cannot be read: {health.fault}"
+        yield Urgent("Unknown", text, health.pool_looked, "" if viewer.limited else "backupd doctor")
+    is_late = health.looked is None and last_try is not None and source.now - last_try > STALE
+    if health.is_old or is_late:
+        text = "the state of the pool and of its alarms was not checked in the last hour"
+        yield Urgent("Unknown", text, health.looked, f"systemctl status btrkeep-news@{source.site.name}.timer")
 
 
 def nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:

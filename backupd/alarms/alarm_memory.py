@@ -1,0 +1,213 @@
+"""Remembers which alarms were sent: in the catalogue, and in a file beside it for when the catalogue cannot be used.
+
+What was sent must not be sent again because of the very fault that was reported. So the file has the same rows as the catalogue.
+While the catalogue cannot be written, the file is ahead of it, and the catalogue follows once it can. The file is in the state
+folder, or in memory (/dev/shm) if that folder is full or read-only.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from btrkeep.catalogue import Catalogue, StoredAlarm
+from btrkeep.catalogue.model_alarm import SERVICE
+from btrkeep.config import Config
+from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.pool.locks import take_lock
+from btrkeep.units import format_time
+
+log = logging.getLogger(__name__)
+
+FILE = "alarms.json"
+_LOCK = "notify.lock"
+_LOCK_SECONDS = 120.0  # others that send: each service may take half a minute
+_DIGEST = "notify_digest"
+_FORMAT = 1
+_LONGEST = 64 << 20  # bytes
+_TIMES = ("since", "told", "recovered", "cleared")
+_MEMORY = Path("/dev/shm")  # noqa: S108  a folder of our own in it, for its owner alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The content of the file. `ahead`: it has what the catalogue has not; `digest`: when the last one was sent."""
+
+    rows: tuple[StoredAlarm, ...] = ()
+    ahead: bool = False
+    digest: str | None = None
+
+
+@dataclass(slots=True)
+class AlarmMemory:
+    """The remembered alarms of a pool. `trouble`: why the catalogue cannot be used, None if it can."""
+
+    config: Config
+    catalogue: Catalogue | None
+    trouble: OperatorError | None = None
+    _kept: _Kept = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._kept = _read(self.config)
+
+    @property
+    def writable(self) -> Catalogue | None:
+        """Returns the catalogue if it can be written."""
+        return None if self.trouble else self.catalogue
+
+    def rows(self) -> list[StoredAlarm]:
+        """Returns all rows, those about services that do not work included. Raises OperatorError if the catalogue is damaged."""
+        if self.catalogue is None or self.trouble or self._kept.ahead:
+            services = [row for row in self.catalogue.alarms() if row.what == SERVICE] if self.catalogue else []
+            return [*self._kept.rows, *services]
+        return self.catalogue.alarms()
+
+    def last_digest(self) -> str | None:
+        """Returns when the last digest was sent."""
+        if self.catalogue is None or self._kept.ahead:
+            return self._kept.digest
+        return self.catalogue.get_fact(_DIGEST)
+
+    def keep(self, rows: Sequence[StoredAlarm], digest: str | None) -> None:
+        """Remembers these rows, all that there are, and the time of the last digest."""
+        if self.catalogue and not self.trouble:
+            try:
+                before = {row.key: row for row in self.catalogue.alarms() if row.what != SERVICE}
+                gone = before.keys() - {row.key for row in rows}
+                self.catalogue.put_alarms([row for row in rows if before.get(row.key) != row], gone)
+                if digest and digest != self.catalogue.get_fact(_DIGEST):
+                    self.catalogue.set_fact(_DIGEST, digest)
+            except OperatorError as error:
+                self.trouble = error
+        _write(self.config, _Kept(tuple(rows), self.trouble is not None or self.catalogue is None, digest))
+
+
+@contextmanager
+def alone(config: Config, now: datetime) -> Iterator[None]:
+    """Lets only one process look and send at a time, because two would send the same. Raises LockHeld if another one takes
+    minutes.
+
+    Where no lock can be made, in the state folder or in memory, there is none: a message too many is better than none.
+    """
+    deadline = time.monotonic() + _LOCK_SECONDS
+    for folder in _folders(config, make=True):
+        while True:
+            try:
+                lock = take_lock(folder / _LOCK, "backupd notify", format_time(now))
+                break
+            except LockHeld:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            except OperatorError as error:
+                log.info("%s", error.message)
+                lock = None
+                break
+        if lock:
+            with lock:
+                yield
+            return
+    yield
+
+
+def _folders(config: Config, *, make: bool) -> Iterator[Path]:
+    """Yields the state folder, then the one in memory, if nobody else has made it; with `make` it is made."""
+    if config.pool.state.is_dir():
+        yield config.pool.state
+    name = hashlib.sha256(os.fsencode(config.file)).hexdigest()[:16]
+    folder = _MEMORY / f"btrkeep-alarms-{os.geteuid()}-{name}"
+    with suppress(OSError):
+        if make:
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+            yield folder
+
+
+def _read(config: Config) -> _Kept:
+    """Returns the newest readable file's content. One in memory exists only while it is newer than that in the state folder."""
+    for folder in reversed(list(_folders(config, make=False))):
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            return _parsed(_text(folder / FILE))
+    return _Kept()
+
+
+def _text(path: Path) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, encoding="utf-8") as stream:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LONGEST:
+            raise ValueError(path)
+        return stream.read()
+
+
+def _parsed(text: str) -> _Kept:
+    kept: Any = json.loads(text)
+    if kept["format"] != _FORMAT:
+        raise ValueError(kept["format"])
+    rows = tuple(StoredAlarm(**{**row, **{name: _moment(row[name]) for name in _TIMES}}) for row in kept["rows"])
+    return _Kept(rows, bool(kept["ahead"]), kept["digest"])
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _as_text(kept: _Kept) -> str:
+    rows = [asdict(row) for row in kept.rows]
+    for row in rows:
+        row.update({name: row[name].isoformat() if row[name] else None for name in _TIMES})
+    return json.dumps({"format": _FORMAT, "ahead": kept.ahead, "digest": kept.digest, "rows": rows})
+
+
+def _write(config: Config, kept: _Kept) -> None:
+    """Writes the file into the first folder that takes it, and removes it from those behind. Never fails."""
+    text = _as_text(kept)
+    for folder in _folders(config, make=True):
+        path = folder / FILE
+        try:
+            if not path.exists() or _text(path) != text:
+                _replace(path, text)
+        except (OSError, ValueError) as error:
+            log.info("%s: %s", path, error)
+            continue
+        if folder == config.pool.state:
+            _clear_memory(config)
+        return
+    log.warning("it cannot be remembered which alarms were sent, so they may be sent again")
+
+
+def _clear_memory(config: Config) -> None:
+    for folder in _folders(config, make=False):
+        if folder != config.pool.state:
+            with suppress(OSError):
+                (folder / FILE).unlink(missing_ok=True)
+                (folder / _LOCK).unlink(missing_ok=True)
+                folder.rmdir()
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes the file for its owner alone, whatever the umask."""
+    beside = path.with_name(f".{FILE}.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        beside.unlink()
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as stream:
+            os.fchmod(fd, 0o600)
+            stream.write(text)
+            stream.flush()
+            os.fsync(fd)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
