@@ -24,12 +24,16 @@ from btrkeep.catalogue.model_alarm import (
     DRILL,
     EXPIRY,
     FAILURE,
+    FETCHED_BY,
     HOST,
     HOST_KEY,
     MIN_FREE,
     MISSING_DEVICE,
+    OFFSITE,
     POOL,
+    PUSH,
     READ_ONLY,
+    REPLICA,
     ROOM,
     SCHEDULE,
     SILENT,
@@ -135,6 +139,7 @@ def find(report: StatusReport, known: Known, units: Mapping[str, bool | None]) -
     if report.fault:
         unknown |= {(FAILURE, BALANCE), (FAILURE, str(AlarmSubject(STEP, Step.BALANCE)))}
     unknown.update(_unseen_keys(report))
+    unknown |= {key for key, row in known.items() if _is_left_out(row, report)}
     if not report.is_catalogue_read:
         unknown |= {key for key, row in known.items() if row.about.kind not in _WITHOUT_CATALOGUE}
     for unit, failed in units.items():
@@ -153,6 +158,14 @@ def unit_failed(failure: UnitFailure, now: datetime) -> Alarm:
     """Returns the alarm for a unit that systemd reports as failed. A higher exit status is worse: 1, some host; 4, the pool."""
     text = words.unit_failed(failure.unit, failure.result)
     return Alarm(FAILURE, AlarmSubject(UNIT, failure.unit), text, now, failure.status)
+
+
+def _is_left_out(row: StoredAlarm, report: StatusReport) -> bool:
+    """Returns True for an alarm of a host or copy that a mistake in the configuration leaves out: it is not over."""
+    about = row.about
+    if about.kind in (HOST, CONDITION, HOST_KEY):
+        return about.name in report.config.excluded and row.what != SILENT
+    return about.kind in (REPLICA, PUSH, FETCHED_BY, OFFSITE) and about.name in report.config.excluded_copies
 
 
 def _verdict(report: StatusReport, known: Known) -> PoolVerdict:

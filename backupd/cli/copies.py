@@ -21,12 +21,19 @@ CopyT = TypeVar("CopyT", bound=Copy)
 def chosen_copies(context: PoolContext, kind: str, known: Mapping[str, CopyT], name: str | None, *, is_asked: bool) -> list[CopyT]:
     """Returns the copy of that name, or all. Raises UsageError for an unknown name, and with `is_asked` if none is configured."""
     what = "offsite repository" if kind == OFFSITE else kind
+    if fault := excluded_fault(context, name):
+        raise UsageError(f"{what} {printable(str(name))} is left out: {fault}", "mend that line of the configuration")
     if name is not None and name not in known:
         hint = did_you_mean(name, known, f"add [{kind}.{name}] to {context.config.file}")
         raise UsageError(f"no {what} {printable(name)} is configured", hint)
     if not known and is_asked:
         raise UsageError(f"no {what} is configured", f"add [{kind}.NAME] to {context.config.file}; `man btrkeep.toml` explains it")
     return [known[name]] if name is not None else list(known.values())
+
+
+def excluded_fault(context: PoolContext, name: str | None) -> str:
+    """Returns the mistake for which the copy of that name is left out; "" for any other."""
+    return context.config.excluded_copies.get(name, "") if name is not None else ""
 
 
 def is_copy_due(context: PoolContext, copy: Copy) -> bool:

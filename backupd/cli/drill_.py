@@ -103,6 +103,7 @@ def command(
     if as_root and not boot:
         raise UsageError("--as-root belongs to --boot", "`backupd drill HOST --boot --as-root`")
     with opened(ctx, writes=not dry_run) as context:
+        context.config.require_section("drill")
         limit = seconds if seconds is not None else context.config.drill.time
         status, printer = Status(), RestoreProgressPrinter(lines=False)
         drilling = DrillContext(context.config, context.pool, context.clock.now(), limit, SystemRandom())

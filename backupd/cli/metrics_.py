@@ -59,7 +59,10 @@ def _read(reporting: ReportingConfig, now: datetime) -> tuple[StatusReport, list
     config, faults = reporting.config, reporting.faults
     if not reporting.is_bare:
         try:
-            with opened_catalogue(config.pool.state) as catalogue:
+            catalogue, trouble = opened_catalogue(config.pool.state)
+            if trouble:
+                complain(trouble)
+            with catalogue:
                 report = read_status(config, catalogue, now, live=False, faults=faults)
                 kept = from_text(catalogue.get_fact(FACT))
                 return report, catalogue.alarms(), kept.looked if kept else None

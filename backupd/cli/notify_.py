@@ -79,7 +79,7 @@ def _usable_catalogue(reporting: ReportingConfig) -> Iterator[tuple[Catalogue | 
         yield None, None
         return
     try:
-        catalogue = opened_catalogue(config.pool.state)
+        catalogue, trouble = opened_catalogue(config.pool.state)
     except OperatorError as error:
         complain(error)
         yield None, error
@@ -90,6 +90,10 @@ def _usable_catalogue(reporting: ReportingConfig) -> Iterator[tuple[Catalogue | 
         except OperatorError as error:
             complain(error)
             yield None, error
+            return
+        if trouble:
+            complain(trouble)
+            yield catalogue, trouble
             return
         try:
             catalogue.wait_at_most(_PATIENCE)

@@ -119,7 +119,8 @@ def run_command(
                 found.append({"offsite": settings.name, "error": error.message, "status": int(Exit.ATTENTION)})
         if as_json:
             echo_json(found)
-    return max((one["status"] for one in found), default=int(Exit.OK))
+    left_out = name is None and OFFSITE in context.config.faulty_sections
+    return max((one["status"] for one in found), default=int(Exit.ATTENTION if left_out else Exit.OK))
 
 
 @command.command("list", short_help="list this pool's backups there")

@@ -17,7 +17,7 @@ from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import complain, echo_json, json_option
 from btrkeep.cli.parsed import Parsed
 from btrkeep.config.model import PushSettings, ReplicaSettings
-from btrkeep.decisions.copies import REPLICA
+from btrkeep.decisions.copies import PUSH, REPLICA
 from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
 
 
@@ -119,6 +119,8 @@ def command(
                 break
         if as_json:
             echo_json(found)
+    if name is None and context.config.faulty_sections & {REPLICA, PUSH}:
+        status = int(Exit.ATTENTION)
     for one in found:
         status = max(status, one.get("status", 0))
     return status

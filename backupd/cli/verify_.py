@@ -95,6 +95,7 @@ def command(
     Exit status 0: nothing is damaged; 1: something is; 3: another verify is under way.
     """
     with opened(ctx, writes=not dry_run) as context:
+        context.config.require_section("verify")
         if against_source:
             if pace is not None:
                 raise UsageError("--pace is not for --against-source", "the bandwidth budgets hold: [backup] bandwidth")

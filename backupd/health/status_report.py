@@ -119,13 +119,19 @@ class StatusReport:
         return judge_pool(self.pool, HealthLimits.of(self.config))
 
 
-def opened_catalogue(state: Path) -> Catalogue:
-    """Opens the catalogue. Raises OperatorError, also if the state folder cannot be written."""
+def opened_catalogue(state: Path) -> tuple[Catalogue, OperatorError | None]:
+    """Opens the catalogue, if necessary only for reading; then also returns why. Raises OperatorError if it cannot be read."""
     try:
-        return Catalogue.open(state)
+        return Catalogue.open(state), None
     except OSError as error:
         hint = f"see that its filesystem is mounted, not read-only and not full: df {state}"
-        raise OperatorError(f"the catalogue in {state} cannot be opened: {error.strerror}", hint) from None
+        trouble = OperatorError(f"the catalogue in {state} cannot be opened: {error.strerror}", hint)
+    except OperatorError as error:
+        trouble = error
+    try:
+        return Catalogue.open_readonly(state), trouble
+    except OperatorError:
+        raise trouble from None
 
 
 def with_trouble(report: StatusReport, trouble: OperatorError) -> StatusReport:

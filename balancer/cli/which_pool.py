@@ -42,6 +42,7 @@ def balance_target(path: Path | None, pool: str | None, config: Path | None) -> 
     from btrkeep.config import load_usable  # longer than a whole filesystem takes to scan
 
     found = load_usable(pool or "main", config)
+    found.require_section("balance")
     if path is None:
         from btrkeep.pool.marker import open_pool
 

@@ -114,6 +114,8 @@ def build(file: Path, name: str, sections: Sections, problems: Problems, excludi
         notices=tuple(problems.notices),
         faults=exclusion.faults,
         excluded=exclusion.hosts,
+        excluded_copies=exclusion.copies,
+        faulty_sections=exclusion.sections,
         unread=exclusion.unread,
         faulty_files=tuple(dict.fromkeys(problem.file for problem in problems.faults)),
         texts=problems.texts,

@@ -4,7 +4,7 @@ A mistake that could change what is deleted, or where something is written, stop
 unless it held nothing but hosts and copies. Sections that only report or verify stop no backup.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,11 +21,12 @@ _PARTIAL = (*NAMED, *_HARMLESS)  # a mistake in one of these leaves the rest as 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """The hosts and the names of copies that are left out. `faults`: all mistakes. `unread`: see Config."""
+    """The hosts and copies that are left out, the latter with the reason. `faults`, `sections` and `unread` are as in Config."""
 
     faults: tuple[str, ...] = ()
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
-    copies: Collection[str] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
+    sections: frozenset[str] = frozenset()
     unread: tuple[str, ...] = ()
 
 
@@ -45,7 +46,8 @@ def excluding(main: Path, last: Callable[[], Config | None]) -> Callable[[Sectio
 def exclusion(main: Path, sections: Sections, problems: Problems, last: Config | None) -> Exclusion | None:
     """Returns what is left out; None if the mistakes stop everything."""
     faults: dict[str, str] = {}
-    copies: set[str] = set()
+    copies: dict[str, str] = {}
+    sections_with_faults: set[str] = set()
     unread = []
     for problem in problems.faults:
         if not _is_partial(problem, main):
@@ -60,11 +62,12 @@ def exclusion(main: Path, sections: Sections, problems: Problems, last: Config |
             where = held or []
         else:
             where = [problem.meant or problem.where]
+            sections_with_faults.add(where[0][0])
         for path in where:
             _note(path, text, sections, faults, copies)
     before = last.every_host if last else {}
     hosts = {name: replace(before.get(name) or HostConfig(name), fault=fault) for name, fault in faults.items()}
-    return Exclusion(tuple(problems.located()), hosts, frozenset(copies), tuple(unread))
+    return Exclusion(tuple(problems.located()), hosts, copies, frozenset(sections_with_faults), tuple(unread))
 
 
 def _is_partial(problem: Problem, main: Path) -> bool:
@@ -75,7 +78,7 @@ def _is_partial(problem: Problem, main: Path) -> bool:
     return bool(path) and (path[0] in _HARMLESS or (path[0] in NAMED and len(path) > 1))
 
 
-def _note(path: tuple[str, ...], text: str, sections: Sections, faults: dict[str, str], copies: set[str]) -> None:
+def _note(path: tuple[str, ...], text: str, sections: Sections, faults: dict[str, str], copies: dict[str, str]) -> None:
     """Adds the hosts or the copy that the mistake at this path concerns."""
     section, name = path[0], path[1] if len(path) > 1 else ""
     if section == HOST and name:
@@ -85,7 +88,7 @@ def _note(path: tuple[str, ...], text: str, sections: Sections, faults: dict[str
             if table.values.get("group") == name:
                 faults.setdefault(host, text)
     elif section in _COPIES:
-        copies.add(name)
+        copies.setdefault(name, text)
 
 
 def _sections_of(file: Path, text: str | None, last: Config | None) -> list[tuple[str, ...]] | None:

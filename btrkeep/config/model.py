@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.secret import Url
 from btrkeep.config.values import FileSample, Listen, MinFree, Pace, Window
+from btrkeep.errors import ConfigError
 
 _FIVE_WEEKS, _SIXTY_DAYS = 35 * 86400.0, 60 * 86400.0
 
@@ -330,9 +331,10 @@ class OffsiteSettings(CopySettings):
 class Config:
     """The configuration of one pool. `name` is the pool's; `notices` are remarks that are not errors.
 
-    `faults` are mistakes, FILE:LINE and why, that concern only the `excluded` hosts, which are not in `hosts`, copies that are
-    missing here too, or sections without effect on backups; `faulty_files` have them. `unread`: files that could not be read and
-    may have had other sections; nothing is deleted then. `texts`: the content of each file.
+    `faults` are mistakes, FILE:LINE and why, that concern only the `excluded` hosts, which are not in `hosts`, the
+    `excluded_copies`, each with its mistake, or sections without effect on backups; `faulty_files` and `faulty_sections` have
+    them. `unread`: files that could not be read and may have had other sections; nothing is deleted then. `texts`: the content of
+    each file.
     """
 
     file: Path
@@ -357,6 +359,8 @@ class Config:
     notices: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     excluded: Mapping[str, HostConfig] = field(default_factory=dict)
+    excluded_copies: Mapping[str, str] = field(default_factory=dict)
+    faulty_sections: frozenset[str] = frozenset()
     unread: tuple[str, ...] = ()
     faulty_files: tuple[Path, ...] = ()
     texts: Mapping[Path, str] = field(default_factory=dict, repr=False, compare=False)
@@ -367,6 +371,11 @@ class Config:
         if not self.excluded:
             return self.hosts
         return {**self.hosts, **self.excluded}
+
+    def require_section(self, section: str) -> None:
+        """Raises ConfigError if this section, which has no effect on backups, has a mistake: for the command that it is for."""
+        if section in self.faulty_sections:
+            raise ConfigError(self.faults, "mend that line")
 
     def host_named(self, name: str) -> HostConfig:
         """Returns a configured host, which may be an excluded one. Raises KeyError."""

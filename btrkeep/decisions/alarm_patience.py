@@ -39,7 +39,7 @@ class AlarmPatience:
     def of(cls, config: Config) -> "AlarmPatience":
         """Returns that of a configuration."""
         copies = {copy.name: copy.oldest for copy in config.copies.values()}
-        return cls(config.hosts, config.pool.zone, config.notify.silent, copies)
+        return cls(config.every_host, config.pool.zone, config.notify.silent, copies)
 
     @classmethod
     def of_published(cls, site: Published) -> "AlarmPatience":

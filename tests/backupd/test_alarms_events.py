@@ -226,3 +226,20 @@ def test_damage_that_grows_bit_by_bit_is_told_again_when_there_is_twice_as_much(
         )
         grades.append(alarm.grade)
     assert grades == [1, 2, 2, 4, 10, 10, 11]
+
+
+def test_alarms_of_what_a_mistake_in_the_configuration_leaves_out_are_not_over() -> None:
+    wrong = replace(
+        config(), excluded={"web1": replace(WEB, fault="main.toml:3: x")}, excluded_copies={"nas": "main.toml:9: y"}, faults=("f",)
+    )
+    rows = [
+        StoredAlarm("failure", subject, "", 0, NOW, 1, NOW, None, None) for subject in ("host web1", "replica nas", "host other")
+    ]
+    known = {row.key: row for row in rows}
+    found = find(seen(wrong, faults=("main.toml:3: x", "main.toml:9: y")), known, {})
+    assert [found.tells_of(row.key) for row in rows] == [False, False, True]
+    (alarm,) = found.alarms
+    assert (str(alarm.subject), alarm.text) == (
+        "configuration",
+        "the configuration is wrong: main.toml:3: x (and 1 more: backupd check)",
+    )

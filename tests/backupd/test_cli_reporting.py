@@ -60,7 +60,7 @@ def test_a_broken_configuration_is_reported_first_and_once_by_all_that_reports(s
     site.backupd("notify", "--failed", UNIT)
     assert messages(server)[-1]["message"].startswith("The configuration is wrong:\n- " + fault[:40])
     site.backupd("notify", "--digest")
-    assert messages(server)[-1]["title"] == "btrkeep main: the configuration is wrong, 2 of 2 hosts well, 1 alarm"
+    assert messages(server)[-1]["title"] == "btrkeep main: the configuration is wrong, 2 of 2 hosts well, 2 alarms"
     assert fault in messages(server)[-1]["message"].splitlines()[1]
     metrics = site.backupd("metrics", check=False)
     assert (metrics.returncode, 'btrkeep_config_faults{pool="main"} 1.0' in metrics.stdout) == (1, True)
@@ -71,7 +71,7 @@ def test_a_broken_configuration_is_reported_first_and_once_by_all_that_reports(s
     assert json.loads(site.backupd("status", "--json", check=False).stdout)["looked"]["faults"][0].startswith(fault)
     before = len(server.got)
     assert site.backupd("run", check=False).returncode == 2
-    assert server.paths[before:] == ["/ping/fail"]
+    assert server.paths[before:] == ["/ping/start", "/ping/fail"]
     site.config.write_text(good)
     assert "over" in site.backupd("notify").stdout
 
@@ -127,8 +127,10 @@ def newer(site: Nights) -> Iterator[None]:
 def read_only(site: Nights) -> Iterator[None]:
     work("mount", "--bind", site.state, site.state)
     work("mount", "-o", "remount,ro,bind", site.state)
-    yield
-    work("umount", site.state)
+    try:
+        yield
+    finally:
+        work("umount", site.state)
 
 
 @contextmanager
@@ -218,7 +220,7 @@ def test_a_pool_that_is_away_is_unknown_first(site: Nights, server: Web) -> None
     assert messages(server)[-1]["message"].startswith("The pool cannot be read: ")
     before = len(server.got)
     assert site.backupd("run", check=False).returncode == 4
-    assert server.paths[before:] == ["/ping/fail"]
+    assert server.paths[before:] == ["/ping/start", "/ping/fail"]
 
 
 def test_alarms_that_were_not_checked_for_an_hour_are_unknown_first(site: Nights) -> None:

@@ -128,6 +128,10 @@ def test_sections_that_only_report_or_verify_stop_no_backup(files: Files, text: 
     config = files.usable()
     assert (set(config.hosts), config.excluded) == ({"good"}, {})
     assert config.faults[0].startswith(f"{files.main}:8: ")
+    section = text[1 : text.index("]")]
+    with pytest.raises(ConfigError):
+        config.require_section(section)
+    config.require_section("web")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,8 @@ def test_sections_that_only_report_or_verify_stop_no_backup(files: Files, text: 
 def test_a_copys_mistake_leaves_that_copy_out(files: Files, text: str) -> None:
     files.write(f'{GOOD}[replica.other]\nfrom = "/mnt/other"\n{text}')
     config = files.usable()
-    assert (set(config.hosts), set(config.copies), bool(config.faults)) == ({"good"}, {"other"}, True)
+    assert (set(config.hosts), set(config.copies), set(config.excluded_copies)) == ({"good"}, {"other"}, {"x"})
+    assert config.faults[0] == config.excluded_copies["x"]
 
 
 def test_what_is_kept_is_for_root_alone_and_holds_the_last_valid_state(files: Files) -> None:
