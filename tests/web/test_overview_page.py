@@ -226,7 +226,7 @@ def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_
 
 def test_the_page_of_a_host_names_the_first_of_many_damaged_files_and_counts_all(tmp_path: Path) -> None:
     both = [backup("web1", EVENING), backup("web1", EVENING - DAY)]
-    catalogue = write(tmp_path, [host("web1")], both, [run("web1", EVENING)])
+    catalogue = write(tmp_path, [host("web1")], both, [backup("web1", EVENING)], [run("web1", EVENING)])
     names = [one.name or "" for one in both]
     catalogue.put_damages([Damage("web1", names[0], f"/srv/{number:03}\x1b", 0, 9, "scrub", NOW) for number in range(200)])
     catalogue.put_damages([Damage("web1", names[1], "/srv/000\x1b", start, 9, "scrub", NOW) for start in (0, 4096)])
@@ -414,3 +414,27 @@ def test_nobody_sees_it_without_a_login(tmp_path: Path) -> None:
         assert answer.status_code == 303, path
         assert answer.location.startswith("/login"), path
     assert stranger.get("/overview/running", headers={"X-Live": "1"}).status_code == 401
+
+
+def test_what_is_unknown_and_mistakes_of_the_configuration_stand_above_the_night(tmp_path: Path) -> None:
+    catalogue = write(tmp_path / "state", [host("web1"), replace(host("web2"), fault="main.toml:3: x")], [backup("web1", EVENING)], [run("web1", EVENING)])
+    fault = Finding("unusable", "error", "/srv/backup is not mounted", unusable=True)
+    words = "the configuration is wrong: main.toml:3: x"
+    catalogue.put_alarms([StoredAlarm("failure", "configuration", words, 1, NOW - HOUR, 1, NOW, None, None)])
+    catalogue.set_fact(FACT, as_text(StoredVerdict(NOW - 3 * HOUR, PoolVerdict((fault,)), NOW - 5 * HOUR)))
+    catalogue.close()
+    shown = text_of(client(tmp_path / "state").get("/").text)
+    urgent = ("configuration the configuration is wrong", "the pool cannot be read: /srv/backup is not mounted", "was not checked")
+    places = [shown.index(words) for words in (*urgent, "1 of 2 hosts complete")]
+    assert places == sorted(places)
+    assert "not mounted. Last known" in shown
+    assert "1 failing" in shown
+    limited = text_of(client(tmp_path / "state", hosts=("web1",)).get("/").text)
+    assert "the pool cannot be read" in limited
+    assert "/srv/backup" not in limited.split("Open alarms")[0]
+    assert "main.toml" not in limited
+
+
+def test_with_a_recent_look_and_nothing_wrong_nothing_stands_above_the_night(tmp_path: Path) -> None:
+    write(tmp_path / "state", [host("web1")], [backup("web1", EVENING)], [run("web1", EVENING)]).close()
+    assert "Mend this first" not in client(tmp_path / "state").get("/").text
