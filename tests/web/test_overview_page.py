@@ -226,7 +226,7 @@ def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_
 
 def test_the_page_of_a_host_names_the_first_of_many_damaged_files_and_counts_all(tmp_path: Path) -> None:
     both = [backup("web1", EVENING), backup("web1", EVENING - DAY)]
-    catalogue = write(tmp_path, [host("web1")], both, [backup("web1", EVENING)], [run("web1", EVENING)])
+    catalogue = write(tmp_path, [host("web1")], both, [run("web1", EVENING)])
     names = [one.name or "" for one in both]
     catalogue.put_damages([Damage("web1", names[0], f"/srv/{number:03}\x1b", 0, 9, "scrub", NOW) for number in range(200)])
     catalogue.put_damages([Damage("web1", names[1], "/srv/000\x1b", start, 9, "scrub", NOW) for start in (0, 4096)])
@@ -417,7 +417,8 @@ def test_nobody_sees_it_without_a_login(tmp_path: Path) -> None:
 
 
 def test_what_is_unknown_and_mistakes_of_the_configuration_stand_above_the_night(tmp_path: Path) -> None:
-    catalogue = write(tmp_path / "state", [host("web1"), replace(host("web2"), fault="main.toml:3: x")], [backup("web1", EVENING)], [run("web1", EVENING)])
+    hosts = [host("web1"), replace(host("web2"), fault="main.toml:3: x")]
+    catalogue = write(tmp_path / "state", hosts, [backup("web1", EVENING)], [run("web1", EVENING)])
     fault = Finding("unusable", "error", "/srv/backup is not mounted", unusable=True)
     words = "the configuration is wrong: main.toml:3: x"
     catalogue.put_alarms([StoredAlarm("failure", "configuration", words, 1, NOW - HOUR, 1, NOW, None, None)])
