@@ -291,7 +291,7 @@ def _read_status(context: _Opened, host: str | None, synchronised: bool | None) 
         damaged=damaged_hosts(context.catalogue),
         in_doubt=read_in_doubt(context.catalogue),
         dedupe=last_dedupe(context.catalogue),
-        repeated=repeated_failures(read_steps(context.catalogue, context.pool.filesystem), moment),
+        repeated=repeated_failures(read_steps(context.catalogue, context.pool.filesystem if context.pool else None), moment),
         verdict=judge_pool(look_at_pool(context.config, context.catalogue), HealthLimits.of(context.config)),
         synchronised=synchronised,
     )
