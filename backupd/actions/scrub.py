@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from backupd.repo.chunk_uses import chunk_uses
 from btrkeep.decisions.redundancy import Redundancy, redundancy
 from btrkeep.decisions.scrub import DeviceScrub, UnreadDevice, begun_of, is_resumable, unread_devices
 from btrkeep.errors import LockHeld, OperatorError
@@ -192,6 +191,8 @@ async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[Scrub
 
 
 def _read_uses(path: Path) -> tuple[ChunkUse, ...] | None:
+    from backupd.repo.chunk_uses import chunk_uses  # imports NumPy
+
     try:
         return chunk_uses(path)
     except OSError:

@@ -7,14 +7,17 @@ from typing import Any
 import click
 
 from backupd.cli.context import opened, pass_context
+from backupd.health.pool_facts import read_redundancy
 from backupd.repo.context import PoolContext
 from backupd.repo.publish import tell_alive, tell_copies, tell_dashboard
 from backupd.sampling import take
 from btrkeep.catalogue import CatalogueBusy, Sample
 from btrkeep.catalogue.model_sample import read_space_name, split_activities
 from btrkeep.cli import complain, echo_json, json_option
+from btrkeep.decisions.redundancy import note_redundancy
 from btrkeep.decisions.trend import metadata_share
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
+from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.model import DEVICE_ERRORS
 from btrkeep.units import counted, format_share, format_size, format_time, printable
 
@@ -43,6 +46,8 @@ def command(ctx: click.Context, as_json: bool) -> int:
             ) from error
         try:
             sample = _keep(context, context.clock.now(), found)
+            missing = missing_devices(context.pool.path)
+            note_redundancy(context.catalogue, read_redundancy(context.pool.path, found.allocation, missing))
             tell_alive(context.pool, context.catalogue)
             tell_copies(context.pool, context.catalogue)
         except CatalogueBusy as error:

@@ -200,12 +200,11 @@ class DoctorFacts:
         fs, site = self.filesystem, self.site
         of_mount = None if fs.mount_options is None else "ro" in fs.mount_options
         known = PoolFacts(
-            **site.catalogue._asdict(),
+            **site.catalogue._replace(redundancy=fs.redundancy or site.catalogue.redundancy)._asdict(),
             read_only="ro" in fs.options or of_mount,
             missing=fs.missing,
             errors=fs.errors,
             room=fs.room,
-            redundancy=fs.redundancy,
             schedule=site.schedule,
         )
         return judge_pool(known, site.limits)

@@ -5,14 +5,13 @@ from pathlib import Path
 
 from backupd.health.starters import read_schedule
 from backupd.health.trust import has_backups, is_lost
-from backupd.repo.chunk_uses import chunk_uses
 from backupd.repo.context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
 from btrkeep.decisions.copies import COPIES, copies_of
 from btrkeep.decisions.pool_health import CatalogueFacts, PoolFacts
-from btrkeep.decisions.redundancy import Redundancy, redundancy
+from btrkeep.decisions.redundancy import Redundancy, noted_redundancy, redundancy
 from btrkeep.decisions.schedule import CALLERS_FACT, NOTHING_MISSED, ScheduleVerdict
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import answers
@@ -36,13 +35,15 @@ def look_at_pool(config: Config, catalogue: Catalogue | None = None) -> PoolFact
         schedule = NOTHING_MISSED
         if not pool.rehearsal:  # its time is acted
             schedule = _schedule(config, catalogue) if catalogue else read_pool_schedule(config)
+        copies = read_redundancy(path, allocation, missing)
+        if copies is None and known.redundancy and known.redundancy.missing == missing:
+            copies = known.redundancy  # as of the last sample
         return PoolFacts(
-            **known._asdict(),
+            **known._replace(redundancy=copies)._asdict(),
             read_only=_is_read_only(path),
             missing=missing,
             errors=device_errors(allocation),
             room=read_room(path),
-            redundancy=read_redundancy(path, allocation, missing),
             schedule=schedule,
         )
     except PoolUnusable as error:
@@ -60,6 +61,8 @@ def read_redundancy(path: Path, allocation: Allocation, missing: tuple[int, ...]
         return None
     if not missing:
         return redundancy((ChunkUse(space.type, space.profile, space.used, ()) for space in allocation.spaces), ())
+    from backupd.repo.chunk_uses import chunk_uses  # imports NumPy
+
     try:
         return redundancy(chunk_uses(path), missing)
     except OSError:
@@ -114,4 +117,4 @@ def read_catalogue(state: Path, pool: Pool) -> CatalogueFacts:
 def _of_catalogue(catalogue: Catalogue, pool: Pool) -> CatalogueFacts:
     known = catalogue.pool_id() or pool.id
     was_full = any(row.key == _FULL and row.recovered is None for row in catalogue.alarms())
-    return CatalogueFacts("" if known == pool.id else known, is_lost(pool, catalogue), was_full)
+    return CatalogueFacts("" if known == pool.id else known, is_lost(pool, catalogue), was_full, noted_redundancy(catalogue))

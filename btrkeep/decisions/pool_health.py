@@ -50,6 +50,7 @@ class CatalogueFacts(NamedTuple):
     foreign: str | None = ""
     lost: bool = False
     was_full: bool = False
+    redundancy: Redundancy | None = None
 
 
 NOTHING_WRONG = CatalogueFacts()

@@ -3,14 +3,17 @@
 A copy is what one more lost device takes away: raid5 counts as two copies, raid6 as three. Both copies of `dup` are on one device.
 """
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from btrkeep.decisions.facts import FactReader, FactWriter, parse_fact
 from btrkeep.pool.model import ChunkUse
 from btrkeep.units import format_size
 
+_FACT = "redundancy"
 PROMISED: Mapping[str, int] = {
     "single": 1, "raid0": 1, "dup": 2, "raid1": 2, "raid10": 2, "raid5": 2, "raid1c3": 3, "raid6": 3, "raid1c4": 4,
 }  # fmt: skip
@@ -62,6 +65,25 @@ def redundancy(uses: Iterable[ChunkUse], missing: Collection[int]) -> Redundancy
         lost += chunk.used if left == 0 else 0
         reduced += chunk.used if left == 1 and best[chunk.type] > 1 else 0
     return Redundancy({kind: dict(of) for kind, of in copies.items()}, lost, reduced, tuple(sorted(missing)))
+
+
+def note_redundancy(facts: FactWriter, known: Redundancy | None) -> None:
+    """Keeps it for programs that may not read the chunks; only while a device is missing, for otherwise everybody can."""
+    text = json.dumps(redundancy_as_json(known), sort_keys=True) if known and known.missing else None
+    if text != facts.get_fact(_FACT):
+        facts.set_fact(_FACT, text)
+
+
+def noted_redundancy(facts: FactReader) -> Redundancy | None:
+    """Returns the newest one that was kept; None without one."""
+    return parse_fact(facts.get_fact(_FACT), _parsed, None)
+
+
+def _parsed(given: Mapping[str, Any]) -> Redundancy:
+    copies: dict[str, dict[int, int]] = {}
+    for row in given["copies"]:
+        copies.setdefault(str(row["type"]), {})[int(row["copies"])] = int(row["bytes"])
+    return Redundancy(copies, int(given["lost"]), int(given["one_good_copy_left"]), tuple(map(int, given["missing"])))
 
 
 def redundancy_words(known: Redundancy) -> str:
