@@ -137,7 +137,7 @@ def test_the_folder_for_restores_is_not_left_by_what_somebody_else_has_put_into_
         planted.unlink()
         planted.mkdir()
         os.chown(planted, 65534, 65534)
-        assert "can be written by others" in failure(service, words)
+        assert "belongs to the user nobody" in failure(service, words)
         assert list(planted.iterdir()) == list(outside.iterdir()) == []
         os.chown(planted, 0, 0)
         with bound(outside, planted):
