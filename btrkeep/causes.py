@@ -26,6 +26,9 @@ class CauseCode(StrEnum):
     FEWER_FILES = "fewer-files"
     FEWER_BYTES = "fewer-bytes"
     NOT_MOUNTED = "not-mounted"
+    EMPTIED_UNDATED = "emptied-undated"
+    EMPTIED_SETTINGS = "emptied-settings"
+    NOT_COMPARED = "not-compared"
     NOT_NAMED = "not-named"
     DEADLINE = "deadline"
     WINDOW_CLOSED = "window-closed"
@@ -43,6 +46,7 @@ class CauseCode(StrEnum):
 
 _RSYNC: Mapping[str, type] = {"exit_cause": str, "exit_code": int, "line": str}
 _EXCEEDED: Mapping[str, type] = {"found": int, "limit": int}
+_EMPTIED: Mapping[str, type] = {"folder": str, "others": int, "files": int, "bytes": int}
 _SHRUNK: Mapping[str, type] = {"before": int, "after": int, "limit": float}
 FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.POOL: {"text": str},
@@ -57,7 +61,10 @@ FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.NO_FILE_LEFT: {"before": int},
     CauseCode.FEWER_FILES: _SHRUNK,
     CauseCode.FEWER_BYTES: _SHRUNK,
-    CauseCode.NOT_MOUNTED: {"folder": str, "others": int, "files": int, "bytes": int},
+    CauseCode.NOT_MOUNTED: _EMPTIED,
+    CauseCode.EMPTIED_UNDATED: _EMPTIED,
+    CauseCode.EMPTIED_SETTINGS: _EMPTIED,
+    CauseCode.NOT_COMPARED: {"why": str},
     CauseCode.WINDOW_CLOSED: {"window": str},
     CauseCode.STALLED: {"seconds": float},
     CauseCode.SIGNAL: {"name": str},

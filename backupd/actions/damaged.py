@@ -55,7 +55,7 @@ def record(context: PoolContext, done: Scrubbed, now: datetime) -> ScrubDamage:
     bad = done.errors.get("uncorrectable", 0)
     unnamed = max(0, bad - done.faults.lines)
     unread = done.errors.get("unverified", 0) + done.errors.get("malloc", 0)
-    with opened(context.pool.path) as fd:
+    with opened(context.pool.path.resolve()) as fd:
         resolver = Resolver(fd, backups_by_id(context))
         rows, elsewhere = _read_all(context, resolver, done.faults.vaddrs, {one.vaddr for one in done.faults.trees}, now)
     unnamed += resolver.lost

@@ -72,7 +72,7 @@ def read_counters(context: PoolContext) -> dict[int, int]:
 def _bad(context: PoolContext, failures: set[ReadFailure]) -> set[FilePlace]:
     """Returns the blocks that still cannot be read: another copy may have repaired one, or a line is of another filesystem."""
     bad = set[FilePlace]()
-    with opened(context.pool.path) as fd:
+    with opened(context.pool.path.resolve()) as fd:
         resolver = Resolver(fd, backups_by_id(context))
         for failure in sorted(failures):
             places = resolver.sharing(failure, context.pool)

@@ -29,8 +29,10 @@ from btrkeep.config import HostConfig, SshSettings
 
 LARGE = 1 << 20  # inplace = "large": from this size on a rewrite costs more than the dead space in-place leaves
 
-METADATA = ("--archive", "--hard-links", "--acls", "--xattrs", "--numeric-ids")
-"""All metadata of a file, in both directions."""
+METADATA = ("--archive", "--hard-links", "--acls", "--xattrs", "--xattrs", "--numeric-ids")
+"""All metadata of a file, in both directions. Without a second --xattrs rsync leaves out the attributes user.rsync.% of a file,
+in which `rsync --fake-super` keeps owners and devices on a host that is a target of backups itself.
+"""
 _ALWAYS = (
     *METADATA,
     "--relative",

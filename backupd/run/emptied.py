@@ -1,25 +1,33 @@
 """Finds folders that a night emptied although nothing was deleted in them: what was mounted there is missing.
 
 Removing a name from a folder sets the folder's time. So one that holds nothing now, and has not been changed since before the base
-began, is not the one in which the base found files: it lies below a filesystem that is not mounted, or is that of a system which
+began, is not the one in which the base has files: it lies below a filesystem that is not mounted, or is that of a system which
 was put back to an earlier state. If nobody sees it, what is missing leaves the backups as the older ones expire.
 
 rsync deletes what is missing from `.working`, which the pool knows by its generations; so it costs what the night changed.
+
+What cannot be compared is never complete: such a backup is suspect, so the next run compares with the same base again.
 """
 
-import os
+import errno
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
+from os import fsencode
 from pathlib import Path
+from typing import Any
 
 from backupd.files.tree import Tree, joined
 from backupd.files.walking import entries
 from backupd.repo.backup_json import DATA, PathResult, Record
-from backupd.run.verdict import Emptied, decide_run, judge_emptied
+from backupd.run.verdict import Emptied, EmptiedWhy, decide_run, judge_emptied
 from btrkeep.backup_states import COMPLETE, SUSPECT
+from btrkeep.causes import Cause, CauseCode
 from btrkeep.conditions import ConditionKey, ConditionKind
+from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.lasting import follow
 from btrkeep.pool.subvolume import describe, opened
 from btrkeep.process.cancellation import Cancellation
@@ -27,34 +35,54 @@ from btrkeep.treescan import FolderPaths, changed_inodes
 from btrkeep.units import printable
 
 _SKEW = 3600.0  # seconds by which the host's clock, which sets the times of folders, may be behind this server's
-_LONGEST = 500  # bytes of a path that are told
+_LONGEST = 500  # bytes of a path that are shown
+_NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+AFTER_STOP = 30.0
+"""Seconds for which a stopped run goes on to compare: a backup that has all its files is worth them."""
+
+
+class _Stopped(Exception):
+    """The run was stopped AFTER_STOP seconds ago."""
+
+
+class _Patience:
+    """Raises _Stopped when the run was stopped and its time to compare is over."""
+
+    def __init__(self, cancelled: Cancellation) -> None:
+        self._cancelled = cancelled
+        self._until: float | None = None
+
+    def check(self) -> None:
+        if not self._cancelled:
+            return
+        self._until = self._until or time.monotonic() + AFTER_STOP
+        if time.monotonic() >= self._until:
+            raise _Stopped
 
 
 def judged(record: Record, subvolume: Path, base: Record, base_path: Path, limit: float, cancelled: Cancellation) -> Record:
     """Returns the record of a complete backup whose data is on the disk, suspect or with a warning if such folders are in it.
 
-    `base` is what it grew from. `limit`: of a source path's files, and of its bytes, so much may be missing. Settings other than
-    the base's may empty folders themselves, so nothing is said then. If it cannot be told, a warning says so.
+    `base` is what it grew from. `limit`: of a source path's files, and of its bytes, so much may be missing. If this cannot be
+    determined, the backup is suspect.
     """
-    may_have_emptied = record.state == COMPLETE and record.settings == base.settings
-    if not may_have_emptied:
+    if record.state != COMPLETE:
         return record
     try:
-        found = _emptied(subvolume, record, base, base_path, limit, cancelled)
-    except FileNotFoundError:  # the base was deleted meanwhile
-        return record
+        emptied = _emptied(subvolume, record, base, base_path, limit, _Patience(cancelled))
+    except _Stopped:
+        return _not_compared(record, "the run was stopped")
     except OSError as error:
-        warning = f"what the previous backup has in folders that are empty now could not be counted: {error.strerror or error}"
-        return replace(record, warnings=(*record.warnings, warning))
-    if not found:
+        return _not_compared(record, error.strerror or str(error))
+    if not emptied:
         return record
-    paths = tuple(_judged_path(result, base, found, limit) for result in record.paths)
+    paths = tuple(_judged_path(result, base, emptied, limit) for result in record.paths)
     warnings = [warning for new, old in zip(paths, record.paths, strict=True) for warning in new.warnings[len(old.warnings) :]]
     verdict = decide_run(paths)
     assert verdict.state is not None
-    emptied = [ConditionKey(ConditionKind.EMPTIED, path, one.folder) for path, one in found.items()]
+    missing = [(path, one.folder) for path, one in emptied.items() if one.why is not EmptiedWhy.EXCLUDED]
     return replace(
-        _with_conditions(record, base, emptied),
+        _with_conditions(record, base, [ConditionKey(ConditionKind.EMPTIED, path, folder) for path, folder in missing]),
         paths=paths,
         warnings=(*record.warnings, *warnings),
         state=verdict.state,
@@ -82,78 +110,117 @@ def _is_empty(subvolume: Path, folder: str) -> bool:
     """Returns True if the backup has that folder, with nothing in it."""
     try:
         with Tree(subvolume) as tree:
-            return not tree.names(os.fsencode(folder))
+            return not tree.names(fsencode(folder))
     except (OSError, ValueError):
         return False
 
 
-def _judged_path(result: PathResult, base: Record, found: Mapping[str, Emptied], limit: float) -> PathResult:
+def _not_compared(record: Record, why: str) -> Record:
+    cause = Cause(CauseCode.NOT_COMPARED, facts={"why": why})
+    return replace(record, state=SUSPECT, error=cause_words(cause), cause=cause)
+
+
+def _judged_path(result: PathResult, base: Record, emptied: Mapping[str, Emptied], limit: float) -> PathResult:
+    folders = emptied.get(result.path)
+    return judge_emptied(result, _numbers(result, base), folders, limit) if folders else result
+
+
+def _numbers(result: PathResult, base: Record) -> Mapping[str, int]:
+    """Returns the numbers of a source path in the base; its own if the base has it only as a part of another path."""
     before = base.path(result.path)
-    emptied = found.get(result.path)
-    return judge_emptied(result, before.numbers, emptied, limit) if before and emptied else result
+    return before.numbers if before else result.numbers
+
+
+def may_empty_folders(settings: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
+    """Returns True if these settings of a run may empty a folder of a base that was made with the others: a new exclusion."""
+    return not set(settings.get("exclude", ())) <= set(base.get("exclude", ()))
+
+
+def _why(record: Record, base: Record) -> EmptiedWhy:
+    if may_empty_folders(record.settings, base.settings):
+        return EmptiedWhy.EXCLUDED
+    return EmptiedWhy.UNDATED if base.started > record.started else EmptiedWhy.NOT_MOUNTED
 
 
 def _emptied(
-    subvolume: Path, record: Record, base: Record, base_path: Path, limit: float, cancelled: Cancellation
+    subvolume: Path, record: Record, base: Record, base_path: Path, limit: float, patience: _Patience
 ) -> dict[str, Emptied]:
     """Returns those folders by source path, as the record has it: what the base says may come from another pool.
 
-    Counts what is missing only until it is too much.
+    Counts what is missing only until it is too much. Raises OSError, _Stopped.
     """
-    found = dict[str, Emptied]()
+    emptied, uncertain = dict[str, Emptied](), _why(record, base)
+    folders = list(_empty_folders(subvolume, patience))
+    if not folders:  # so nothing depends on the base, which may have been deleted meanwhile
+        return emptied
     with Tree(base_path) as tree:
-        for folder in _unchanged_empty_folders(subvolume, base.started.timestamp() - _SKEW):
-            if cancelled:
-                break
+        for folder, mtime in folders:
             path = _path_of(folder, record)
-            result = base.path(path) if path else None
-            if result is None:
+            if path is None:
                 continue
-            before = found.get(result.path)
-            if before and before.is_too_much(result.numbers, limit):
-                continue
-            start = replace(before, others=before.others + 1) if before else Emptied(_told(folder))
-            with suppress(FileNotFoundError, NotADirectoryError):  # the base has none there
-                counted = _counted(tree, folder, start, result.numbers, limit)
-                if counted.files > start.files:
-                    found[result.path] = counted
-    return found
+            try:
+                why = _reason(mtime, tree.stat(folder).mtime, base.started, uncertain)
+                if why is None:
+                    continue
+                numbers, before = _numbers(path, base), emptied.get(path.path)
+                if before and before.is_too_much(numbers, limit):
+                    continue
+                start = replace(before, others=before.others + 1) if before else Emptied(_shown(folder), why=why)
+                counted = _counted(tree, folder, start, numbers, limit, patience)
+            except OSError as error:
+                if error.errno in _NO_FOLDER:  # the base has no folder there
+                    continue
+                raise
+            if counted.files > start.files:
+                emptied[path.path] = counted
+    return emptied
 
 
-def _counted(tree: Tree, folder: bytes, start: Emptied, numbers: Mapping[str, int], limit: float) -> Emptied:
+def _reason(mtime: int, in_base: int, started: datetime, uncertain: EmptiedWhy) -> EmptiedWhy | None:
+    """Returns why a folder that is empty now is doubted; None if its content was deleted, so that it has a new time.
+
+    A base that is stamped in the future says nothing of the time. What has no newer time than the folder has in the base was not
+    emptied there, whatever our clock says.
+    """
+    if uncertain is EmptiedWhy.UNDATED:
+        return EmptiedWhy.NOT_MOUNTED if mtime <= in_base else EmptiedWhy.UNDATED
+    return uncertain if mtime < max(int((started.timestamp() - _SKEW) * 1e9), in_base + 1) else None
+
+
+def _counted(tree: Tree, folder: bytes, start: Emptied, numbers: Mapping[str, int], limit: float, patience: _Patience) -> Emptied:
     """Returns `start` with what is below that folder of the base."""
-    found, below = start, entries(tree, folder)
+    sum_, below = start, entries(tree, folder)
     next(below)
     for entry in below:
+        patience.check()
         size = entry.size if entry.kind in ("file", "symlink") else 0
-        found = replace(found, files=found.files + 1, bytes=found.bytes + size)
-        if found.is_too_much(numbers, limit):
+        sum_ = replace(sum_, files=sum_.files + 1, bytes=sum_.bytes + size)
+        if sum_.is_too_much(numbers, limit):
             break
-    return found
+    return sum_
 
 
-def _unchanged_empty_folders(subvolume: Path, before: float) -> Iterator[bytes]:
-    """Yields the path of each folder with nothing in it that this run has written to and that is older than `before`, in seconds
-    since 1970.
-    """
-    now, moment = describe(subvolume), int(before * 1e9)
+def _empty_folders(subvolume: Path, patience: _Patience) -> Iterator[tuple[bytes, int]]:
+    """Yields the path and time of each folder with nothing in it that this run has written to."""
+    now = describe(subvolume)
     assert now is not None
     with opened(subvolume) as root:
         paths = FolderPaths(root)
         for inode in changed_inodes(root, now.created - 1):
-            if stat.S_ISDIR(inode.mode) and not inode.size and inode.mtime < moment:
+            patience.check()
+            if stat.S_ISDIR(inode.mode) and not inode.size:
                 with suppress(FileNotFoundError):
                     top, *names = paths.of(inode.ino)
-                    if top == os.fsencode(DATA):
-                        yield joined(names)
+                    if top == fsencode(DATA):
+                        yield joined(names), inode.mtime
 
 
-def _path_of(folder: bytes, record: Record) -> str | None:
-    """Returns the source path in which it lies. A configuration has none within another."""
-    inside = (result.path for result in record.paths if folder.startswith(os.fsencode(result.path).rstrip(b"/") + b"/"))
+def _path_of(folder: bytes, record: Record) -> PathResult | None:
+    """Returns the result of the source path in which it lies. A configuration has none within another."""
+    inside = (result for result in record.paths if folder.startswith(fsencode(result.path).rstrip(b"/") + b"/"))
     return next(inside, None)
 
 
-def _told(folder: bytes) -> str:
+def _shown(folder: bytes) -> str:
     shown = folder if len(folder) <= _LONGEST else b"..." + folder[-_LONGEST:]
     return printable(shown)

@@ -42,7 +42,6 @@ from btrkeep.backup_states import PARTIAL, RUNNING
 from btrkeep.catalogue import Backup, Damage
 from btrkeep.causes import Cause, CauseCode
 from btrkeep.clock import elapsed
-from btrkeep.conditions import ConditionKind
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.lasting import follow
@@ -283,19 +282,17 @@ class HostRun:
         return self._result(final.state, final)
 
     def _emptied_judge(self, prepared: Prepared) -> Callable[[Record], Record] | None:
-        """Returns what looks whether something was not mounted; None for a backup that has lost no file, and grew from one with no
-        such folder.
+        """Returns what checks whether something was not mounted; None for a backup without a base.
+
+        The number of deletions does not count: an rsync on the host from before 3.1 leaves it out.
         """
-        base, transfer = prepared.base, self.transfer
-        assert transfer is not None
-        deleted = not prepared.fresh or any(result.numbers.get("deleted", 0) for result in transfer.results.values())
-        if base is None or base.name is None or not (deleted or any(one.kind is ConditionKind.EMPTIED for one in base.lasting)):
+        base = prepared.base
+        if base is None or base.name is None:
             return None
         path, limit = self.context.pool.host(self.host.name) / base.name, self.host.unreadable_limit
 
         def judge(record: Record) -> Record:
-            looked = judged(record, prepared.path, base, path, limit, self.cancellation) if deleted else record
-            return with_emptied(looked, prepared.path, base)
+            return with_emptied(judged(record, prepared.path, base, path, limit, self.cancellation), prepared.path, base)
 
         return judge
 

@@ -6,7 +6,8 @@ Worst first, because one path decides for all: a fault of the pool ends the run 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import MessageClass, Messages, named_path
@@ -192,6 +193,14 @@ def _shrunk(numbers: Mapping[str, int], base: Mapping[str, int], limit: float) -
     return None
 
 
+class EmptiedWhy(Enum):
+    """Why folders that are empty now are doubted."""
+
+    NOT_MOUNTED = CauseCode.NOT_MOUNTED
+    UNDATED = CauseCode.EMPTIED_UNDATED  # the base is stamped in the future, so it is not known whether something was deleted
+    EXCLUDED = CauseCode.EMPTIED_SETTINGS  # or by an exclusion that the base did not have: never more than a warning
+
+
 @dataclass(frozen=True, slots=True)
 class Emptied:
     """Folders of a source path that hold nothing any more although nothing was deleted in them; one of them, and how many others.
@@ -203,6 +212,7 @@ class Emptied:
     others: int = 0
     files: int = 0
     bytes: int = 0
+    why: EmptiedWhy = EmptiedWhy.NOT_MOUNTED
 
     def is_too_much(self, base: Mapping[str, int], limit: float) -> bool:
         """Returns True if more than `limit` of what the base has is missing with them, by files or by bytes."""
@@ -211,8 +221,9 @@ class Emptied:
 
 def judge_emptied(result: PathResult, base: Mapping[str, int], emptied: Emptied, limit: float) -> PathResult:
     """Returns the result of a complete path with such folders in it: suspect if too much is missing, else with a warning."""
-    cause = Cause(CauseCode.NOT_MOUNTED, result.path, asdict(emptied))
-    if emptied.is_too_much(base, limit):
+    facts = {"folder": emptied.folder, "others": emptied.others, "files": emptied.files, "bytes": emptied.bytes}
+    cause = Cause(emptied.why.value, result.path, facts)
+    if emptied.why is not EmptiedWhy.EXCLUDED and emptied.is_too_much(base, limit):
         return replace(result, outcome=PathOutcome.SUSPECT, reason=cause_words(cause), cause=cause)
     return replace(result, warnings=(*result.warnings, cause_words(cause)))
 

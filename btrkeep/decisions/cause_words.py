@@ -40,11 +40,14 @@ def _with_line(words: str, facts: Mapping[str, Any]) -> str:
     return f"{words}: {line}" if (line := facts["line"]) else words
 
 
-def _not_mounted(facts: Mapping[str, Any]) -> str:
-    others = facts["others"]
-    where = f"{facts['folder']} and {counted(others, 'more folder')} are" if others else f"{facts['folder']} is"
-    before = f"at least {facts['files']:,} files and folders ({format_size(facts['bytes'])})"
-    return f"{where} empty, where the previous backup has {before}, and nothing was deleted there (is something not mounted?)"
+def _emptied(end: str) -> Callable[[Mapping[str, Any]], str]:
+    def words(facts: Mapping[str, Any]) -> str:
+        others = facts["others"]
+        where = f"{facts['folder']} and {counted(others, 'more folder')} are" if others else f"{facts['folder']} is"
+        before = f"at least {facts['files']:,} files and folders ({format_size(facts['bytes'])})"
+        return f"{where} empty, where the previous backup has {before}, {end}"
+
+    return words
 
 
 _ANEW = "the next run begins anew while it does not allow more"
@@ -67,7 +70,15 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.NO_FILE_LEFT: "no file is left of {before} (is something not mounted?)".format_map,
     CauseCode.FEWER_FILES: _shrunk("files", str),
     CauseCode.FEWER_BYTES: _shrunk("bytes", format_size),
-    CauseCode.NOT_MOUNTED: _not_mounted,
+    CauseCode.NOT_MOUNTED: _emptied("and nothing was deleted there (is something not mounted?)"),
+    CauseCode.EMPTIED_UNDATED: _emptied(
+        "and that backup is stamped in the future: it is not certain that they were deleted (`backupd accept` if they were)"
+    ),
+    CauseCode.EMPTIED_SETTINGS: _emptied("and nothing was deleted there: by a new `exclude`, or is something not mounted?"),
+    CauseCode.NOT_COMPARED: (
+        "folders that are empty now could not be compared with the previous backup ({why}), so a filesystem that is not mounted "
+        "would not be seen: the next run compares again, and `backupd accept` makes this one complete"
+    ).format_map,
     CauseCode.NOT_NAMED: "rsync says that some files were not transferred, but not which",
     CauseCode.DEADLINE: "the deadline has passed",
     CauseCode.WINDOW_CLOSED: "the window {window} has closed".format_map,

@@ -141,7 +141,7 @@ def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:
     """Makes the pool: a new subvolume, or an empty folder on a btrfs. Raises UsageError or PoolUnusable."""
     require_place_for_pool(path)
     if not path.exists():
-        subvolume.create(path)
+        subvolume.create(path.parent.resolve() / path.name)
     path.chmod(0o700)
     pool = Pool(path, str(uuid.uuid4()), filesystem_uuid(path), rehearsal)
     for folder in (path / MARKER, pool.locks, pool.hosts):

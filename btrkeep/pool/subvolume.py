@@ -228,6 +228,9 @@ def inodes_made(path: Path) -> int:
 
 @Checkpoint("filesystem committed")
 def commit(path: Path) -> None:
-    """Writes everything of the filesystem out and commits the transaction; also wakes the cleaner."""
-    with opened(path) as fd:
+    """Writes everything of the filesystem out and commits the transaction; also wakes the cleaner.
+
+    `path` may be a symlink, such as that of a pool.
+    """
+    with ClosingFd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         btrfs.ioctl.sync(fd)

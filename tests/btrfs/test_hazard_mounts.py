@@ -7,10 +7,18 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from backupd.repo.backup_json import Record
+from backupd.run import finishing
+from backupd.run.emptied import judged
+from backupd.run.finishing import Prepared
+from btrkeep.pool.marker import Pool
+from btrkeep.process.cancellation import Cancellation
 from tests.beds import work
 from tests.beds.nights import Nights
 
@@ -113,7 +121,7 @@ def test_it_is_seen_when_the_night_was_killed_before_and_goes_on(nights: Nights)
     assert (result["outcome"], "is empty" in result["error"]) == ("suspect", True)
 
 
-def test_what_the_configuration_leaves_out_from_now_on_is_not_missing(nights: Nights) -> None:
+def test_what_the_configuration_leaves_out_from_now_on_is_a_warning_and_never_suspect(nights: Nights) -> None:
     tree = fill(nights.source / "srv", 180)
     folder = fill(tree / "cache", 20)
     os.utime(folder, (LONG_AGO, LONG_AGO))
@@ -122,7 +130,84 @@ def test_what_the_configuration_leaves_out_from_now_on_is_not_missing(nights: Ni
     nights.host("web", tree, exclude=[f"{folder}/*"])
     result = nights.run("web")["web"]
     assert list(nights.data("web", folder).iterdir()) == []
-    assert (result["outcome"], result["warnings"]) == ("complete", [])
+    assert result["outcome"] == "complete"
+    (warning,) = result["warnings"]
+    assert str(folder) in warning
+    assert "new `exclude`" in warning
+    assert nights.run("web")["web"]["warnings"] == []
+
+
+def test_a_mount_that_is_missing_when_another_exclusion_ends_is_seen(nights: Nights) -> None:
+    a_night_with_a_mount(nights, exclude=["*.tmp", "*.bak"])
+    nights.host("web", nights.source / "srv", exclude=["*.tmp"])
+    assert nights.run("web", status=1)["web"]["outcome"] == "suspect"
+
+
+def test_an_rsync_that_does_not_count_deletions_hides_no_missing_mount(nights: Nights) -> None:
+    a_night_with_a_mount(nights)
+    env = nights.rsync('exec "$REAL" --protocol=30 "$@"')
+    result = nights.run("web", status=1, env=env)["web"]
+    numbers = nights.record("web")["paths"][0]["numbers"]
+    assert "deleted" not in numbers, numbers
+    assert (result["outcome"], "is empty" in result["error"]) == ("suspect", True)
+
+
+def of_tomorrow(nights: Nights) -> None:
+    (result,) = nights.night("web", now=datetime.now(UTC) + timedelta(days=1))
+    assert result.outcome == "complete"
+
+
+def test_a_base_of_the_future_makes_no_missing_mount_of_deleted_files(nights: Nights) -> None:
+    tree = fill(nights.source / "srv", 180)
+    folder = fill(tree / "cache", 20)
+    nights.host("web", tree)
+    of_tomorrow(nights)
+    for path in folder.iterdir():
+        path.unlink()
+    result = nights.run("web", status=1)["web"]
+    assert result["outcome"] == "suspect"
+    assert "stamped in the future" in result["error"]
+    nights.backupd("accept", "web", "latest", "--why", "they were deleted")
+    assert nights.run("web")["web"]["outcome"] == "complete"
+
+
+def test_a_missing_mount_is_seen_although_the_base_is_of_the_future(nights: Nights) -> None:
+    tree = fill(nights.source / "srv", 180)
+    point = mount_point(tree / "disk")
+    nights.host("web", tree)
+    with mounted(point):
+        fill(point / "in", 20)
+        of_tomorrow(nights)
+    result = nights.run("web", status=1)["web"]
+    assert (result["outcome"], "nothing was deleted there" in result["error"]) == ("suspect", True)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(30.0, "is empty"), (0.0, "could not be compared")])
+def test_a_run_that_is_stopped_after_its_rsync_is_never_complete_without_the_comparison(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, seconds: float, words: str
+) -> None:
+    a_night_with_a_mount(nights)
+    monkeypatch.setattr("backupd.run.emptied.AFTER_STOP", seconds)
+    finalise = finishing.finalise
+
+    def stopped(pool: Pool, prepared: Prepared, record: Record, *args: Any, judge: Any, **keys: Any) -> tuple[Path, Record]:
+        base = prepared.base
+        assert base is not None
+        assert base.name is not None
+        cancelled = Cancellation()
+        cancelled.handle_signal(15)
+
+        def judge_after(record: Record) -> Record:
+            return judged(record, prepared.path, base, pool.host("web") / str(base.name), 0.01, cancelled)
+
+        return finalise(pool, prepared, record, *args, judge=judge_after, **keys)
+
+    monkeypatch.setattr(finishing, "finalise", stopped)
+    (result,) = nights.night("web")
+    assert (result.outcome, words in str(result.error)) == ("suspect", True)
+    monkeypatch.undo()
+    (again,) = nights.night("web")
+    assert (again.outcome, "is empty" in str(again.error)) == ("suspect", True)  # against the good one again
 
 
 def test_what_a_mount_hides_stays_in_the_backups_where_mounts_are_left_out(nights: Nights) -> None:
@@ -167,9 +252,10 @@ def test_odd_names_are_told_in_one_line(nights: Nights, name: bytes) -> None:
         assert "line\nbreak" not in done.stdout
 
 
-def test_a_base_that_is_gone_by_then_says_nothing(nights: Nights) -> None:
+def test_without_the_base_an_emptied_folder_makes_the_backup_suspect(nights: Nights) -> None:
     tree, _ = a_night_with_a_mount(nights)
     fill(tree / "new", 1, 20_000_000)
     base = nights.pool / "hosts" / "web" / nights.names("web")[0]
     nights.in_the_middle(4_000_000, f"btrfs property set {base} ro false; btrfs subvolume delete {base}")
-    assert nights.run("web")["web"]["outcome"] == "complete"
+    result = nights.run("web", status=1)["web"]
+    assert (result["outcome"], "could not be compared" in result["error"]) == ("suspect", True)
