@@ -6,6 +6,7 @@ import re
 import shlex
 import stat
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -29,7 +30,8 @@ from backupd.repo.context import open_configured
 from backupd.repo.publish import tell_dashboard
 from backupd.rsync.cell import confinement_hint
 from backupd.rsync.confined import confinement, require_harmless
-from backupd.rsync.probe import probe
+from backupd.rsync.left_out import is_expected, left_out_words
+from backupd.rsync.probe import left_empty, probe
 from backupd.rsync.version import OLDEST, SAFE, rsync_version
 from btrkeep.capabilities import read_capabilities
 from btrkeep.catalogue import Catalogue
@@ -289,15 +291,26 @@ def _ssh_files(config: Config) -> Iterator[Finding]:
 
 def _hooks(config: Config) -> Iterator[Finding]:
     for host in config.hosts.values():
-        for which_one, words in (("before", host.before), ("after", host.after)):
-            if words and not (which(words[0]) or os.access(words[0], os.X_OK)):
-                yield Finding(
-                    "hook",
-                    "error",
-                    f"{which_one}: {printable(words[0])} cannot be run",
-                    "install it, or mend its path and mode",
-                    subject=host.name,
-                )
+        for hook, words in (("before", host.before), ("after", host.after)):
+            if words and (why := why_not_runnable(host.hook_words(words)[0])):
+                yield Finding("hook", "error", f"{hook}: {why}", "install it, or correct its path and mode", subject=host.name)
+
+
+def why_not_runnable(program: str) -> str:
+    """Returns why a program of the configuration cannot be run, which the kernel says only when it is started; "" if it can."""
+    place = which(program)
+    if place is None:
+        return f"{printable(program)} cannot be run: it is missing, or not executable"
+    with suppress(OSError), Path(place).open("rb") as file:
+        first = file.readline(_LONGEST_SHEBANG)
+        if first.startswith(b"#!") and (words := os.fsdecode(first[2:]).split()):
+            needed = words[1] if Path(words[0]).name == "env" and len(words) == 2 else words[0]
+            if not which(needed):
+                return f"{printable(program)} cannot be run: its interpreter {printable(needed)} is missing, or not executable"
+    return ""
+
+
+_LONGEST_SHEBANG = 256  # BINPRM_BUF_SIZE of the kernel
 
 
 def _notify(config: Config) -> Iterator[Finding]:
@@ -339,15 +352,60 @@ def _sources(config: Config) -> Iterator[Finding]:
         for path in host.paths if not host.address else ():
             if not answers(Path(path)):
                 yield Finding("source", "error", f"{printable(path)} does not answer", HINT, subject=host.name)
-            elif not Path(path).is_dir():
-                yield Finding(
-                    "source", "error", f"{printable(path)} is no folder of this machine", "mend `paths`", subject=host.name
+            elif not (Path(path).is_dir() or Path(path).is_file()):
+                yield (
+                    _made_by_hook(host, path)
+                    if host.before
+                    else Finding(
+                        "source",
+                        "error",
+                        f"{printable(path)} is no folder or file of this machine",
+                        "correct `paths`",
+                        subject=host.name,
+                    )
                 )
+
+
+def _made_by_hook(host: HostConfig, path: str) -> Finding:
+    text = f"{printable(path)} is not there now: only a run can tell whether `before` makes it"
+    return Finding("source", "note", text, f"`backupd run {host.name}` tries it", subject=host.name)
+
+
+SSHD_STARTUPS = 10
+"""Of MaxStartups in sshd_config: with so many connections that have not logged in yet, sshd refuses further ones at random."""
+
+
+def crowded_addresses(config: Config) -> dict[str, int]:
+    """Returns each address, with its port, at which a run may begin more connections at once than sshd accepts, with their number.
+
+    The paths of one host are fetched one after the other, so it is the hosts that count.
+    """
+    by_group = Counter(
+        (f"{host.address.rpartition('@')[2]}:{host.port or 22}", host.group)
+        for host in config.hosts.values()
+        if host.enabled and host.address
+    )
+    at_once = Counter[str]()
+    for (address, group), count in by_group.items():
+        limit = config.groups[group].concurrency if group else None
+        at_once[address] += min(count, limit or count)
+    most = {address: min(count, config.backup.concurrency) for address, count in at_once.items()}
+    return {address: count for address, count in most.items() if count > SSHD_STARTUPS}
+
+
+def _crowded(config: Config) -> Iterator[Finding]:
+    for address, count in crowded_addresses(config).items():
+        yield Finding(
+            "ssh",
+            "note",
+            f"{address}: {count} hosts have this address and can connect at once; sshd refuses some of more than {SSHD_STARTUPS}",
+            f"set MaxStartups {2 * count} in its sshd_config, or give these hosts a group with a lower `concurrency`",
+        )
 
 
 _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _configuration, _names, _rsync, _confined, _other_programs, _privileges, _clock, _pool, _quotas, _catalogue, check_copies,
-    _steps, _ssh_files, _hooks, _sources, _notify,
+    _steps, _ssh_files, _hooks, _sources, _crowded, _notify,
 )  # fmt: skip
 
 
@@ -376,7 +434,22 @@ async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, conf
             found.append(finding)
             if finding.cause in _OF_THE_HOST:  # each further path would only say so again
                 break
-    return found or [Finding("host", "ok", f"reached, {counted(len(host.paths), 'path')} can be listed", subject=host.name)]
+        if host.one_file_system and not found:
+            found += [note for path in host.paths if (note := await _left_out(config, host, path, confined))]
+    reached = Finding("host", "ok", f"reached, {counted(len(host.paths), 'path')} can be listed", subject=host.name)
+    return found if any(finding.level in ("warning", "error") for finding in found) else [reached, *found]
+
+
+async def _left_out(config: Config, host: HostConfig, path: str, confined: bool) -> Finding | None:
+    """Returns a note of what `one_file_system` leaves out of a source path, None if that is nothing."""
+    hint = "`exclude` it, fetch it as a host of its own, or set one_file_system = false"
+    try:
+        folders = await left_empty(config, host, path, confined=confined)
+    except OperatorError as error:
+        text = f"{printable(path)}: it is not known what `one_file_system` leaves out: {error.message}"
+        return Finding("host", "unknown", text, "the next backup tries it again", subject=host.name)
+    names = [name for folder in folders if not is_expected(name := os.fsdecode(folder), path)]
+    return Finding("host", "note", left_out_words(path, names, 0), hint, subject=host.name) if names else None
 
 
 async def _probe_path(config: Config, host: HostConfig, path: str, confined: bool) -> Finding | None:
@@ -388,6 +461,8 @@ async def _probe_path(config: Config, host: HostConfig, path: str, confined: boo
         return None
     lines = [printable(line) for line in done.stderr.splitlines() if line.strip()]
     means = meaning(done.returncode, lines)
+    if host.before and means.cause is ExitCause.NOT_TRANSFERRED:
+        return _made_by_hook(host, path)
     said = means.line.strip("@ ")  # ssh's largest warning has a frame of @
     has_resolved = (config.pool.path / HOSTS / host.name).is_dir()
     level = "warning" if host.optional and means.unreachable and is_absent(means.cause, has_resolved=has_resolved) else "error"

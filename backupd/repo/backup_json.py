@@ -58,6 +58,8 @@ class PathResult:
     """One source path of a run, as backup.json keeps it. `numbers` are rsync's statistics, by short name, in bytes and counts.
 
     `cause` and `exit_cause` (an ExitCause) are what `reason` and `meaning` say, as data; earlier versions wrote words alone.
+
+    `left_out`: folders of the host whose content `one_file_system` leaves out; None, and not in the file, if that is not known.
     """
 
     path: str
@@ -75,6 +77,7 @@ class PathResult:
     samples: tuple[str, ...] = ()
     cause: Cause | None = None
     exit_cause: str = ""
+    left_out: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,8 @@ _PATH_FIELDS = tuple(PathResult.__dataclass_fields__)
 
 def _path_fields(result: PathResult) -> dict[str, Any]:
     fields = {name: getattr(result, name) for name in _PATH_FIELDS}
+    if result.left_out is None:
+        del fields["left_out"]
     return {**fields, "cause": result.cause.as_json() if result.cause else None}
 
 
@@ -240,6 +245,7 @@ def parse(text: str) -> Record:
 def _checked(record: Record) -> Record:
     """Returns the record if its fields fit a catalogue's row. Raises TypeError, ValueError."""
     texts = (record.host, record.uuid, record.state, *record.warnings, *record.unread_bases, *(path.path for path in record.paths))
+    texts += tuple(folder for path in record.paths for folder in path.left_out or ())
     maybe: list[str | None] = [record.name, record.base, record.base_uuid, record.error, record.rsync_version]
     maybe += [record.stopped_for, record.imported, record.shared_with, record.address]
     maybe += [text for path in record.paths for text in (path.reason, path.meaning, path.exit_cause)]
@@ -259,6 +265,8 @@ def _checked(record: Record) -> Record:
 def _path_result(entry: Mapping[str, Any]) -> PathResult:
     known = {name: entry[name] for name in PathResult.__dataclass_fields__ if name in entry}
     lists = {name: tuple(known.get(name, ())) for name in ("warnings", "samples")}
+    if known.get("left_out") is not None:
+        lists["left_out"] = tuple(known["left_out"])
     numbers = {key: bounded(int(number)) for key, number in known.get("numbers", {}).items()}  # once they could be any
     parsed = {**lists, "numbers": numbers, "outcome": PathOutcome(known["outcome"]), "cause": cause_of(known.get("cause"))}
     return PathResult(**{**known, **parsed})

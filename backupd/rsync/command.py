@@ -122,15 +122,55 @@ def rsync_command(
 def probe_command(host: HostConfig, ssh: SshSettings, path: str, shell: Sequence[str] = ()) -> tuple[str, ...]:
     """Returns a harmless test of a source path for `check --connect`, which restricted keys permit. `shell`: as in
     rsync_command.
+
+    The path is written as in a transfer, because rsync takes a file with a slash at its end only so.
     """
     return (
         "rsync",
         "--list-only",
         "--dirs",
+        "--relative",
         "--timeout=60",
         *remote_shell(host, ssh, (), shell),
-        source(host, path, through_shell=bool(host.address)).replace("/./", "/", 1),
+        source(host, path, through_shell=bool(host.address)),
     )
+
+
+def mounts_command(
+    host: HostConfig, ssh: SshSettings, path: str, chosen: Sequence[str], shell: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Returns an rsync that transfers nothing, and prints each folder of the source path that `one_file_system` leaves empty.
+
+    rsync prints them only where -x is given twice, which also keeps these folders out of the list. With `chosen`, absolute paths
+    of folders, it descends only to them: it costs the names of the folders above them, and otherwise as much as a whole list.
+    """
+    rules = _rules_down_to(chosen) if chosen else filters(host, path)
+    return (
+        "rsync",
+        "--dry-run",
+        "--recursive",
+        "--relative",
+        "--one-file-system",
+        "--one-file-system",
+        "--info=mount",
+        f"--timeout={max(60, round(host.stall))}",
+        *rules,
+        *remote_shell(host, ssh, (), shell),
+        source(host, path, through_shell=bool(host.address)),
+        "/nowhere/",  # not even made in a dry run
+    )
+
+
+def _rules_down_to(folders: Sequence[str]) -> tuple[str, ...]:
+    names = dict[str, None]()
+    for folder in folders:
+        parts = folder.strip("/").split("/")
+        names |= dict.fromkeys("/" + "/".join(parts[: depth + 1]) for depth in range(len(parts)))
+    return (*(f"--filter=+ {as_pattern(name)}" for name in names), "--filter=- *")
+
+
+MOUNT_LINE = re.compile(rb"\[[Ss]ender\] skipping mount-point dir (.+)")
+"""What the sender prints of each; the path is relative to the root of the transfer."""
 
 
 def filters(host: HostConfig, path: str) -> tuple[str, ...]:

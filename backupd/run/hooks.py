@@ -25,14 +25,9 @@ class HookFailure:
     skip: bool
 
 
-def command_of(words: tuple[str, ...], host: HostConfig) -> tuple[str, ...]:
-    """Returns the hook's words with {host} and {address} filled in. Expands nothing else, and uses no shell."""
-    return tuple(word.replace("{host}", host.name).replace("{address}", host.address or "") for word in words)
-
-
 async def run(which: str, host: HostConfig, pool: Pool, cancellation: RunCancellation, *, state: str) -> HookFailure | None:
     """Runs the hook, if there is one; None when it succeeded. Its processes are gone when this returns, or cannot be ended."""
-    words = command_of(host.before if which == "before" else host.after, host)
+    words = host.hook_words(host.before if which == "before" else host.after)
     if not words:
         return None
     if cancellation.reason:

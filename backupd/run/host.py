@@ -34,6 +34,7 @@ from backupd.run.emptied import judged, with_emptied
 from backupd.run.finishing import Prepared
 from backupd.run.fresh_sums import SumLimits
 from backupd.run.orphaned_receivers import take_host_lock
+from backupd.run.other_file_systems import not_looked, with_left_out
 from backupd.run.share_with import ShareWith
 from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import RunVerdict, decide_run
@@ -193,6 +194,8 @@ class HostRun:
             await transfer.run()
             self.seconds |= transfer.seconds
             verdict = decide_run(list(transfer.results.values()))
+            if verdict.state is not None and self.host.one_file_system:
+                await self._note_left_out(prepared, transfer)
             record = self._record(first, transfer, verdict)
             if verdict.state is not None:
                 return await self._finalise(prepared, record, transfer, disk)
@@ -207,6 +210,17 @@ class HostRun:
         if again:
             return await self._fetch_and_finish(lock, running, disk, checked=True)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
+
+    async def _note_left_out(self, prepared: Prepared, transfer: HostTransfer) -> None:
+        """Adds to the results what `one_file_system` has left out, as warnings. A stopped run does not ask the host any more."""
+        results = list(transfer.results.values())
+        begun = time.monotonic()
+        if self.cancellation.reason:
+            results = [not_looked(result, "the run was stopped") for result in results]
+        else:
+            results = await with_left_out(self.context, self.host, prepared, results, transfer.protocol)
+        transfer.results = {result.path: result for result in results}
+        self.seconds["mounts"] = round(time.monotonic() - begun, 3)
 
     async def _grew_from_damage(self, prepared: Prepared, transfer: HostTransfer) -> bool:
         """Returns True if the disk does not give back some metadata of `.working` that rsync came upon: of its base, or from an

@@ -51,7 +51,7 @@ def by_sampling(pool: Pool, everything: Sequence[BackupUse], seconds: float, cha
 
     owners: dict[int, Owner] = {one.subvolume_id: (one.host, one.name) for one in everything if one.subvolume_id}
     begun = time.monotonic()
-    with _opened(pool.path) as fd:
+    with _opened(pool.path.resolve()) as fd:
         chunk = chunks(fd)
         is_data = (chunk.type & _DATA) != 0
         pieces = list(zip(chunk.vaddr[is_data].tolist(), chunk.length[is_data].tolist(), strict=True))

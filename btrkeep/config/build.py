@@ -79,7 +79,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems, excludi
     `excluding` decides whether the problems concern only some hosts and copies, which are then left out.
     """
     pool = _pool(file, name, sections.single[POOL], problems)
-    kept = [SelfExclusion("the pool", pool.get("path")), SelfExclusion("the state folder", pool.get("state"))]
+    kept = [SelfExclusion("the pool", pool.get("path"), everywhere=True), SelfExclusion("the state folder", pool.get("state"))]
     policies = Policies(sections.single[RETENTION])
     hosts = dict(_hosts(sections, kept, policies, problems))
     replicas = dict(_replicas(sections, policies, problems))

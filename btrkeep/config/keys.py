@@ -112,7 +112,8 @@ TABLE = (
         "Whether ``share_with`` may name a host of another group. Who sees the one host can find out then whether the other has a "
         "certain file."),
     ConfigKey("one_file_system", _ALL, kinds.FLAG, False, "true",
-        "Do not back up filesystems that are mounted below a source path. What such a mount hides stays in the backups as it was."),
+        "Do not back up filesystems that are mounted below a source path, nor nested btrfs subvolumes such as ``/home`` of many "
+        "distributions. Each backup names these folders in a warning. What such a mount hides stays in the backups as it was."),
 
     ConfigKey("daily", (RETENTION,), kinds.NUMBER, 0, "14",
         "For how many days, the newest ones that have a complete backup, the first one of the day is kept."),

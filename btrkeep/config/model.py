@@ -211,6 +211,10 @@ class HostConfig:
     left_out: tuple[str, ...] = ()
     fault: str = ""
 
+    def hook_words(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the words of a hook with {host} and {address} filled in. Expands nothing else, and uses no shell."""
+        return tuple(word.replace("{host}", self.name).replace("{address}", self.address or "") for word in words)
+
 
 @dataclass(frozen=True, slots=True)
 class CopySettings:

@@ -1,7 +1,8 @@
 """Excludes from a backup of this machine the pool that it is written to and the open catalogue.
 
 rsync follows source paths that are symbolic links, but no links below them. So real locations are compared, and the result is
-spelled as rsync will see it: below the source path as configured.
+spelled as rsync will see it: below the source path as configured. The pool's filesystem may be mounted a second time, such as its
+top subvolume or by a bind mount: the pool is excluded there, too, by the filesystem's number and the mounted folder.
 
 Every command loads the configuration, so nothing is asked of a mount that may not answer, such as NFS or FUSE: paths on one are
 taken as they are written.
@@ -9,12 +10,12 @@ taken as they are written.
 
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from btrkeep.config.sources import literal_pattern
-from btrkeep.procfs import mounts
+from btrkeep.procfs import Mount, mounts
 
 # Filesystems whose data somebody else gives: fuse and fuse.sshfs, nfs and nfs4, ...
 _REMOTE = re.compile(r"(fuse|nfs|cifs|smb|ceph|9p|afs|gluster|lustre|ocfs2|gfs2|autofs|virtiofs|ncpfs|coda|beegfs|orangefs)")
@@ -23,10 +24,14 @@ _MOST_LINKS = 40
 
 @dataclass(frozen=True, slots=True)
 class SelfExclusion:
-    """A folder to exclude, and its name in a sentence. `path` is None if its configuration is invalid."""
+    """A folder to exclude, and its name in a sentence. `path` is None if its configuration is invalid.
+
+    `everywhere`: also where its filesystem is mounted a second time.
+    """
 
     what: str
     path: Path | None
+    everywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +45,20 @@ class SourceExclusion:
 
 def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[SourceExclusion]:
     """Returns an exclusion for each source that contains a folder to keep out. Reads only symbolic links."""
-    unsure = _may_not_answer()
-    real = [(each.what, _real(str(each.path.absolute()), unsure)) for each in kept if each.path]
+    table = mounts()
+    unsure = _may_not_answer(table)
+    real = [(each, _real(str(each.path.absolute()), unsure)) for each in kept if each.path]
+    places = [(each.what, folder) for each, folder in real]
+    places += [
+        (f"{each.what}, mounted a second time", other)
+        for each, folder in real
+        if each.everywhere
+        for other in other_places(folder, table)
+    ]
     found = []
     for source in sources:
         real_source = _real(source, unsure)
-        for what, folder in real:
+        for what, folder in places:
             if below(real_source, folder):
                 found.append(SourceExclusion(source, what, ""))
             elif below(folder, real_source):
@@ -54,9 +67,35 @@ def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> li
     return found
 
 
-def _may_not_answer() -> frozenset[str]:
+def other_places(folder: str, table: Sequence[Mount]) -> list[str]:
+    """Returns where else than at its own path the content of a folder is mounted: the folder itself, or a part of it.
+
+    `folder` is a real path, `table` the mounts in the order in which they were made: at one place only the last one is seen.
+    """
+    seen = {str(mount.target): mount for mount in table}
+    own = max((target for target in seen if below(folder, target)), key=len, default=None)
+    if own is None:
+        return []
+    within = _moved(folder, own, seen[own].root)
+    places = list[str]()
+    for target, mount in seen.items():
+        if mount.device != seen[own].device or target == own:
+            continue
+        if below(within, mount.root):
+            places.append(_moved(within, mount.root, target))
+        elif below(mount.root, within):
+            places.append(target)
+    return [place for place in places if not below(place, folder)]
+
+
+def _moved(path: str, above: str, to: str) -> str:
+    """Returns `path`, which is `above` or lies in it, as it is below `to`."""
+    return os.path.normpath(f"{to.rstrip('/')}/{path[len(above.rstrip('/')) :].lstrip('/')}")
+
+
+def _may_not_answer(table: Iterable[Mount]) -> frozenset[str]:
     """Mount points of filesystems that are not this machine's own: behind each is a server, which may be gone."""
-    return frozenset(str(mount.target) for mount in mounts() if _REMOTE.match(mount.filesystem))
+    return frozenset(str(mount.target) for mount in table if _REMOTE.match(mount.filesystem))
 
 
 def _real(path: str, unsure: Collection[str], links: int = _MOST_LINKS) -> str:

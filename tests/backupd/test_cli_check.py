@@ -126,12 +126,44 @@ def test_a_hook_that_cannot_be_run_is_an_error(healthy: Nights) -> None:
         assert bad(findings(healthy, status=len(wrong))) == wrong
     healthy.host("here", healthy.source, address=None, after=["no-such-program"])
     assert "after: no-such-program" in the(findings(healthy, status=1), "here", "error")["message"]
+    script.chmod(0o755)
+    script.write_text("#!/no/such/shell\n")
+    for program in (script, healthy.source):  # a folder may be entered, which is no execution
+        healthy.host("here", healthy.source, address=None, before=[str(program)])
+        assert f"{program} cannot be run" in the(findings(healthy, status=1), "here", "error")["message"]
 
 
-def test_a_local_path_that_is_no_folder_is_an_error(healthy: Nights) -> None:
+def test_a_local_path_that_is_missing_is_an_error_and_a_file_is_none(healthy: Nights) -> None:
     (healthy.source / "file").write_text("x")
     healthy.host("here", healthy.source / "missing", healthy.source / "file", address=None)
-    assert bad(findings(healthy, status=1)) == [("error", "here"), ("error", "here")]
+    assert bad(findings(healthy, status=1)) == [("error", "here")]
+
+
+def test_a_path_that_before_may_make_is_no_error(healthy: Nights) -> None:
+    healthy.host("here", healthy.source / "snap", address=None, before=["mkdir", str(healthy.source / "snap")])
+    assert the(findings(healthy, status=0), "here", "note")["hint"] == "`backupd run here` tries it"
+    assert healthy.run("here")["here"]["outcome"] == "complete"
+
+
+def test_connect_judges_a_source_path_as_a_run_does(nights: Nights) -> None:
+    file, made = nights.source / "file", nights.source / "snap"
+    file.write_text("x")
+    nights.host("file", file)
+    nights.host("made", made, before=["mkdir", "-p", str(made)], after=["rm", "-r", str(made)])
+    nights.host("gone", nights.source / "gone")
+    found = [one for one in findings(nights, "--connect", status=1) if one["subject"] in ("file", "made", "gone")]
+    assert {one["subject"]: one["level"] for one in found} == {"file": "ok", "made": "note", "gone": "error"}
+    outcomes = {host: result["outcome"] for host, result in nights.run(status=1).items()}
+    assert outcomes == {"file": "complete", "made": "complete", "gone": "failed"}
+
+
+@pytest.mark.parametrize(("hosts", "concurrency", "noted"), [(12, 12, True), (12, 4, False), (10, 12, False)])
+def test_more_connections_than_an_sshd_accepts_are_noted(healthy: Nights, hosts: int, concurrency: int, noted: bool) -> None:
+    healthy.settings("backup", concurrency=concurrency)
+    for number in range(hosts):
+        healthy.host(f"vm{number}", "/etc", address="root@gate.example", port=2222)
+    done = healthy.backupd("check", "--json", check=False).stdout
+    assert ("gate.example:2222: 12 hosts" in done) is noted
 
 
 def test_a_pool_that_others_can_enter_is_an_error_and_the_hint_mends_it(healthy: Nights) -> None:

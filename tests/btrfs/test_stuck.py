@@ -199,4 +199,4 @@ def test_check_tells_a_source_that_does_not_answer_from_one_that_is_not_there(ni
     with hanging(mount, dead=True):
         found = {one["message"]: one["hint"] for one in json.loads(impatient(nights, "check", "--json", seconds=15)[1])}
     assert "dmesg" in found[f"{mount} does not answer"]
-    assert f"{missing} is no folder of this machine" in found
+    assert f"{missing} is no folder or file of this machine" in found

@@ -1,0 +1,155 @@
+"""Finds what `one_file_system` leaves out of a backup: what is mounted on folders of the host, and nested subvolumes.
+
+rsync transfers such a folder as an empty one, deletes nothing below it, and prints nothing. So the host is asked again, for the
+folders that may be such: those that are empty and that this run has made or changed, because the folder has the owner and the times
+of what is mounted there. One that an earlier backup found stays in the list as long as it is unchanged. All folders are asked for
+in a first backup, and when files of the base were neither listed nor deleted.
+"""
+
+import asyncio
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from backupd.files.tree import Tree, joined
+from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record
+from backupd.rsync.left_out import is_expected, left_out_words
+from backupd.rsync.probe import left_empty
+from backupd.run.context import RunContext
+from backupd.run.finishing import Prepared
+from btrkeep.config import HostConfig
+from btrkeep.errors import OperatorError
+from btrkeep.pool.subvolume import commit, describe, opened
+from btrkeep.treescan import FolderPaths, changed_inodes
+
+_PRINTS_MOUNTS = 31  # the protocol of rsync 3.1
+_MOST_CHOSEN = 200  # folders that are asked for one by one; a whole list costs less than more of them
+_MOST_KEPT = 100
+_CHOSEN_SECONDS, _ALL_FOLDERS_SECONDS = 300.0, 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFolders:
+    """Of the folders that a run has made or changed: the paths of the `empty` ones, and the inode numbers of `all` of them."""
+
+    empty: tuple[str, ...]
+    all: frozenset[int]
+
+
+async def with_left_out(
+    context: RunContext, host: HostConfig, prepared: Prepared, results: Sequence[PathResult], protocol: int | None
+) -> list[PathResult]:
+    """Returns the results of a run with `one_file_system`, with what that left out of each path. Raises OSError of the pool.
+
+    `protocol`: that of the transfer; None if it is not known.
+    """
+    if protocol is not None and protocol < _PRINTS_MOUNTS:
+        return [not_looked(result, "that needs rsync 3.1 or later on the host") for result in results]
+    changed = await asyncio.to_thread(_changed_folders, prepared.path)
+    new = list[PathResult]()
+    for result in results:
+        is_listed = result.outcome in (PathOutcome.COMPLETE, PathOutcome.SUSPECT)
+        new.append(await _one_path(context, host, prepared, result, changed) if is_listed else result)
+    return new
+
+
+def not_looked(result: PathResult, why: str) -> PathResult:
+    """Returns the result with a warning; the next run asks the host for all folders."""
+    words = f"{result.path}: it is not known what `one_file_system` leaves out: {why}"
+    return replace(result, warnings=(*result.warnings, words))
+
+
+async def _one_path(
+    context: RunContext, host: HostConfig, prepared: Prepared, result: PathResult, changed: ChangedFolders
+) -> PathResult:
+    base = prepared.base
+    before = base.path(result.path) if base else None
+    kept, doubted = _known(prepared.path, (before.left_out if before else None) or (), changed.all)
+    inside = [
+        folder
+        for folder in changed.empty
+        if folder.startswith(result.path.rstrip("/") + "/") and not is_expected(folder, result.path)
+    ]
+    chosen = list(dict.fromkeys((*doubted, *inside)))
+    everything = before is None or was_hidden(base, before, result) or len(chosen) > _MOST_CHOSEN
+    left_out = list(kept)
+    if everything or chosen:
+        try:
+            folders = await left_empty(
+                context.config,
+                host,
+                result.path,
+                () if everything else chosen,
+                confined=context.confines(host),
+                seconds=_ALL_FOLDERS_SECONDS if everything else _CHOSEN_SECONDS,
+            )
+        except OperatorError as error:
+            return not_looked(result, error.message)
+        left_out += [os.fsdecode(folder) for folder in folders]
+    present = [
+        folder for folder in dict.fromkeys(left_out) if not is_expected(folder, result.path) and _is_folder(prepared.path, folder)
+    ]
+    if not present:
+        return replace(result, left_out=())
+    old = [folder for folder in present if not _is_empty(prepared.path, folder)]
+    return replace(
+        result,
+        left_out=tuple(present[:_MOST_KEPT]),
+        warnings=(*result.warnings, left_out_words(result.path, present, len(old))),
+    )
+
+
+def was_hidden(base: Record | None, before: PathResult, result: PathResult) -> bool:
+    """Returns True if the base has files that this run neither listed nor deleted, or that may be so."""
+    if base is None or before.left_out is None:
+        return True
+    if result.unreadable or result.vanished or result.deletions_skipped or result.not_kept:
+        return False
+    old, new = before.numbers, result.numbers
+    if not {"files", "created", "deleted"} <= new.keys() or "files" not in old:
+        return False
+    return old["files"] + new["created"] - new["deleted"] > new["files"]
+
+
+def _changed_folders(subvolume: Path) -> ChangedFolders:
+    commit(subvolume)  # the tree search sees committed inodes only
+    now = describe(subvolume)
+    assert now is not None
+    empty, every = list[str](), set[int]()
+    with opened(subvolume) as root:
+        paths = FolderPaths(root)
+        for inode in changed_inodes(root, now.created - 1):
+            if not stat.S_ISDIR(inode.mode):
+                continue
+            every.add(inode.ino)
+            if not inode.size:
+                with suppress(FileNotFoundError):
+                    top, *names = paths.of(inode.ino)
+                    if top == os.fsencode(DATA):
+                        empty.append(os.fsdecode(joined(names)))
+    return ChangedFolders(tuple(empty), frozenset(every))
+
+
+def _known(subvolume: Path, left_out: Sequence[str], changed: frozenset[int]) -> tuple[list[str], list[str]]:
+    """Returns those of the folders of the base that are unchanged, and those that the host must be asked for again."""
+    kept, doubted = list[str](), list[str]()
+    with Tree(subvolume) as tree:
+        for folder in left_out:
+            with suppress(OSError, ValueError):
+                (doubted if tree.stat(os.fsencode(folder)).inode in changed else kept).append(folder)
+    return kept, doubted
+
+
+def _is_folder(subvolume: Path, folder: str) -> bool:
+    with suppress(OSError, ValueError), Tree(subvolume) as tree:
+        return tree.stat(os.fsencode(folder)).kind == "folder"
+    return False
+
+
+def _is_empty(subvolume: Path, folder: str) -> bool:
+    with suppress(OSError, ValueError), Tree(subvolume) as tree:
+        return not tree.names(os.fsencode(folder))
+    return True

@@ -1,0 +1,125 @@
+"""What `one_file_system` leaves out is reported: nested subvolumes, and what is mounted below a source path."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backupd.repo.backup_json import PathOutcome, PathResult, Record
+from backupd.rsync.left_out import is_expected
+from backupd.run.other_file_systems import was_hidden
+from btrkeep.units import parse_time
+from tests.beds import work
+from tests.beds.nights import Nights
+
+pytestmark = [pytest.mark.root, pytest.mark.btrfs]
+
+
+@pytest.fixture
+def tree(nights: Nights) -> Path:
+    """A host's btrfs with a nested subvolume, as distributions make /home."""
+    tree = nights.source / "host"
+    (tree / "etc").mkdir(parents=True)
+    (tree / "empty").mkdir()
+    (tree / "etc" / "file").write_text("of the host")
+    subvolume(tree / "home", "chapter 1")
+    return tree
+
+
+def subvolume(path: Path, text: str) -> None:
+    work("btrfs", "subvolume", "create", path)
+    (path / "thesis").write_text(text)
+
+
+def counted(nights: Nights) -> Path:
+    """A file with one line for each connection to a host from now on."""
+    log = nights.top / "connections"
+    nights.ssh(f"sh -c 'echo >>{log}; exec \"$@\"' sh {Path(__file__).resolve().parents[1] / 'fakessh'}")
+    return log
+
+
+def test_a_nested_subvolume_is_reported_each_night_and_asked_for_once(nights: Nights, tree: Path) -> None:
+    log = counted(nights)
+    nights.host("h", tree, one_file_system=True)
+    (warning,) = nights.run("h")["h"]["warnings"]
+    assert f"leaves out what is in {tree / 'home'}: " in warning
+    assert list((nights.data("h", tree) / "home").iterdir()) == []
+    assert len(log.read_text().splitlines()) == 2
+
+    (tree / "etc" / "new").write_text("x")
+    (again,) = nights.run("h")["h"]["warnings"]
+    assert again == warning
+    assert len(log.read_text().splitlines()) == 3  # nothing that could be such a folder has changed
+
+    subvolume(tree / "etc" / "deep", "a later one")
+    (both,) = nights.run("h")["h"]["warnings"]
+    assert str(tree / "home") in both
+    assert str(tree / "etc" / "deep") in both
+
+    nights.host("h", tree, one_file_system=True, exclude=[str(tree / "home"), str(tree / "etc" / "deep")])
+    assert nights.run("h")["h"]["warnings"] == []
+
+
+def test_old_files_of_a_subvolume_that_is_left_out_from_now_on_are_not_taken_for_new(nights: Nights, tree: Path) -> None:
+    nights.host("h", tree)
+    assert nights.run("h")["h"]["warnings"] == []
+    (tree / "home" / "thesis").write_text("chapters 1 to 9")
+    nights.host("h", tree, one_file_system=True)
+    for _ in range(2):
+        (warning,) = nights.run("h")["h"]["warnings"]
+        assert str(tree / "home") in warning
+        assert "files of an earlier backup stay there, unchanged" in warning
+        assert (nights.data("h", tree) / "home" / "thesis").read_text() == "chapter 1"
+
+
+def test_what_cannot_be_asked_for_is_not_called_nothing_and_is_asked_for_again(nights: Nights, tree: Path) -> None:
+    nights.host("h", tree, one_file_system=True)
+    env = nights.rsync('case " $* " in *--info=mount*) echo "no more logins" >&2; exit 12;; esac\nexec "$REAL" "$@"')
+    result = nights.run("h", env=env)["h"]
+    assert result["outcome"] == "complete"
+    (warning,) = result["warnings"]
+    assert "it is not known what `one_file_system` leaves out" in warning
+    (warning,) = nights.run("h")["h"]["warnings"]
+    assert str(tree / "home") in warning
+
+
+def test_a_folder_that_is_only_empty_is_not_reported(nights: Nights, tree: Path) -> None:
+    nights.host("h", tree / "etc", tree / "empty", one_file_system=True)
+    assert nights.run("h")["h"]["warnings"] == ["holds no file"] or nights.record("h")["paths"][0]["left_out"] == []
+    (tree / "etc" / "later").mkdir()
+    assert nights.run("h")["h"]["warnings"] == []
+    (tree / "etc" / "later" / "file").write_text("x")
+    assert nights.run("h")["h"]["warnings"] == []
+
+
+def test_connect_reports_what_would_be_left_out(nights: Nights, tree: Path) -> None:
+    nights.host("h", tree, one_file_system=True)
+    found = json.loads(nights.backupd("check", "--connect", "--json", check=False).stdout)
+    levels = {each["level"]: each["message"] for each in found if each["subject"] == "h"}
+    assert set(levels) == {"ok", "note"}
+    assert str(tree / "home") in levels["note"]
+
+
+EXPECTED = ["/proc", "/run/user/0", "/tmp", "/snap/core/1", "/var/lib/docker/overlay2/a1/merged"]
+
+
+@pytest.mark.parametrize("folder", EXPECTED)
+def test_what_each_system_mounts_is_expected(folder: str) -> None:
+    assert is_expected(folder, "/")
+
+
+@pytest.mark.parametrize("folder", ["/home", "/tmp/data", "/srv/run", "/procs", "/var/lib/docker"])
+def test_all_else_is_not_nor_what_the_configuration_names(folder: str) -> None:
+    assert not is_expected(folder, "/")
+    assert not is_expected("/dev/shm/data/disk", "/dev/shm/data")
+
+
+def test_files_that_were_neither_listed_nor_deleted_are_noticed() -> None:
+    record = Record("h", "uuid", "complete", parse_time("2026-11-28T22:00:00Z"))
+    before = PathResult("/srv", PathOutcome.COMPLETE, numbers={"files": 100}, left_out=())
+    result = PathResult("/srv", PathOutcome.COMPLETE, numbers={"files": 104, "created": 9, "deleted": 5})
+    assert not was_hidden(record, before, result)
+    assert was_hidden(record, before, replace(result, numbers={"files": 94, "created": 9, "deleted": 5}))
+    assert was_hidden(record, replace(before, left_out=None), result)
+    assert not was_hidden(record, before, replace(result, numbers={"files": 94}))  # an rsync that counts neither
