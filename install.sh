@@ -295,6 +295,7 @@ build() {
     mkdir -p "$2/source"
     log=$2/log
     cp -R "${SOURCES[@]}" "$2/source" # pip builds in the folder that it is given, and takes what an earlier build left there
+    git -c safe.directory="*" rev-parse --short=12 HEAD >"$2/source/btrkeep/commit.txt" 2>/dev/null || rm -f "$2/source/btrkeep/commit.txt"
     rm -rf "$2"/source/build "$2"/source/docs/_build "$2"/source/*.egg-info
     "$1" -m venv "$2" >"$log" 2>&1 || build_failed "the virtual environment could not be made" "apt-get install python3-venv"
     { install_locked "$2/bin/python" install "${FROM_WHEELS[@]}" &&
@@ -662,10 +663,23 @@ say_what_is_next() {
     [ -z "$DRY_RUN" ] || return 0
     note "btrkeep is installed: $("$BIN/backupd" --version)"
     say_about_the_dashboard
+    say_what_is_off
     [ "${#ENABLE[@]}" -eq 0 ] && ! compgen -G "/etc/systemd/system/*.wants/btrkeep-*" >/dev/null || return 0
     note "To begin: backupd setup"
     note "The documentation: $DOCUMENTS/index.html, man backupd, man btrkeep.toml"
     [ -z "$(timers)" ] || note "For every night after that: sudo $(printf %q "$TOP/install.sh") --enable main"
+}
+
+# Pools that are configured, as after uninstalling and installing again, and that nothing backs up.
+say_what_is_off() {
+    local file pool
+    [ -n "$(timers)" ] || return 0
+    for file in "$CONFIGURATIONS"/*.toml; do
+        pool=${file##*/} pool=${pool%.toml}
+        [ -e "$file" ] && grep -qsE '^[[:space:]]*\[(host|replica)\.' "$file" "$CONFIGURATIONS/$pool.d"/*.toml || continue
+        [ ! -L "/etc/systemd/system/timers.target.wants/btrkeep-backup@$pool.timer" ] || continue
+        note "The pool $pool is configured, and its timers are off: sudo $(printf %q "$TOP/install.sh") --enable $pool"
+    done
 }
 
 # Nobody can log in before somebody is let in.

@@ -7,6 +7,7 @@ from typing import cast
 
 from PIL import Image
 
+from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
 from heatmap.curves import HILBERT
 from heatmap.grid import Grid, Runs
@@ -64,7 +65,15 @@ def name_parts(
 
 
 def output_name(chosen: str | None, parts: Sequence[str], taken: datetime, form: str) -> str:
-    """`chosen` where it names a file or "-"; else a name made of `parts` and the time, in the folder it names or in this one."""
+    """`chosen` where it names a file or "-"; else a name made of `parts` and the time, in the folder it names or in this one.
+
+    A folder is made when its name ends with a slash and it does not exist. Raises OperatorError if it cannot be.
+    """
+    if chosen is not None and chosen.endswith("/"):
+        try:
+            Path(chosen).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OperatorError(f"the folder {chosen} could not be made: {error.strerror}", "name another place with -o") from None
     if chosen is not None and not Path(chosen).is_dir():
         return chosen
     name = "_".join([*parts, "at", str(int(taken.timestamp()))]) + f".{form}"

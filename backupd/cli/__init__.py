@@ -8,11 +8,11 @@ import sys
 import click
 from click.core import ParameterSource
 
-from btrkeep import __version__
 from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.lazy import LazyGroup
 from btrkeep.cli.progress import name_pool_in_commands
 from btrkeep.errors import UsageError
+from btrkeep.version import version_words
 
 COMMANDS = {
     "setup": "set up a pool and a first host, up to the first backup",
@@ -76,7 +76,7 @@ an upgrade use it, and so does a service that runs from a checkout and was start
     hidden_commands=HIDDEN,
     context_settings=CONTEXT_SETTINGS,
 )
-@click.version_option(__version__, prog_name="backupd")
+@click.version_option(version_words(), prog_name="backupd")
 @click.option(
     "--pool", "pool_name", default="main", show_default=True, metavar="NAME", help="The pool, configured in /etc/btrkeep/NAME.toml."
 )

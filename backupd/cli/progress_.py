@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from backupd.cli.context import load_config
 from backupd.expire.cleaner import Rate, TimeLeft
@@ -49,6 +51,8 @@ _NARROWEST = 8
 def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: bool, interval: float) -> int:
     """Watch the kernel drop deleted subvolumes, whoever deleted them, until Ctrl-C.
 
+    In a pipe or into a file it prints the state once and ends; with --interval it goes on there, too.
+
     MOUNTPOINT is any folder on a mounted btrfs and needs no configuration; without it the configured pool is watched.
 
     A deletion returns at once; the kernel's cleaner takes the trees apart later, one after the other. Shown are how many wait,
@@ -60,7 +64,8 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
     path = open_configured(load_config(ctx)).path if mountpoint is None else require_btrfs(mountpoint)
     exit_on_sigterm()  # so that a terminal gets its cursor back
     shown = _shown(CleanerMonitor(path), interval)
-    if once:
+    is_log = sys.stdout.isatty() or ctx.get_parameter_source("interval") is not ParameterSource.DEFAULT
+    if once or not (is_log or as_json):
         _show(_seen_once(shown), as_json=as_json)
     elif not as_json and has_live_terminal():
         _live(shown, str(path))

@@ -9,7 +9,7 @@ import click
 from backupd.cli.context import opened, pass_context
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.progress import prose
-from btrkeep.decisions.trend import Point, points, step_for
+from btrkeep.decisions.trend import MOST_POINTS, Point, point_of, points, step_for
 from btrkeep.errors import Exit
 from btrkeep.units import format_time, printable
 
@@ -53,6 +53,8 @@ def command(ctx: click.Context, days: int, png: Path | None, as_json: bool) -> i
 
 def _points(context: "PoolContext", since: datetime, until: datetime, days: int) -> list[Point]:
     samples = context.catalogue.samples(context.pool.filesystem, since, until + timedelta(seconds=1))
+    if len(samples) <= MOST_POINTS:  # so also the first three, five minutes apart, are a chart
+        return [point_of(sample) for sample in samples]
     return points(samples, since, step_for(timedelta(days=days)))
 
 

@@ -6,9 +6,9 @@ import sys
 
 import click
 
-from btrkeep import __version__
 from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.lazy import LazyGroup
+from btrkeep.version import version_words
 
 NAME = "btrfs-balancer"
 COMMANDS = {
@@ -26,7 +26,7 @@ COMMANDS = {
     commands=COMMANDS,
     context_settings=CONTEXT_SETTINGS,
 )
-@click.version_option(__version__, prog_name=NAME)
+@click.version_option(version_words(), prog_name=NAME)
 def group() -> None:
     """Look at how the free space of a mounted btrfs is fragmented, and balance the block groups where that is worth it.
 

@@ -8,7 +8,7 @@ from btrkeep.catalogue import Sample
 from btrkeep.catalogue.model_sample import read_space_name
 
 _STEPS = tuple(timedelta(minutes=minutes) for minutes in (5, 60, 360, 1440, 7 * 1440))
-_MOST = 400
+MOST_POINTS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def step_for(length: timedelta) -> timedelta:
     """Returns the distance of points for a span of this length: five minutes, an hour, six, a day or a week, for at most 400
     points.
     """
-    return next((step for step in _STEPS if length / step <= _MOST), _STEPS[-1])
+    return next((step for step in _STEPS if length / step <= MOST_POINTS), _STEPS[-1])
 
 
 def points(samples: Sequence[Sample], start: datetime, step: timedelta) -> list[Point]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from btrkeep import __version__
 from btrkeep.cli.parsed import VADDR
 from btrkeep.cli.which_filesystem import complete_mount
 from btrkeep.errors import OperatorError
+from btrkeep.version import version_words
 from heatmap.cli.request import STDOUT, Extras, PictureRequest
 
 CURVES = ("hilbert", "linear", "snake")  # these four are held to what they repeat by a test: importing them costs 0.1 s
@@ -60,7 +60,7 @@ class _Picture(click.Command):
 @click.option("--map", metavar="FILE", help="Write a JSON map of the picture, for a web page.")
 @click.option("--record", is_flag=True, help="Record the state beside the picture, to draw it again later.")
 @click.option("--record-to", metavar="FILE|DIR", help="Record it there.")
-@click.version_option(__version__, prog_name="btrfs-heatmap")
+@click.version_option(version_words(), prog_name="btrfs-heatmap")
 def command(path: Path, **options: Any) -> None:
     """Draw how full a mounted btrfs is.
 

@@ -180,7 +180,7 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o644, empty=True))),
     ("known-hosts", "error", site(known_hosts=KeyFile(Path("/k"), 0o664))),
     *(("replica", level, site(copies=(replace(COPY, level=level),))) for level in ("note", "warning", "error")),
-    ("repeated", "warning", site(steps=(replace(COPY, level="warning", subject="drill"),))),
+    ("repeated", "warning", site(steps=(replace(COPY, check="repeated", level="warning", subject="drill"),))),
     ("retention", "note", site(unruled=("web1", "web2"))),
     ("schedule", "warning", site(schedule=MISSED)),
     ("schedule", "note", site(schedule=ScheduleVerdict(by_hand=True, by_units=False))),

@@ -68,6 +68,13 @@ def test_the_json_of_one_look_is_what_the_device_says(stopped: tuple[Path, clean
     assert said["eta"] is None
 
 
+def test_in_a_pipe_it_prints_the_state_once_and_ends(stopped: tuple[Path, cleaner.RootTree]) -> None:
+    point, truth = stopped
+    said = backupd("progress", point).stdout
+    assert said.count("deleted subvolumes") == 1
+    assert f"{len(truth.orphans)} deleted subvolumes" in said
+
+
 def test_the_text_of_one_look_has_key_level_and_share(stopped: tuple[Path, cleaner.RootTree]) -> None:
     point, truth = stopped
     said = backupd("progress", point, "--once", "--interval", "1.5").stdout

@@ -220,7 +220,11 @@ def test_a_night_shows_in_the_day_and_in_pictures(nights: Nights) -> None:
         picture = nights.top / f"{command}.png"
         assert nights.backupd(command, "--png", picture).stdout == ""
         assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert [point["used"] > 0 for point in nights.json("trend")["points"]]
+    nights.json("sample")
+    assert [point["used"] > 0 for point in nights.json("trend")["points"]] == [True] * 3
+    drawn = nights.backupd("trend").stdout
+    assert "there is one sample" not in drawn
+    assert "allocated, not used" in drawn
     assert "14 are needed" in nights.json("forecast")["used"]["why_not"]
     assert "Too little history" in nights.backupd("forecast").stdout
     assert "No samples tell" in nights.backupd("day", "2001-01-01").stdout

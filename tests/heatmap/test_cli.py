@@ -247,6 +247,17 @@ def test_a_folder_gets_a_picture_with_a_name_of_its_own(point: Path, tmp_path: P
 
 
 @pytest.mark.btrfs
+def test_a_folder_that_ends_with_a_slash_is_made(point: Path, tmp_path: Path) -> None:
+    """The line of the README, in a folder where nothing is yet."""
+    heatmap("-o", f"{tmp_path}/new/pictures/", "--order", "2", point)
+    [found] = (tmp_path / "new/pictures").iterdir()
+    assert pixels(found).shape == (1024, 1024, 3)
+    (tmp_path / "file").write_text("")
+    refused = heatmap("-o", f"{tmp_path}/file/", "--order", "2", point, check=False)
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 2), refused.stderr
+
+
+@pytest.mark.btrfs
 def test_standard_output_gets_nothing_but_the_picture(point: Path, tmp_path: Path) -> None:
     argv = (sys.executable, "-m", "heatmap", "-v", "-o", "-", "--order", "4", "--size", "5", point)
     data = subprocess.run(argv, cwd=TOP, stdout=subprocess.PIPE, check=True).stdout

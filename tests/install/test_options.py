@@ -201,6 +201,21 @@ def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
     assert {"  /etc/btrkeep", "  /var/lib/btrkeep"} <= set(done["5"].out.splitlines())
 
 
+def test_installed_again_it_names_the_pools_that_are_configured_and_off() -> None:
+    hosts = 'printf \'[pool]\\npath = "/srv"\\n[host.here]\\npaths = ["/etc"]\\n\' >/etc/btrkeep/other.toml'
+    done = told(
+        "./install.sh --no-packages",
+        f"{hosts}; ./install.sh --uninstall; ./install.sh --no-packages",
+        f"mkdir -p {WANTS}; ln -s /x {WANTS}/btrkeep-backup@other.timer; ./install.sh --no-packages",
+    )
+    assert outcomes(done) == [0, 0, 0], all_of(done)
+    assert "its timers are off" not in done["1"].out, "the example is no pool yet"
+    (line,) = [line for line in done["2"].out.splitlines() if "its timers are off" in line]
+    assert line.startswith("The pool other is configured")
+    assert line.endswith("install.sh --enable other")
+    assert "its timers are off" not in done["3"].out
+
+
 def test_a_pool_and_a_catalogue_in_the_folder_of_the_programs_are_not_uninstalled() -> None:
     done = told(
         "./install.sh --no-packages",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from btrkeep import __version__
 from btrkeep.cli import CONTEXT_SETTINGS, edge
 from btrkeep.cli.lazy import LazyGroup
 from btrkeep.process.cancellation import exit_on_sigterm
+from btrkeep.version import version_words
 from web.cli.global_options import GlobalOptions
 
 NAME = "btrkeep-web"
@@ -32,7 +32,7 @@ PATH = click.Path(path_type=Path)
     invoke_without_command=True,
     context_settings=CONTEXT_SETTINGS,
 )
-@click.version_option(__version__, prog_name=NAME)
+@click.version_option(version_words(), prog_name=NAME)
 @click.option("--pool", default="main", show_default=True, metavar="NAME", help="The pool to show.")
 @click.option("--state", type=PATH, metavar="DIR", help="Where the pool's catalogue is.  [default: as `state` in [pool] says]")
 @click.option("--data", type=PATH, metavar="DIR", help="The dashboard's data folder.  [default: /var/lib/btrkeep-web/NAME]")
