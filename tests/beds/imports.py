@@ -22,6 +22,7 @@ BOTTOM = (
     "btrkeep.procfs",
     "btrkeep.ticks",
     "btrkeep.units",
+    "btrkeep.version",
 )
 SCAN = ("btrkeep.treescan",)  # reads trees; nothing below it knows of pools
 GROUND = ("btrkeep.config", "btrkeep.process", "btrkeep.pool", "btrkeep.fs", "btrkeep.catalogue", "btrkeep.serving")
