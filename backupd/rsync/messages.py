@@ -19,8 +19,8 @@ SAMPLES = 5
 MOST_UNLISTED = 10_000
 """The maximum number of unlisted paths recorded for one transfer; and their bytes."""
 MOST_UNLISTED_BYTES = 4 << 20
-LONGEST_PATH = 4096
-"""Bytes; Linux has no longer path."""
+LONGEST_PATH = 2 * 4096
+"""Bytes: those of the source path, and of a path below it as rsync lists it (PATH_MAX each)."""
 LAST_LINES = 20
 _LONGEST_LINE = 1000  # of what is kept; the end matters as much as the beginning, for that is where the errno stands
 _SERVER_ERRNOS = {
@@ -34,6 +34,7 @@ _EDQUOT = "122"
 _ATTRIBUTE = re.compile(r"\w+: [lf]?setxattr\(|set_acl: ")
 _CONNECTION_ERRNOS = {"32", "104"}  # broken pipe, reset by peer: the other end went away, no file is to blame
 _ERROR = re.compile(r"rsync: (?:\[(?P<role>\w+)\] )?(?P<what>.*?)(?: \((?P<errno>\d+)\))?")
+_OWN_END = re.compile(r"rsync (?:error|warning): |rsync: (?:\[\w+\] )?connection unexpectedly closed ")
 _PROTOCOL = re.compile(r"\((?:Client|Server)\) Protocol versions: ")  # asked for by --debug=proto, no complaint
 # flist.c, acls.c and xattrs.c of rsync: what cannot be looked at or into is not listed, and neither is anything below it.
 _UNLISTED = re.compile(rb"rsync: (?:\[\w+\] )?(?:opendir |readdir\(|readlink|get_acl|get_xattr)")
@@ -51,6 +52,7 @@ class MessageClass(Enum):
     VANISHED = auto()
     DELETIONS_SKIPPED = auto()
     DELETE_LIMIT = auto()
+    UNKNOWN = auto()  # a message that rsync passed on and that has none of these forms
     OTHER = auto()
 
 
@@ -59,6 +61,7 @@ _WORDS = (
     (re.compile(r"IO error encountered .* skipping file deletion"), MessageClass.DELETIONS_SKIPPED),
     (re.compile(r"Deletions stopped due to --max-delete limit"), MessageClass.DELETE_LIMIT),
     (re.compile(r"ERROR: .* failed verification"), MessageClass.UNREADABLE),
+    (re.compile(r"filename overflows max-path len by \d+: "), MessageClass.UNREADABLE),
 )
 
 
@@ -115,6 +118,7 @@ class Messages:
 
     `unlisted` are the paths that could not be looked at or into, as the sender calls them: what the backup has below them from
     before was not looked at either. `unlisted_beyond`: so many more that are not remembered, or that a line did not name.
+    `answered`: rsync on the host has answered; what was printed before is a banner's, or of the startup files of the host's shell.
     """
 
     counts: dict[MessageClass, int] = field(default_factory=dict)
@@ -122,6 +126,7 @@ class Messages:
     last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
     unlisted: set[bytes] = field(default_factory=set)
     unlisted_beyond: int = 0
+    answered: bool = False
     _rest: bytes = b""
     _unlisted_bytes: int = 0
 
@@ -144,6 +149,8 @@ class Messages:
         if not line or _PROTOCOL.match(line):
             return
         kind = classify(line)
+        if kind is MessageClass.OTHER and self.answered and not _OWN_END.match(line):
+            kind = MessageClass.UNKNOWN
         self.last.append(line)
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if kind is MessageClass.UNREADABLE and _UNLISTED.match(raw):

@@ -62,6 +62,7 @@ async def transfer(
     def take_output(data: bytes) -> None:
         if heard(data):
             output.feed(data)
+            messages.answered = output.protocol is not None
             on_output(output)
 
     def take_messages(data: bytes) -> None:

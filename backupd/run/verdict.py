@@ -15,6 +15,7 @@ from btrkeep.causes import Cause, CauseCode
 from btrkeep.conditions import ConditionKey, ConditionKind
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitCause, ExitKind, Meaning, meaning
+from btrkeep.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,14 @@ def judge_path(known: PathEvidence) -> PathResult:
         exit_cause=means.cause,
         numbers=dict(known.numbers),
         seconds=round(known.seconds, 3),
-        unreadable=messages.count(MessageClass.UNREADABLE) + known.below,
+        unreadable=messages.count(MessageClass.UNREADABLE) + _unknown(known) + known.below,
         vanished=messages.count(MessageClass.VANISHED),
         not_kept=messages.count(MessageClass.NOT_KEPT),
         deletions_skipped=bool(messages.count(MessageClass.DELETIONS_SKIPPED)),
         warnings=tuple(_warnings(known)),
         samples=tuple(
             line
-            for kind in (MessageClass.UNREADABLE, MessageClass.NOT_KEPT, MessageClass.VANISHED)
+            for kind in (MessageClass.UNREADABLE, MessageClass.NOT_KEPT, MessageClass.VANISHED, *_kinds_unknown(known))
             for line in messages.samples.get(kind, [])
         ),
     )
@@ -89,6 +90,22 @@ def conditions_in(path: str, exit_code: int, messages: Messages) -> list[Conditi
     if exit_code == 23 and not any(messages.count(message_class) for message_class in _CONDITIONS):
         keys.append(ConditionKey(ConditionKind.NOT_TRANSFERRED, path))
     return keys
+
+
+_NAMED = (MessageClass.UNREADABLE, MessageClass.NOT_KEPT, MessageClass.PATH_BROKEN)
+
+
+def _unknown(known: PathEvidence) -> int:
+    """Returns how many messages without a known form stand for what was not transferred: all of them, if the exit status says that
+    something was not and no other message names it.
+    """
+    if known.exit_code != 23 or any(map(known.messages.count, _NAMED)):
+        return 0
+    return known.messages.count(MessageClass.UNKNOWN)
+
+
+def _kinds_unknown(known: PathEvidence) -> tuple[MessageClass, ...]:
+    return (MessageClass.UNKNOWN,) if _unknown(known) else ()
 
 
 def enough_below(messages: Messages, numbers: Mapping[str, int], limits: SuspectLimits) -> int:
@@ -147,9 +164,7 @@ def _cause(known: PathEvidence, means: Meaning) -> Cause | None:
         return Cause(CauseCode.DELETIONS_LIMITED)
     if known.base and (found := _shrunk(numbers, known.base, known.limits.shrink)):
         return found
-    if exit_code == 23 and not any(
-        messages.count(kind) for kind in (MessageClass.UNREADABLE, MessageClass.NOT_KEPT, MessageClass.PATH_BROKEN)
-    ):
+    if exit_code == 23 and not any(map(messages.count, (*_NAMED, MessageClass.UNKNOWN))):
         return Cause(CauseCode.NOT_NAMED)
     return None
 
@@ -170,9 +185,10 @@ def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) ->
 
 def _missed_too_much(known: PathEvidence) -> Cause | None:
     messages, numbers, below, limit = known.messages, known.numbers, known.below, known.limits.unreadable
-    missed = _missed(messages)
+    missed = _missed(messages) + _unknown(known)
     if missed and missed >= numbers.get("regular", 0):
         line = messages.first(MessageClass.UNREADABLE) or messages.first(MessageClass.NOT_KEPT)
+        line = line or messages.first(MessageClass.UNKNOWN)
         return Cause(CauseCode.NOTHING_READ, facts={"line": line})
     if known.base and (unknown := messages.unlisted_beyond):
         return Cause(CauseCode.NOT_LISTED, facts={"paths": unknown})
@@ -235,7 +251,13 @@ _MISSED = {
     MessageClass.PATH_BROKEN: "could not be looked at",
 }
 _NAMES = 3
-_QUOTED = re.compile(r'"(.+)"')
+_QUOTED = re.compile(r'"(.+)"|^filename overflows max-path len by \d+: (.+)')
+_LONGEST_NAME = 200
+
+
+def _shown(name: str) -> str:
+    half = _LONGEST_NAME // 2
+    return name if len(name) <= _LONGEST_NAME else f"{name[:half]} ... {name[-half:]}"
 
 
 def _warnings(known: PathEvidence) -> list[str]:
@@ -246,8 +268,13 @@ def _warnings(known: PathEvidence) -> list[str]:
     if messages.count(MessageClass.DELETIONS_SKIPPED):
         said.append("deletions were skipped because of that, so what is gone may still be there")
     lines = [line for kind in _MISSED for line in messages.samples.get(kind, [])]
-    names = [match[1] for line in lines if (match := _QUOTED.search(line))][:_NAMES]
+    names = [_shown(match[1] or match[2]) for line in lines if (match := _QUOTED.search(line))][:_NAMES]
     found = [f"{path}: {', '.join(said)}" + (f" (such as {', '.join(names)})" if names else "")] if said else []
+    if unknown := _unknown(known):
+        line = _shown(messages.first(MessageClass.UNKNOWN))
+        found.append(
+            f"{path}: rsync did not transfer everything (exit status 23) and printed {counted(unknown, 'message')}: {line}"
+        )
     if known.base is None and known.numbers and not known.numbers.get("regular", 0):
         found.append(f"{path}: holds no file")
     return found

@@ -33,7 +33,9 @@ class Pulled:
 
     def counts(self) -> dict[MessageClass, int]:
         """The classes of the messages that matter, with their numbers."""
-        return {kind: count for kind, count in self.messages.counts.items() if kind is not MessageClass.OTHER}
+        return {
+            kind: count for kind, count in self.messages.counts.items() if kind not in (MessageClass.OTHER, MessageClass.UNKNOWN)
+        }
 
 
 def pull(
@@ -65,6 +67,7 @@ def run(command: Sequence[str]) -> Pulled:
     )
     output, messages = Output(), Messages()
     output.feed(done.stdout)
+    messages.answered = output.protocol is not None
     messages.feed(done.stderr)
     messages.close(output.complaints)
     return Pulled(done.returncode, done.stdout, done.stderr, output, messages)

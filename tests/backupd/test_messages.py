@@ -245,7 +245,7 @@ def test_whatever_keeps_a_folder_from_being_listed_is_remembered_by_its_path(wor
 def test_a_path_that_no_linux_can_have_is_not_looked_for() -> None:
     found = read_all(b'rsync: [sender] opendir "/' + 1000 * b"srv/" + b'srv" failed: Permission denied (13)\n')
     assert (len(found.unlisted), found.unlisted_beyond) == (1, 0)
-    found = read_all(b'rsync: [sender] opendir "/' + 1024 * b"srv/" + b'srv" failed: Permission denied (13)\n')
+    found = read_all(b'rsync: [sender] opendir "/' + 2050 * b"srv/" + b'srv" failed: Permission denied (13)\n')
     assert (found.counts, found.unlisted, found.unlisted_beyond) == ({MessageClass.UNREADABLE: 1}, set(), 1)
 
 

@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,34 @@ def test_a_status_that_needs_a_person_breaks_the_path_and_is_told(exit_code: int
     result = judged(exit_code)
     assert result.outcome is PathOutcome.BROKEN
     assert f"exit status {exit_code}" in result.reason
+
+
+TOO_LONG = "filename overflows max-path len by 141: srv/deep/" + "d" * 4200
+CODE_23 = "rsync error: some files/attrs were not transferred (see previous errors) (code 23) at main.c(1956) [generator=3.5.0]"
+
+
+def test_a_path_that_is_too_long_for_rsync_is_one_file_that_could_not_be_read() -> None:
+    result = judged(23, TOO_LONG, "IO error encountered -- skipping file deletion", CODE_23)
+    assert (result.outcome, result.unreadable) == (PathOutcome.COMPLETE, 1)
+    assert "1 could not be read" in result.warnings[0]
+    assert "srv/deep/ddd" in result.warnings[0]
+    assert judged(23, *[TOO_LONG] * 2, CODE_23).outcome is PathOutcome.SUSPECT  # the limit holds for them as for any
+
+
+def test_a_message_of_rsync_that_is_not_known_stands_for_a_file_and_is_quoted() -> None:
+    """Only with the status that something was not transferred, only without a better one, and never what a host prints before."""
+    strange = "strange trouble with srv/x"
+    messages = Messages(answered=True)
+    messages.feed(f"{strange}\n{CODE_23}\n".encode())
+    evidence = PathEvidence("/srv", 23, messages, HUNDRED, HUNDRED, LIMITS, 1.0)
+    result = judge_path(evidence)
+    assert (result.outcome, result.unreadable) == (PathOutcome.COMPLETE, 1)
+    assert strange in result.warnings[0]
+    assert strange in result.samples
+    assert judge_path(replace(evidence, exit_code=0)).warnings == ()
+    messages.feed(f"{strange} again\n".encode())
+    assert judge_path(evidence).outcome is PathOutcome.SUSPECT
+    assert judged(23, strange, CODE_23).reason == "/srv: rsync says that some files were not transferred, but not which"
 
 
 def test_a_finished_transfer_without_statistics_is_not_believed() -> None:
@@ -273,3 +302,21 @@ def test_files_and_a_folder_that_vanish_in_mid_transfer_leave_a_complete_backup(
     result = of(source, pulled)
     assert pulled.exit_code == 24
     assert (result.outcome, result.vanished) == (PathOutcome.COMPLETE, 11)
+
+
+def test_a_path_that_is_too_long_for_rsync_is_named_by_a_real_one(source: Path, tmp_path: Path) -> None:
+    for number in range(200):
+        (source / str(number)).touch()
+    before = Path.cwd()
+    try:
+        os.chdir(source)
+        for _ in range(21):
+            Path("d" * 200).mkdir()
+            os.chdir("d" * 200)
+    finally:
+        os.chdir(before)
+    pulled = pull(source, tmp_path / "backup")
+    assert pulled.exit_code == 23
+    result = judge_path(PathEvidence(str(source), 23, pulled.messages, pulled.output.numbers, None, LIMITS, 1.0))
+    assert (result.outcome, result.unreadable) == (PathOutcome.COMPLETE, 1)
+    assert f"{source}/ddd".lstrip("/") in result.warnings[0]
